@@ -16,6 +16,7 @@ from bough.stores.base import StoreBackend
 from bough.stores.memory.store import MemoryStore
 from bough.stores.postgres.store import PostgresStore
 from bough.stores.sqlite.store import SqliteStore
+from support.cli_store import write_store
 from support.postgres import Database, DatabaseHost, database_host
 from support.runtime import deterministic_runtime
 
@@ -110,3 +111,9 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
             return
     with Store(backend, deterministic_runtime()) as sessions:
         yield sessions
+
+
+@pytest.fixture
+def store_path(tmp_path: Path) -> Path:
+    """The file of the sample store that the commands read."""
+    return write_store(tmp_path / "s.db")

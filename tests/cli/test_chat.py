@@ -13,7 +13,7 @@ from bough.cli.chat.line_input import read_input
 from bough.cli.rendering.turn_screen import MarkdownBlocks
 from support import cli_process
 from support.terminal import BOUGH, PROMPT, Start, Terminal, bough, environment, start_interpreter
-from tests.cli.test_run_commands import AGENT, MODEL, TOOLS, calls, opened, script, texts, wait_for
+from tests.cli.test_run_commands import AGENT, MODEL, TOOLS, calls, open_store, script, texts, wait_for
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def latest(home: Path) -> Session:
-    store = opened(home)
+    store = open_store(home)
     return store.session(store.sessions().sessions[0].session_id)
 
 
@@ -179,7 +179,7 @@ class TestKeys:
 class TestCommands:
     @pytest.fixture
     def terminal(self, home: Path) -> Iterator[Terminal]:
-        with opened(home) as store:
+        with open_store(home) as store:
             session = store.start(model="scripted:script.json", title="Order 41")
             session.append([user("hi " * 150), assistant("hello " * 150), user("more"), assistant("sure")])
         with Terminal("chat", "--resume", "latest", home=home) as terminal:
@@ -208,7 +208,7 @@ class TestCommands:
         source = latest(home)
         assert "a fork at entry 2" in terminal.prompt("/fork 2")
         terminal.prompt("else")
-        with opened(home) as store:
+        with open_store(home) as store:
             (row,) = store.sessions(relation="fork").sessions
             assert texts(store.session(row.session_id))[2:] == ["else", "Two."]
         assert source.refresh().leaf.seq == 4
@@ -246,7 +246,7 @@ class TestCommands:
 
 class TestWhatStandsInTheWay:
     def test_a_turn_that_was_cut_off_goes_on_if_wanted(self, home: Path) -> None:
-        self.cut_off(home)
+        self.start_unanswered_session(home)
         with Terminal("chat", "--resume", "latest", home=home) as terminal:
             terminal.wait_for("Continue it? [y/N]")
             terminal.enter("y")
@@ -255,7 +255,7 @@ class TestWhatStandsInTheWay:
         assert texts(latest(home)) == ["hi", "One."]
 
     def test_a_turn_that_was_cut_off_is_left_behind_if_wanted(self, home: Path) -> None:
-        self.cut_off(home)
+        self.start_unanswered_session(home)
         with Terminal("chat", "--resume", "latest", home=home) as terminal:
             terminal.wait_for("Continue it? [y/N]")
             terminal.enter("n")
@@ -268,8 +268,8 @@ class TestWhatStandsInTheWay:
         assert len(latest(home).entries()) == 3
 
     @staticmethod
-    def cut_off(home: Path) -> None:
-        with opened(home) as store:
+    def start_unanswered_session(home: Path) -> None:
+        with open_store(home) as store:
             store.start(model="scripted:script.json").append([user("hi")])
 
     def test_what_another_process_said_is_shown_before_the_next_input(self, home: Path) -> None:
@@ -344,7 +344,7 @@ class TestPiped:
         [("/undo", "no message to undo"), ("/show 99", "no entry 99"), ("/show 0", "no entry 0")],
     )
     def test_a_command_that_finds_nothing_says_so(self, home: Path, command: str, said: str) -> None:
-        with opened(home) as store:
+        with open_store(home) as store:
             store.start(session_id="ses_new", model=MODEL[1])
         done = bough("chat", "--resume", "ses_new", home=home, stdin=f"{command}\n")
         assert (done.code, said in done.err) == (2, True), done.err
@@ -380,18 +380,18 @@ class TestBlocks:
         ["```\na\n\nb\n```", "- a\n\n- b", "1. a\n\n   more of a\n\n2. b", "~~~\n```\n\nx\n~~~"],
     )
     def test_code_and_lists_stay_together(self, text: str) -> None:
-        assert cut(f"{text}\n\nafter\n") == [text, "after"]
+        assert split_blocks(f"{text}\n\nafter\n") == [text, "after"]
 
     def test_it_does_not_matter_in_which_pieces_text_comes(self) -> None:
         text = "# A\n\npara\ngraph\n\n```py\n\nx = 1\n```\n\n- a\n\n- b\n\nend"
-        assert cut(text) == cut(*text)
+        assert split_blocks(text) == split_blocks(*text)
 
     def test_nothing_is_lost(self) -> None:
         text = "a\n\nb\n\n\n\nc"
-        assert "".join("".join(cut(text)).split()) == "abc"
+        assert "".join("".join(split_blocks(text)).split()) == "abc"
 
 
-def cut(*pieces: str) -> list[str]:
+def split_blocks(*pieces: str) -> list[str]:
     blocks = MarkdownBlocks()
     return [*(block for piece in pieces for block in blocks.add(piece)), *blocks.rest()]
 

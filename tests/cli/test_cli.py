@@ -91,7 +91,7 @@ class TestVerbs:
         assert 'string split --max 1 ","' in bough("completion", "fish", store=None).out
 
     def test_the_shell_completes_verbs_and_references(self, store_path: Path) -> None:
-        def completed(words: str) -> list[str]:
+        def completions(words: str) -> list[str]:
             asked = {
                 "_BOUGH_COMPLETE": "bash_complete",
                 "COMP_WORDS": words,
@@ -101,8 +101,8 @@ class TestVerbs:
             done = subprocess.run(BOUGH, capture_output=True, text=True, env=env, check=False)
             return [line.partition(",")[2] for line in done.stdout.splitlines()]
 
-        assert completed("bough re") == ["resume", "rewind", "redo", "replay", "restore"]
-        assert completed("bough show ses_cas") == ["ses_case"]
+        assert completions("bough re") == ["resume", "rewind", "redo", "replay", "restore"]
+        assert completions("bough show ses_cas") == ["ses_case"]
 
 
 class TestStores:

@@ -44,7 +44,7 @@ def store_path(tmp_path: Path) -> Path:
     return write_store(tmp_path / "s.db")
 
 
-def replayed(store_path: Path, *arguments: str) -> tuple[int, dict[str, object]]:
+def run_replay(store_path: Path, *arguments: str) -> tuple[int, dict[str, object]]:
     book = store_path.with_name("book")
     done = bough(
         "replay", "ses_case", *arguments, "--json", store=store_path, home=store_path.parent, BOOK=str(book)
@@ -55,11 +55,11 @@ def replayed(store_path: Path, *arguments: str) -> tuple[int, dict[str, object]]
 
 class TestReplay:
     def test_strict_comes_out_the_same(self, store_path: Path) -> None:
-        code, report = replayed(store_path)
+        code, report = run_replay(store_path)
         assert (code, report["same"], report["mode"], report["is_identical"]) == (0, True, "strict", True)
 
     def test_another_model_diverges_at_the_arguments_and_nothing_is_done(self, store_path: Path) -> None:
-        code, report = replayed(
+        code, report = run_replay(
             store_path, "--model", "scripted:changed.json", "--mode", "dry", "--tools", "tools.py"
         )
         assert code == 1
@@ -81,12 +81,12 @@ class TestReplay:
             "--live",
             "refund",
         ]
-        _, report = replayed(store_path, *how)
+        _, report = run_replay(store_path, *how)
         assert report["effects"] == {"refund": 1}
         assert store_path.with_name("book").read_text() == "42\n"
 
     def test_it_begins_at_any_place(self, store_path: Path) -> None:
-        _, report = replayed(store_path, "--from", "7")
+        _, report = run_replay(store_path, "--from", "7")
         assert report["cut"] == {"at": 7, "requested": 7}
         done = bough("replay", "ses_case@7", "--json", store=store_path)
         assert done.json["cut"]["at"] == 7
@@ -278,7 +278,7 @@ class Collector:
         self.taken: list[tuple[str, str | None, dict[str, Any]]] = []
         taken = self.taken
 
-        class Door(BaseHTTPRequestHandler):
+        class CollectorHandler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 assert self.headers["Content-Type"] == "application/json"
@@ -291,7 +291,7 @@ class Collector:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self._server = HTTPServer(("127.0.0.1", 0), Door)
+        self._server = HTTPServer(("127.0.0.1", 0), CollectorHandler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
     def __enter__(self) -> Self:

@@ -46,11 +46,11 @@ class TestLs:
             for owner in ("ann", "bob"):
                 store.start(owner=owner, session_id=f"ses_{owner}")
 
-        def listed(*words: str) -> list[str]:
+        def list_ids(*words: str) -> list[str]:
             return [row["id"] for row in bough(*words, "--json", store=place).json["sessions"]]
 
-        assert listed("ls", "--owner", "ann") == ["ses_ann"]
-        assert listed("--owner", "bob", "ls", "--owner", "ann") == []
+        assert list_ids("ls", "--owner", "ann") == ["ses_ann"]
+        assert list_ids("--owner", "bob", "ls", "--owner", "ann") == []
 
     def test_a_parent_is_named_as_everywhere(self, store_path: Path) -> None:
         whole = bough("ls", "--parent", "ses_case", "--json", store=store_path).json["sessions"]

@@ -11,7 +11,7 @@ import bough as library
 from support.terminal import Terminal, bough
 
 
-def listed(store_path: Path, *flags: str) -> set[str]:
+def list_ids(store_path: Path, *flags: str) -> set[str]:
     return {row["id"] for row in bough("ls", "--json", "--all", *flags, store=store_path).json["sessions"]}
 
 
@@ -28,11 +28,11 @@ class TestTrash:
         assert done.code == 1
         assert "ses_case  Order 41  (2 turns) moves to the trash" in done.err
         assert "--yes" in done.err
-        assert "ses_case" in listed(store_path)
+        assert "ses_case" in list_ids(store_path)
 
     def test_trash_restore_and_purge(self, store_path: Path) -> None:
         assert bough("rm", "ses_case", "--yes", "--json", store=store_path).json["trashed"] == ["ses_case"]
-        assert listed(store_path, "--trashed") == {"ses_case"}
+        assert list_ids(store_path, "--trashed") == {"ses_case"}
         assert bough("show", "ses_case", store=store_path).code == 2
         assert bough("restore", "ses_case", store=store_path).code == 0
         assert bough("purge", "ses_case", "--yes", store=store_path).code == 2
@@ -41,7 +41,7 @@ class TestTrash:
         done = bough("purge", "ses_case", "--yes", store=store_path)
         assert done.code == 0
         assert "entries remain until their forks are purged" in done.out
-        assert "ses_case" not in listed(store_path) | listed(store_path, "--trashed")
+        assert "ses_case" not in list_ids(store_path) | list_ids(store_path, "--trashed")
         assert b"Thank you!" not in store_path.read_bytes()
 
     def test_a_person_is_asked_and_may_say_no(self, store_path: Path) -> None:
@@ -49,19 +49,19 @@ class TestTrash:
             asked.wait_for("Move to the trash?")
             asked.type("n\n")
             assert asked.wait() == 1
-        assert "ses_case" in listed(store_path)
+        assert "ses_case" in list_ids(store_path)
         with Terminal("rm", "ses_case", store=store_path) as asked:
             asked.wait_for("Move to the trash?")
             asked.type("y\n")
             assert asked.wait() == 0
-        assert "ses_case" not in listed(store_path)
+        assert "ses_case" not in list_ids(store_path)
 
     def test_ctrl_c_at_the_question_does_nothing(self, store_path: Path) -> None:
         with Terminal("rm", "ses_case", store=store_path) as asked:
             asked.wait_for("Move to the trash?")
             asked.interrupt("interrupted")
             assert asked.wait() == 130
-        assert "ses_case" in listed(store_path)
+        assert "ses_case" in list_ids(store_path)
 
     def test_what_is_not_in_the_trash_is_put_there_by_the_verb_that_is_named(self, store_path: Path) -> None:
         done = bough("purge", "latest", "--yes", store=store_path)
@@ -74,13 +74,13 @@ class TestTrash:
             drive(store, driven)
             done = bough("rm", "ses_other", "ses_case", "--yes", store=store_path)
         assert (done.code, f"bough tail -f {driven}" in done.err) == (3, True)
-        assert listed(store_path) >= {"ses_case", "ses_other"}
+        assert list_ids(store_path) >= {"ses_case", "ses_other"}
 
     def test_a_policy_leaves_what_is_being_driven_alone(self, store_path: Path) -> None:
         with library.open(store_path) as store:
             drive(store, "ses_case")
             done = bough("gc", "--idle-for", "0s", "--yes", store=store_path)
-        assert (done.code, "ses_case" in listed(store_path)) == (0, True)
+        assert (done.code, "ses_case" in list_ids(store_path)) == (0, True)
 
     def test_children_are_in_the_plan(self, tmp_path: Path) -> None:
         place = tmp_path / "s.db"
@@ -88,29 +88,29 @@ class TestTrash:
             store.start_task(store.start(session_id="ses_p"), session_id="ses_t")
         assert "ses_t" in bough("rm", "ses_p", store=place).err
         assert bough("rm", "ses_p", "-y", store=place).code == 0
-        assert listed(place) == set()
+        assert list_ids(place) == set()
 
 
 class TestGc:
     def test_nothing_is_deleted_by_age_without_a_policy(self, store_path: Path) -> None:
-        before = listed(store_path)
+        before = list_ids(store_path)
         done = bough("gc", "--yes", store=store_path)
         assert done.code == 0
         assert "nothing to do" in done.err
-        assert listed(store_path) == before
+        assert list_ids(store_path) == before
 
     def test_a_policy_is_planned_then_done(self, store_path: Path) -> None:
         bough("rm", "ses_other", "-y", store=store_path)
         planned = bough("gc", "--trashed-for", "0s", "--idle-for", "0s", store=store_path)
         assert planned.code == 1
         assert "ses_other" in planned.err
-        assert listed(store_path, "--trashed") == {"ses_other"}
+        assert list_ids(store_path, "--trashed") == {"ses_other"}
         done = bough(
             "gc", "--trashed-for", "0s", "--idle-for", "0s", "--yes", "--json", store=store_path
         ).json
         assert done["purged"] == ["ses_other"]
         assert "ses_case" in done["trashed"]
-        assert listed(store_path) == set()
+        assert list_ids(store_path) == set()
 
     def test_loose_blobs_are_counted_and_dropped(self, store_path: Path) -> None:
         with library.open(store_path) as store:
@@ -173,7 +173,7 @@ class TestDoctor:
 class TestBackup:
     def test_a_backup_opens_as_a_store(self, store_path: Path, tmp_path: Path) -> None:
         made = bough("backup", tmp_path / "copy.db", "--json", store=store_path).json["backup"]
-        assert listed(Path(made["path"])) == listed(store_path)
+        assert list_ids(Path(made["path"])) == list_ids(store_path)
         assert bough("backup", tmp_path / "copy.db", store=store_path).code == 2
         assert bough("backup", tmp_path / "copy.db", "--force", store=store_path).code == 0
         assert bough("backup", store_path, "--force", store=store_path).code == 2

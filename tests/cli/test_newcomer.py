@@ -17,7 +17,7 @@ NO_KEYS = {"ANTHROPIC_API_KEY": "", "OPENAI_API_KEY": "", "ANTHROPIC_BASE_URL": 
 
 
 @pytest.fixture
-def forest(tmp_path: Path) -> Path:
+def branched_store(tmp_path: Path) -> Path:
     """A session of two branches, its leaf on the second, and a fork with nothing of its own."""
     place = tmp_path / "f.db"
     with library.open(place) as store:
@@ -29,7 +29,7 @@ def forest(tmp_path: Path) -> Path:
     return place
 
 
-def suggested(said: str) -> list[str]:
+def suggested_command(said: str) -> list[str]:
     """The command behind `more: bough`, as a shell would read it."""
     return shlex.split(said.partition("more: bough ")[2])
 
@@ -103,85 +103,93 @@ class TestPlaces:
             "copy ses_oak@2 --to memory:",
         ],
     )
-    def test_a_verb_of_whole_sessions_refuses_a_place(self, forest: Path, line: str) -> None:
-        said = bough(*line.split(), store=forest)
+    def test_a_verb_of_whole_sessions_refuses_a_place(self, branched_store: Path, line: str) -> None:
+        said = bough(*line.split(), store=branched_store)
         assert (said.code, "ses_oak@2 names an entry" in said.err) == (2, True), said.err
 
-    def test_a_rewind_to_a_branch_goes_to_that_branch(self, forest: Path) -> None:
-        moved = bough("rewind", "ses_oak@1:3", "--json", store=forest).json
+    def test_a_rewind_to_a_branch_goes_to_that_branch(self, branched_store: Path) -> None:
+        moved = bough("rewind", "ses_oak@1:3", "--json", store=branched_store).json
         assert moved["leaf"] == {"branch": 1, "seq": 3}
-        assert "one" in bough("show", "ses_oak", store=forest).out
+        assert "one" in bough("show", "ses_oak", store=branched_store).out
 
-    def test_an_overwrite_of_a_branch_goes_on_from_that_branch(self, forest: Path, tmp_path: Path) -> None:
+    def test_an_overwrite_of_a_branch_goes_on_from_that_branch(
+        self, branched_store: Path, tmp_path: Path
+    ) -> None:
         (tmp_path / "a.json").write_text('["", "on the first branch"]')
         model = f"scripted:{tmp_path / 'a.json'}"
-        assert bough("run", "go on", "--overwrite", "ses_oak@1:3", "--model", model, store=forest).code == 0
-        said = bough("show", "ses_oak", store=forest).out
+        assert (
+            bough("run", "go on", "--overwrite", "ses_oak@1:3", "--model", model, store=branched_store).code
+            == 0
+        )
+        said = bough("show", "ses_oak", store=branched_store).out
         assert "one" in said
         assert "two" not in said
 
-    def test_a_replay_of_another_branch_is_refused(self, forest: Path) -> None:
-        said = bough("replay", "ses_oak@1:2", store=forest)
+    def test_a_replay_of_another_branch_is_refused(self, branched_store: Path) -> None:
+        said = bough("replay", "ses_oak@1:2", store=branched_store)
         assert (said.code, "bough fork ses_oak@1:2" in said.err) == (2, True)
 
-    def test_a_branch_that_holds_no_such_entry_says_where_branches_are_listed(self, forest: Path) -> None:
-        said = bough("show", "ses_oak@1:5", store=forest)
+    def test_a_branch_that_holds_no_such_entry_says_where_branches_are_listed(
+        self, branched_store: Path
+    ) -> None:
+        said = bough("show", "ses_oak@1:5", store=branched_store)
         assert (said.code, "bough log ses_oak --all" in said.err) == (2, True)
 
-    def test_the_log_of_all_branches_names_each_place_as_it_is_typed(self, forest: Path) -> None:
-        said = bough("log", "ses_oak", "--all", store=forest).out
+    def test_the_log_of_all_branches_names_each_place_as_it_is_typed(self, branched_store: Path) -> None:
+        said = bough("log", "ses_oak", "--all", store=branched_store).out
         for place, text in (("1:2", "first"), ("2:2", "second")):
             assert any(place in line and text in line for line in said.splitlines())
-            assert text in bough("show", f"ses_oak@{place}", store=forest).out
+            assert text in bough("show", f"ses_oak@{place}", store=branched_store).out
 
-    def test_the_log_of_all_branches_holds_all_of_the_path(self, forest: Path) -> None:
+    def test_the_log_of_all_branches_holds_all_of_the_path(self, branched_store: Path) -> None:
         """A fork owns none of the entries it stands on."""
-        path = bough("log", "cutting", "--json", store=forest).lines
-        every = bough("log", "cutting", "--all", "--json", store=forest).lines
+        path = bough("log", "cutting", "--json", store=branched_store).lines
+        every = bough("log", "cutting", "--all", "--json", store=branched_store).lines
         assert [line["entry_id"] for line in every] == [line["entry_id"] for line in path]
-        assert len(bough("log", "cutting", "--all", "-n", "2", store=forest).out.splitlines()) == 2
+        assert len(bough("log", "cutting", "--all", "-n", "2", store=branched_store).out.splitlines()) == 2
 
-    def test_show_takes_the_newest_so_many(self, forest: Path) -> None:
-        said = bough("show", "ses_oak", "-n", "1", store=forest)
+    def test_show_takes_the_newest_so_many(self, branched_store: Path) -> None:
+        said = bough("show", "ses_oak", "-n", "1", store=branched_store)
         assert ("three" in said.out, "third" in said.out) == (True, False)
         assert [
-            e["seq"] for e in bough("show", "-n", "2", "ses_oak", "--json", store=forest).json["entries"]
+            e["seq"]
+            for e in bough("show", "-n", "2", "ses_oak", "--json", store=branched_store).json["entries"]
         ] == [4, 5]
 
 
 class TestSuggestions:
     def test_the_next_page_of_a_list_asks_for_the_same_list(self, store_path: Path) -> None:
         said = bough("ls", "--status", "idle", "-n", "1", "--after", "7d", "--all", store=store_path)
-        words = suggested(said.err)
+        words = suggested_command(said.err)
         assert {"--status", "idle", "-n", "1", "--after", "7d", "--all"} <= set(words)
         following = bough(*words, store=store_path)
         assert following.code == 0
         assert following.out.splitlines()[1:] not in ([], said.out.splitlines()[1:])
 
-    def test_the_next_page_of_a_search_asks_for_the_same_words(self, forest: Path) -> None:
-        with library.open(forest) as store:
+    def test_the_next_page_of_a_search_asks_for_the_same_words(self, branched_store: Path) -> None:
+        with library.open(branched_store) as store:
             store.start("b", session_id="ses_b").append(
                 [user("two of us"), assistant("two of you; no third")]
             )
             store.start("c", session_id="ses_c").append([user("two of them")])
-        said = bough("search", '"two of" -third', "-n", "1", store=forest)
-        following = bough(*suggested(said.err), store=forest)
+        said = bough("search", '"two of" -third', "-n", "1", store=branched_store)
+        following = bough(*suggested_command(said.err), store=branched_store)
         assert (following.code, "ses_b@1" in following.out) == (0, True)
         assert "--page" not in following.err
 
-    def test_a_word_to_leave_out_is_typed_without_quotes(self, forest: Path) -> None:
-        found = bough("search", "second", "-third", "-n", "3", "--json", store=forest)
+    def test_a_word_to_leave_out_is_typed_without_quotes(self, branched_store: Path) -> None:
+        found = bough("search", "second", "-third", "-n", "3", "--json", store=branched_store)
         assert [hit["seq"] for hit in found.json["hits"]] == [2]
-        assert bough("search", "kind:message", "-nothing", "-n2", store=forest).code == 0
+        assert bough("search", "kind:message", "-nothing", "-n2", store=branched_store).code == 0
 
-    def test_a_session_that_is_a_replay_is_not_offered_to_go_on(self, forest: Path) -> None:
-        replay = bough("replay", "ses_oak", "--mode", "strict", "--json", store=forest).json["replay"]
+    def test_a_session_that_is_a_replay_is_not_offered_to_go_on(self, branched_store: Path) -> None:
+        replay = bough("replay", "ses_oak", "--mode", "strict", "--json", store=branched_store).json["replay"]
         model = ["--model", "openai-chat:m@http://127.0.0.1:1/v1"]
         for verb in (["resume", replay], ["run", "hello", "--resume", replay]):
-            said = bough(*verb, *model, store=forest)
+            said = bough(*verb, *model, store=branched_store)
             assert f"bough fork {replay}" in said.err
             assert f"bough run --resume {replay}" not in said.err
-        assert bough("fork", replay, store=forest).code == 0
+        assert bough("fork", replay, store=branched_store).code == 0
 
     @pytest.mark.parametrize(
         ("line", "flag"),
@@ -297,7 +305,7 @@ class TestSuggestions:
 class TestPager:
     PAGED = "sed s/^/paged:/"
 
-    def looked(self, store_path: Path, *line: str, **variables: str) -> Terminal:
+    def run_in_terminal(self, store_path: Path, *line: str, **variables: str) -> Terminal:
         with Terminal(*line, store=store_path, **variables) as terminal:
             assert terminal.wait() == 0
             return terminal
@@ -310,41 +318,41 @@ class TestPager:
 
     @pytest.mark.parametrize("verb", ["log", "show", "tree", "context"])
     def test_what_does_not_fit_the_terminal_is_paged(self, long: Path, verb: str) -> None:
-        shown = self.looked(long, verb, "ses_long", BOUGH_PAGER=self.PAGED).screen
+        shown = self.run_in_terminal(long, verb, "ses_long", BOUGH_PAGER=self.PAGED).screen
         assert shown.count("paged:") >= 100
         assert "line 99" in shown
 
     def test_colours_go_through_it(self, long: Path) -> None:
-        terminal = self.looked(long, "log", "ses_long", BOUGH_PAGER=self.PAGED)
+        terminal = self.run_in_terminal(long, "log", "ses_long", BOUGH_PAGER=self.PAGED)
         assert "\x1b[36m" in terminal.raw
 
     @pytest.mark.parametrize("rows", ["2", "60"])
     def test_what_is_said_comes_behind_what_was_printed(self, long: Path, rows: str) -> None:
-        shown = self.looked(long, "search", "line", "-n", rows, BOUGH_PAGER=self.PAGED).screen
+        shown = self.run_in_terminal(long, "search", "line", "-n", rows, BOUGH_PAGER=self.PAGED).screen
         assert ("paged:" in shown) == (rows == "60")
         assert shown.index("more: bough search") > shown.rindex("    line")
         assert "paged:more" not in shown
 
     def test_what_fits_is_printed_as_ever(self, long: Path) -> None:
-        assert "paged:" not in self.looked(long, "log", "-n", "5", BOUGH_PAGER=self.PAGED).screen
+        assert "paged:" not in self.run_in_terminal(long, "log", "-n", "5", BOUGH_PAGER=self.PAGED).screen
 
     @pytest.mark.parametrize("how", [{"BOUGH_PAGER": ""}, {"BOUGH_PAGER": "cat"}, {"TERM": "dumb"}])
     def test_it_can_be_switched_off(self, long: Path, how: dict[str, str]) -> None:
-        shown = self.looked(long, "log", "ses_long", **{"PAGER": self.PAGED, **how}).screen
+        shown = self.run_in_terminal(long, "log", "ses_long", **{"PAGER": self.PAGED, **how}).screen
         assert ("paged:" in shown, shown.count("line ")) == (False, 100)
-        shown = self.looked(long, "--no-pager", "log", "ses_long", PAGER=self.PAGED).screen
+        shown = self.run_in_terminal(long, "--no-pager", "log", "ses_long", PAGER=self.PAGED).screen
         assert ("paged:" in shown, shown.count("line ")) == (False, 100)
 
     def test_a_pipe_has_none(self, long: Path) -> None:
         assert "paged:" not in bough("log", "ses_long", store=long, BOUGH_PAGER=self.PAGED).out
 
     def test_one_that_is_left_early_is_no_error(self, long: Path) -> None:
-        shown = self.looked(long, "show", "ses_long", "--json", BOUGH_PAGER="head -n 3").screen
+        shown = self.run_in_terminal(long, "show", "ses_long", "--json", BOUGH_PAGER="head -n 3").screen
         assert "Traceback" not in shown
         assert "bough:" not in shown
 
     def test_one_that_does_not_exist_is_named_and_everything_is_shown(self, long: Path) -> None:
-        shown = self.looked(long, "log", "ses_long", BOUGH_PAGER="nosuchpager").screen
+        shown = self.run_in_terminal(long, "log", "ses_long", BOUGH_PAGER="nosuchpager").screen
         assert "nosuchpager" in shown
         assert shown.count("line ") == 100
 
@@ -375,26 +383,26 @@ class TestTimes:
 
 
 class TestCompletion:
-    def completed(self, store: Path, words: str, shell: str = "bash") -> CommandResult:
+    def complete(self, store: Path, words: str, shell: str = "bash") -> CommandResult:
         count = len(words.split(" ")) - 1
         return bough(
             store=store, _BOUGH_COMPLETE=f"{shell}_complete", COMP_WORDS=words, COMP_CWORD=str(count)
         )
 
     def test_ids_come_with_their_titles_where_the_shell_shows_them(self, store_path: Path) -> None:
-        assert "Order 41" in self.completed(store_path, "bough show ses_c", "zsh").out
+        assert "Order 41" in self.complete(store_path, "bough show ses_c", "zsh").out
 
     def test_nothing_is_offered_that_a_shell_would_tear_apart(self, store_path: Path) -> None:
         offered = [
-            line.partition(",")[2] for line in self.completed(store_path, "bough show ").out.splitlines()
+            line.partition(",")[2] for line in self.complete(store_path, "bough show ").out.splitlines()
         ]
         assert "ses_case" in offered
         assert all(" " not in name for name in offered)
 
     def test_a_store_that_cannot_be_read_is_not_said_across_the_line(self, tmp_path: Path) -> None:
         (tmp_path / "no.db").write_text("no store")
-        said = self.completed(tmp_path / "no.db", "bough show s")
+        said = self.complete(tmp_path / "no.db", "bough show s")
         assert (said.code, said.out.strip(), said.err) == (0, "", "")
 
     def test_providers_are_offered(self, store_path: Path) -> None:
-        assert "openai-chat" in self.completed(store_path, "bough context --provider op").out
+        assert "openai-chat" in self.complete(store_path, "bough context --provider op").out

@@ -101,12 +101,12 @@ MODEL = ("--model", "scripted:script.json")
 AGENT = (*MODEL, "--tools", "tools.py")
 
 
-def opened(home: Path) -> library.Store:
+def open_store(home: Path) -> library.Store:
     return library.open(home / "agent.db")
 
 
-def only(home: Path) -> Session:
-    with opened(home) as store:
+def only_session(home: Path) -> Session:
+    with open_store(home) as store:
         (row,) = store.sessions().sessions
     return library.open(home / "agent.db").session(row.session_id)
 
@@ -121,20 +121,20 @@ class TestRun:
         done = bough("run", "Where is 41?", *AGENT, home=home)
         assert (done.returncode, done.stdout) == (0, "It is lost.\n")
         assert '✓ look_up(order=41) → {"order":41,"status":"lost"}' in done.stderr
-        assert only(home).session_id in done.stderr
+        assert only_session(home).session_id in done.stderr
 
     def test_a_run_is_a_one_shot_and_ends_completed(self, home: Path) -> None:
         bough("run", "hi", *MODEL, home=home)
-        row = only(home).row
+        row = only_session(home).row
         assert (row.status, row.completed_at is not None) == ("completed", True)
         bough("run", "and?", "--resume", row.session_id, *MODEL, home=home)
-        assert only(home).row.completed_at > row.completed_at
+        assert only_session(home).row.completed_at > row.completed_at
 
     @pytest.mark.parametrize("arguments", [(), ("-",)])
     def test_the_input_may_come_from_a_pipe(self, home: Path, arguments: tuple[str, ...]) -> None:
         done = bough("run", *arguments, *MODEL, home=home, stdin="several\nlines\n")
         assert done.stdout == "One.\n"
-        assert texts(only(home)) == ["several\nlines", "One."]
+        assert texts(only_session(home)) == ["several\nlines", "One."]
 
     def test_an_empty_input_is_refused_and_leaves_nothing_behind(self, home: Path) -> None:
         done = bough("run", *MODEL, home=home, stdin="\n")
@@ -169,7 +169,7 @@ class TestRun:
         (home / "prompt.txt").write_text("You help.")
         about = ("--system", "@prompt.txt", "--agent", "support", "--title", "Order 41", "--tag", "team=red")
         bough("run", "hi", *AGENT, *about, home=home)
-        session = only(home)
+        session = only_session(home)
         row = session.row
         assert (row.agent, row.title, row.tags, row.model) == (
             "support",
@@ -183,13 +183,13 @@ class TestRun:
     def test_a_conversation_goes_on_with_its_latest_session(self, home: Path) -> None:
         for text in ("hi", "more"):
             bough("run", text, *MODEL, "--conversation", "con_1", home=home)
-        assert texts(only(home)) == ["hi", "One.", "more", "Two."]
+        assert texts(only_session(home)) == ["hi", "One.", "more", "Two."]
 
     def test_a_new_prompt_holds_from_here_on(self, home: Path) -> None:
         bough("run", "hi", *MODEL, "--system", "Be kind.", home=home)
         bough("run", "--resume", "latest", "more", "--system", "Be brief.", home=home)
         bough("run", "--resume", "latest", "again", "--system", "Be brief.", home=home)
-        session = only(home)
+        session = only_session(home)
         assert session.context().system == ("Be brief.",)
         assert [entry.kind for entry in session.path()].count("settings") == 1
 
@@ -197,10 +197,10 @@ class TestRun:
         script(home)
         done = bough("run", "hi", *MODEL, home=home)
         assert done.returncode == 1
-        assert f"bough resume {only(home).session_id}" in done.stderr
+        assert f"bough resume {only_session(home).session_id}" in done.stderr
         script(home, "Now.")
         assert bough("resume", "latest", home=home).stdout == "Now.\n"
-        assert texts(only(home)) == ["hi", "Now."]
+        assert texts(only_session(home)) == ["hi", "Now."]
 
     def test_a_limit_is_an_exit_code_and_the_refused_input_is_not_stored(self, home: Path) -> None:
         bough("run", "hi", *MODEL, home=home)
@@ -210,7 +210,7 @@ class TestRun:
             "the session has had its 1 turn; raise it with --max-turns N, or continue in a fork: bough fork ses_"
             in done.stderr
         )
-        assert texts(only(home)) == ["hi", "One."]
+        assert texts(only_session(home)) == ["hi", "One."]
 
     def test_money_that_is_spent_stops_the_turn(self, home: Path) -> None:
         rates = {"input": 1e6, "output": 1e6}
@@ -238,7 +238,7 @@ class TestRun:
             "run",
         ]
         assert lines[-1]["answer"] == "It is lost."
-        assert lines[-1]["session_id"] == only(home).session_id
+        assert lines[-1]["session_id"] == only_session(home).session_id
         assert lines[-1]["usage"]["calls"] == 2
 
     def test_a_pipe_gets_the_words_as_they_are_and_a_terminal_never_obeys_them(self, home: Path) -> None:
@@ -254,23 +254,23 @@ class TestWhereItGoesOnFrom:
     def test_resume_adds_a_turn_where_the_session_stands(self, home: Path) -> None:
         bough("run", "hi", *MODEL, home=home)
         assert bough("run", "--resume", "latest", "more", home=home).stdout == "Two.\n"
-        assert texts(only(home)) == ["hi", "One.", "more", "Two."]
+        assert texts(only_session(home)) == ["hi", "One.", "more", "Two."]
 
     def test_resume_without_words_goes_on_with_the_open_turn(self, home: Path) -> None:
-        with opened(home) as store:
+        with open_store(home) as store:
             store.start(model="scripted:script.json").append([user("hi")])
         assert bough("run", "--resume", "latest", home=home).stdout == "One.\n"
-        assert texts(only(home)) == ["hi", "One."]
+        assert texts(only_session(home)) == ["hi", "One."]
 
     def test_copy_grows_a_session_of_its_own_and_leaves_its_source_alone(self, home: Path) -> None:
         bough("run", "hi", *MODEL, home=home)
         bough("run", "--resume", "latest", "more", home=home)
-        source = only(home)
+        source = only_session(home)
         before, facts = source.path(), source.journal()
         assert (
             bough("run", "--copy", source.session_id, "--to-point", "2", "else", home=home).stdout == "Two.\n"
         )
-        with opened(home) as store:
+        with open_store(home) as store:
             (row,) = store.sessions(relation="fork").sessions
             copy = store.session(row.session_id)
             assert (row.parent_session, row.parent_seq) == (source.session_id, 2)
@@ -283,7 +283,7 @@ class TestWhereItGoesOnFrom:
         bough("run", "hi", *MODEL, home=home)
         done = bough("run", "--copy", "latest", home=home)
         assert (done.returncode, done.stdout) == (0, "")
-        with opened(home) as store:
+        with open_store(home) as store:
             (row,) = store.sessions(relation="fork").sessions
             assert texts(store.session(row.session_id)) == ["hi", "One."]
 
@@ -292,7 +292,7 @@ class TestWhereItGoesOnFrom:
         bough("run", "hi", *MODEL, "--system", "Be kind.", home=home)
         how = ("--model", "scripted:other.json", "--system", "Be brief.")
         assert bough("run", "--copy", "latest", "more", *how, home=home).stdout == "B.\n"
-        with opened(home) as store:
+        with open_store(home) as store:
             (row,) = store.sessions(relation="fork").sessions
             copy = store.session(row.session_id)
             assert copy.path()[3].kind == "settings"
@@ -301,7 +301,7 @@ class TestWhereItGoesOnFrom:
     def test_overwrite_goes_on_from_an_earlier_place_and_loses_nothing(self, home: Path) -> None:
         bough("run", "hi", *MODEL, home=home)
         bough("run", "--resume", "latest", "more", home=home)
-        session = only(home)
+        session = only_session(home)
         left = session.leaf
         done = bough("run", "--overwrite", session.session_id, "--from-point", "2", "else", home=home)
         assert done.stdout == "Two.\n"
@@ -316,13 +316,13 @@ class TestWhereItGoesOnFrom:
     def test_overwrite_without_a_point_just_goes_on(self, home: Path) -> None:
         bough("run", "hi", *MODEL, home=home)
         bough("run", "--overwrite", "latest", "more", home=home)
-        assert texts(only(home)) == ["hi", "One.", "more", "Two."]
+        assert texts(only_session(home)) == ["hi", "One.", "more", "Two."]
 
     def test_overwrite_from_an_input_asks_for_another_answer(self, home: Path) -> None:
         bough("run", "hi", *MODEL, home=home)
         script(home, "Uno.")
         assert bough("run", "--overwrite", "latest@1", home=home).stdout == "Uno.\n"
-        assert texts(only(home)) == ["hi", "Uno."]
+        assert texts(only_session(home)) == ["hi", "Uno."]
 
     def test_a_point_between_a_call_and_its_result_moves_and_says_so(self, home: Path) -> None:
         script(home, calls("look_up"), "Lost.", "Else.")
@@ -346,7 +346,7 @@ class TestWhereItGoesOnFrom:
     ) -> None:
         bough("run", "hi", *MODEL, home=home)
         assert bough("run", "more", *flags, home=home).returncode == 2
-        assert texts(only(home)) == ["hi", "One."]
+        assert texts(only_session(home)) == ["hi", "One."]
 
 
 class TestTools:
@@ -356,7 +356,7 @@ class TestTools:
         script(home, calls("look_up"), "Done.")
         done = bough("run", "hi", *MODEL, "--tools", source, home=home)
         assert "✓ look_up" in done.stderr
-        assert only(home).row.tool_names == ("look_up",)
+        assert only_session(home).row.tool_names == ("look_up",)
 
     @pytest.mark.parametrize(
         ("source", "said"),
@@ -401,39 +401,39 @@ class TestResume:
         assert done.stdout == "Settled.\n"
         assert f"{mark} {tool}" in done.stderr
         assert len((home / "book").read_text().splitlines()) == 1
-        assert only(home).verify() == []
+        assert only_session(home).verify() == []
 
     def test_a_call_that_waits_is_not_lost_to_a_forgotten_option(self, home: Path) -> None:
         script(home, calls("verified"), "Settled.")
         (home / "dies").touch()
         bough("run", "pay", *AGENT, home=home)
-        before = only(home).path()
+        before = only_session(home).path()
         done = bough("resume", "latest", home=home)
         assert done.returncode == 2
         assert "has open calls of verified" in done.stderr
         assert "--tools tools.py" in done.stderr
-        assert only(home).path() == before
+        assert only_session(home).path() == before
 
     def test_rollback_leaves_the_turn_behind_and_redo_brings_it_back(self, home: Path) -> None:
         script(home)
         bough("run", "hi", *MODEL, home=home)
         done = bough("resume", "latest", "--rollback", home=home)
         assert "turn 1 abandoned" in done.stderr
-        session = only(home)
+        session = only_session(home)
         assert texts(session) == []
         session.redo()
         assert texts(session) == ["hi"]
 
     def test_where_nothing_is_open_nothing_is_done(self, home: Path) -> None:
         bough("run", "hi", *MODEL, home=home)
-        facts = only(home).row.facts
+        facts = only_session(home).row.facts
         done = bough("resume", "latest", home=home)
         assert done.returncode == 0
         assert "has no open turn" in done.stderr
-        assert only(home).row.facts == facts
+        assert only_session(home).row.facts == facts
 
     def test_what_had_been_said_before_a_crash_is_shown(self, home: Path) -> None:
-        with opened(home) as store:
+        with open_store(home) as store:
             session = store.start(model="scripted:script.json")
             session.append([user("hi")])
             store.backend.save_draft(session.session_id, session.leaf, "Half a sen", 0, 1)
@@ -447,14 +447,14 @@ class TestNaming:
             for flag in ("--title T", "--tag a=b", "--agent zz"):
                 done = bough(*f"{verb} latest {flag}".split(), home=home, stdin="more\n")
                 assert (done.code, flag.split()[0] in done.err) == (2, True), (verb, flag)
-        assert texts(only(home)) == ["hi", "One."]
+        assert texts(only_session(home)) == ["hi", "One."]
 
     def test_a_copy_is_new_and_keeps_its_agent(self, home: Path) -> None:
         bough("run", "hi", *MODEL, "--agent", "oak", home=home)
         copied = ["run", "more", "--copy", "latest", "--title", "T", "--tag", "a=b"]
         assert bough(*copied, "--agent", "zz", home=home).code == 2
         assert bough(*copied, home=home).out == "Two.\n"
-        with opened(home) as store:
+        with open_store(home) as store:
             made = store.sessions().sessions[0]
         assert (made.title, made.tags, made.agent) == ("T", {"a": "b"}, "oak")
 
@@ -480,7 +480,7 @@ class TestBusy:
             driving.wait()
         (home / "tools.py").write_text(TOOLS.replace("time.sleep(120)", "pass"))
         assert bough("resume", "latest", *AGENT, home=home).stdout == "One.\nTwo.\n"
-        assert texts(only(home))[-2:] == ["more", "Two."]
+        assert texts(only_session(home))[-2:] == ["more", "Two."]
 
     def test_a_session_that_is_taken_away_in_the_middle_of_a_turn_is_an_exit_code(self, home: Path) -> None:
         (home / "tools.py").write_text(VANISHING)
@@ -572,7 +572,7 @@ class TestApprove:
         script(home, calls("refund"), "Refunded.", name="child.json")
         done = bough("run", "refund it", *AGENT, home=home)
         assert (done.returncode, "waiting for approval: refund(order=41)" in done.stderr) == (1, True)
-        with opened(home) as store:
+        with open_store(home) as store:
             names = {row.relation or "parent": row.session_id for row in store.all_sessions()}
         shown = bough("show", names["parent"], home=home)
         assert f"waits for approval in its task {names['task']}" in shown.stdout
@@ -590,7 +590,7 @@ class TestApprove:
         script(home, calls("delegate"), "It is done.")
         script(home, calls("refund"), "Refunded.", name="child.json")
         bough("run", "refund it", *AGENT, home=home)
-        with opened(home) as store:
+        with open_store(home) as store:
             names = {row.relation or "parent": row.session_id for row in store.all_sessions()}
         bough("rm", names["task"], "--yes", home=home)
         hint = f"bough restore {names['task']}"
@@ -624,7 +624,7 @@ class TestTerminal:
             terminal.type("\x03")
             assert terminal.wait() == 130
             assert "bough run --resume" in terminal.screen
-        session = only(home)
+        session = only_session(home)
         assert session.row.status == "cancelled"
         assert texts(session)[-1] == "(cancelled)"
         assert session.verify() == []

@@ -14,17 +14,17 @@ from bough.exchange.folder_health import file_problems, folder_health, scan_file
 from support.terminal import bough
 
 
-def written(place: Path, *lines: Any, end: str = "\n") -> Path:
+def write_lines(place: Path, *lines: Any, end: str = "\n") -> Path:
     place.write_text("\n".join(json.dumps(line) for line in lines) + end)
     return place
 
 
-def use(name: str) -> dict[str, Any]:
+def tool_use_line(name: str) -> dict[str, Any]:
     content = [{"type": "text", "text": "x"}, {"type": "tool_use", "id": name, "name": "Bash", "input": {}}]
     return {"type": "assistant", "uuid": f"u-{name}", "message": {"role": "assistant", "content": content}}
 
 
-def used(name: str) -> dict[str, Any]:
+def tool_result_line(name: str) -> dict[str, Any]:
     content = [{"type": "tool_result", "tool_use_id": name, "content": "done"}]
     return {"type": "user", "uuid": f"r-{name}", "message": {"role": "user", "content": content}}
 
@@ -33,11 +33,20 @@ class TestFaults:
     @pytest.mark.parametrize(
         ("lines", "said"),
         [
-            ([use("a"), used("a")], []),
-            ([use("a"), used("a"), use("b")], ["1 tool calls without a result (b)"]),
-            ([used("a")], ["1 results without a call (a)"]),
-            ([use("a"), used("a"), used("a")], ["1 calls answered more than once (a)"]),
-            ([{**use("a"), "parentUuid": "gone"}, used("a")], ["1 entries have a parent"]),
+            ([tool_use_line("a"), tool_result_line("a")], []),
+            (
+                [tool_use_line("a"), tool_result_line("a"), tool_use_line("b")],
+                ["1 tool calls without a result (b)"],
+            ),
+            ([tool_result_line("a")], ["1 results without a call (a)"]),
+            (
+                [tool_use_line("a"), tool_result_line("a"), tool_result_line("a")],
+                ["1 calls answered more than once (a)"],
+            ),
+            (
+                [{**tool_use_line("a"), "parentUuid": "gone"}, tool_result_line("a")],
+                ["1 entries have a parent"],
+            ),
             (
                 [{"payload": {"type": "function_call", "call_id": "c", "name": "shell"}}],
                 ["1 tool calls without"],
@@ -55,14 +64,17 @@ class TestFaults:
     def test_what_makes_a_provider_refuse_is_named(
         self, tmp_path: Path, lines: list[Any], said: list[str]
     ) -> None:
-        found = list(file_problems(scan_file(written(tmp_path / "s.jsonl", *lines))))
+        found = list(file_problems(scan_file(write_lines(tmp_path / "s.jsonl", *lines))))
         assert len(found) == len(said)
         assert all(one.startswith(start) for one, start in zip(found, said, strict=True))
 
     def test_a_line_cut_in_half_is_named(self, tmp_path: Path) -> None:
         place = tmp_path / "s.jsonl"
         place.write_bytes(
-            json.dumps(use("a")).encode() + b"\n" + json.dumps(used("a")).encode() + b'\n{"type": "us'
+            json.dumps(tool_use_line("a")).encode()
+            + b"\n"
+            + json.dumps(tool_result_line("a")).encode()
+            + b'\n{"type": "us'
         )
         assert list(file_problems(scan_file(place))) == ["its last line is cut in half"]
 
@@ -78,7 +90,7 @@ class TestFaults:
     def test_any_lines_can_be_looked_at(
         self, tmp_path_factory: pytest.TempPathFactory, lines: list[Any]
     ) -> None:
-        place = written(tmp_path_factory.mktemp("any") / "s.jsonl", *lines)
+        place = write_lines(tmp_path_factory.mktemp("any") / "s.jsonl", *lines)
         assert scan_file(place).broken == []
 
     def test_bytes_of_any_kind_are_looked_at_too(self, tmp_path: Path) -> None:
@@ -89,12 +101,12 @@ class TestFaults:
 class TestFolder:
     def test_the_doctor_looks_at_a_folder_and_touches_nothing(self, tmp_path: Path) -> None:
         (tmp_path / "project").mkdir()
-        place = written(tmp_path / "project" / "one.jsonl", use("a"))
+        place = write_lines(tmp_path / "project" / "one.jsonl", tool_use_line("a"))
         before = place.read_bytes()
         done = bough("doctor", tmp_path, store=None)
         assert done.code == 1
         assert "one.jsonl: 1 tool calls without a result (a)" in done.out
-        written(place, use("a"), used("a"))
+        write_lines(place, tool_use_line("a"), tool_result_line("a"))
         assert bough("doctor", tmp_path, "--json", store=None).json["healthy"] is True
         assert place.read_bytes() != before
         assert sorted(file.name for file in tmp_path.rglob("*")) == ["one.jsonl", "project"]

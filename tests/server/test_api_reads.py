@@ -21,7 +21,7 @@ def server(store: Store) -> Iterator[LocalServer]:
         yield running
 
 
-def talked(store: Store, **about: object) -> bough.Session:
+def start_sample_session(store: Store, **about: object) -> bough.Session:
     """Two turns, the first with a tool; entries 1 to 6."""
     session = store.start("support", [system("You help.")], **about)
     session.append([user("Where is order 41?")])
@@ -33,7 +33,7 @@ def talked(store: Store, **about: object) -> bough.Session:
     return session
 
 
-def of(session: bough.Session) -> str:
+def session_url(session: bough.Session) -> str:
     return f"/api/sessions/{session.session_id}"
 
 
@@ -83,12 +83,12 @@ class TestSessions:
         assert server.get("/api/sessions", tag="n", status=400)["code"] == "invalid_argument"
         assert server.get("/api/sessions?status=odd", 400)["code"] == "invalid_argument"
         assert server.get("/api/sessions", 400, relation="odd")["code"] == "invalid_argument"
-        for path in ("/api/sessions", "/api/facets", of(made[0]), f"{of(made[0])}/path"):
+        for path in ("/api/sessions", "/api/facets", session_url(made[0]), f"{session_url(made[0])}/path"):
             told = server.get(path, 400, staus="idle")
             assert (told["code"], "'staus'" in told["detail"]) == ("invalid_argument", True)
 
     def test_a_session_without_a_title_is_called_by_its_first_input(self, server: LocalServer) -> None:
-        session = talked(server.sessions)
+        session = start_sample_session(server.sessions)
         assert server.get("/api/sessions")["sessions"][0]["heading"] == "Where is order 41?"
         session.title("Order\n41")
         assert server.get("/api/sessions")["sessions"][0]["heading"] == "Order 41"
@@ -104,14 +104,14 @@ class TestSessions:
         assert server.get("/api/facets")["facets"]["relation"] == {"": 4, "fork": 1}
 
     def test_a_session_tells_its_parent_and_its_children(self, server: LocalServer) -> None:
-        session = talked(server.sessions)
+        session = start_sample_session(server.sessions)
         fork = session.fork(at=2, title="other")
         task = server.sessions.start_task(session, "helper")
-        read = server.get(of(session))
+        read = server.get(session_url(session))
         assert {row["id"] for row in read["related"]} == {fork.session_id, task.session_id}
-        assert server.get(of(fork))["parent"]["id"] == session.session_id
+        assert server.get(session_url(fork))["parent"]["id"] == session.session_id
         server.sessions.delete(session.session_id)
-        assert server.get(of(fork))["parent"]["trashed_at"] is not None
+        assert server.get(session_url(fork))["parent"]["trashed_at"] is not None
 
     def test_open_calls_tell_how_far_they_are(self, server: LocalServer) -> None:
         session = server.sessions.start()
@@ -121,7 +121,7 @@ class TestSessions:
         )
         session.log.record("calls_started", data={"seq": 2, "indexes": [0]})
         session.log.record("approval_asked", data={"seq": 2, "index": 1})
-        read = server.get(of(session))
+        read = server.get(session_url(session))
         assert read["next_action"] == "RunTools"
         assert [(c["id"], c["state"]) for c in read["open_tool_calls"]] == [
             ("c1", "unknown"),
@@ -131,8 +131,8 @@ class TestSessions:
 
 class TestEntries:
     def test_a_path_is_read_by_windows(self, server: LocalServer) -> None:
-        session = talked(server.sessions)
-        whole = server.get(f"{of(session)}/path")
+        session = start_sample_session(server.sessions)
+        whole = server.get(f"{session_url(session)}/path")
         assert [e["seq"] for e in whole["entries"]] == [1, 2, 3, 4, 5, 6, 7]
         assert (whole["total"], whole["first"], whole["last"], whole["has_before"]) == (7, 1, 7, False)
         assert "evidence" not in whole["entries"][0]
@@ -146,78 +146,84 @@ class TestEntries:
             ({"leaf": "3"}, [1, 2, 3]),
             ({"leaf": str(session.log.leaf_at(2))}, [1, 2]),
         ]:
-            assert [e["seq"] for e in server.get(f"{of(session)}/path", **query)["entries"]] == seqs, query
-        assert server.get(f"{of(session)}/path", 400, first=1, last=2)["code"] == "invalid_argument"
+            assert [
+                e["seq"] for e in server.get(f"{session_url(session)}/path", **query)["entries"]
+            ] == seqs, query
+        assert server.get(f"{session_url(session)}/path", 400, first=1, last=2)["code"] == "invalid_argument"
         for leaf in ("9:9", "x", "1:99", "99"):
-            assert server.get(f"{of(session)}/path", 404, leaf=leaf)["code"] == "invalid_position"
+            assert server.get(f"{session_url(session)}/path", 404, leaf=leaf)["code"] == "invalid_position"
 
     def test_a_place_of_another_session_is_not_read(self, server: LocalServer) -> None:
-        mine, other = talked(server.sessions), talked(server.sessions)
+        mine, other = start_sample_session(server.sessions), start_sample_session(server.sessions)
         fork = mine.fork(at=2)
         for path in ("path?leaf=", "outline?leaf=", "request?at=", "turns?leaf=", "state?leaf=", "entries/"):
-            server.get(f"{of(mine)}/{path}{other.leaf}", 404)
-            assert server.client.get(f"{of(fork)}/{path}{mine.log.leaf_at(2)}").status_code == 200, path
-            server.get(f"{of(fork)}/{path}{mine.log.leaf_at(5)}", 404)  # behind what the fork stands on
+            server.get(f"{session_url(mine)}/{path}{other.leaf}", 404)
+            assert server.client.get(f"{session_url(fork)}/{path}{mine.log.leaf_at(2)}").status_code == 200, (
+                path
+            )
+            server.get(
+                f"{session_url(fork)}/{path}{mine.log.leaf_at(5)}", 404
+            )  # behind what the fork stands on
 
     def test_long_text_is_cut_and_fetched_whole(self, server: LocalServer) -> None:
         session = server.sessions.start()
         session.append([user("x" * 300_000)])
         session.append([assistant(ToolCall("c", "write", {"path": "a.py", "content": "y" * 50_000}))])
-        entries = server.get(f"{of(session)}/path")["entries"]
+        entries = server.get(f"{session_url(session)}/path")["entries"]
         part = entries[0]["payload"]["parts"][0]
         assert len(part["text"]) == 4_000
         assert part["omitted_chars"] == entries[0]["omitted_chars"] == 296_000
         call = entries[1]["payload"]["parts"][0]
         assert (call["arguments"]["path"], call["omitted_chars"]) == ("a.py", 46_000)
-        whole = server.get(f"{of(session)}/entries/1")
+        whole = server.get(f"{session_url(session)}/entries/1")
         assert whole["entry"]["payload"]["parts"][0]["text"] == "x" * 300_000
         assert "omitted_chars" not in whole["entry"]
 
     def test_one_entry_tells_its_call_and_its_raw_form(self, server: LocalServer) -> None:
-        session = talked(server.sessions)
+        session = start_sample_session(server.sessions)
         price = Price(77, "v")
         call = Call("k1", 0, 7, 9, 5, Usage(10, 2), provider="anthropic", model="m", price=price)
         from bough.core.drafts import Draft
 
         session.log.append([Draft(user("a")), Draft(assistant("b"))], calls=[call])
-        read = server.get(f"{of(session)}/entries/9")
+        read = server.get(f"{session_url(session)}/entries/9")
         assert (read["call"]["cost_microcents"], read["on_path"]) == (77, True)
         assert read["reference"] == f"{session.session_id}@{session.leaf}"
-        raw = server.client.get(f"{of(session)}/entries/{session.leaf}/raw")
+        raw = server.client.get(f"{session_url(session)}/entries/{session.leaf}/raw")
         assert raw.json()["payload"]["parts"][0]["text"] == "b"
         assert raw.headers["content-disposition"].startswith("attachment")
-        assert server.get(f"{of(session)}/entries/0", 404)["code"] == "invalid_position"
+        assert server.get(f"{session_url(session)}/entries/0", 404)["code"] == "invalid_position"
 
     def test_turns_are_summed_up_newest_first(self, server: LocalServer) -> None:
-        session = talked(server.sessions)
+        session = start_sample_session(server.sessions)
         session.append([user("once more")])
-        first = server.get(f"{of(session)}/turns", limit=2)
+        first = server.get(f"{session_url(session)}/turns", limit=2)
         assert [(t["turn"], t["input"], t["status"]) for t in first["turns"]] == [
             (8, "once more", "open"),
             (6, "Thanks", "answered"),
         ]
-        rest = server.get(f"{of(session)}/turns", before=first["next"])
+        rest = server.get(f"{session_url(session)}/turns", before=first["next"])
         (turn,) = rest["turns"]
         assert (turn["turn"], turn["last"], turn["answer"], turn["steps"]) == (2, 5, "It is lost.", 2)
         assert turn["tools"] == [{"name": "track", "calls": 1, "errors": 1, "outcomes": []}]
         assert rest["next"] is None
 
     def test_state_and_journal_are_read(self, server: LocalServer) -> None:
-        session = talked(server.sessions)
-        assert server.get(f"{of(session)}/state")["state"] == {"found": False}
-        assert server.get(f"{of(session)}/state", leaf="2")["state"] == {}
-        facts = server.get(f"{of(session)}/journal", after=1, limit=2)
+        session = start_sample_session(server.sessions)
+        assert server.get(f"{session_url(session)}/state")["state"] == {"found": False}
+        assert server.get(f"{session_url(session)}/state", leaf="2")["state"] == {}
+        facts = server.get(f"{session_url(session)}/journal", after=1, limit=2)
         assert [fact["number"] for fact in facts["facts"]] == [2, 3]
         assert facts["total"] == session.row.facts
 
 
 class TestTheTree:
     def test_branches_are_rows_and_the_path_is_ranges(self, server: LocalServer) -> None:
-        session = talked(server.sessions)
+        session = start_sample_session(server.sessions)
         old = session.leaf
         session.rewind(5)
         session.append([user("other")])
-        found = server.get(f"{of(session)}/branches")
+        found = server.get(f"{session_url(session)}/branches")
         assert found["columns"] == ["branch", "parent", "parent_seq", "tail", "own"]
         assert found["branches"] == [
             [old.branch, None, 0, 7, 1],
@@ -225,25 +231,27 @@ class TestTheTree:
         ]
         assert found["path"] == [[old.branch, 1, 5], [session.leaf.branch, 6, 6]]
         fork = session.fork(at=2)
-        assert server.get(f"{of(fork)}/branches")["branches"][0] == [old.branch, None, 0, 2, 0]
+        assert server.get(f"{session_url(fork)}/branches")["branches"][0] == [old.branch, None, 0, 2, 0]
 
     def test_any_part_of_the_tree_is_told_in_lines(self, server: LocalServer) -> None:
-        session = talked(server.sessions)
+        session = start_sample_session(server.sessions)
         old = session.leaf
         session.rewind(5)
         session.append([user("other"), assistant("yes")])
-        own = server.get(f"{of(session)}/outline", branch=session.leaf.branch)
+        own = server.get(f"{session_url(session)}/outline", branch=session.leaf.branch)
         assert [(line["seq"], line["text"], line["flags"]) for line in own["lines"]] == [
             (6, "other", ["input"]),
             (7, "yes", []),
         ]
-        left = server.get(f"{of(session)}/outline", leaf=str(old), kinds="inputs")
+        left = server.get(f"{session_url(session)}/outline", leaf=str(old), kinds="inputs")
         assert [line["text"] for line in left["lines"]] == ["Where is order 41?", "Thanks"]
-        some = server.get(f"{of(session)}/outline", positions=f"{old},9:9,{old.branch}:3,{old.branch}:4")
+        some = server.get(
+            f"{session_url(session)}/outline", positions=f"{old},9:9,{old.branch}:3,{old.branch}:4"
+        )
         assert [line["flags"] for line in some["lines"]] == [[], ["calls", "reasoning"], ["result", "error"]]
-        assert server.get(f"{of(session)}/outline", 400, positions="x")["code"] == "invalid_argument"
-        assert server.get(f"{of(session)}/outline", 400, kinds="odd")["code"] == "invalid_argument"
-        server.get(f"{of(session)}/outline", 404, branch=99)
+        assert server.get(f"{session_url(session)}/outline", 400, positions="x")["code"] == "invalid_argument"
+        assert server.get(f"{session_url(session)}/outline", 400, kinds="odd")["code"] == "invalid_argument"
+        server.get(f"{session_url(session)}/outline", 404, branch=99)
 
 
 class TestWhatTheModelSaw:
@@ -252,7 +260,7 @@ class TestWhatTheModelSaw:
         for n in range(3):
             limits = bough.Limits(max_messages=3)
             session.send_sync(f"question {n}", model=bough.ScriptedModel(["ok"]), limits=limits)
-        seen = server.get(f"{of(session)}/request", at="6", provider="openai-chat")
+        seen = server.get(f"{session_url(session)}/request", at="6", provider="openai-chat")
         assert [message["content"] for message in seen["request"]["messages"]] == [
             "question 1",
             "ok",
@@ -266,7 +274,7 @@ class TestWhatTheModelSaw:
         for text in ("a", "b"):
             session.send_sync(text, model=model)
         with LocalServer(store) as server:
-            seen = server.get(f"{of(session)}/request", at="3", provider="anthropic")
+            seen = server.get(f"{session_url(session)}/request", at="3", provider="anthropic")
             assert seen["request"]["messages"] == [
                 {"role": "user", "content": [{"type": "text", "text": "a"}]}
             ]
@@ -281,13 +289,16 @@ class TestWhatTheModelSaw:
                 "assistant",
                 "tool results",
             }
-            later = server.get(f"{of(session)}/request", provider="openai-chat")
+            later = server.get(f"{session_url(session)}/request", provider="openai-chat")
             assert (later["total"], later["messages_key"], later["difference"]) == (4, "messages", None)
             assert later["previous"] == str(session.log.leaf_at(2))
             session.set(prompt="Be long.")
             session.send_sync("c", model=model)
-            changed = server.get(f"{of(session)}/request", limit=1)
+            changed = server.get(f"{session_url(session)}/request", limit=1)
             assert changed["difference"]["path"].startswith("system")
             assert (changed["total"], changed["first"], len(changed["request"]["messages"])) == (5, 4, 1)
-            assert server.get(f"{of(session)}/request", 400, provider="nobody")["code"] == "unknown_provider"
-            assert server.get(f"{of(session)}/request", 400, first=99)["code"] == "invalid_argument"
+            assert (
+                server.get(f"{session_url(session)}/request", 400, provider="nobody")["code"]
+                == "unknown_provider"
+            )
+            assert server.get(f"{session_url(session)}/request", 400, first=99)["code"] == "invalid_argument"

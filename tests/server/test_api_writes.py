@@ -18,42 +18,44 @@ from bough.models.scripted import ScriptedModel, Slow
 from bough.server.context import ServerAgent
 from bough.store import Store
 from support.server import CHANGE_HEADERS, LocalServer, wait_until
-from tests.server.test_api_reads import of, server, talked
+from tests.server.test_api_reads import server, session_url, start_sample_session
 
 __all__ = ["server"]
 
 
 class TestMoving:
     def test_fork_rewind_undo_and_redo(self, server: LocalServer) -> None:
-        session = talked(server.sessions)
+        session = start_sample_session(server.sessions)
         leaf = session.leaf
         forked = server.post(
-            f"{of(session)}/fork", {"at": "4", "prompt": "Be strict.", "title": "strict"}, 201
+            f"{session_url(session)}/fork", {"at": "4", "prompt": "Be strict.", "title": "strict"}, 201
         )
         assert (forked["cut"], forked["session"]["parent_seq"]) == ({"at": 4, "requested": 4}, 4)
-        cut = server.post(f"{of(session)}/fork", {"at": "3"}, 201)["cut"]
+        cut = server.post(f"{session_url(session)}/fork", {"at": "3"}, 201)["cut"]
         assert cut == {"at": 2, "requested": 3}
-        moved = server.post(f"{of(session)}/rewind", {"to": "5", "leaf": str(leaf)})
+        moved = server.post(f"{session_url(session)}/rewind", {"to": "5", "leaf": str(leaf)})
         assert moved["leaf"] == f"{leaf.branch}:5"
-        stale = server.post(f"{of(session)}/rewind", {"to": "2", "leaf": str(leaf)}, 409)
+        stale = server.post(f"{session_url(session)}/rewind", {"to": "2", "leaf": str(leaf)}, 409)
         assert stale["code"] == "stale_leaf"
-        assert server.post(f"{of(session)}/redo")["leaf"] == str(leaf)
-        assert server.post(f"{of(session)}/undo")["leaf"] == f"{leaf.branch}:5"
-        assert server.post(f"{of(session)}/rewind", {"to": str(leaf)})["leaf"] == str(leaf)
-        server.post(f"{of(session)}/rewind", {"to": "99"}, 404)
-        server.post(f"{of(session)}/rewind", {}, 400)
+        assert server.post(f"{session_url(session)}/redo")["leaf"] == str(leaf)
+        assert server.post(f"{session_url(session)}/undo")["leaf"] == f"{leaf.branch}:5"
+        assert server.post(f"{session_url(session)}/rewind", {"to": str(leaf)})["leaf"] == str(leaf)
+        server.post(f"{session_url(session)}/rewind", {"to": "99"}, 404)
+        server.post(f"{session_url(session)}/rewind", {}, 400)
 
     def test_compact_uncompact_and_settings(self, server: LocalServer) -> None:
-        session = talked(server.sessions)
-        made = server.post(f"{of(session)}/compact", {"summary": "He asked; it is lost."})
+        session = start_sample_session(server.sessions)
+        made = server.post(f"{session_url(session)}/compact", {"summary": "He asked; it is lost."})
         assert made["compaction"]["first_kept"] == 6
-        assert server.post(f"{of(session)}/uncompact")["cancels"] == 8
-        assert server.post(f"{of(session)}/uncompact", {}, 400)["code"] == "invalid_operation"
-        assert server.post(f"{of(session)}/compact", {"summary": " "}, 400)["code"] == "invalid_summary"
-        server.post(f"{of(session)}/settings", {"model": "scripted:x", "tools": ["track"]})
-        settings = server.get(of(session))["settings"]
+        assert server.post(f"{session_url(session)}/uncompact")["cancels"] == 8
+        assert server.post(f"{session_url(session)}/uncompact", {}, 400)["code"] == "invalid_operation"
+        assert (
+            server.post(f"{session_url(session)}/compact", {"summary": " "}, 400)["code"] == "invalid_summary"
+        )
+        server.post(f"{session_url(session)}/settings", {"model": "scripted:x", "tools": ["track"]})
+        settings = server.get(session_url(session))["settings"]
         assert (settings["model"], settings["tools"]) == ("scripted:x", ["track"])
-        widened = server.post(f"{of(session)}/settings", {"tools": ["track", "refund"]}, 400)
+        widened = server.post(f"{session_url(session)}/settings", {"tools": ["track", "refund"]}, 400)
         assert widened["code"] == "tools_not_allowed"
         assert "may use track" in widened["detail"]
 
@@ -63,11 +65,11 @@ class TestMoving:
         )
         for session in (here, there):
             session.append([user("one " * 200), assistant("1"), user("two"), assistant("2")])
-        made = server.post(f"{of(here)}/compact", {})["compaction"]
+        made = server.post(f"{session_url(here)}/compact", {})["compaction"]
         assert made["summary"] == there.compact().summary
 
     def test_nothing_is_moved_while_somebody_drives(self, server: LocalServer) -> None:
-        session = talked(server.sessions)
+        session = start_sample_session(server.sessions)
         session.append([user("x")])
         now = server.sessions.runtime.now()
         session.log.store.lease(session.session_id, "elsewhere:7#1", now + 10**12, now)
@@ -76,12 +78,12 @@ class TestMoving:
             ("compact", {"summary": "x"}),
             ("send", {"text": "x", "model": "m"}),
         ):
-            reply = server.client.post(f"{of(session)}/{verb}", json=body, headers=CHANGE_HEADERS)
+            reply = server.client.post(f"{session_url(session)}/{verb}", json=body, headers=CHANGE_HEADERS)
             assert (reply.status_code, reply.json()["code"]) == (409, "session_running"), verb
-        assert server.change("DELETE", of(session), status=409)["code"] == "session_running"
-        queued = server.post(f"{of(session)}/send", {"text": "later", "queue": True}, 202)
+        assert server.change("DELETE", session_url(session), status=409)["code"] == "session_running"
+        queued = server.post(f"{session_url(session)}/send", {"text": "later", "queue": True}, 202)
         assert queued["queued"] == 1
-        assert server.get(of(session))["queued"] == 1
+        assert server.get(session_url(session))["queued"] == 1
 
 
 @bough.tool(effect="unsafe", approval=True)
@@ -111,16 +113,16 @@ class TestRunning:
     def test_an_input_is_durable_when_send_answers_and_is_answered(self, store: Store) -> None:
         with LocalServer(store, ServerAgent((ScriptedModel(["Hello."]),))) as server:
             session = store.start()
-            sent = server.post(f"{of(session)}/send", {"text": "hi"}, 202)
+            sent = server.post(f"{session_url(session)}/send", {"text": "hi"}, 202)
             assert session.log.store.path(session.session_id).entries[0].message == user("hi")
             wait_until(lambda: session.row.status == "idle" and session.row.leaf.seq == 2)
             assert sent["last_fact"] == 1
-            server.post(f"{of(session)}/send", {"text": "  "}, 400)
-            assert server.post(f"{of(session)}/resume", {}, 409)["code"] == "nothing_open"
+            server.post(f"{session_url(session)}/send", {"text": "  "}, 400)
+            assert server.post(f"{session_url(session)}/resume", {}, 409)["code"] == "nothing_open"
 
     def test_without_a_model_nothing_is_sent(self, server: LocalServer) -> None:
         session = server.sessions.start()
-        assert server.post(f"{of(session)}/send", {"text": "hi"}, 400)["code"] == "model_unavailable"
+        assert server.post(f"{session_url(session)}/send", {"text": "hi"}, 400)["code"] == "model_unavailable"
         assert session.row.leaf.seq == 0
 
     @pytest.mark.parametrize("where", ["body", "row", "settings"])
@@ -135,7 +137,7 @@ class TestRunning:
             session.set(model=name)
         before = session.row.leaf
         body = {"text": "hi", "model": name} if where == "body" else {"text": "hi"}
-        refused = server.post(f"{of(session)}/send", body, 400)
+        refused = server.post(f"{session_url(session)}/send", body, 400)
         assert refused["code"] == "model_unavailable"
         assert "ANTHROPIC_API_KEY" in refused["hint"]
         assert session.row.leaf == before
@@ -143,42 +145,48 @@ class TestRunning:
     def test_a_run_is_cancelled_and_stays_valid(self, store: Store) -> None:
         with LocalServer(store, ServerAgent((ScriptedModel([Slow(30, "late"), "next"]),))) as server:
             session = store.start()
-            server.post(f"{of(session)}/send", {"text": "hi"}, 202)
-            assert server.get(of(session))["is_running_here"]
-            assert server.post(f"{of(session)}/send", {"text": "again"}, 409)["code"] == "session_running"
-            assert server.post(f"{of(session)}/cancel")["cancelled"]
+            server.post(f"{session_url(session)}/send", {"text": "hi"}, 202)
+            assert server.get(session_url(session))["is_running_here"]
+            assert (
+                server.post(f"{session_url(session)}/send", {"text": "again"}, 409)["code"]
+                == "session_running"
+            )
+            assert server.post(f"{session_url(session)}/cancel")["cancelled"]
             wait_until(lambda: session.row.status == "cancelled")
-            wait_until(lambda: not server.get(of(session))["is_running_here"])
-            assert not server.post(f"{of(session)}/cancel")["cancelled"]
+            wait_until(lambda: not server.get(session_url(session))["is_running_here"])
+            assert not server.post(f"{session_url(session)}/cancel")["cancelled"]
             assert store.session(session.session_id).verify() == []
 
     def test_what_runs_when_the_server_ends_is_closed_in_the_log(self, store: Store) -> None:
         session = store.start()
         with LocalServer(store, ServerAgent((ScriptedModel([Slow(30, "late")]),))) as server:
-            server.post(f"{of(session)}/send", {"text": "hi"}, 202)
+            server.post(f"{session_url(session)}/send", {"text": "hi"}, 202)
         assert store.session(session.session_id).row.status == "cancelled"
 
     def test_a_call_that_waits_is_approved_or_denied_once(self, store: Store) -> None:
         calls = assistant(ToolCall("c1", "refund", {"order": 1}), ToolCall("c2", "refund", {"order": 2}))
         with LocalServer(store, ServerAgent((ScriptedModel([calls, "Done."]),), (refund,))) as server:
             session = store.start()
-            server.post(f"{of(session)}/send", {"text": "refund both"}, 202)
+            server.post(f"{session_url(session)}/send", {"text": "refund both"}, 202)
             wait_until(
                 lambda: (
                     len(
                         [
                             c
-                            for c in server.get(of(session))["open_tool_calls"]
+                            for c in server.get(session_url(session))["open_tool_calls"]
                             if c["state"] == "waits_for_approval"
                         ]
                     )
                     == 2
                 )
             )
-            wait_until(lambda: not server.get(of(session))["is_running_here"])
-            assert server.post(f"{of(session)}/approve", {"seq": 2, "index": 0})["pending"] == 1
-            assert server.post(f"{of(session)}/approve", {"seq": 2, "index": 0}, 409)["code"] == "not_waiting"
-            last = server.post(f"{of(session)}/approve", {"seq": 2, "index": 1, "allow": False})
+            wait_until(lambda: not server.get(session_url(session))["is_running_here"])
+            assert server.post(f"{session_url(session)}/approve", {"seq": 2, "index": 0})["pending"] == 1
+            assert (
+                server.post(f"{session_url(session)}/approve", {"seq": 2, "index": 0}, 409)["code"]
+                == "not_waiting"
+            )
+            last = server.post(f"{session_url(session)}/approve", {"seq": 2, "index": 1, "allow": False})
             assert last["resumed"]
             wait_until(lambda: store.session(session.session_id).leaf.seq == 5)
             results = [
@@ -192,10 +200,10 @@ class TestRunning:
     ) -> None:
         with LocalServer(store, ServerAgent((say_next(DELEGATES, "Done."),), (delegate,))) as server:
             session = store.start()
-            server.post(f"{of(session)}/send", {"text": "refund both"}, 202)
-            wait_until(lambda: len(server.get(of(session))["pending_approvals"]) == 2)
-            wait_until(lambda: not server.get(of(session))["is_running_here"])
-            read = server.get(of(session))
+            server.post(f"{session_url(session)}/send", {"text": "refund both"}, 202)
+            wait_until(lambda: len(server.get(session_url(session))["pending_approvals"]) == 2)
+            wait_until(lambda: not server.get(session_url(session))["is_running_here"])
+            read = server.get(session_url(session))
             listed = server.get("/api/sessions?status=waiting")["sessions"]
             assert [row["id"] for row in listed] == [session.session_id]
             assert [call["state"] for call in read["open_tool_calls"]] == ["waits_for_task", "waits_for_task"]
@@ -208,59 +216,61 @@ class TestRunning:
             assert told == [("refund", {"order": n + 1}, 2, 0, {"seq": 2, "index": n}) for n in range(2)]
 
             for left, asked in zip((1, 0), read["pending_approvals"], strict=True):
-                at, named = (of(session), {"session_id": asked["session_id"]})
+                at, named = (session_url(session), {"session_id": asked["session_id"]})
                 if asked_at == "child":
                     at, named = f"/api/sessions/{asked['session_id']}", {}
                 answer = server.post(f"{at}/approve", {**named, "seq": 2, "index": 0})
                 assert (answer["pending"], answer["resumed"]) == (left, not left)
             wait_until(lambda: store.session(session.session_id).leaf.seq == 5)
-            wait_until(lambda: not server.get(of(session))["is_running_here"])
+            wait_until(lambda: not server.get(session_url(session))["is_running_here"])
             results = [
                 r for e in store.session(session.session_id).path() if e.message for r in e.message.results
             ]
             assert [r.content[0].text for r in results] == ["It is paid back."] * 2
             assert [child.row.status for child in session.children()] == ["idle", "idle"]
-            assert server.get(of(session))["pending_approvals"] == []
+            assert server.get(session_url(session))["pending_approvals"] == []
 
     def test_a_word_to_the_call_above_is_refused_and_says_what_to_name(self, store: Store) -> None:
         with LocalServer(store, ServerAgent((say_next(DELEGATES, "Done."),), (delegate,))) as server:
             session = store.start()
-            server.post(f"{of(session)}/send", {"text": "refund both"}, 202)
-            wait_until(lambda: len(server.get(of(session))["pending_approvals"]) == 2)
-            wait_until(lambda: not server.get(of(session))["is_running_here"])
-            refused = server.post(f"{of(session)}/approve", {"seq": 2, "index": 0}, 409)
+            server.post(f"{session_url(session)}/send", {"text": "refund both"}, 202)
+            wait_until(lambda: len(server.get(session_url(session))["pending_approvals"]) == 2)
+            wait_until(lambda: not server.get(session_url(session))["is_running_here"])
+            refused = server.post(f"{session_url(session)}/approve", {"seq": 2, "index": 0}, 409)
             assert (refused["code"], "`pending_approvals`" in refused["hint"]) == ("not_waiting", True)
-            stranger = talked(store)
+            stranger = start_sample_session(store)
             named = {"session_id": stranger.session_id, "seq": 2, "index": 0}
-            assert server.post(f"{of(session)}/approve", named, 409)["code"] == "not_waiting"
+            assert server.post(f"{session_url(session)}/approve", named, 409)["code"] == "not_waiting"
 
     def test_a_task_in_the_trash_is_told_and_resume_says_what_helps(self, store: Store) -> None:
         with LocalServer(store, ServerAgent((say_next(DELEGATES, "Done."),), (delegate,))) as server:
             session = store.start()
-            server.post(f"{of(session)}/send", {"text": "refund both"}, 202)
-            wait_until(lambda: len(server.get(of(session))["pending_approvals"]) == 2)
-            wait_until(lambda: not server.get(of(session))["is_running_here"])
+            server.post(f"{session_url(session)}/send", {"text": "refund both"}, 202)
+            wait_until(lambda: len(server.get(session_url(session))["pending_approvals"]) == 2)
+            wait_until(lambda: not server.get(session_url(session))["is_running_here"])
             children = [child.session_id for child in session.children()]
             for child in children:
                 store.delete(child)
-            read = server.get(of(session))
+            read = server.get(session_url(session))
             assert [call["state"] for call in read["open_tool_calls"]] == ["task_in_trash", "task_in_trash"]
             assert read["pending_approvals"] == []
-            refused = server.post(f"{of(session)}/resume", {}, 409)
+            refused = server.post(f"{session_url(session)}/resume", {}, 409)
             assert any(f"bough restore {child}" in refused["hint"] for child in children)
 
     def test_a_task_with_a_word_goes_on_with_resume_and_is_not_unknown(self, store: Store) -> None:
         with LocalServer(store, ServerAgent((say_next(DELEGATES, "Done."),), (delegate,))) as server:
             session = store.start()
-            server.post(f"{of(session)}/send", {"text": "refund both"}, 202)
-            wait_until(lambda: len(server.get(of(session))["pending_approvals"]) == 2)
-            wait_until(lambda: not server.get(of(session))["is_running_here"])
-            for asked in server.get(of(session))["pending_approvals"]:
+            server.post(f"{session_url(session)}/send", {"text": "refund both"}, 202)
+            wait_until(lambda: len(server.get(session_url(session))["pending_approvals"]) == 2)
+            wait_until(lambda: not server.get(session_url(session))["is_running_here"])
+            for asked in server.get(session_url(session))["pending_approvals"]:
                 word = {"session_id": asked["session_id"], "seq": 2, "index": 0, "allow": False}
-                assert not server.post(f"{of(session)}/approve", {**word, "resume": False})["resumed"]
-            read = server.get(of(session))
+                assert not server.post(f"{session_url(session)}/approve", {**word, "resume": False})[
+                    "resumed"
+                ]
+            read = server.get(session_url(session))
             assert [call["state"] for call in read["open_tool_calls"]] == ["task_decided", "task_decided"]
-            server.post(f"{of(session)}/resume", {}, 202)
+            server.post(f"{session_url(session)}/resume", {}, 202)
             wait_until(lambda: store.session(session.session_id).leaf.seq == 5)
 
     def test_a_word_that_comes_while_a_sibling_runs_is_taken_up_by_the_run(self, store: Store) -> None:
@@ -274,11 +284,11 @@ class TestRunning:
         calls = assistant(ToolCall("c1", "delegate", {"order": 1}), ToolCall("c2", "dig"))
         with LocalServer(store, ServerAgent((say_next(calls, "Done."),), (delegate, dig))) as server:
             session = store.start()
-            server.post(f"{of(session)}/send", {"text": "both"}, 202)
-            wait_until(lambda: len(server.get(of(session))["pending_approvals"]) == 1)
-            (asked,) = server.get(of(session))["pending_approvals"]
+            server.post(f"{session_url(session)}/send", {"text": "both"}, 202)
+            wait_until(lambda: len(server.get(session_url(session))["pending_approvals"]) == 1)
+            (asked,) = server.get(session_url(session))["pending_approvals"]
             word = {"session_id": asked["session_id"], "seq": 2, "index": 0}
-            assert server.post(f"{of(session)}/approve", word) == {
+            assert server.post(f"{session_url(session)}/approve", word) == {
                 "schema_version": 1,
                 "pending": 0,
                 "resumed": False,
@@ -293,25 +303,25 @@ class TestRunning:
         with LocalServer(store, ServerAgent((say_next(calls, "Done."),), (refund, delegate))) as server:
             for _ in range(8):
                 session = store.start()
-                server.post(f"{of(session)}/send", {"text": "refund it"}, 202)
+                server.post(f"{session_url(session)}/send", {"text": "refund it"}, 202)
                 wait_until(lambda at=session: at.pending_approvals())
                 (asked,) = session.pending_approvals()
                 word = {"session_id": asked.session_id, "seq": asked.seq, "index": 0}
-                server.post(f"{of(session)}/approve", word)
+                server.post(f"{session_url(session)}/approve", word)
                 wait_until(lambda at=session: store.session(at.session_id).leaf.seq == 4)
 
     def test_a_limit_is_told_and_its_input_is_not_stored(self, store: Store) -> None:
         limits = bough.Limits(turns=1)
         with LocalServer(store, ServerAgent((ScriptedModel(["a", "b"]),), (), limits)) as server:
             session = store.start()
-            server.post(f"{of(session)}/send", {"text": "one"}, 202)
+            server.post(f"{session_url(session)}/send", {"text": "one"}, 202)
             wait_until(lambda: store.session(session.session_id).leaf.seq == 2)
-            wait_until(lambda: not server.get(of(session))["is_running_here"])
-            assert server.post(f"{of(session)}/send", {"text": "two"}, 409)["code"] == "turn_limit"
+            wait_until(lambda: not server.get(session_url(session))["is_running_here"])
+            assert server.post(f"{session_url(session)}/send", {"text": "two"}, 409)["code"] == "turn_limit"
             assert store.session(session.session_id).leaf.seq == 2
 
     def test_a_replay_is_not_driven_on(self, store: Store) -> None:
-        session = talked(store)
+        session = start_sample_session(store)
         report = asyncio.run(session.replay())
         with LocalServer(store, ServerAgent((ScriptedModel(["a"]),))) as server:
             assert (
@@ -322,8 +332,8 @@ class TestRunning:
 
 class TestReplayAndDiff:
     def test_a_replay_is_a_job_with_a_report(self, server: LocalServer) -> None:
-        session = talked(server.sessions)
-        job = server.post(f"{of(session)}/replays", {}, 202)["job"]
+        session = start_sample_session(server.sessions)
+        job = server.post(f"{session_url(session)}/replays", {}, 202)["job"]
         with server.watch(f"/api/jobs/{job['id']}/events") as stream:
             stream.wait(lambda: stream.data_of("end"))
             (end,) = stream.data_of("end")
@@ -332,13 +342,13 @@ class TestReplayAndDiff:
         same = server.get("/api/diff", a=session.session_id, b=end["report"]["replay"])
         assert (same["same"], same["first_different_row"]) == (True, None)
         assert server.get("/api/jobs/none", 404)["code"] == "no_job"
-        server.post(f"{of(session)}/replays", {"mode": "live"}, 400)
-        failed = server.post(f"{of(session)}/replays", {"prompt": "x"}, 202)["job"]["id"]
+        server.post(f"{session_url(session)}/replays", {"mode": "live"}, 400)
+        failed = server.post(f"{session_url(session)}/replays", {"prompt": "x"}, 202)["job"]["id"]
         wait_until(lambda: server.get(f"/api/jobs/{failed}")["job"]["status"] == "failed")
         assert server.get(f"/api/jobs/{failed}")["job"]["problem"]["code"] == "invalid_replay"
 
     def test_a_diff_tells_the_first_divergence(self, server: LocalServer) -> None:
-        session = talked(server.sessions)
+        session = start_sample_session(server.sessions)
         fork = session.fork(at=2)
         fork.append([assistant("It is here.")])
         fork.append([user("Thanks")])
@@ -362,10 +372,10 @@ class TestUsageAndSearch:
         session = store.start("support")
         session.send_sync("hi", model=ScriptedModel(["there"], model="m1"))
         with LocalServer(store) as server:
-            own = server.get(f"{of(session)}/usage")
+            own = server.get(f"{session_url(session)}/usage")
             assert (own["total"]["calls"], own["models"][0]["name"]) == (1, "m1")
-            assert server.get(f"{of(session)}/usage", view="path", since="2")["total"]["calls"] == 0
-            assert server.get(f"{of(session)}/usage", 400, view="all")["code"] == "invalid_value"
+            assert server.get(f"{session_url(session)}/usage", view="path", since="2")["total"]["calls"] == 0
+            assert server.get(f"{session_url(session)}/usage", 400, view="all")["code"] == "invalid_value"
             store.delete(session.session_id)
             space = server.get("/api/usage")
             assert space["total"] == own["total"]
@@ -374,13 +384,13 @@ class TestUsageAndSearch:
             assert server.get("/api/usage", since="2100-01-01")["total"]["calls"] == 0
 
     def test_storage_is_what_its_own_branches_hold(self, server: LocalServer) -> None:
-        session = talked(server.sessions)
-        found = server.get(f"{of(session)}/storage")
+        session = start_sample_session(server.sessions)
+        found = server.get(f"{session_url(session)}/storage")
         assert (found["entries"], found["branches"], found["blobs"]) == (7, 1, 0)
         assert found["bytes"] > 300
 
     def test_a_hit_names_the_place_that_opens_it(self, server: LocalServer) -> None:
-        session = talked(server.sessions)
+        session = start_sample_session(server.sessions)
         (hit,) = server.get("/api/search", q="welcome role:assistant")["hits"]
         assert hit["reference"] == f"{session.session_id}@7"
         begin, end = hit["marks"][0]
@@ -390,8 +400,8 @@ class TestUsageAndSearch:
 
 class TestExchange:
     def test_a_bundle_goes_out_with_the_internal_token_and_comes_in_again(self, server: LocalServer) -> None:
-        session = talked(server.sessions)
-        address = f"{of(session)}/bundle"
+        session = start_sample_session(server.sessions)
+        address = f"{session_url(session)}/bundle"
         assert server.get(address, 403)["code"] == "bad_internal_token"
         out = server.client.get(address, headers={"x-internal-token": "inside"})
         direct = io.BytesIO()
@@ -409,10 +419,12 @@ class TestExchange:
         assert server.client.post("/api/import", content=b"{}", headers=CHANGE_HEADERS).status_code == 415
 
     def test_without_an_internal_token_set_nothing_goes_out(self, store: Store) -> None:
-        session = talked(store)
+        session = start_sample_session(store)
         with LocalServer(store) as server:
             for token in ("", "inside"):
-                reply = server.client.get(f"{of(session)}/bundle", headers={"x-internal-token": token})
+                reply = server.client.get(
+                    f"{session_url(session)}/bundle", headers={"x-internal-token": token}
+                )
                 assert (reply.status_code, reply.json()["code"]) == (403, "export_disabled")
 
     def test_a_bundle_larger_than_allowed_is_refused(self, store: Store) -> None:

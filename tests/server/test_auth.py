@@ -105,7 +105,7 @@ class TestTheDoor:
 
 
 class TestCrossSite:
-    def refused(self, server: LocalServer, headers: dict[str, str], content: bytes = b"{}") -> str:
+    def refusal_code(self, server: LocalServer, headers: dict[str, str], content: bytes = b"{}") -> str:
         reply = server.client.post("/api/sessions", content=content, headers=headers)
         assert reply.status_code in (403, 415), reply.text
         assert server.get("/api/sessions")["sessions"] == []
@@ -113,12 +113,12 @@ class TestCrossSite:
 
     def test_a_form_of_another_site_changes_nothing(self, server: LocalServer) -> None:
         form = {"content-type": "application/x-www-form-urlencoded", "origin": "https://evil.example"}
-        assert self.refused(server, form) == "cross_site"
-        assert self.refused(server, {"content-type": "text/plain"}) == "cross_site"
-        assert self.refused(server, {"content-type": "application/json"}) == "cross_site"
-        assert self.refused(server, {**CHANGE_HEADERS, "origin": "https://evil.example"}) == "cross_site"
-        assert self.refused(server, {**CHANGE_HEADERS, "origin": "null"}) == "cross_site"
-        assert self.refused(server, {**CHANGE_HEADERS, "sec-fetch-site": "cross-site"}) == "cross_site"
+        assert self.refusal_code(server, form) == "cross_site"
+        assert self.refusal_code(server, {"content-type": "text/plain"}) == "cross_site"
+        assert self.refusal_code(server, {"content-type": "application/json"}) == "cross_site"
+        assert self.refusal_code(server, {**CHANGE_HEADERS, "origin": "https://evil.example"}) == "cross_site"
+        assert self.refusal_code(server, {**CHANGE_HEADERS, "origin": "null"}) == "cross_site"
+        assert self.refusal_code(server, {**CHANGE_HEADERS, "sec-fetch-site": "cross-site"}) == "cross_site"
 
     def test_the_own_page_and_programs_may(self, server: LocalServer) -> None:
         own = {"content-type": "application/json", "origin": server.url}
@@ -127,7 +127,7 @@ class TestCrossSite:
 
     def test_a_wrong_content_type_is_refused(self, server: LocalServer) -> None:
         for kind in ("text/plain", "multipart/form-data; boundary=x", "application/x-www-form-urlencoded"):
-            assert self.refused(server, {"x-bough": "1", "content-type": kind}) == "wrong_content_type"
+            assert self.refusal_code(server, {"x-bough": "1", "content-type": kind}) == "wrong_content_type"
 
     def test_no_answer_has_a_cors_header(self, server: LocalServer) -> None:
         reply = server.client.options("/api/sessions", headers={"origin": "https://evil.example"})

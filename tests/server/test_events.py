@@ -27,7 +27,7 @@ from support.server import LocalServer, Stream
 WORDS = [f"word{n}" for n in range(60)]
 
 
-class Talker:
+class ToolCallingModel:
     """Calls a tool a few times, then answers at length, not all at once."""
 
     provider = "scripted"
@@ -55,8 +55,8 @@ def look(n: int) -> int:
     return n
 
 
-def talking(store: Store, **access: object) -> LocalServer:
-    return LocalServer(store, ServerAgent((Talker(),), (look,)), **access)
+def serve_agent(store: Store, **access: object) -> LocalServer:
+    return LocalServer(store, ServerAgent((ToolCallingModel(),), (look,)), **access)
 
 
 def has_ended(stream: Stream) -> bool:
@@ -66,7 +66,7 @@ def has_ended(stream: Stream) -> bool:
 class TestFacts:
     def test_two_clients_see_every_fact_once_and_in_order(self, store: Store) -> None:
         session = store.start()
-        with talking(store) as server:
+        with serve_agent(store) as server:
             address = f"/api/sessions/{session.session_id}/events"
             with server.watch(address) as one, server.watch(address) as other:
                 server.post(f"/api/sessions/{session.session_id}/send", {"text": "go"}, 202)
@@ -77,7 +77,7 @@ class TestFacts:
 
     def test_a_stream_cut_and_begun_anew_misses_nothing_and_repeats_nothing(self, store: Store) -> None:
         session = store.start()
-        with talking(store) as server:
+        with serve_agent(store) as server:
             address = f"/api/sessions/{session.session_id}/events"
             seen: list[int] = []
             cuts, stream = 0, server.watch(address, after=0)
@@ -183,7 +183,10 @@ class TestFacts:
 class TestPieces:
     def test_the_pieces_of_an_answer_make_the_answer(self, store: Store) -> None:
         session = store.start()
-        with talking(store) as server, server.watch(f"/api/sessions/{session.session_id}/events") as stream:
+        with (
+            serve_agent(store) as server,
+            server.watch(f"/api/sessions/{session.session_id}/events") as stream,
+        ):
             server.post(f"/api/sessions/{session.session_id}/send", {"text": "go"}, 202)
             stream.wait(lambda: any(run["type"] == "turn_completed" for run in stream.data_of("run")))
             shown, finished = "", []
@@ -200,7 +203,7 @@ class TestPieces:
 
     def test_who_comes_late_is_told_what_was_said_so_far(self, store: Store) -> None:
         session = store.start()
-        agent = ServerAgent((Talker(rounds=0, pause=0.03),))
+        agent = ServerAgent((ToolCallingModel(rounds=0, pause=0.03),))
         with LocalServer(store, agent) as server:
             address = f"/api/sessions/{session.session_id}/events"
             with server.watch(address) as early:
@@ -286,7 +289,7 @@ class TestClients:
         session = store.start(owner="ann")
         address = f"/api/sessions/{session.session_id}"
         with (
-            talking(store, **TOKENS) as server,
+            serve_agent(store, **TOKENS) as server,
             server.watch(f"{address}/events", token=ANN) as stream,
             server.watch(f"{address}/events", token=SERVICE) as inside,
         ):

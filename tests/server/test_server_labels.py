@@ -20,7 +20,7 @@ def server(store: Store) -> Iterator[LocalServer]:
         yield running
 
 
-def branched(store: Store) -> bough.Session:
+def start_branched_session(store: Store) -> bough.Session:
     """Another session first, so that branches have other numbers here than elsewhere; then one with two branches."""
     store.start("other").append([user("hello")])
     session = store.start("support", [system("You help.")])
@@ -37,7 +37,7 @@ def read_labels(server: LocalServer, session: bough.Session) -> dict[str, str]:
 
 class TestLabel:
     def test_names_any_place_of_the_tree_and_moves_nothing(self, server: LocalServer, store: Store) -> None:
-        session = branched(store)
+        session = start_branched_session(store)
         left, here = (f"{branch.branch}:3" for branch in session.branches())
         before = (session.row.leaf, session.row.totals, [entry.entry_id for entry in session.entries()])
         path = f"/api/sessions/{session.session_id}/labels"
@@ -54,7 +54,7 @@ class TestLabel:
     def test_the_last_word_on_a_place_counts_and_none_takes_it_away(
         self, server: LocalServer, store: Store
     ) -> None:
-        session = branched(store)
+        session = start_branched_session(store)
         path = f"/api/sessions/{session.session_id}/labels"
         for label in ("a", "b"):
             server.post(path, {"at": "3", "label": label})
@@ -63,13 +63,13 @@ class TestLabel:
         assert read_labels(server, session) == {}
 
     def test_what_is_no_place_or_too_long_is_refused(self, server: LocalServer, store: Store) -> None:
-        path = f"/api/sessions/{branched(store).session_id}/labels"
+        path = f"/api/sessions/{start_branched_session(store).session_id}/labels"
         for at in ("0", "99", "99:1", "1:1", "x"):
             server.post(path, {"at": at, "label": "a"}, 404)
         assert "100 characters" in server.post(path, {"at": "3", "label": "x" * 101}, 400)["detail"]
 
     def test_goes_with_a_bundle_into_any_store(self, server: LocalServer, store: Store) -> None:
-        session = branched(store)
+        session = start_branched_session(store)
         left = session.branches()[0].branch
         server.post(f"/api/sessions/{session.session_id}/labels", {"at": f"{left}:3", "label": "dead end"})
         for redact in (False, True):
@@ -81,6 +81,6 @@ class TestLabel:
                 assert read_labels(there, copy) == {f"{copy.branches()[0].branch}:3": "dead end"}
 
     def test_a_fork_begins_without(self, server: LocalServer, store: Store) -> None:
-        session = branched(store)
+        session = start_branched_session(store)
         server.post(f"/api/sessions/{session.session_id}/labels", {"at": "3", "label": "mine"})
         assert read_labels(server, session.fork(at=3)) == {}

@@ -23,7 +23,7 @@ def two(tmp_path: Path) -> Iterator[tuple[Store, Store]]:
         yield one, other
 
 
-def begun(one: Store) -> bough.Session:
+def start_session(one: Store) -> bough.Session:
     session = one.start()
     session.append([user("first")])  # from here on its head is remembered
     return session
@@ -35,7 +35,7 @@ def texts(session: bough.Session) -> list[str]:
 
 class TestAWrongMemory:
     def test_a_leaf_moved_by_another_is_stale_and_found_again(self, two: tuple[Store, Store]) -> None:
-        session = begun(two[0])
+        session = start_session(two[0])
         two[1].session(session.session_id).append([user("of another")])
         with pytest.raises(errors.StaleLeaf):
             session.append([user("late")])
@@ -46,7 +46,7 @@ class TestAWrongMemory:
 
     def test_facts_of_another_are_not_written_over(self, two: tuple[Store, Store]) -> None:
         """The leaf is where it was: only the number of facts tells that somebody has been here."""
-        session = begun(two[0])
+        session = start_session(two[0])
         two[1].session(session.session_id).title("of another")
         session.append([user("second")])
         kinds = [fact.kind for fact in session.journal()]
@@ -55,7 +55,7 @@ class TestAWrongMemory:
         assert session.verify() == []
 
     def test_calls_of_another_are_counted(self, two: tuple[Store, Store]) -> None:
-        session = begun(two[0])
+        session = start_session(two[0])
         for number, sessions in enumerate((*two, *two)):
             handle = sessions.session(session.session_id)
             call = Call(f"c{number}", 0, handle.leaf.seq, None, 1, Usage(10, 1), failed=True)
@@ -65,7 +65,7 @@ class TestAWrongMemory:
         assert session.verify() == []
 
     def test_the_trash_is_noticed(self, two: tuple[Store, Store]) -> None:
-        session = begun(two[0])
+        session = start_session(two[0])
         two[1].delete(session.session_id)
         with pytest.raises(errors.SessionTrashed):
             session.append([user("late")])
@@ -74,14 +74,14 @@ class TestAWrongMemory:
         assert texts(session) == ["first", "second"]
 
     def test_a_purge_is_noticed(self, two: tuple[Store, Store]) -> None:
-        session = begun(two[0])
+        session = start_session(two[0])
         two[1].delete(session.session_id)
         two[1].purge(session.session_id)
         with pytest.raises(errors.NotFound):
             session.append([user("late")])
 
     def test_a_runner_that_was_taken_over_is_fenced(self, two: tuple[Store, Store]) -> None:
-        session = begun(two[0])
+        session = start_session(two[0])
         store = two[0].backend
         fence = store.lease(session.session_id, "one", 100, 1)
         session.log.append([Draft(user("held"))], fence=fence)
@@ -90,7 +90,7 @@ class TestAWrongMemory:
             session.log.append([Draft(user("late"))], fence=fence)
 
     def test_a_rewind_by_another_opens_a_branch(self, two: tuple[Store, Store]) -> None:
-        session = begun(two[0])
+        session = start_session(two[0])
         session.append([user("second")])
         two[1].session(session.session_id).rewind(to=1)
         session.refresh()

@@ -56,7 +56,7 @@ def store(request: pytest.FixtureRequest, path: Path) -> Iterator[Store]:
         yield opened
 
 
-def left(path: Path, canary: str) -> dict[str, int]:
+def occurrences(path: Path, canary: str) -> dict[str, int]:
     """How often the canary is still found, by file; empty if it is gone."""
     found = {file.name: file.read_bytes().count(canary.encode()) for file in path.parent.iterdir()}
     return {name: count for name, count in found.items() if count}
@@ -67,7 +67,7 @@ def purge(store: Store, session: bough.Session, **how: Any) -> Any:
     return store.purge(session.session_id, **how)
 
 
-def everywhere(store: Store, canary: str) -> bough.Session:
+def start_with_text_everywhere(store: Store, canary: str) -> bough.Session:
     """A session that holds the canary wherever text or bytes can be."""
     session = store.start(
         agent=f"{canary}-agent",
@@ -118,15 +118,15 @@ def everywhere(store: Store, canary: str) -> bough.Session:
 
 class TestNoByteIsLeft:
     def test_a_canary_in_every_field_is_gone(self, disk: Store, path: Path) -> None:
-        other = everywhere(disk, "OTHER")
-        session = everywhere(disk, "CANARY")
+        other = start_with_text_everywhere(disk, "OTHER")
+        session = start_with_text_everywhere(disk, "CANARY")
         disk.index()
-        assert left(path, "CANARY"), "it was there"
-        assert left(path, "canary"), "the index holds words in small letters"
+        assert occurrences(path, "CANARY"), "it was there"
+        assert occurrences(path, "canary"), "the index holds words in small letters"
         purge(disk, session)
-        assert left(path, "CANARY") == {}
-        assert left(path, "canary") == {}
-        assert sum(left(path, "OTHER").values()) > 20
+        assert occurrences(path, "CANARY") == {}
+        assert occurrences(path, "canary") == {}
+        assert sum(occurrences(path, "OTHER").values()) > 20
         assert other.verify() == []
         assert disk.blob(next(m for e in other.path() if e.message for m in e.message.media)) == b"OTHER-blob"
 
@@ -135,9 +135,9 @@ class TestNoByteIsLeft:
         session = disk.start()
         session.append([user("x"), assistant(ToolCall("c", "t", {"image": url}))])
         session.append([tool_result("c", "r", details={"again": url.replace("png", "gif")})])
-        assert left(path, "CANARY")
+        assert occurrences(path, "CANARY")
         purge(disk, session)
-        assert left(path, "CANARY") == {}
+        assert occurrences(path, "CANARY") == {}
 
     @pytest.mark.parametrize("size", [1, 1_000, 4_000, 5_000, 100_000, 10_000_000])
     def test_entries_of_any_size_leave_nothing(self, size: int, disk: Store, path: Path) -> None:
@@ -149,7 +149,7 @@ class TestNoByteIsLeft:
             session.append([user(text), assistant("", ToolCall("c", "t", {"a": text}))])
             session.append([tool_result("c", text, state={f"k{n}": text[:9_999]})])
         purge(disk, session)
-        assert left(path, "CANARY") == {}
+        assert occurrences(path, "CANARY") == {}
         assert len(keeps.path()) == 3
 
     def test_pages_that_were_split_and_rebalanced_leave_nothing(self, tmp_path: Path) -> None:
@@ -160,14 +160,14 @@ class TestNoByteIsLeft:
             folder.mkdir()
             with bough.open(folder / "a.db", synchronous="normal") as store:
                 rng = random.Random(seed)
-                sessions = self.grown_side_by_side(store, rng)
+                sessions = self.write_interleaved(store, rng)
                 rng.shuffle(sessions)
                 for number, session in sessions:
                     assert purge(store, session).scrubbed
-                    assert left(folder / "a.db", f"CANARY{number}") == {}, f"seed {seed}"
+                    assert occurrences(folder / "a.db", f"CANARY{number}") == {}, f"seed {seed}"
 
     @staticmethod
-    def grown_side_by_side(store: Store, rng: random.Random) -> list[tuple[int, bough.Session]]:
+    def write_interleaved(store: Store, rng: random.Random) -> list[tuple[int, bough.Session]]:
         count = rng.randrange(2, 8)
         sessions = [
             (n, store.start(title=f"CANARY{n}" + "z" * rng.randrange(300), tags={"t": f"CANARY{n}"}))
@@ -198,13 +198,13 @@ class TestNoByteIsLeft:
             reader.execute("begin; select count(*) from entry")
             disk.backend._connections._writer.set_busy_timeout(50)  # type: ignore[attr-defined]
             assert not purge(disk, session).scrubbed
-        assert left(path, "CANARY"), "else the law above is not tested"
+        assert occurrences(path, "CANARY"), "else the law above is not tested"
         assert purge(disk, other).scrubbed
-        assert left(path, "CANARY") == {}
+        assert occurrences(path, "CANARY") == {}
 
 
 class TestForks:
-    def grown(self, store: Store) -> bough.Session:
+    def start_long_session(self, store: Store) -> bough.Session:
         """1 system · 2 user · 3 assistant … 9, one call of 10 tokens each answer."""
         session = store.start(seeds=[system("CANARY1;")])
         for n in range(2, 9, 2):
@@ -220,7 +220,7 @@ class TestForks:
         return session
 
     def test_a_fork_keeps_exactly_what_it_stands_on_and_its_usage(self, disk: Store, path: Path) -> None:
-        session = self.grown(disk)
+        session = self.start_long_session(disk)
         fork = session.fork(at=5)
         before = [entry.payload for entry in fork.path()], fork.usage("path")
         purged = purge(disk, session)
@@ -229,17 +229,17 @@ class TestForks:
         assert fork.usage("path").input_tokens == 20
         assert list(disk.verify()) == []
         for n in range(1, 10):
-            assert bool(left(path, f"CANARY{n};")) == (n <= 5), n
-            assert bool(left(path, f"CANARYBLOB{n};")) == (n in (2, 4)), n
-            assert bool(left(path, f"CANARYMODEL{n};")) == (n in (3, 5)), n
+            assert bool(occurrences(path, f"CANARY{n};")) == (n <= 5), n
+            assert bool(occurrences(path, f"CANARYBLOB{n};")) == (n in (2, 4)), n
+            assert bool(occurrences(path, f"CANARYMODEL{n};")) == (n in (3, 5)), n
 
     def test_purging_the_fork_then_removes_that_too(self, disk: Store, path: Path) -> None:
-        session = self.grown(disk)
+        session = self.start_long_session(disk)
         fork = session.fork(at=5)
         fork.append([user("CANARYFORK")])
         purge(disk, session)
         purge(disk, fork)
-        assert left(path, "CANARY") == {}
+        assert occurrences(path, "CANARY") == {}
         with contextlib.closing(apsw.Connection(str(path))) as connection:
             for table in (
                 "session",
@@ -265,12 +265,12 @@ class TestForks:
         assert before is not None
         purge(disk, session)
         assert fork.explain("anthropic") == before
-        assert (left(path, "CANARYTRIGGER"), left(path, "CANARYINPUT3;")) == ({}, {})
+        assert (occurrences(path, "CANARYTRIGGER"), occurrences(path, "CANARYINPUT3;")) == ({}, {})
         purge(disk, fork)
-        assert left(path, "CANARY") == {}
+        assert occurrences(path, "CANARY") == {}
 
     def test_purging_a_fork_leaves_its_source_alone(self, store: Store) -> None:
-        session = self.grown(store)
+        session = self.start_long_session(store)
         fork = session.fork(at=5)
         fork.append([user("x")])
         before = [entry.payload for entry in session.path()], session.usage()
@@ -279,16 +279,16 @@ class TestForks:
         assert list(store.verify()) == []
 
     def test_with_forks_takes_them_all(self, disk: Store, path: Path) -> None:
-        session = self.grown(disk)
+        session = self.start_long_session(disk)
         fork = session.fork(at=5)
         deep = fork.fork(at=3)
         purged = purge(disk, session, with_forks=True)
         assert set(purged.sessions) == {session.session_id, fork.session_id, deep.session_id}
-        assert left(path, "CANARY") == {}
+        assert occurrences(path, "CANARY") == {}
         assert list(disk.all_sessions()) == list(disk.all_sessions(trashed=True)) == []
 
     def test_a_fork_of_a_fork_keeps_what_lies_below_both(self, store: Store) -> None:
-        session = self.grown(store)
+        session = self.start_long_session(store)
         fork = session.fork(at=7)
         fork.append([user("mine")])
         deep = fork.fork(at=8)
@@ -304,7 +304,7 @@ class TestForks:
     def test_a_fork_that_was_rewound_below_its_root_survives_the_purge_of_its_source(
         self, store: Store
     ) -> None:
-        session = self.grown(store)
+        session = self.start_long_session(store)
         fork = session.fork(at=7)
         fork.rewind(3)
         purge(store, session)
@@ -315,7 +315,7 @@ class TestForks:
 
     def test_a_fork_that_stands_on_later_entries_of_its_source_keeps_them(self, store: Store) -> None:
         """A leaf is a foot too. Either a fork may not go where its source grew later, or it stands there."""
-        session = self.grown(store)
+        session = self.start_long_session(store)
         fork = session.fork(at=3)
         with contextlib.suppress(errors.BoughError):
             fork.checkout(Leaf(session.leaf.branch, 9))
@@ -470,7 +470,7 @@ class TestTrash:
         assert list(disk.verify()) == []
         assert sessions[0].usage("tree").calls == 0
         assert len(purge(disk, sessions[0]).sessions) == 3
-        assert left(path, "CANARY") == {}
+        assert occurrences(path, "CANARY") == {}
 
     def test_a_session_that_is_its_own_parent_goes(self, disk: Store, path: Path) -> None:
         session = disk.start()
@@ -485,7 +485,9 @@ class TestTrash:
             session.append([user("a"), assistant("b"), user("c")])
             session.rewind(2)
             session.append([user("d")])
-        _refused_or_done(path, "update branch set parent = (select max(id) from branch) where parent is null")
+        _execute_unless_refused(
+            path, "update branch set parent = (select max(id) from branch) where parent is null"
+        )
         code = (
             "import sys, bough\nstore = bough.open(sys.argv[1])\ntry:\n"
             "    print(len(list(store.verify())))\n    store.session('ses_ring').path()\n"
@@ -503,7 +505,7 @@ def _execute(path: Path, sql: str, bindings: tuple[Any, ...]) -> None:
         connection.execute(sql, bindings)
 
 
-def _refused_or_done(path: Path, sql: str) -> None:
+def _execute_unless_refused(path: Path, sql: str) -> None:
     with contextlib.suppress(apsw.ConstraintError):
         _execute(path, sql, ())
 
@@ -545,7 +547,7 @@ class TestCrash:
                     store.start()
                 )  # the last purge may have been killed before it scrubbed: the next one does
                 purge(store, empty)
-                assert left(path, "CANARY") == {}
+                assert occurrences(path, "CANARY") == {}
                 assert list(store.verify()) == []
         assert cut_short, "no kill fell before the end"
 

@@ -73,7 +73,7 @@ def other(store: Store, place: Path | None = None) -> Store:
     return Store(MemoryStore(), real_runtime())
 
 
-def all_of(store: Store) -> list[Any]:
+def read_store(store: Store) -> list[Any]:
     rows = [row for trashed in (False, True) for row in store.all_sessions(trashed=trashed)]
     return [
         (row, read_everything(store.backend, row.session_id), store.backend.inbox(row.session_id))
@@ -81,7 +81,7 @@ def all_of(store: Store) -> list[Any]:
     ]
 
 
-def rehashed(lines: list[bytes]) -> bytes:
+def with_valid_hash(lines: list[bytes]) -> bytes:
     """The lines with a true hash: what somebody would hand in who knows the format."""
     *content, end = lines
     told = json.loads(end)
@@ -89,7 +89,7 @@ def rehashed(lines: list[bytes]) -> bytes:
     return b"".join([*content, json.dumps(told).encode() + b"\n"])
 
 
-def given_most(session: Session) -> list[tuple[int, int | None]]:
+def message_limits(session: Session) -> list[tuple[int, int | None]]:
     """How many messages the calls of each turn of the path were given at the most, whoever ran it."""
     most = tree_message_limits(session.log)
     inputs = [entry for entry in session.path() if entry.turn == entry.seq]
@@ -114,11 +114,11 @@ def session(store: Store) -> Session:
     return session
 
 
-def refused(store: Store, data: bytes, error: type[BoughError] = InvalidBundle) -> BoughError:
-    before = all_of(store)
+def assert_refused(store: Store, data: bytes, error: type[BoughError] = InvalidBundle) -> BoughError:
+    before = read_store(store)
     with pytest.raises(error) as caught:
         store.import_bundle(io.BytesIO(data))
-    assert all_of(store) == before
+    assert read_store(store) == before
     return caught.value
 
 
@@ -173,9 +173,9 @@ class TestRoundTrip:
                 assert again.messages("anthropic") == session.messages("anthropic")
                 assert again.state == session.state
                 assert again.usage("path") == session.usage("path")
-                assert given_most(again) == given_most(session)
+                assert message_limits(again) == message_limits(session)
             assert list(store.verify()) == []
-        assert [row for row, *_ in all_of(there)] == [row for row, *_ in all_of(far)]
+        assert [row for row, *_ in read_store(there)] == [row for row, *_ in read_store(far)]
         there.close()
 
     @pytest.mark.parametrize("has_parent", [True, False])
@@ -190,7 +190,7 @@ class TestRoundTrip:
         before = fork.explain("anthropic")
         assert before is not None
         assert (before.before, before.after) == ("question 1", "question 2")
-        assert given_most(fork) == [(2, 3), (4, 3), (6, 3)]
+        assert message_limits(fork) == [(2, 3), (4, 3), (6, 3)]
         with other(store, tmp_path) as there:
             if has_parent:
                 there.import_bundle(io.BytesIO(bundle(source)))
@@ -207,11 +207,11 @@ class TestRoundTrip:
         there = Store(MemoryStore(), real_runtime())
         for wrong in (b'"turn":3', b'"turn":0', b'"turn":9', b'"turn":"2"'):
             altered = [*lines[:at], lines[at].replace(b'"turn":2', wrong), *lines[at + 1 :]]
-            refused(there, rehashed(altered))
-        refused(there, rehashed([*lines[:at], lines[at], *lines[at:]]))
-        refused(
+            assert_refused(there, with_valid_hash(altered))
+        assert_refused(there, with_valid_hash([*lines[:at], lines[at], *lines[at:]]))
+        assert_refused(
             there,
-            rehashed(
+            with_valid_hash(
                 [*lines[:at], lines[at].replace(b'"max_messages":3', b'"max_messages":-1'), *lines[at + 1 :]]
             ),
         )
@@ -278,10 +278,10 @@ class TestExport:
     def test_while_others_write_it_is_of_one_moment(self, store: Store) -> None:
         """Ten times, each a session of its own: one that goes on growing takes ever longer to take in."""
         for _ in range(10):
-            self.exported_while_written(store, store.start("a"))
+            self.export_while_writing(store, store.start("a"))
 
     @staticmethod
-    def exported_while_written(store: Store, session: Session) -> None:
+    def export_while_writing(store: Store, session: Session) -> None:
         begun, done = threading.Event(), threading.Event()
 
         def write() -> None:
@@ -314,7 +314,7 @@ class TestExport:
         folder.mkdir()
         (folder / "s.bough").write_bytes(b"old")
         with pytest.raises(StoreFull, match=r"s\.bough"):
-            small(100_000, lambda: session.export(folder / "s.bough"))
+            with_file_size_limit(100_000, lambda: session.export(folder / "s.bough"))
         assert [(path.name, path.read_bytes()) for path in folder.iterdir()] == [("s.bough", b"old")]
 
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
@@ -355,7 +355,7 @@ def stop(_: object) -> None:
     raise KeyboardInterrupt
 
 
-def small(most: int, do: Callable[[], Any]) -> Any:
+def with_file_size_limit(most: int, do: Callable[[], Any]) -> Any:
     """Do it while no file may grow beyond `most` bytes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -372,23 +372,23 @@ class TestImport:
         data = bundle(session, blobs=True)
         with other(store, tmp_path) as there:
             first = there.import_bundle(io.BytesIO(data))
-            before = all_of(there)
+            before = read_store(there)
             second = there.import_bundle(io.BytesIO(data))
-            assert all_of(there) == before
+            assert read_store(there) == before
         assert (len(first.added), first.existing, first.entries, first.blobs) == (2, (), 14, 1)
         assert (second.added, second.existing, second.entries, second.blobs) == ((), first.added, 0, 0)
 
     def test_in_its_own_store_it_adds_nothing(self, session: Session, store: Store) -> None:
-        before = all_of(store)
+        before = read_store(store)
         assert store.import_bundle(io.BytesIO(bundle(session))).added == ()
-        assert all_of(store) == before
+        assert read_store(store) == before
 
     def test_an_id_with_other_content_is_refused_and_new_ids_take_it_in_beside(
         self, session: Session, store: Store
     ) -> None:
         data = bundle(session, blobs=True)
         session.append([user("more")])
-        assert "new_id=True" in str(refused(store, data, IdConflict))
+        assert "new_id=True" in str(assert_refused(store, data, IdConflict))
         before = bundle(session)
         taken = store.import_bundle(io.BytesIO(data), new_id=True)
         copy = store.session(taken.session_id)
@@ -453,15 +453,15 @@ class TestImport:
 
                 with pytest.raises(KeyboardInterrupt):
                     there.import_bundle(io.BytesIO(data), progress=interrupt)
-                assert all_of(there) == []
+                assert read_store(there) == []
             assert there.import_bundle(io.BytesIO(data)).entries == 1_500
 
     def test_a_full_disk_changes_nothing(self, store: Store, tmp_path: Path) -> None:
         data = bundle(long(store))
         with Store(SqliteStore(tmp_path / "small.db"), real_runtime()) as there:
             with pytest.raises(StoreError):
-                small(200_000, lambda: there.import_bundle(io.BytesIO(data)))
-            assert all_of(there) == []
+                with_file_size_limit(200_000, lambda: there.import_bundle(io.BytesIO(data)))
+            assert read_store(there) == []
             assert there.import_bundle(io.BytesIO(data)).entries == 1_500
 
     def test_a_process_that_dies_while_it_takes_in_leaves_nothing(self, tmp_path: Path) -> None:
@@ -472,7 +472,7 @@ class TestImport:
         )
         assert died.returncode == 9
         with Store(SqliteStore(tmp_path / "b.db"), real_runtime()) as there:
-            assert all_of(there) == []
+            assert read_store(there) == []
             assert there.import_bundle(tmp_path / "s.bough").entries == 5_000
 
     def test_of_two_at_once_one_takes_it_in(self, session: Session, tmp_path: Path) -> None:
@@ -498,11 +498,11 @@ class TestDamage:
         lines = bundle(session, blobs=True).splitlines(keepends=True)
         there = Store(MemoryStore(), real_runtime())
         for n in range(len(lines)):
-            error = refused(there, b"".join(lines[:n]))
+            error = assert_refused(there, b"".join(lines[:n]))
             assert isinstance(error, InvalidBundle)
             assert error.line == n + 1
-            refused(there, b"".join(lines[:n]) + lines[n][:-1])
-        assert "more after the end" in str(refused(there, b"".join(lines) + b"\n"))
+            assert_refused(there, b"".join(lines[:n]) + lines[n][:-1])
+        assert "more after the end" in str(assert_refused(there, b"".join(lines) + b"\n"))
 
     def test_with_any_line_gone_doubled_or_swapped_it_is_refused_even_with_a_true_hash(
         self, session: Session
@@ -519,7 +519,7 @@ class TestDamage:
                     b'"line":"call"' in line for line in lines[n : n + 2]
                 )  # calls are only summed
                 if changed[-1] == lines[-1] and (ordered or len(changed) != len(lines)):
-                    refused(there, rehashed(changed))
+                    assert_refused(there, with_valid_hash(changed))
 
     def test_any_flipped_byte_is_found(self, session: Session) -> None:
         data = bundle(session)
@@ -529,7 +529,7 @@ class TestDamage:
             changed[place] ^= 1 << (place % 7)
             with pytest.raises((InvalidBundle, NewerFormat)):
                 there.import_bundle(io.BytesIO(bytes(changed)))
-        assert all_of(there) == []
+        assert read_store(there) == []
 
     @pytest.mark.parametrize(
         ("old", "new", "named"),
@@ -556,7 +556,9 @@ class TestDamage:
         data = bundle(session)
         assert old in data
         there = Store(MemoryStore(), real_runtime())
-        assert named in str(refused(there, rehashed(data.replace(old, new).splitlines(keepends=True))))
+        assert named in str(
+            assert_refused(there, with_valid_hash(data.replace(old, new).splitlines(keepends=True)))
+        )
 
     @pytest.mark.parametrize(
         "data",
@@ -579,7 +581,7 @@ class TestDamage:
         ids=range(10),
     )
     def test_a_file_of_another_kind_is_refused_in_plain_words(self, store: Store, data: bytes) -> None:
-        assert "cannot import" in str(refused(store, data))
+        assert "cannot import" in str(assert_refused(store, data))
 
     @pytest.mark.parametrize(
         "value",
@@ -610,7 +612,7 @@ class TestDamage:
         data = bundle(session)
         assert place in data
         lines = data.replace(place, place + b'"x":' + value + b",").splitlines(keepends=True)
-        refused(Store(MemoryStore(), real_runtime()), rehashed(lines))
+        assert_refused(Store(MemoryStore(), real_runtime()), with_valid_hash(lines))
 
     def test_inline_bytes_and_odd_kinds_are_refused(self, store: Store) -> None:
         from bough.core.codec import chain_id
@@ -622,8 +624,10 @@ class TestDamage:
         for kind, body in (("message", attached), ("a kind\n", b"{}")):
             told = {**json.loads(lines[at]), "kind": kind, "id": chain_id(b"", kind, 0, 0, body).hex()}
             line = json.dumps({**told, "body": 0}).encode().replace(b'"body": 0', b'"body":' + body)
-            data = rehashed([*lines[:at], line + b"\n", *lines[at + 1 :]])
-            assert "inline bytes" in str(error := refused(store, data)) or "not a valid kind" in str(error)
+            data = with_valid_hash([*lines[:at], line + b"\n", *lines[at + 1 :]])
+            assert "inline bytes" in str(error := assert_refused(store, data)) or "not a valid kind" in str(
+                error
+            )
 
     def test_a_file_that_is_not_there_or_text_is_refused(self, store: Store, tmp_path: Path) -> None:
         with pytest.raises(InvalidBundle, match="cannot be opened"):
@@ -633,7 +637,7 @@ class TestDamage:
 
     def test_a_newer_major_is_refused_politely(self, session: Session, store: Store) -> None:
         data = bundle(session).replace(b'"format":"1.0"', b'"format":"2.0"', 1)
-        assert "upgrade" in str(refused(store, data, NewerFormat))
+        assert "upgrade" in str(assert_refused(store, data, NewerFormat))
 
     def test_kinds_of_a_newer_minor_are_kept_whole(self, tmp_path: Path, store: Store) -> None:
         from bough.core.codec import chain_id
@@ -649,7 +653,7 @@ class TestDamage:
         data = data.replace(b'"tail":1', b'"tail":2').replace(
             b'"leaf":{"branch":1,"seq":1}', b'"leaf":{"branch":1,"seq":2}'
         )
-        data = rehashed(data.replace(b'"entries":1', b'"entries":2').splitlines(keepends=True))
+        data = with_valid_hash(data.replace(b'"entries":1', b'"entries":2').splitlines(keepends=True))
         with other(store, tmp_path) as there:
             there.import_bundle(io.BytesIO(data))
             again = bundle(there.session(session.session_id))
@@ -669,7 +673,7 @@ class TestRedacted:
         session.tag(note=secret)
         session.enqueue(f"later {secret}")
         here.start_task(session, "child", [user(secret)])
-        here.runtime = session.log.runtime = _knowing(Redactor({"DOOR": secret}))
+        here.runtime = session.log.runtime = _runtime_with(Redactor({"DOOR": secret}))
         done = session.export(tmp_path / "r.bough", redact=True)
         data = (tmp_path / "r.bough").read_bytes()
         assert secret.encode() not in data
@@ -697,7 +701,7 @@ class TestRedacted:
             bundle(session, redact=True, blobs=True)
 
 
-def _knowing(redactor: Redactor) -> Any:
+def _runtime_with(redactor: Redactor) -> Any:
     return real_runtime(redactor)
 
 

@@ -83,13 +83,13 @@ class Elements(HTMLParser):
         ]
 
 
-def inside(page: bytes) -> bytes:
+def embedded_bundle(page: bytes) -> bytes:
     return b"".join(
         base64.b64decode(piece) for piece in Elements(page).texts("script", **{"class": "bundle"})
     )
 
 
-def exported(session: bough.Session, **how: bool) -> tuple[bytes, bytes]:
+def export_bundle_and_page(session: bough.Session, **how: bool) -> tuple[bytes, bytes]:
     """The bundle, and the page with one inside."""
     bundle, page = BytesIO(), BytesIO()
     session.export(bundle, **how)
@@ -108,8 +108,8 @@ class TestFile:
                 {"redact": False, "blobs": True},
                 {"redact": True, "children": False},
             ):
-                bundle, page = exported(session, **how)
-                assert inside(page) == bundle
+                bundle, page = export_bundle_and_page(session, **how)
+                assert embedded_bundle(page) == bundle
 
     def test_it_is_redacted_unless_told_otherwise(self, tmp_path: Path) -> None:
         with bough.open(tmp_path / "s.db") as sessions:
@@ -121,21 +121,21 @@ class TestFile:
         shared, whole = (tmp_path / "shared.html").read_bytes(), (tmp_path / "whole.html").read_bytes()
         assert told.bundle.redactions == {"KEY": 2}
         assert told.bytes == len(shared)
-        assert CANARY.encode() not in shared + inside(shared)
-        assert CANARY.encode() in inside(whole)
+        assert CANARY.encode() not in shared + embedded_bundle(shared)
+        assert CANARY.encode() in embedded_bundle(whole)
 
     def test_any_store_takes_the_bundle_inside_in(self, store: Path, tmp_path: Path) -> None:
         with bough.open(store) as sessions, bough.open(tmp_path / "there.db") as there:
-            bundle, page = exported(sessions.session(BUILD), redact=False, blobs=True)
-            taken = there.import_bundle(BytesIO(inside(page)))
+            bundle, page = export_bundle_and_page(sessions.session(BUILD), redact=False, blobs=True)
+            taken = there.import_bundle(BytesIO(embedded_bundle(page)))
             assert taken.added == (BUILD, TASK)
-            assert exported(there.session(BUILD), redact=False, blobs=True) == (bundle, page)
+            assert export_bundle_and_page(there.session(BUILD), redact=False, blobs=True) == (bundle, page)
 
     def test_the_same_session_gives_the_same_bytes(self, store: Path) -> None:
         with bough.open(store) as sessions:
-            one = exported(sessions.session(BUILD), redact=True)
+            one = export_bundle_and_page(sessions.session(BUILD), redact=True)
         with bough.open(store) as sessions:
-            assert exported(sessions.session(BUILD), redact=True) == one
+            assert export_bundle_and_page(sessions.session(BUILD), redact=True) == one
 
     def test_blobs_are_not_put_in_where_secrets_are_hidden(self, store: Path, tmp_path: Path) -> None:
         with bough.open(store) as sessions, pytest.raises(InvalidArgument, match="cannot be searched"):
@@ -205,7 +205,7 @@ class TestVerb:
         done = run("export", "ses_k", "--html", store=tmp_path / "s.db", home=tmp_path, MY_API_KEY=CANARY)
         assert done.code == 0, done.err
         assert "masked 1" in done.err
-        assert CANARY.encode() not in inside((tmp_path / "ses_k.html").read_bytes())
+        assert CANARY.encode() not in embedded_bundle((tmp_path / "ses_k.html").read_bytes())
         whole = run(
             "export",
             "ses_k",
@@ -217,7 +217,7 @@ class TestVerb:
             store=tmp_path / "s.db",
         )
         assert whole.json["bytes"] == (tmp_path / "w.html").stat().st_size
-        assert CANARY.encode() in inside((tmp_path / "w.html").read_bytes())
+        assert CANARY.encode() in embedded_bundle((tmp_path / "w.html").read_bytes())
 
     def test_it_holds_the_whole_session_and_says_so(self, store: Path, tmp_path: Path) -> None:
         done = run("export", f"{CASE}@3", "--html", store=store, home=tmp_path)
@@ -227,7 +227,7 @@ class TestVerb:
         assert list(tmp_path.glob("*.html")) == []
 
 
-def opened(viewer: ViewerPage, name: str, at: str = "") -> Page:
+def open_page(viewer: ViewerPage, name: str, at: str = "") -> Page:
     page = viewer.open(f"{name}.html{at}")
     expect(page.locator("article.entry.selected")).to_be_visible()
     return page
@@ -235,7 +235,7 @@ def opened(viewer: ViewerPage, name: str, at: str = "") -> Page:
 
 class TestPage:
     def test_transcript_and_tree_show_without_a_network(self, viewer: ViewerPage) -> None:
-        page = opened(viewer, CASE)
+        page = open_page(viewer, CASE)
         expect(page).to_have_title("Order 41 · Bough")
         expect(page.locator(".transcript")).to_contain_text("I have refunded 25 to your card.")
         expect(page.locator(".card-name", has_text="look_up")).to_be_visible()
@@ -255,13 +255,13 @@ class TestPage:
             live = there.open(f"/s/{name}?at=2")
             copy = here.open(f"whole-{BUILD}.html#/s/{name}?at=2")
             for part in ("", "Usage", "JSON"):
-                assert shown(copy, part) == shown(live, part)
+                assert visible_texts(copy, part) == visible_texts(live, part)
             for one in (there, here):
                 one.check()
                 one.close()
 
     def test_a_permalink_opens_at_its_entry_and_follows_what_is_selected(self, viewer: ViewerPage) -> None:
-        page = opened(viewer, f"whole-{CASE}", f"#/s/{CASE}?at=1:3")
+        page = open_page(viewer, f"whole-{CASE}", f"#/s/{CASE}?at=1:3")
         expect(page.locator("article.selected")).to_have_attribute("data-place", "1:3")
         page.locator('article[data-place="1:5"] .entry-label').click()
         expect(page).to_have_url(re.compile(rf"#/s/{CASE}\?at=1:5$"))
@@ -275,7 +275,7 @@ class TestPage:
         expect(page.locator(".error-text")).to_have_text("no session ses_nowhere in this copy")
 
     def test_the_inspector_shows_the_json_the_cost_and_what_the_model_saw(self, viewer: ViewerPage) -> None:
-        page = opened(viewer, CASE, "#/?at=1:3")
+        page = open_page(viewer, CASE, "#/?at=1:3")
         expect(page.locator(".inspected")).to_contain_text("Model call")
         page.get_by_role("tab", name="JSON").click()
         expect(page.locator(".inspected .json")).to_contain_text('name: "look_up"')
@@ -286,10 +286,10 @@ class TestPage:
         expect(page.locator("table.usage")).to_contain_text("$0.00432")
         page.get_by_role("tab", name="Prompt").click()
         expect(page.locator(".prompt-message")).to_contain_text("Where is order 41?")
-        expect(opened(viewer, CASE, "#/?at=1:1").locator(".error-text")).to_contain_text("bough import")
+        expect(open_page(viewer, CASE, "#/?at=1:1").locator(".error-text")).to_contain_text("bough import")
 
     def test_a_branch_that_was_left_can_be_looked_at(self, viewer: ViewerPage) -> None:
-        page = opened(viewer, BUILD)
+        page = open_page(viewer, BUILD)
         page.locator(".tree-row", has_text="Could you try way 1?").click()
         page.locator(".tree-row", has_text="Way 1 does not work").click()
         expect(page.locator(".viewing-bar")).to_contain_text("Looking at 1:23; the session stands at 3:29")
@@ -304,7 +304,7 @@ class TestPage:
             [fork] = sessions.sessions(relation="fork").sessions
             sessions.session(fork.session_id).html(pages / "fork.html")
             sessions.start("nobody yet").html(pages / "empty.html")
-        page = opened(viewer, "fork")
+        page = open_page(viewer, "fork")
         expect(page.locator(".transcript")).to_contain_text("Where is order 41?")
         expect(page.locator(".transcript")).to_contain_text("Offer a voucher first.")
         page = viewer.open("empty.html")
@@ -312,14 +312,14 @@ class TestPage:
         expect(page.locator("article")).to_have_count(0)
 
     def test_a_task_inside_is_a_click_away_and_so_is_the_way_back(self, viewer: ViewerPage) -> None:
-        page = opened(viewer, BUILD)
+        page = open_page(viewer, BUILD)
         page.locator(".tree-row.related", has_text="Review dates.py").click()
         expect(page.locator(".transcript")).to_contain_text("two names could be clearer")
         page.locator(".tree-row.related", has_text="Fix the failing date tests").click()
         expect(page.locator("h1")).to_have_text("Fix the failing date tests")
 
     def test_search_finds_words_in_messages_calls_and_results(self, viewer: ViewerPage) -> None:
-        page = opened(viewer, BUILD)
+        page = open_page(viewer, BUILD)
         page.keyboard.press("/")
         page.get_by_role("combobox").fill('role:tool "replaced 1 place" -nothing')
         expect(page.locator(".hit")).to_have_count(1)
@@ -331,23 +331,23 @@ class TestPage:
         expect(page.locator("dialog.search")).to_contain_text("not by agent:")
 
     def test_pictures_are_inside_or_said_to_be_missing(self, viewer: ViewerPage) -> None:
-        page = opened(viewer, f"whole-{BUILD}", f"#/s/{BUILD}?at=1:20")
+        page = open_page(viewer, f"whole-{BUILD}", f"#/s/{BUILD}?at=1:20")
         picture = page.locator("img.media")
         expect(picture).to_be_visible()
         assert picture.evaluate("one => one.naturalWidth") == 160
         assert str(picture.get_attribute("src")).startswith("data:image/png;base64,")
-        page = opened(viewer, BUILD, "#/?at=1:20")
+        page = open_page(viewer, BUILD, "#/?at=1:20")
         expect(page.locator(".missing", has_text="plot.png")).to_contain_text("not in this copy")
 
     def test_long_texts_end_early_and_can_be_opened(self, viewer: ViewerPage) -> None:
-        page = opened(viewer, BUILD, "#/?at=1:17")
+        page = open_page(viewer, BUILD, "#/?at=1:17")
         row = page.locator('article[data-place="1:17"]')
         row.get_by_role("button", name=re.compile("cat build.log")).click()
         row.get_by_role("button", name=re.compile("Show all")).click()
         expect(row).to_contain_text("line 1999 of a long log")
 
     def test_nothing_offers_to_change_what_is_a_copy(self, viewer: ViewerPage) -> None:
-        page = opened(viewer, WAITING)
+        page = open_page(viewer, WAITING)
         expect(page.locator(".approval")).to_contain_text("waits for approval")
         expect(page.get_by_role("button", name="Copy link")).to_be_visible()
         verbs = "Approve|Deny|Fork|Rewind|Replay|Undo|Redo|Compact|Compare|Send|Rename|Move"
@@ -368,26 +368,26 @@ class TestPage:
                 session.html(pages / "decided.html")
 
         run_in_thread(export)
-        page = opened(viewer, "delegating")
+        page = open_page(viewer, "delegating")
         expect(page.locator(".card .badge")).to_have_text("task needs approval")
         expect(page.locator(".approval")).to_contain_text(
             re.compile("pay_out needs approval .* in task ses_")
         )
         page.locator(".card a.task").click()
         expect(page.locator("article.selected .card .badge")).to_have_text("needs approval")
-        page = opened(viewer, "decided")
+        page = open_page(viewer, "decided")
         expect(page.locator(".card .badge")).to_have_text("its task has a word")
         expect(page.locator(".approval")).to_have_count(0)
 
     def test_the_bundle_inside_can_be_saved(self, viewer: ViewerPage, pages: Path) -> None:
-        page = opened(viewer, BUILD)
+        page = open_page(viewer, BUILD)
         with page.expect_download() as saved:
             page.get_by_role("link", name="save the bundle").click()
         assert re.fullmatch(r"ses_\w+\.bough", saved.value.suggested_filename)
-        assert saved.value.path().read_bytes() == inside((pages / f"{BUILD}.html").read_bytes())
+        assert saved.value.path().read_bytes() == embedded_bundle((pages / f"{BUILD}.html").read_bytes())
 
     def test_hostile_text_is_read_and_runs_nothing(self, viewer: ViewerPage) -> None:
-        page = opened(viewer, f"whole-{HOSTILE}")
+        page = open_page(viewer, f"whole-{HOSTILE}")
         for seq in (*range(2, 33, 4), 33, 36):
             page.goto(f"{viewer.url}whole-{HOSTILE}.html#/s/{HOSTILE}?at=1:{seq}")
             expect(page.locator("article.selected")).to_have_attribute("data-place", f"1:{seq}")
@@ -399,7 +399,7 @@ class TestPage:
         narrow = ViewerPage(
             browser, pages.as_uri() + "/", offline=True, viewport={"width": 400, "height": 800}
         )
-        page = opened(narrow, CASE)
+        page = open_page(narrow, CASE)
         expect(page.locator(".tab-bar button:visible")).to_have_text(["Tree", "Transcript", "Details"])
         page.get_by_role("button", name="Details").click()
         expect(page.locator(".inspected")).to_be_visible()
@@ -408,19 +408,21 @@ class TestPage:
         narrow.close()
 
 
-def shown(page: Page, tab: str) -> list[str]:
+def visible_texts(page: Page, tab: str) -> list[str]:
     """All that is to be read of a session once everything is loaded; with a tab, of the inspector."""
     expect(page.locator("article.entry.selected")).to_be_visible()
     if tab:
         page.get_by_role("tab", name=tab).click()
         expect(page.locator(".inspected")).to_have_attribute("aria-busy", "false")
-        return [_unbranched(page.locator(".inspected").inner_text())]
+        return [_without_branches(page.locator(".inspected").inner_text())]
     page.get_by_role("radio", name="All").click()
     expect(page.locator(".tree-line", has_text=re.compile("^…$"))).to_have_count(0)
     expect(page.locator(".waiting:visible")).to_have_count(0)
-    return [_unbranched(page.locator(part).inner_text()) for part in ("h1", ".transcript", ".tree-rows")]
+    return [
+        _without_branches(page.locator(part).inner_text()) for part in ("h1", ".transcript", ".tree-rows")
+    ]
 
 
-def _unbranched(text: str) -> str:
+def _without_branches(text: str) -> str:
     """A store numbers the branches of all its sessions, a bundle those of each; and a copy offers no changes."""
     return re.sub(r"\d+:(?=\d)|branch: \d+|\s*Undo this compaction", "", text)

@@ -32,26 +32,26 @@ from support.random_logs import thorough_settings
 from support.random_sessions import sessions
 from support.runtime import deterministic_runtime
 
-Told = dict[str, Any]
+Json = dict[str, Any]
 
 
-def read(session: Session, **how: bool) -> Told:
+def read(session: Session, **how: bool) -> Json:
     text = session.inspect(**how)
     assert text.endswith("}\n")
-    log: Told = json.loads(text)
+    log: Json = json.loads(text)
     return log
 
 
-def sample(session: Session, **how: bool) -> Told:
+def sample(session: Session, **how: bool) -> Json:
     (found,) = read(session, **how)["samples"]
     return found
 
 
-def events(session: Session, kind: str) -> list[Told]:
+def events(session: Session, kind: str) -> list[Json]:
     return [event for event in sample(session)["events"] if event["event"] == kind]
 
 
-def inputs(told: Told) -> list[list[Told]]:
+def inputs(told: Json) -> list[list[Json]]:
     """What each model event was given, out of the pool."""
     pool = told["events_data"]["messages"]
     models = [event for event in told["events"] if event["event"] == "model"]
@@ -60,7 +60,7 @@ def inputs(told: Told) -> list[list[Told]]:
     ]
 
 
-def texts(messages: list[Told]) -> list[Any]:
+def texts(messages: list[Json]) -> list[Any]:
     return [message["content"] for message in messages]
 
 
@@ -375,12 +375,12 @@ class TestContent:
         assert (len(asks), answers) == (10_000_000, 'nul \0 "quote" \u2028')
 
 
-def spent(log: Told) -> tuple[int, int]:
+def log_tokens(log: Json) -> tuple[int, int]:
     used = log["stats"]["model_usage"].values()
     return sum(one["total_tokens"] for one in used), sum(one["output_tokens"] for one in used)
 
 
-def counted(totals: Totals) -> tuple[int, int]:
+def session_tokens(totals: Totals) -> tuple[int, int]:
     return totals.input_tokens + totals.output_tokens, totals.output_tokens
 
 
@@ -396,7 +396,7 @@ class TestAnyLog:
         (one,) = log["samples"]
         path = session.path()
         assert len(one["messages"]) == sum(len(e.message.results) or 1 for e in path if e.message)
-        assert spent(log) == counted(session.usage("path"))
+        assert log_tokens(log) == session_tokens(session.usage("path"))
         assert len({event["uuid"] for event in one["events"]}) == len(one["events"])
         answers = [entry for entry in path if entry.turn and entry.role == "assistant"]
         told = [event for event in one["events"] if event["event"] == "model"]

@@ -47,7 +47,7 @@ ROW = SessionRow(session_id="ses_1", space="default", conversation_id="con_1", s
 reader = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
 
 
-def rendered(session: Session, **how: Any) -> str:
+def render(session: Session, **how: Any) -> str:
     return "".join(session.markdown(**how))
 
 
@@ -74,7 +74,7 @@ class TestWhatIsTold:
             turn.answer(assistant(ToolCall("c", "lookup", {"order": 41})), usage=Usage(10, 5))
             turn.result("c", {"status": "lost"})
             turn.answer(assistant("It is lost."), usage=Usage(20, 7))
-        text = rendered(session)
+        text = render(session)
         assert headings(text) == [
             "Order 41",
             "1 · System",
@@ -113,12 +113,12 @@ class TestWhatIsTold:
         session = store.start()
         session.append([user("q")])
         session.log.append([Draft(assistant("half an"), model="m", finish="interrupted")])
-        assert "## 2 · Assistant · `m` · **cut off**\n" in rendered(session)
+        assert "## 2 · Assistant · `m` · **cut off**\n" in render(session)
 
     def test_a_turn_without_an_answer_and_a_call_without_a_result_are_said(self, store: Store) -> None:
         session = store.start()
         session.append([user("first"), user("second"), assistant(ToolCall("c", "pay"))])
-        text = rendered(session)
+        text = render(session)
         assert text.count("*This turn has no final answer.*") == 2
         assert "**No result** of `pay`." in text
 
@@ -139,11 +139,11 @@ class TestWhatIsTold:
         session.uncompact()
         session.rewind(to=2, summary="It led nowhere.")
         session.set(model="m2", prompt="New.", tools=("t",), limits={"turns": 3})
-        text = rendered(session)
+        text = render(session)
         assert "What the branch left at 6 had found\n\n> It led nowhere." in text
         assert 'Model: `m2`\n\nTools: `t`\n\n```json\n{"turns":3}\n```\n\nPrompt:\n\n> New.' in text
         session.checkout(bough.Leaf(session.branches()[0].branch, 6))
-        text = rendered(session)
+        text = render(session)
         assert "Summary of what lies before 3\n\n> They asked." in text
         assert "The summary at 5 is cancelled" in text
 
@@ -155,7 +155,7 @@ class TestWhatIsTold:
     def test_media_are_named_by_their_handles(self, store: Store) -> None:
         session = store.start()
         session.append([user(Attachment(b"x" * 2_000, "image/png", "a `cat`.png"))])
-        assert "*Media:* `` a `cat`.png `` `image/png`, 2,000 bytes, sha256 `" in rendered(session)
+        assert "*Media:* `` a `cat`.png `` `image/png`, 2,000 bytes, sha256 `" in render(session)
 
     def test_the_hosts_own_data_and_evidence_are_not_told(self, store: Store) -> None:
         session = store.start()
@@ -164,7 +164,7 @@ class TestWhatIsTold:
         evidence = Evidence("anthropic", {"0": {"signature": "CANARY"}})
         session.log.append([Draft(assistant(Reasoning("hm"), "a"), evidence=evidence)])
         session.note({"k": "CANARY"})
-        assert "CANARY" not in rendered(session, redact=False)
+        assert "CANARY" not in render(session, redact=False)
 
 
 class TestBounds:
@@ -172,7 +172,7 @@ class TestBounds:
         session = store.start()
         session.append([user("q"), assistant(ToolCall("c", "t"))])
         session.append([tool_result("c", "\n".join(f"line {n}" for n in range(1, 51)))])
-        text = rendered(session, lines=5)
+        text = render(session, lines=5)
         assert "line 5\n```\n\n… 45 more lines\n" in text
         assert "line 6" not in text
 
@@ -204,9 +204,9 @@ class TestRedaction:
             session.append([tool_result("c", "late-secret-2")])
         with bough.open(place, secrets={"LATE": "late-secret-2"}) as store:
             again = store.session(session.session_id)
-            assert "late-secret-2" not in rendered(again)
-            assert rendered(again).count("[redacted LATE]") == 4
-            assert "late-secret-2" in rendered(again, redact=False)
+            assert "late-secret-2" not in render(again)
+            assert render(again).count("[redacted LATE]") == 4
+            assert "late-secret-2" in render(again, redact=False)
 
 
 HOSTILE = [

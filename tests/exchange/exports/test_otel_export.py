@@ -26,10 +26,10 @@ from support.random_logs import thorough_settings
 from support.random_sessions import sessions
 from support.runtime import deterministic_runtime
 
-Told = dict[str, Any]
+Json = dict[str, Any]
 
 
-def spans(lines: Iterable[str]) -> list[Told]:
+def spans(lines: Iterable[str]) -> list[Json]:
     """The spans of all lines, their attributes as a dict."""
     found = []
     for line in lines:
@@ -43,27 +43,27 @@ def spans(lines: Iterable[str]) -> list[Told]:
     return found
 
 
-def plain(value: Told) -> Any:
+def plain(value: Json) -> Any:
     ((kind, held),) = value.items()
     if kind == "arrayValue":
         return [plain(one) for one in held["values"]]
     return int(held) if kind == "intValue" else held
 
 
-def below(told: list[Told], parent: Told | None) -> list[Told]:
+def children_of(told: list[Json], parent: Json | None) -> list[Json]:
     return [span for span in told if span.get("parentSpanId") == (parent["spanId"] if parent else None)]
 
 
-def named(told: list[Told], name: str) -> Told:
+def span_named(told: list[Json], name: str) -> Json:
     (found,) = [span for span in told if span["name"] == name]
     return found
 
 
-def times(span: Told) -> tuple[int, int]:
+def times(span: Json) -> tuple[int, int]:
     return int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])
 
 
-def lawful(told: list[Told]) -> bool:
+def is_valid_trace(told: list[Json]) -> bool:
     """One trace with one root; ids are unique, parents come first and last as long as what is in them."""
     ids = {span["spanId"]: span for span in told}
     assert len(ids) == len(told)
@@ -82,12 +82,12 @@ def lawful(told: list[Told]) -> bool:
     return True
 
 
-def tokens(told: list[Told]) -> tuple[int, ...]:
+def tokens(told: list[Json]) -> tuple[int, ...]:
     kinds = ("input_tokens", "output_tokens", "cache_read.input_tokens", "cache_write.input_tokens")
     return tuple(sum(span["attributes"].get(f"gen_ai.usage.{kind}", 0) for span in told) for kind in kinds)
 
 
-def counted(totals: Totals) -> tuple[int, ...]:
+def token_totals(totals: Totals) -> tuple[int, ...]:
     return (totals.input_tokens, totals.output_tokens, totals.cache_read_tokens, totals.cache_write_tokens)
 
 
@@ -104,22 +104,22 @@ def sample_session(store: Store) -> Session:
 class TestTrace:
     def test_a_session_is_a_span_with_its_turns_and_their_calls_in_it(self, store: Store) -> None:
         told = spans(sample_session(store).spans())
-        assert lawful(told)
-        (root,) = below(told, None)
-        (turn,) = below(told, root)
+        assert is_valid_trace(told)
+        (root,) = children_of(told, None)
+        (turn,) = children_of(told, root)
         assert root["name"] == "session support"
         assert turn["name"] == "invoke_agent support"
-        names = [span["name"] for span in below(told, turn)]
+        names = [span["name"] for span in children_of(told, turn)]
         assert names == ["chat m-1", "execute_tool lookup", "chat m-2"]
-        assert [span["kind"] for span in [root, turn, *below(told, turn)]] == [1, 1, 3, 1, 3]
+        assert [span["kind"] for span in [root, turn, *children_of(told, turn)]] == [1, 1, 3, 1, 3]
 
     def test_times_are_those_of_the_entries(self, store: Store) -> None:
         session = sample_session(store)
         told = spans(session.spans())
         at = {entry.seq: entry.at * 1_000 for entry in session.path()}
-        assert times(named(told, "invoke_agent support")) == (at[2], at[5])
-        assert times(named(told, "execute_tool lookup")) == (at[3], at[4])
-        start, end = times(named(told, "chat m-2"))
+        assert times(span_named(told, "invoke_agent support")) == (at[2], at[5])
+        assert times(span_named(told, "execute_tool lookup")) == (at[3], at[4])
+        start, end = times(span_named(told, "chat m-2"))
         assert start == at[4]
         assert at[4] < end <= at[5]
 
@@ -162,7 +162,7 @@ class TestTrace:
         session.append([m for n in range(MOST_SPANS) for m in (user(f"q{n}"), assistant(f"a{n}"))])
         lines = list(session.spans())
         assert [len(spans([line])) for line in lines] == [MOST_SPANS, 1]
-        assert lawful(spans(lines))
+        assert is_valid_trace(spans(lines))
 
     def test_a_branch_that_was_left_is_told_too(self, store: Store) -> None:
         session = sample_session(store)
@@ -170,9 +170,9 @@ class TestTrace:
         with session.turn() as turn:
             turn.answer(assistant("It is found."), usage=Usage(150, 5))
         told = spans(session.spans())
-        assert lawful(told)
+        assert is_valid_trace(told)
         assert Counter(span["name"] for span in told)["invoke_agent support"] == 2
-        assert tokens(told) == counted(session.usage())
+        assert tokens(told) == token_totals(session.usage())
 
     def test_a_fork_does_not_tell_what_it_shares(self, store: Store) -> None:
         session = sample_session(store)
@@ -180,14 +180,14 @@ class TestTrace:
         with fork.turn("And now?") as turn:
             turn.answer(assistant("Wait."), usage=Usage(200, 5))
         told = spans(fork.spans())
-        assert lawful(told)
-        assert tokens(told) == counted(fork.usage()) == (200, 5, 0, 0)
+        assert is_valid_trace(told)
+        assert tokens(told) == token_totals(fork.usage()) == (200, 5, 0, 0)
         assert {span["traceId"] for span in told} != {span["traceId"] for span in spans(session.spans())}
 
 
 class TestModelCalls:
     def test_what_the_ledger_knows_is_in_the_attributes(self, store: Store) -> None:
-        first = named(spans(sample_session(store).spans()), "chat m-1")["attributes"]
+        first = span_named(spans(sample_session(store).spans()), "chat m-1")["attributes"]
         assert first["gen_ai.operation.name"] == "chat"
         assert first["gen_ai.provider.name"] == "gcp.gemini"
         assert first["gen_ai.request.model"] == first["gen_ai.response.model"] == "m-1"
@@ -198,7 +198,7 @@ class TestModelCalls:
 
     def test_tokens_add_up_to_what_the_session_used(self, store: Store) -> None:
         session = sample_session(store)
-        assert tokens(spans(session.spans())) == counted(session.usage()) == (250, 30, 60, 30)
+        assert tokens(spans(session.spans())) == token_totals(session.usage()) == (250, 30, 60, 30)
 
     def test_a_call_that_failed_is_an_error_that_ends_where_the_next_begins(self, store: Store) -> None:
         session = store.start()
@@ -206,19 +206,19 @@ class TestModelCalls:
             turn.failed("too busy", usage=Usage(7, 0), provider="openai", model="m")
             turn.answer(assistant("a"), usage=Usage(8, 1), provider="openai", model="m")
         told = spans(session.spans())
-        assert lawful(told)
+        assert is_valid_trace(told)
         failed, good = [span for span in told if span["name"] == "chat m"]
         assert failed["status"]["code"] == 2
         assert failed["attributes"]["error.type"] == "failed"
         assert failed["attributes"]["gen_ai.response.finish_reasons"] == ["error"]
         assert good["status"] == {}
         assert times(failed)[1] == times(good)[0]
-        assert tokens(told) == counted(session.usage())
+        assert tokens(told) == token_totals(session.usage())
 
     def test_a_call_cut_off_by_a_crash_is_told_as_unanswered(self, store: Store) -> None:
         session = store.start()
         session.turn("q", model="anthropic:m").__enter__()
-        chat = named(spans(session.spans()), "chat m")
+        chat = span_named(spans(session.spans()), "chat m")
         assert chat["attributes"]["error.type"] == "unanswered"
         assert "gen_ai.usage.input_tokens" not in chat["attributes"]
 
@@ -231,7 +231,7 @@ class TestModelCalls:
         session = store.start("support")
         session.send_sync("q", model=ScriptedModel([assistant(ToolCall("c", "look")), "a"]), tools=[look])
         told = spans(session.spans())
-        assert lawful(told)
+        assert is_valid_trace(told)
         names = Counter(span["name"] for span in told)
         assert names == {
             "session support": 1,
@@ -239,7 +239,7 @@ class TestModelCalls:
             "chat scripted": 2,
             "execute_tool look": 1,
         }
-        assert tokens(told) == counted(session.usage())
+        assert tokens(told) == token_totals(session.usage())
 
 
 class TestToolCalls:
@@ -257,7 +257,7 @@ class TestToolCalls:
     def test_the_outcome_is_told(self, how: dict[str, Any], outcome: str, error: str | None) -> None:
         session = bough.open("memory:").start()
         session.append([user("q"), assistant(ToolCall("c", "pay")), tool_result("c", "r", **how)])
-        pay = named(spans(session.spans()), "execute_tool pay")
+        pay = span_named(spans(session.spans()), "execute_tool pay")
         assert pay["attributes"]["gen_ai.tool.call.id"] == "c"
         assert pay["attributes"]["bough.outcome"] == outcome
         assert pay["attributes"].get("error.type") == error
@@ -266,7 +266,7 @@ class TestToolCalls:
     def test_a_call_without_a_result_is_open(self, store: Store) -> None:
         session = store.start()
         session.append([user("q"), assistant(ToolCall("c", "pay"))])
-        pay = named(spans(session.spans()), "execute_tool pay")
+        pay = span_named(spans(session.spans()), "execute_tool pay")
         assert (pay["attributes"]["bough.outcome"], pay["status"]) == ("open", {})
 
     def test_of_two_calls_of_the_same_id_each_has_its_own_span(self, store: Store) -> None:
@@ -274,9 +274,9 @@ class TestToolCalls:
         session.append([user("q"), assistant(ToolCall("c", "pay"), ToolCall("c", "look"))])
         session.append([tool_result("c", "1"), tool_result("c", "2", error=True)])
         told = spans(session.spans())
-        assert lawful(told)
-        assert named(told, "execute_tool pay")["status"] == {}
-        assert named(told, "execute_tool look")["status"]["code"] == 2
+        assert is_valid_trace(told)
+        assert span_named(told, "execute_tool pay")["status"] == {}
+        assert span_named(told, "execute_tool look")["status"]["code"] == 2
 
     def test_one_that_waited_for_a_person_begins_when_it_was_allowed(self, store: Store) -> None:
         @bough.tool(approval=True)
@@ -287,10 +287,10 @@ class TestToolCalls:
         session = store.start()
         model = ScriptedModel([assistant(ToolCall("c", "pay")), "done"])
         session.send_sync("q", model=model, tools=[pay])
-        assert named(spans(session.spans()), "execute_tool pay")["attributes"]["bough.outcome"] == "open"
+        assert span_named(spans(session.spans()), "execute_tool pay")["attributes"]["bough.outcome"] == "open"
         session.approve(session.open_tool_calls[0])
         session.resume_sync(model=model, tools=[pay])
-        start, end = times(named(spans(session.spans()), "execute_tool pay"))
+        start, end = times(span_named(spans(session.spans()), "execute_tool pay"))
         answer, result = session.path()[1], session.path()[2]
         assert answer.at * 1_000 < start < end == result.at * 1_000
 
@@ -308,10 +308,10 @@ class TestTurns:
 
         session.send_sync("q", model=ScriptedModel(fails))
         told = spans(session.spans())
-        turn = named(told, "invoke_agent support")
+        turn = span_named(told, "invoke_agent support")
         assert turn["attributes"]["error.type"] == "failed"
         assert "on holiday" in turn["status"]["message"]
-        assert named(told, "chat scripted")["attributes"]["error.type"] == "failed"
+        assert span_named(told, "chat scripted")["attributes"]["error.type"] == "failed"
         assert told[0]["status"]["code"] == 2
 
     def test_a_fact_that_does_not_say_what_its_kind_says_is_passed_over(self, store: Store) -> None:
@@ -335,13 +335,13 @@ class TestTasks:
         session.send_sync("q", model=model, tools=[delegate])
         (child,) = session.children()
         told = spans(session.spans())
-        assert lawful(told)
-        (task,) = below(told, named(told, "execute_tool delegate"))
+        assert is_valid_trace(told)
+        (task,) = children_of(told, span_named(told, "execute_tool delegate"))
         assert task["attributes"]["gen_ai.conversation.id"] == child.session_id
         assert task["attributes"]["bough.relation"] == "task"
-        assert tokens(told) == counted(session.usage("tree"))
+        assert tokens(told) == token_totals(session.usage("tree"))
         alone = spans(session.spans(children=False))
-        assert tokens(alone) == counted(session.usage())
+        assert tokens(alone) == token_totals(session.usage())
         assert {span["spanId"] for span in alone} < {span["spanId"] for span in told}
 
     def test_one_started_by_hand_hangs_below_its_turn(self, store: Store) -> None:
@@ -349,8 +349,10 @@ class TestTasks:
         child = store.start_task(session, "helper")
         child.append([user("help"), assistant("helped")])
         told = spans(session.spans())
-        assert lawful(told)
-        assert named(told, "session helper") in below(told, named(told, "invoke_agent support"))
+        assert is_valid_trace(told)
+        assert span_named(told, "session helper") in children_of(
+            told, span_named(told, "invoke_agent support")
+        )
 
     def test_tasks_nested_deeper_than_python_calls_are_told(self) -> None:
         store = bough.open("memory:")
@@ -359,7 +361,7 @@ class TestTasks:
             session = store.start_task(session)
         told = spans(top.spans())
         assert len(told) == 401
-        assert lawful(told)
+        assert is_valid_trace(told)
 
 
 class TestContent:
@@ -371,8 +373,8 @@ class TestContent:
     def test_asked_for_it_is_told_once_by_the_convention(self, store: Store) -> None:
         session = sample_session(store)
         told = spans(session.spans(content=True))
-        assert lawful(told)
-        first, second = (named(told, name)["attributes"] for name in ("chat m-1", "chat m-2"))
+        assert is_valid_trace(told)
+        first, second = (span_named(told, name)["attributes"] for name in ("chat m-1", "chat m-2"))
         assert json.loads(first["gen_ai.input.messages"]) == [
             {"role": "user", "parts": [{"type": "text", "content": "Where?"}]}
         ]
@@ -386,7 +388,7 @@ class TestContent:
         ]
         response = {"type": "tool_call_response", "id": "c", "response": "lost"}
         assert json.loads(second["gen_ai.input.messages"]) == [{"role": "tool", "parts": [response]}]
-        tool = named(told, "execute_tool lookup")["attributes"]
+        tool = span_named(told, "execute_tool lookup")["attributes"]
         assert json.loads(tool["gen_ai.tool.call.arguments"]) == {"order": 41}
         assert tool["gen_ai.tool.call.result"] == "lost"
         assert "You help." in told[0]["attributes"]["gen_ai.system_instructions"]
@@ -424,7 +426,7 @@ class TestContent:
         session = bough.open("memory:").start()
         session.append([user("x" * 10_000_000), assistant('nul \0 "quote" \u2028')])
         told = spans(session.spans(content=True))
-        assert lawful(told)
+        assert is_valid_trace(told)
         assert 'nul \\u0000 \\"quote\\"' in told[1]["attributes"]["gen_ai.output.messages"]
 
 
@@ -434,8 +436,8 @@ class TestAnyLog:
     def test_every_log_is_a_lawful_trace_that_adds_up(self, session: Session, content: bool) -> None:
         lines = list(session.spans(content=content))
         told = spans(lines)
-        assert lawful(told)
-        assert tokens(told) == counted(session.usage())
+        assert is_valid_trace(told)
+        assert tokens(told) == token_totals(session.usage())
         assert sum(span["kind"] == 3 for span in told) == session.usage().calls
         assert lines == list(session.spans(content=content))
         assert "DETAILS" not in "".join(lines)

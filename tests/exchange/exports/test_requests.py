@@ -25,7 +25,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return sample_store.fill(tmp_path_factory.mktemp("requests") / "agent.db")
 
 
-def rendered(
+def export_requests(
     session: Session, *, redact: bool = False, budget: SizeBudget | None = None
 ) -> dict[str, Requests]:
     bundle = BytesIO()
@@ -33,7 +33,7 @@ def rendered(
     return requests(bundle.getbuffer(), budget)
 
 
-def whole(found: Requests) -> dict[str, Any]:
+def full_requests(found: Requests) -> dict[str, Any]:
     """Each request as it would be sent, by the place of its answer."""
     requests, messages = {}, list[int]()
     for told in found.told:
@@ -51,11 +51,11 @@ class TestRequests:
     ) -> None:
         with bough.open(store) as sessions:
             session = sessions.session(name)
-            found = rendered(session)[name]
+            found = export_requests(session)[name]
             numbers = sorted(branch.branch for branch in session.branches())
             answers = [entry for entry in session.entries() if entry.role == "assistant"]
             assert (len(found.told), found.left) == (len(answers), 0)
-            copied = whole(found)
+            copied = full_requests(found)
             for entry in answers:
                 leaf = Leaf(entry.branch, entry.seq - 1)
                 path = session.log.store.path(name, leaf=leaf).entries
@@ -77,22 +77,22 @@ class TestRequests:
             for n in range(4):
                 limits = bough.Limits(max_messages=2 * n + 1 if n < 3 else 3)
                 session.send_sync(f"question {n}", model=bough.ScriptedModel(answer), limits=limits)
-            found = rendered(session)[session.session_id]
+            found = export_requests(session)[session.session_id]
         assert [len(request["messages"]) for request in given] == [1, 3, 5, 3]
-        assert list(whole(found).values()) == given
+        assert list(full_requests(found).values()) == given
 
     def test_tasks_have_their_own(self, store: Path) -> None:
         with bough.open(store) as sessions:
-            found = rendered(sessions.session(BUILD))
+            found = export_requests(sessions.session(BUILD))
         assert set(found) == {BUILD, TASK}
-        assert "Review dates.py" in str(whole(found[TASK]))
+        assert "Review dates.py" in str(full_requests(found[TASK]))
 
     def test_messages_are_kept_once(self, tmp_path: Path) -> None:
         with bough.open(tmp_path / "s.db") as sessions:
             session = sessions.start("a", [system("You help.")])
             for n in range(50):
                 session.append([user(f"question {n} " + "x" * 1_000), assistant(f"answer {n}")])
-            size = len(msgspec.json.encode(rendered(session)))
+            size = len(msgspec.json.encode(export_requests(session)))
         assert size < 50 * 1_500
 
     def test_what_is_redacted_in_the_bundle_is_redacted_in_them(self, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ class TestRequests:
             session = sessions.start("a", [system("You help.")])
             session.append([user(f"the key is {secret}"), assistant("I see.")])
         with bough.open(tmp_path / "s.db", secrets=[secret]) as sessions:
-            found = rendered(sessions.session(session.session_id), redact=True)
+            found = export_requests(sessions.session(session.session_id), redact=True)
         said = msgspec.json.encode(found).decode()
         assert secret not in said
         assert "the key is" in said
@@ -111,5 +111,5 @@ class TestRequests:
             session = sessions.start("a")
             for n in range(6):
                 session.append([user(f"question {n}"), assistant(f"answer {n}")])
-            [found] = rendered(session, budget=SizeBudget(work=30)).values()
+            [found] = export_requests(session, budget=SizeBudget(work=30)).values()
         assert ([told.at for told in found.told], found.left) == (["1:8", "1:10", "1:12"], 3)

@@ -38,7 +38,7 @@ AGENT = {
 ROW = SessionRow(session_id="ses_1", space="default", conversation_id="con_1", started_at=0, updated_at=1)
 
 
-def exported(session: Session) -> dict[str, Any]:
+def export_workflow(session: Session) -> dict[str, Any]:
     found: dict[str, Any] = yaml.safe_load(session.workflow())
     assert found["schema_version"] == "1.0"
     workflow: dict[str, Any] = found["workflow"]
@@ -46,11 +46,11 @@ def exported(session: Session) -> dict[str, Any]:
 
 
 def turns(session: Session) -> list[dict[str, Any]]:
-    return [node for node in exported(session)["nodes"] if node["type"] == "agent"]
+    return [node for node in export_workflow(session)["nodes"] if node["type"] == "agent"]
 
 
 def transcript(session: Session) -> list[dict[str, Any]]:
-    messages: list[dict[str, Any]] = exported(session)["metadata"]["relaviumExport"]["messages"]
+    messages: list[dict[str, Any]] = export_workflow(session)["metadata"]["relaviumExport"]["messages"]
     return messages
 
 
@@ -65,7 +65,7 @@ def sample_session(store: Store, **about: Any) -> Session:
 
 class TestTheMapping:
     def test_each_completed_turn_is_one_agent_node_between_input_and_output(self, store: Store) -> None:
-        found = exported(sample_session(store))
+        found = export_workflow(sample_session(store))
         assert found["nodes"] == [
             {"id": "input", "type": "input"},
             {
@@ -80,7 +80,7 @@ class TestTheMapping:
         ]
 
     def test_edges_are_one_straight_line(self, store: Store) -> None:
-        assert exported(sample_session(store))["edges"] == [
+        assert export_workflow(sample_session(store))["edges"] == [
             {"from": "input", "to": "turn-1"},
             {"from": "turn-1", "to": "turn-2"},
             {"from": "turn-2", "to": "output"},
@@ -89,7 +89,7 @@ class TestTheMapping:
     def test_a_session_without_a_completed_turn_is_input_to_output(self, store: Store) -> None:
         session = store.start("support")
         for _ in range(2):
-            found = exported(session)
+            found = export_workflow(session)
             assert [node["id"] for node in found["nodes"]] == ["input", "output"]
             assert found["edges"] == [{"from": "input", "to": "output"}]
             session.append([user("anybody?")])
@@ -97,7 +97,7 @@ class TestTheMapping:
 
     def test_the_metadata_holds_the_whole_transcript(self, store: Store) -> None:
         session = sample_session(store)
-        about = exported(session)["metadata"]
+        about = export_workflow(session)["metadata"]
         assert list(about) == ["relaviumExport"]
         export = about["relaviumExport"]
         messages = export.pop("messages")
@@ -131,16 +131,16 @@ class TestTheMapping:
         assert [message.get("modelId") for message in transcript(session)] == [None, "small-1"]
 
     def test_the_frozen_agent_is_the_only_agent(self, store: Store) -> None:
-        assert exported(sample_session(store, spec=AGENT))["agents"] == [AGENT]
+        assert export_workflow(sample_session(store, spec=AGENT))["agents"] == [AGENT]
 
     def test_without_a_snapshot_agents_are_omitted(self, store: Store) -> None:
-        assert "agents" not in exported(sample_session(store))
+        assert "agents" not in export_workflow(sample_session(store))
 
     def test_without_an_agent_nothing_is_referred_to(self, store: Store) -> None:
         session = store.start()
         session.append([user("hi"), assistant("hello")])
         assert turns(session) == [{"id": "turn-1", "type": "agent", "prompt_template": "hi"}]
-        assert "agentSlug" not in exported(session)["metadata"]["relaviumExport"]
+        assert "agentSlug" not in export_workflow(session)["metadata"]["relaviumExport"]
 
     @pytest.mark.parametrize(
         ("title", "expected"),
@@ -236,7 +236,7 @@ class TestTurns:
         fork = session.fork(at=5, prompt="Be strict.").fork()
         fork.append([user("Why?"), assistant("Nobody knows.")])
         assert [turn["prompt_template"] for turn in turns(fork)] == ["Where is it?", "Why?"]
-        assert exported(fork)["agents"] == [AGENT]
+        assert export_workflow(fork)["agents"] == [AGENT]
         assert {message["sessionId"] for message in transcript(fork)} == {fork.session_id}
 
     def test_a_fork_whose_source_is_gone_tells_the_agent_all_the_same(self, store: Store) -> None:
@@ -244,7 +244,7 @@ class TestTurns:
         fork = session.fork()
         store.delete(session.session_id)
         store.purge(session.session_id)
-        assert exported(fork)["agents"] == [AGENT]
+        assert export_workflow(fork)["agents"] == [AGENT]
         assert len(turns(fork)) == 2
 
 

@@ -136,7 +136,7 @@ values = st.recursive(
 LOADERS = [yaml.SafeLoader, *([yaml.CSafeLoader] if hasattr(yaml, "CSafeLoader") else [])]
 
 
-def parsed(text: str, loader: Any = yaml.SafeLoader) -> Any:
+def parse(text: str, loader: Any = yaml.SafeLoader) -> Any:
     return yaml.load(text, loader)
 
 
@@ -145,8 +145,8 @@ def parsed(text: str, loader: Any = yaml.SafeLoader) -> Any:
 def test_any_text_comes_back_as_it_was(text: str, loader: Any) -> None:
     value = {"a": text, "b": [text, [text, {"c": text}]], "d": {text: text}}
     written = to_yaml(value)
-    assert parsed(written, loader) == value
-    assert to_yaml(parsed(written, loader)) == written
+    assert parse(written, loader) == value
+    assert to_yaml(parse(written, loader)) == written
 
 
 @pytest.mark.parametrize("loader", LOADERS)
@@ -157,8 +157,8 @@ def test_any_value_comes_back_and_is_written_as_the_same_bytes(loader: Any) -> N
     @example({"n": [1e16, 1e-7, -0.0, 1.5e300, 2**200, -1]})
     def law(value: dict[str, Any]) -> None:
         written = to_yaml(value)
-        assert parsed(written, loader) == value
-        assert to_yaml(parsed(written, loader)) == written
+        assert parse(written, loader) == value
+        assert to_yaml(parse(written, loader)) == written
 
     law()
 
@@ -180,7 +180,7 @@ def test_a_value_nested_two_hundred_deep_is_written_and_read() -> None:
     value: Any = "leaf"
     for depth in range(200):
         value = [value] if depth % 2 else {"k": value}
-    assert parsed(to_yaml({"v": value})) == {"v": value}
+    assert parse(to_yaml({"v": value})) == {"v": value}
 
 
 def test_what_is_no_value_of_json_is_refused() -> None:

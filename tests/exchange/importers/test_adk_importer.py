@@ -49,7 +49,7 @@ def event(
     }
 
 
-def spent(prompt: int, answer: int, thoughts: int = 0) -> Record:
+def usage_fields(prompt: int, answer: int, thoughts: int = 0) -> Record:
     told = {"prompt_token_count": prompt, "candidates_token_count": answer, "thoughts_token_count": thoughts}
     return {"usage_metadata": told | {"cached_content_token_count": 2}, "model_version": "gemini-2.5-pro"}
 
@@ -76,7 +76,11 @@ SAMPLE: list[Record] = [
         [{"text": "Where is 41?"}, {"inline_data": {"mime_type": "image/png", "data": PIXEL}}],
     ),
     event(
-        2, "guide", "model", [{"text": "Look.", "thought": True}, {"text": "I look."}, ASK], **spent(10, 3, 4)
+        2,
+        "guide",
+        "model",
+        [{"text": "Look.", "thought": True}, {"text": "I look."}, ASK],
+        **usage_fields(10, 3, 4),
     ),
     event(
         3,
@@ -85,7 +89,7 @@ SAMPLE: list[Record] = [
         [TOLD],
         actions={"state_delta": {"cart": {"a": 1}, "temp:x": 1, "user:name": "Ann"}},
     ),
-    event(4, "guide", "model", [{"text": "It is lost."}], finish_reason="STOP", **spent(20, 5)),
+    event(4, "guide", "model", [{"text": "It is lost."}], finish_reason="STOP", **usage_fields(20, 5)),
     event(5, "guide", actions={"state_delta": {"cart": {"b": 2}}}),
 ]
 
@@ -129,7 +133,7 @@ class TestASession:
         assert call["thoughtSignature"] == "c2+/"
 
     def test_an_answer_that_failed_is_a_note(self, store: Store, tmp_path: Path) -> None:
-        failed = event(6, "guide", error_code="RECITATION", error_message="no", **spent(7, 0))
+        failed = event(6, "guide", error_code="RECITATION", error_message="no", **usage_fields(7, 0))
         session, _ = import_one(store, "adk", write_sqlite(tmp_path / "a.db", [*SAMPLE, failed]))
         assert session.usage().input_tokens == 37
 
@@ -150,7 +154,7 @@ class TestASession:
             "author": "guide",
             "content": {"role": "model", "parts": [{"text": "Ho"}]},
         }
-        rows = [SESSION, {**old, **said}, answer | {"usage_metadata": spent(3, 1)["usage_metadata"]}]
+        rows = [SESSION, {**old, **said}, answer | {"usage_metadata": usage_fields(3, 1)["usage_metadata"]}]
         session, report = import_one(store, "adk", write_sqlite(tmp_path / "a.db", rows))
         assert message_texts(store.session(ID)) == ["Hi", "Ho"]
         assert (session.usage().input_tokens, session.state["mood"]) == (3, "calm")

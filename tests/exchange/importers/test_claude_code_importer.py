@@ -33,7 +33,7 @@ from support.terminal import bough as command
 NAME = "claude-code"
 
 
-def taken(place: Path, store: Store | None = None) -> tuple[Session, ToolImportResult]:
+def import_sound(place: Path, store: Store | None = None) -> tuple[Session, ToolImportResult]:
     """The one session of a place, sound and fit for every provider."""
     sessions = store or bough.open("memory:")
     (report,) = sessions.import_from(NAME, str(place))
@@ -46,8 +46,8 @@ def taken(place: Path, store: Store | None = None) -> tuple[Session, ToolImportR
     return session, report
 
 
-def read(made: Transcript, tmp_path: Path) -> Session:
-    return taken(made.write(tmp_path / f"{made.session_id}.jsonl"))[0]
+def import_transcript(made: Transcript, tmp_path: Path) -> Session:
+    return import_sound(made.write(tmp_path / f"{made.session_id}.jsonl"))[0]
 
 
 def roles(session: Session) -> list[str]:
@@ -60,14 +60,14 @@ def message_at(session: Session, seq: int) -> Message:
     return message
 
 
-def lost(report: ToolImportResult) -> dict[str, int]:
+def loss_counts(report: ToolImportResult) -> dict[str, int]:
     return {what: one.count for what, one in report.losses.items()}
 
 
 class TestSession:
     def test_a_session_is_taken_in_on_every_store(self, store: Store, tmp_path: Path) -> None:
         made = shop_transcript()
-        session, report = taken(made.write(tmp_path / f"{made.session_id}.jsonl"), store)
+        session, report = import_sound(made.write(tmp_path / f"{made.session_id}.jsonl"), store)
         assert session.session_id == f"claude-code-{made.session_id}"
         first = ["user", "system", "assistant", "tool", "tool", "assistant"]
         assert roles(session) == [*first, "user", "assistant"]
@@ -81,10 +81,10 @@ class TestSession:
             (Text("a b"),),
             (Text("x = 1"),),
         ]
-        assert lost(report) == {"a bookkeeping line of the tool": 2}
+        assert loss_counts(report) == {"a bookkeeping line of the tool": 2}
 
     def test_it_has_the_title_the_folder_and_the_times_of_the_source(self, tmp_path: Path) -> None:
-        session = read(shop_transcript(), tmp_path)
+        session = import_transcript(shop_transcript(), tmp_path)
         assert session.row.title == "Fixing the shop"
         assert session.row.tags == {"imported_from": NAME, "cwd": "/home/ann/shop", "git_branch": "main"}
         assert session.row.started_at == 1_772_359_201_250_000 == session.path()[0].at
@@ -95,16 +95,16 @@ class TestSession:
         made = shop_transcript()
         made.detached_line("custom-title", customTitle="Shop")
         made.detached_line("ai-title", aiTitle="Something newer")
-        assert read(made, tmp_path).row.title == "Shop"
+        assert import_transcript(made, tmp_path).row.title == "Shop"
 
     def test_a_summary_names_the_session_of_the_line_it_stands_for(self, tmp_path: Path) -> None:
         made = Transcript()
         made.detached_line("summary", summary="Of another session", leafUuid="elsewhere")
         made.user("hi")
         other = made.write(tmp_path / "other" / "s.jsonl")
-        assert taken(other)[0].row.title is None
+        assert import_sound(other)[0].row.title is None
         made.detached_line("summary", summary="Of this one", leafUuid="u-1")
-        assert read(made, tmp_path).row.title == "Of this one"
+        assert import_transcript(made, tmp_path).row.title == "Of this one"
 
     def test_the_system_prompt_is_a_seed_and_a_later_one_a_setting(self, tmp_path: Path) -> None:
         made = Transcript()
@@ -113,7 +113,7 @@ class TestSession:
             prompts = [words, "<total_tokens>9 left</total_tokens>"]
             made.line("attachment", attachment={"type": "prompt_snapshot", "systemPrompt": prompts})
             made.answer(text("gone"))
-        session = read(made, tmp_path)
+        session = import_transcript(made, tmp_path)
         assert roles(session)[:3] == ["system", "user", "assistant"]
         assert (session.row.seed_count, message_at(session, 1).text) == (1, "You test.")
         assert [e.payload.prompt for e in session.path() if isinstance(e.payload, Settings)] == ["You fix."]
@@ -121,7 +121,7 @@ class TestSession:
 
 class TestAnswer:
     def test_its_usage_stands_on_every_line_and_counts_once(self, tmp_path: Path) -> None:
-        session = read(shop_transcript(), tmp_path)
+        session = import_transcript(shop_transcript(), tmp_path)
         assert [call.usage for call in session.model_calls()] == [Usage(117, 5, 100, 7)] * 3
         assert {(call.provider, call.model) for call in session.model_calls()} == {
             ("anthropic", "claude-sonnet-4-5")
@@ -133,7 +133,7 @@ class TestAnswer:
         first, last = made.answer(thinking("hm"), text("done"), stop=None)
         first["message"]["usage"] = {**USAGE, "output_tokens": 1}
         assert last["message"]["usage"]["output_tokens"] == 5
-        assert read(made, tmp_path).usage().output_tokens == 5
+        assert import_transcript(made, tmp_path).usage().output_tokens == 5
 
     @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3), (0, 1, 3, 2)])
     def test_results_go_with_it_whichever_of_its_lines_they_hang_on(
@@ -149,12 +149,12 @@ class TestAnswer:
         kept = [calls[0], calls[1], *results]
         made.lines[1:] = [kept[at] for at in order]
         made.answer(text("both done"))
-        session = read(made, tmp_path)
+        session = import_transcript(made, tmp_path)
         assert roles(session) == ["user", "assistant", "tool", "tool", "assistant"]
         assert len(session.branches()) == 1
 
     def test_its_signature_goes_back_to_its_issuer_and_to_no_other(self, tmp_path: Path) -> None:
-        session = read(shop_transcript(), tmp_path)
+        session = import_transcript(shop_transcript(), tmp_path)
         assert session.messages("anthropic")[1]["content"][0] == thinking("two files")
         assert "c2lnbmVk" not in json.dumps(session.messages("openai"))
 
@@ -162,7 +162,7 @@ class TestAnswer:
         made = Transcript()
         made.user("go")
         made.answer({"type": "redacted_thinking", "data": "sealed"}, text("done"))
-        sealed = read(made, tmp_path).messages("anthropic")[1]["content"][0]
+        sealed = import_transcript(made, tmp_path).messages("anthropic")[1]["content"][0]
         assert sealed == {"type": "redacted_thinking", "data": "sealed"}
 
     def test_an_error_of_the_api_is_an_answer_that_nobody_paid_for(self, tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ class TestAnswer:
         made.user("go")
         (line,) = made.answer(text("API Error: 529 overloaded"), stop="stop_sequence", isApiErrorMessage=True)
         line["message"]["model"] = "<synthetic>"
-        session = read(made, tmp_path)
+        session = import_transcript(made, tmp_path)
         assert (session.path()[1].finish, session.path()[1].model, session.model_calls()) == (
             "error",
             None,
@@ -183,14 +183,14 @@ class TestAnswer:
         made.answer(
             text("I search."), {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
         )
-        session, report = taken(made.write(tmp_path / "s.jsonl"))
+        session, report = import_sound(made.write(tmp_path / "s.jsonl"))
         assert message_at(session, 2).parts == (Text("I search."),)
-        assert lost(report) == {"a block of unknown shape": 1}
+        assert loss_counts(report) == {"a block of unknown shape": 1}
 
 
 class TestInput:
     def test_a_picture_is_kept_as_a_blob(self, tmp_path: Path) -> None:
-        session = read(shop_transcript(), tmp_path)
+        session = import_transcript(shop_transcript(), tmp_path)
         (media,) = message_at(session, 7).media
         assert isinstance(media, Media)
         data = session.read_blob(media.hash)
@@ -202,11 +202,13 @@ class TestInput:
         made.user("look")
         made.answer(tool_use("a"))
         made.user([result("a", [PICTURE, {"type": "tool_reference", "tool_name": "Grep"}])])
-        session, report = taken(made.write(tmp_path / "s.jsonl"))
+        session, report = import_sound(made.write(tmp_path / "s.jsonl"))
         picture, reference = message_at(session, 3).results[0].content
         assert isinstance(picture, Media)
         assert reference == Text('{"type":"tool_reference","tool_name":"Grep"}')
-        assert lost(report) == {"a piece of a tool result that is neither text nor an image; kept as JSON": 1}
+        assert loss_counts(report) == {
+            "a piece of a tool result that is neither text nor an image; kept as JSON": 1
+        }
 
     def test_what_the_tool_says_in_the_users_place_is_the_systems(self, tmp_path: Path) -> None:
         made = Transcript()
@@ -214,7 +216,7 @@ class TestInput:
         made.user("<local-command-stdout>set</local-command-stdout>")
         made.user("Base directory of this skill: …", isMeta=True)
         made.user([text("see"), PICTURE], isMeta=True)
-        assert roles(read(made, tmp_path)) == ["user", "system", "system", "user"]
+        assert roles(import_transcript(made, tmp_path)) == ["user", "system", "system", "user"]
 
     def test_a_file_that_was_mentioned_is_shown_to_the_model(self, tmp_path: Path) -> None:
         made = Transcript()
@@ -224,7 +226,7 @@ class TestInput:
         picture = {"base64": PICTURE["source"]["data"], "type": "image/png"}
         told = {"type": "image", "file": picture}
         made.line("attachment", attachment={"type": "file", "filename": "dot.png", "content": told})
-        session = read(made, tmp_path)
+        session = import_transcript(made, tmp_path)
         assert message_at(session, 2).text == "/home/ann/a.py:\n\nx = 1"
         assert [media.name for media in message_at(session, 3).media] == ["dot.png"]
 
@@ -235,10 +237,10 @@ class TestInput:
             made.line(
                 "attachment", attachment={"type": "queued_command", "prompt": "wait", "commandMode": mode}
             )
-        assert roles(read(made, tmp_path)) == ["user", "user", "system"]
+        assert roles(import_transcript(made, tmp_path)) == ["user", "user", "system"]
 
     def test_a_result_keeps_what_the_tool_knew_of_it_beside_what_the_model_saw(self, tmp_path: Path) -> None:
-        session = read(shop_transcript(), tmp_path)
+        session = import_transcript(shop_transcript(), tmp_path)
         assert message_at(session, 4).results[0].details == {NAME: {"stdout": "done"}}
         assert "stdout" not in json.dumps(session.messages("anthropic"))
 
@@ -247,16 +249,16 @@ class TestInput:
         made.user("go")
         made.answer(tool_use("a"), tool_use("b"))
         made.user([result("b"), result("a"), text("and stop")])
-        assert roles(read(made, tmp_path)) == ["user", "assistant", "tool", "tool", "user"]
+        assert roles(import_transcript(made, tmp_path)) == ["user", "assistant", "tool", "tool", "user"]
 
     def test_a_call_that_was_never_answered_is_told_so(self, tmp_path: Path) -> None:
         made = Transcript()
         made.user("go")
         made.answer(tool_use("a"))
         made.user("never mind")
-        session, report = taken(made.write(tmp_path / "s.jsonl"))
+        session, report = import_sound(made.write(tmp_path / "s.jsonl"))
         assert message_at(session, 3).results[0].outcome == "interrupted"
-        assert lost(report) == {"a tool call without a result; an error result was added": 1}
+        assert loss_counts(report) == {"a tool call without a result; an error result was added": 1}
 
 
 class TestTree:
@@ -267,7 +269,7 @@ class TestTree:
         made.user("left")
         made.answer(text("left too"))
         made.user("right", parent=answer["uuid"])
-        session = read(made, tmp_path)
+        session = import_transcript(made, tmp_path)
         assert [entry.message.text for entry in session.path() if entry.message] == ["go", "gone", "right"]
         assert [branch.parent_seq for branch in session.branches()] == [0, 2]
 
@@ -277,34 +279,34 @@ class TestTree:
         for kind in ("progress", "system"):
             made.line(kind, subtype="turn_duration")
         made.answer(text("gone"))
-        session = read(made, tmp_path)
+        session = import_transcript(made, tmp_path)
         assert (roles(session), len(session.branches())) == (["user", "assistant"], 1)
 
     def test_a_line_that_was_written_again_is_taken_once(self, tmp_path: Path) -> None:
         """At a second compaction Claude Code writes lines again that are there."""
         made = shop_transcript()
         made.lines.extend(made.lines[:6])
-        assert len(read(made, tmp_path).path()) == 8
+        assert len(import_transcript(made, tmp_path).path()) == 8
 
     def test_a_parent_that_is_not_there_is_said(self, tmp_path: Path) -> None:
         made = Transcript()
         made.user("go")
         made.user("on", parent="gone")
-        session, report = taken(made.write(tmp_path / "s.jsonl"))
+        session, report = import_sound(made.write(tmp_path / "s.jsonl"))
         assert roles(session) == ["user", "user"]
-        assert lost(report) == {"a missing parent; the entry follows the previous one instead": 1}
+        assert loss_counts(report) == {"a missing parent; the entry follows the previous one instead": 1}
 
     def test_where_no_line_says_what_it_follows_each_follows_the_last(self, tmp_path: Path) -> None:
         made = Transcript()
         for words in ("one", "two", "three"):
             made.user(words, parent=None)
-        session = read(made, tmp_path)
+        session = import_transcript(made, tmp_path)
         assert (roles(session), len(session.branches())) == (["user"] * 3, 1)
 
     def test_an_input_at_the_very_start_that_was_typed_anew_is_a_branch(self, tmp_path: Path) -> None:
         made = shop_transcript()
         made.user("Begin again", parent=None)
-        session = read(made, tmp_path)
+        session = import_transcript(made, tmp_path)
         assert (roles(session), len(session.branches())) == (["user"], 2)
 
     def test_a_ring_of_parents_is_walked_once(self, tmp_path: Path) -> None:
@@ -313,7 +315,7 @@ class TestTree:
         made.line("progress", "u-1")
         made.user("go", parent="u-1")
         made.user("me", parent="u-4")
-        assert roles(read(made, tmp_path)) == ["user", "user"]
+        assert roles(import_transcript(made, tmp_path)) == ["user", "user"]
 
 
 class TestCompaction:
@@ -321,7 +323,7 @@ class TestCompaction:
         made = shop_transcript()
         made.compact("They fixed the shop.")
         made.user("go on")
-        session = read(made, tmp_path)
+        session = import_transcript(made, tmp_path)
         compaction = session.path()[8].payload
         assert compaction == Compaction("They fixed the shop.", 9, 9_000, replaces_earlier=True)
         shown = session.messages("anthropic")
@@ -335,21 +337,23 @@ class TestCompaction:
         made = shop_transcript()
         kept = made.lines[4]["uuid"]
         made.compact("The beginning.", keeps=kept)
-        compaction = read(made, tmp_path).path()[8].payload
+        compaction = import_transcript(made, tmp_path).path()[8].payload
         assert isinstance(compaction, Compaction)
         assert compaction.first_kept == 3
 
     def test_versions_that_did_not_say_what_it_follows_are_followed(self, tmp_path: Path) -> None:
         made = shop_transcript()
         made.user("All so far.", parent=None, isCompactSummary=True)
-        session = read(made, tmp_path)
+        session = import_transcript(made, tmp_path)
         assert (roles(session)[-1], len(session.branches())) == ("compaction", 1)
 
     def test_results_taken_from_the_models_sight_are_said(self, tmp_path: Path) -> None:
         made = shop_transcript()
         made.line("system", subtype="microcompact_boundary")
-        _, report = taken(made.write(tmp_path / "s.jsonl"))
-        assert lost(report)["tool results the tool removed from the context; they stay in it here"] == 1
+        _, report = import_sound(made.write(tmp_path / "s.jsonl"))
+        assert (
+            loss_counts(report)["tool results the tool removed from the context; they stay in it here"] == 1
+        )
 
 
 def agent(session_id: str) -> Transcript:
@@ -368,19 +372,19 @@ class TestSubagents:
         below = place.with_suffix("") / "subagents" / "agent-abc.jsonl"
         agent(made.session_id).write(below)
         below.with_name("agent-abc.meta.json").write_text('{"agentType": "Explore", "description": "look"}')
-        session, report = taken(tmp_path)
+        session, report = import_sound(tmp_path)
         (task,) = session.children()
         assert (task.row.agent, task.row.title, task.row.relation) == ("Explore", "look", "task")
         assert report.added == (session.session_id, f"{session.session_id}-agent-abc")
         assert session.usage("tree").calls == 5
-        assert taken(place)[1].added == report.added
-        assert taken(below)[1].added == (f"{session.session_id}-agent-abc",)
+        assert import_sound(place)[1].added == report.added
+        assert import_sound(below)[1].added == (f"{session.session_id}-agent-abc",)
 
     def test_one_in_a_file_beside_is_found_by_the_session_its_lines_name(self, tmp_path: Path) -> None:
         made = shop_transcript()
         made.write(tmp_path / f"{made.session_id}.jsonl")
         agent(made.session_id).write(tmp_path / "agent-abc.jsonl")
-        session, _ = taken(tmp_path)
+        session, _ = import_sound(tmp_path)
         assert [roles(task) for task in session.children()] == [["user", "assistant", "tool", "assistant"]]
 
     def test_those_in_the_same_file_are_told_apart(self, tmp_path: Path) -> None:
@@ -390,14 +394,14 @@ class TestSubagents:
             inner.user(f"look {mark}", isSidechain=True)
             inner.answer(text(f"found {mark}"), isSidechain=True)
             made.lines[4:4] = inner.lines
-        session = read(made, tmp_path)
+        session = import_transcript(made, tmp_path)
         texts = [[message_at(task, seq).text for seq in (1, 2)] for task in session.children()]
         assert sorted(texts) == [["look x", "found x"], ["look y", "found y"]]
         assert len(session.path()) == 8
 
     def test_one_whose_session_is_gone_stands_alone(self, tmp_path: Path) -> None:
         agent("../../etc/passwd").write(tmp_path / "agent-abc.jsonl")
-        session, _ = taken(tmp_path)
+        session, _ = import_sound(tmp_path)
         assert session.session_id == "claude-code-unknown-agent-abc"
         assert session.row.agent == "subagent"
 
@@ -405,9 +409,9 @@ class TestSubagents:
 class TestAgain:
     def test_twice_adds_nothing(self, store: Store, tmp_path: Path) -> None:
         place = shop_transcript().write(tmp_path / "s.jsonl")
-        session, _ = taken(place, store)
+        session, _ = import_sound(place, store)
         before = session.row
-        _, again = taken(place, store)
+        _, again = import_sound(place, store)
         assert (again.added, again.entries, session.row) == ((), 0, before)
 
     def test_a_session_that_went_on_grows(self, store: Store, tmp_path: Path) -> None:
@@ -415,7 +419,7 @@ class TestAgain:
         whole = list(made.lines)
         for many, entries in ((9, 4), (11, 2), (14, 2)):  # first in the middle of a step
             made.lines = whole[:many]
-            session, report = taken(made.write(tmp_path / "s.jsonl"), store)
+            session, report = import_sound(made.write(tmp_path / "s.jsonl"), store)
             assert report.entries == entries
         assert (session.row.title, session.usage().calls) == ("Fixing the shop", 3)
         assert len(session.branches()) == 1
@@ -426,7 +430,7 @@ class TestAgain:
         whole = list(made.lines)
         for many in (6, 14):
             made.lines = whole[:many]
-            session, _ = taken(made.write(tmp_path / "s.jsonl"), sessions)
+            session, _ = import_sound(made.write(tmp_path / "s.jsonl"), sessions)
         assert (len(session.path()), [branch.parent_seq for branch in session.branches()]) == (8, [0, 2])
 
     @pytest.mark.parametrize("cut", range(2, 19))
@@ -440,8 +444,8 @@ class TestAgain:
         sessions = bough.open("memory:")
         for many in (cut, len(whole)):
             made.lines = whole[:many]
-            grown, _ = taken(made.write(place), sessions)
-        once, _ = taken(place)
+            grown, _ = import_sound(made.write(place), sessions)
+        once, _ = import_sound(place)
         assert [entry.payload for entry in grown.path()] == [entry.payload for entry in once.path()]
         assert grown.usage("path") == once.usage("path")
 
@@ -449,11 +453,11 @@ class TestAgain:
         sessions = bough.open("memory:")
         made = shop_transcript()
         place = made.write(tmp_path / f"{made.session_id}.jsonl")
-        taken(tmp_path, sessions)
+        import_sound(tmp_path, sessions)
         made.user("another way", parent=made.lines[1]["uuid"])
         made.write(place)
         agent(made.session_id).write(place.with_suffix("") / "subagents" / "agent-abc.jsonl")
-        session, report = taken(tmp_path, sessions)
+        session, report = import_sound(tmp_path, sessions)
         assert (report.entries, len(session.branches()), len(session.children())) == (5, 2, 1)
         assert message_at(session, 2).text == "another way"
 
@@ -463,7 +467,7 @@ class TestSource:
         made = shop_transcript()
         place = made.write(tmp_path / "project" / f"{made.session_id}.jsonl")
         before = (place.read_bytes(), place.stat().st_mtime_ns, sorted(tmp_path.rglob("*")))
-        taken(tmp_path)
+        import_sound(tmp_path)
         assert before == (place.read_bytes(), place.stat().st_mtime_ns, sorted(tmp_path.rglob("*")))
 
     def test_a_file_without_a_conversation_is_passed_over_unless_it_was_named(self, tmp_path: Path) -> None:
@@ -513,7 +517,7 @@ ODD: list[Any] = [
 ]
 
 
-def refused_or_sound(place: Path) -> list[ToolImportResult]:
+def import_hostile(place: Path) -> list[ToolImportResult]:
     sessions = bough.open("memory:")
     reports = list(sessions.import_from(NAME, str(place)))
     for report in reports:
@@ -527,7 +531,7 @@ def refused_or_sound(place: Path) -> list[ToolImportResult]:
     return reports
 
 
-def spots(value: Any) -> list[tuple[Any, Any]]:
+def value_locations(value: Any) -> list[tuple[Any, Any]]:
     """Every place of a line where another value could stand."""
     pairs = (
         list(value.items())
@@ -536,11 +540,13 @@ def spots(value: Any) -> list[tuple[Any, Any]]:
         if isinstance(value, list)
         else []
     )
-    return [(value, key) for key, _ in pairs] + [spot for _, inner in pairs for spot in spots(inner)]
+    return [(value, key) for key, _ in pairs] + [
+        spot for _, inner in pairs for spot in value_locations(inner)
+    ]
 
 
 @st.composite
-def mangled(draw: st.DrawFn) -> list[Line]:
+def mangled_lines(draw: st.DrawFn) -> list[Line]:
     made = shop_transcript()
     made.compact("So far.", keeps="u-3")
     made.user("on", parent="u-2")
@@ -556,7 +562,7 @@ def mangled(draw: st.DrawFn) -> list[Line]:
                 lines[at], lines[to] = lines[to], lines[at]
             case how:
                 lines[at] = copy.deepcopy(lines[at])
-                holder, key = draw(st.sampled_from(spots(lines[at])))
+                holder, key = draw(st.sampled_from(value_locations(lines[at])))
                 if how == "key" and isinstance(holder, dict):
                     del holder[key]
                 else:
@@ -565,14 +571,14 @@ def mangled(draw: st.DrawFn) -> list[Line]:
 
 
 class TestHostile:
-    @given(lines=mangled(), cut=st.integers(0, 400))
+    @given(lines=mangled_lines(), cut=st.integers(0, 400))
     def test_whatever_befell_a_file_it_makes_a_sound_session_or_is_refused(
         self, tmp_path_factory: pytest.TempPathFactory, lines: list[Line], cut: int
     ) -> None:
         place = tmp_path_factory.mktemp("mangled") / "s.jsonl"
         data = "".join(json.dumps(line) + "\n" for line in lines).encode()
         place.write_bytes(data[: len(data) - cut])
-        refused_or_sound(place)
+        import_hostile(place)
 
     @pytest.mark.parametrize("odd", ODD)
     @pytest.mark.parametrize(
@@ -583,7 +589,7 @@ class TestHostile:
     ) -> None:
         made = shop_transcript()
         made.lines[4][key] = odd
-        (report,) = refused_or_sound(made.write(tmp_path / "s.jsonl"))
+        (report,) = import_hostile(made.write(tmp_path / "s.jsonl"))
         assert report.error is None
         assert report.entries >= 6
 
@@ -591,18 +597,18 @@ class TestHostile:
         made = shop_transcript()
         made.user("x" * 10_000_000)
         made.user("cut \ud83d here \x00")
-        session, report = taken(made.write(tmp_path / "s.jsonl"))
+        session, report = import_sound(made.write(tmp_path / "s.jsonl"))
         assert message_at(session, 10).text == "cut \ufffd here \x00"
-        assert lost(report)["half a character, replaced by U+FFFD"] == 1
+        assert loss_counts(report)["half a character, replaced by U+FFFD"] == 1
 
     def test_a_broken_file_loses_no_other(self, tmp_path: Path) -> None:
         shop_transcript().write(tmp_path / "good.jsonl")
         (tmp_path / "bad.jsonl").write_bytes(
             bytes(range(256)) * 40 + b"[" * 100_000 + b'\n{"type": "user", "mess'
         )
-        reports = refused_or_sound(tmp_path)
+        reports = import_hostile(tmp_path)
         assert [(one.session_id, one.entries) for one in reports] == [
             ("claude-code-bad", 0),
             ("claude-code-good", 8),
         ]
-        assert lost(reports[0])["a line that is not JSON"] > 0
+        assert loss_counts(reports[0])["a line that is not JSON"] > 0

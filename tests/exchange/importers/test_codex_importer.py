@@ -58,7 +58,7 @@ def message_item(role: str, words: str, second: int = 1, **more: Any) -> Record:
     return item("message", second, role=role, content=[{"type": part, "text": words}], **more)
 
 
-def spent(total: tuple[int, int, int], last: tuple[int, int, int], second: int = 2) -> Record:
+def token_count_line(total: tuple[int, int, int], last: tuple[int, int, int], second: int = 2) -> Record:
     names = ("input_tokens", "cached_input_tokens", "output_tokens")
     info = {"total_token_usage": dict(zip(names, total, strict=True))}
     info["last_token_usage"] = dict(zip(names, last, strict=True))
@@ -84,14 +84,14 @@ SAMPLE: list[Record] = [
     message_item("assistant", "I look.", 2, id="msg_1", phase="commentary"),
     item("function_call", 2, id="fc_1", name="shell", arguments='{"command":["ls"]}', call_id="call_1"),
     line("event_msg", {"type": "agent_message", "message": "I look."}),
-    spent((100, 40, 10), (100, 40, 10)),
-    spent((100, 40, 10), (100, 40, 10)),
+    token_count_line((100, 40, 10), (100, 40, 10)),
+    token_count_line((100, 40, 10), (100, 40, 10)),
     item("function_call_output", 3, call_id="call_1", output="test_shop.py"),
     item("custom_tool_call", 4, call_id="call_2", name="apply_patch", input="*** Begin Patch"),
-    spent((250, 90, 30), (150, 50, 20), 4),
+    token_count_line((250, 90, 30), (150, 50, 20), 4),
     item("custom_tool_call_output", 5, call_id="call_2", output="Done"),
     message_item("assistant", "It is mended.", 6, id="msg_2"),
-    spent((450, 190, 35), (200, 100, 5), 6),
+    token_count_line((450, 190, 35), (200, 100, 5), 6),
 ]
 
 
@@ -264,7 +264,7 @@ class TestACompaction:
         assert [loss.count for loss in report.losses.values()] == [1]
 
     def test_is_paid_for_though_it_left_no_answer(self, store: Store, tmp_path: Path) -> None:
-        more = spent((950, 190, 45), (500, 0, 10), 7)
+        more = token_count_line((950, 190, 45), (500, 0, 10), 7)
         write_jsonl(tmp_path / "rollout-1.jsonl", [*SAMPLE, more])
         session, _ = import_one(store, "codex", tmp_path)
         assert isinstance(entries_of(session)[-1].payload, Note)

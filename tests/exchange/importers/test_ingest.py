@@ -31,12 +31,12 @@ def entry_records(*messages: Message) -> tuple[EntryRecord, ...]:
     return tuple(EntryRecord(message, at=BASE + n * 1_000_000) for n, message in enumerate(messages, 1))
 
 
-def foreign(*messages: Message, source: str = "one", **about: object) -> SessionRecord:
+def session_record(*messages: Message, source: str = "one", **about: object) -> SessionRecord:
     return SessionRecord("chat", source, entry_records(*messages), (system("You help."),), **about)  # type: ignore[arg-type]
 
 
-def takes(store: Store, coming: SessionRecord, **how: bool) -> ToolImportResult:
-    report = import_session(store.backend, store.runtime, coming, **how)
+def import_record(store: Store, record: SessionRecord, **how: bool) -> ToolImportResult:
+    report = import_session(store.backend, store.runtime, record, **how)
     if report.error is None:
         assert_sound(store.session(report.session_id))
     return report
@@ -44,7 +44,9 @@ def takes(store: Store, coming: SessionRecord, **how: bool) -> ToolImportResult:
 
 class TestTakingIn:
     def test_keeps_order_times_and_what_the_source_is(self, store: Store) -> None:
-        report = takes(store, foreign(user("a"), assistant("b"), title="Two words", tags={"cwd": "/x"}))
+        report = import_record(
+            store, session_record(user("a"), assistant("b"), title="Two words", tags={"cwd": "/x"})
+        )
         session, row = store.session("chat-one"), store.backend.session("chat-one")
         assert message_texts(session) == ["You help.", "a", "b"]
         assert [entry.at - BASE for entry in entries_of(session)[1:]] == [1_000_000, 2_000_000]
@@ -56,37 +58,37 @@ class TestTakingIn:
         assert (report.added, report.existing, report.entries) == (("chat-one",), (), 3)
 
     def test_twice_adds_nothing(self, store: Store) -> None:
-        coming = foreign(user("a"), CALL, tool_result("c", "b"), assistant("d"))
-        takes(store, coming)
+        record = session_record(user("a"), CALL, tool_result("c", "b"), assistant("d"))
+        import_record(store, record)
         before = store.backend.session("chat-one")
-        again = takes(store, coming)
+        again = import_record(store, record)
         assert (again.added, again.existing, again.entries) == ((), ("chat-one",), 0)
         assert store.backend.session("chat-one") == before
 
     def test_without_any_time_is_dated_when_it_was_taken_in(self, store: Store) -> None:
-        takes(store, SessionRecord("chat", "one", (EntryRecord(user("a")),)))
+        import_record(store, SessionRecord("chat", "one", (EntryRecord(user("a")),)))
         assert store.backend.session("chat-one").started_at >= 1_000_000_000_000_000
-        assert takes(store, SessionRecord("chat", "one", (EntryRecord(user("a")),))).entries == 0
+        assert import_record(store, SessionRecord("chat", "one", (EntryRecord(user("a")),))).entries == 0
 
     def test_under_a_fresh_id_stands_beside(self, store: Store) -> None:
-        takes(store, foreign(user("a")))
-        report = takes(store, foreign(user("a")), new_id=True)
+        import_record(store, session_record(user("a")))
+        report = import_record(store, session_record(user("a")), new_id=True)
         assert report.session_id != "chat-one"
         assert message_texts(store.session(report.session_id)) == ["You help.", "a"]
 
     def test_of_what_is_in_the_trash_is_refused_with_a_reason(self, store: Store) -> None:
-        takes(store, foreign(user("a")))
+        import_record(store, session_record(user("a")))
         store.delete("chat-one")
-        report = takes(store, foreign(user("a"), assistant("b")))
+        report = import_record(store, session_record(user("a"), assistant("b")))
         assert "trash" in (report.error or "")
 
     def test_a_session_no_store_can_keep_is_refused_and_the_next_is_not(self, store: Store) -> None:
-        assert takes(store, foreign(user("a"), source="nul\0")).error
-        assert takes(store, foreign(user("a"), source="")).error is None
-        assert takes(store, foreign(user("a"))).error is None
+        assert import_record(store, session_record(user("a"), source="nul\0")).error
+        assert import_record(store, session_record(user("a"), source="")).error is None
+        assert import_record(store, session_record(user("a"))).error is None
 
     def test_a_message_no_store_can_keep_is_counted_and_the_rest_is_not_lost(self, store: Store) -> None:
-        report = takes(store, foreign(user("a"), user("half \ud800"), assistant("b")))
+        report = import_record(store, session_record(user("a"), user("half \ud800"), assistant("b")))
         assert message_texts(store.session("chat-one")) == ["You help.", "a", "b"]
         assert [lost.count for lost in report.losses.values()] == [1]
 
@@ -94,14 +96,14 @@ class TestTakingIn:
         from bough import open as open_store
 
         with open_store("memory:", secrets=["correct horse battery"]) as store:
-            takes(store, foreign(user("it is correct horse battery")))
+            import_record(store, session_record(user("it is correct horse battery")))
             assert "horse" not in message_texts(store.session("chat-one"))[-1]
 
     def test_usage_is_charged_to_its_answer_and_to_what_is_none(self, store: Store) -> None:
         answer = EntryRecord(assistant("b"), usage=Usage(10, 2), model="m", provider="p")
         summary = EntryRecord(Compaction("s", 0), usage=Usage(30, 4))
         note = EntryRecord(Note({"why": "failed"}), usage=Usage(5, 0))
-        takes(store, SessionRecord("chat", "one", (*entry_records(user("a")), answer, summary, note)))
+        import_record(store, SessionRecord("chat", "one", (*entry_records(user("a")), answer, summary, note)))
         calls = store.session("chat-one").model_calls()
         assert [(call.purpose, call.answer_seq) for call in calls] == [
             ("answer", 2),
@@ -113,7 +115,7 @@ class TestTakingIn:
     def test_of_nothing_is_refused_and_what_was_lost_is_told(self, store: Store) -> None:
         losses = LossReport()
         losses.add("a line that is not JSON")
-        report = takes(store, SessionRecord("chat", "empty", (), losses=losses))
+        report = import_record(store, SessionRecord("chat", "empty", (), losses=losses))
         assert "no messages" in (report.error or "")
         assert [lost.count for lost in report.losses.values()] == [1]
         assert store.sessions().sessions == []
@@ -121,7 +123,7 @@ class TestTakingIn:
 
 class TestCalls:
     def test_without_a_result_get_one_that_says_so(self, store: Store) -> None:
-        report = takes(store, foreign(user("a"), CALL, user("and?"), assistant("b")))
+        report = import_record(store, session_record(user("a"), CALL, user("and?"), assistant("b")))
         results = [
             r for e in entries_of(store.session("chat-one")) for r in (e.message.results if e.message else ())
         ]
@@ -129,18 +131,20 @@ class TestCalls:
         assert [lost.count for lost in report.losses.values()] == [1]
 
     def test_open_at_the_end_stay_open_so_that_their_results_can_come(self, store: Store) -> None:
-        report = takes(store, foreign(user("a"), CALL))
+        report = import_record(store, session_record(user("a"), CALL))
         assert (report.losses, store.backend.session("chat-one").status) == ({}, "interrupted")
-        grown = takes(store, foreign(user("a"), CALL, tool_result("c", "41 is lost")))
+        grown = import_record(store, session_record(user("a"), CALL, tool_result("c", "41 is lost")))
         assert grown.entries == 1
 
     def test_a_result_without_its_call_is_counted(self, store: Store) -> None:
-        report = takes(store, foreign(user("a"), tool_result("nobody", "x"), assistant("b")))
+        report = import_record(store, session_record(user("a"), tool_result("nobody", "x"), assistant("b")))
         assert message_texts(store.session("chat-one")) == ["You help.", "a", "b"]
         assert [lost.count for lost in report.losses.values()] == [1]
 
     def test_a_second_result_is_counted(self, store: Store) -> None:
-        report = takes(store, foreign(user("a"), CALL, tool_result("c", "x"), tool_result("c", "y")))
+        report = import_record(
+            store, session_record(user("a"), CALL, tool_result("c", "x"), tool_result("c", "y"))
+        )
         assert [lost.count for lost in report.losses.values()] == [1]
 
 
@@ -157,14 +161,14 @@ def tree(*more: EntryRecord) -> SessionRecord:
 
 class TestATree:
     def test_keeps_its_branches_and_stands_at_what_was_told_last(self, store: Store) -> None:
-        takes(store, tree())
+        import_record(store, tree())
         session = store.session("chat-one")
         assert message_texts(session) == ["q", "two"]
         assert [branch.parent_seq for branch in session.branches()] == [0, 1]
 
     def test_stands_where_it_stood(self, store: Store) -> None:
-        coming = tree()
-        takes(store, SessionRecord("chat", "one", coming.entries, leaf="m1"))
+        record = tree()
+        import_record(store, SessionRecord("chat", "one", record.entries, leaf="m1"))
         assert message_texts(store.session("chat-one")) == ["q", "one", "more"]
 
     def test_a_ring_or_a_parent_that_is_not_there_is_counted_and_follows_the_one_before(
@@ -175,12 +179,12 @@ class TestATree:
             EntryRecord(assistant("b"), "b", "a"),
             EntryRecord(user("c"), "c", "gone"),
         )
-        report = takes(store, SessionRecord("chat", "one", ring))
+        report = import_record(store, SessionRecord("chat", "one", ring))
         assert message_texts(store.session("chat-one")) == ["a", "b", "c"]
         assert [lost.count for lost in report.losses.values()] == [2]
 
     def test_a_compaction_keeps_from_the_entry_it_names(self, store: Store) -> None:
-        takes(store, tree(EntryRecord(Compaction("sum", 0), refers_to="a2"), EntryRecord(user("on"))))
+        import_record(store, tree(EntryRecord(Compaction("sum", 0), refers_to="a2"), EntryRecord(user("on"))))
         compaction = entries_of(store.session("chat-one"))[2].payload
         assert isinstance(compaction, Compaction)
         assert compaction.first_kept == 2
@@ -189,13 +193,13 @@ class TestATree:
     def test_a_compaction_that_names_none_of_its_path_keeps_nothing(
         self, store: Store, key: str | None
     ) -> None:
-        takes(store, tree(EntryRecord(Compaction("sum", 0), refers_to=key), EntryRecord(user("on"))))
+        import_record(store, tree(EntryRecord(Compaction("sum", 0), refers_to=key), EntryRecord(user("on"))))
         compaction = entries_of(store.session("chat-one"))[2].payload
         assert isinstance(compaction, Compaction)
         assert compaction.first_kept == 3
 
     def test_a_summary_of_a_branch_names_where_it_was_left(self, store: Store) -> None:
-        takes(store, tree(EntryRecord(BranchSummary("found gold", 0, ""), refers_to="m1")))
+        import_record(store, tree(EntryRecord(BranchSummary("found gold", 0, ""), refers_to="m1")))
         session = store.session("chat-one")
         summary = entries_of(session)[-1].payload
         assert isinstance(summary, BranchSummary)
@@ -204,9 +208,9 @@ class TestATree:
         assert (summary.leaf_seq, summary.leaf_id) == (3, left.entry_id.hex())
 
     def test_labels_are_kept_at_their_places(self, store: Store) -> None:
-        coming = tree()
-        report = takes(
-            store, SessionRecord("chat", "one", coming.entries, labels={"a1": "good", "nobody": "x"})
+        record = tree()
+        report = import_record(
+            store, SessionRecord("chat", "one", record.entries, labels={"a1": "good", "nobody": "x"})
         )
         assert list(store.session("chat-one").labels().values()) == ["good"]
         assert [lost.count for lost in report.losses.values()] == [1]
@@ -214,95 +218,98 @@ class TestATree:
 
 class TestGrowth:
     def test_adds_what_was_told_since(self, store: Store) -> None:
-        takes(store, foreign(user("a"), assistant("b")))
-        report = takes(
-            store, foreign(user("a"), assistant("b"), user("c"), CALL, tool_result("c", "d"), assistant("e"))
+        import_record(store, session_record(user("a"), assistant("b")))
+        report = import_record(
+            store,
+            session_record(user("a"), assistant("b"), user("c"), CALL, tool_result("c", "d"), assistant("e")),
         )
         assert (report.added, report.existing, report.entries) == ((), ("chat-one",), 4)
         assert message_texts(store.session("chat-one")) == ["You help.", "a", "b", "c", "I look.", "", "e"]
         assert store.backend.session("chat-one").status == "idle"
 
     def test_on_another_branch_grows_there(self, store: Store) -> None:
-        takes(store, tree())
-        report = takes(store, tree(EntryRecord(user("again"), "m2", "a1"), EntryRecord(assistant("three"))))
+        import_record(store, tree())
+        report = import_record(
+            store, tree(EntryRecord(user("again"), "m2", "a1"), EntryRecord(assistant("three")))
+        )
         session = store.session("chat-one")
         assert report.entries == 2
         assert message_texts(session) == ["q", "one", "again", "three"]
         assert len(session.branches()) == 3
 
     def test_brings_blobs_and_usage_and_a_title(self, store: Store) -> None:
-        takes(store, foreign(user("a")))
+        import_record(store, session_record(user("a")))
         picture = user(Attachment(b"\x89PNG\r\n\x1a\n", "image/png"))
         answer = EntryRecord(assistant("b"), usage=Usage(7, 1))
-        coming = SessionRecord(
+        record = SessionRecord(
             "chat", "one", (*entry_records(user("a"), picture), answer), (system("You help."),), title="Later"
         )
-        takes(store, coming)
+        import_record(store, record)
         session = store.session("chat-one")
         (media,) = [media for entry in entries_of(session) if entry.message for media in entry.message.media]
         assert store.blob(media) == b"\x89PNG\r\n\x1a\n"
         assert (session.usage().input_tokens, store.backend.session("chat-one").title) == (7, "Later")
 
     def test_an_answer_that_was_cut_short_is_told_again_on_a_branch_of_its_own(self, store: Store) -> None:
-        takes(store, foreign(user("a"), assistant("I")))
-        report = takes(store, foreign(user("a"), assistant("I know."), user("c")))
+        import_record(store, session_record(user("a"), assistant("I")))
+        report = import_record(store, session_record(user("a"), assistant("I know."), user("c")))
         assert (report.error, report.entries) == (None, 2)
         assert message_texts(store.session("chat-one")) == ["You help.", "a", "I know.", "c"]
 
     def test_of_one_that_was_gone_on_with_here_is_refused(self, store: Store) -> None:
-        takes(store, foreign(user("a"), assistant("b")))
+        import_record(store, session_record(user("a"), assistant("b")))
         store.session("chat-one").append([user("mine")])
-        report = takes(store, foreign(user("a"), assistant("b"), user("theirs")))
+        report = import_record(store, session_record(user("a"), assistant("b"), user("theirs")))
         assert "chat-one" in (report.error or "")
         assert message_texts(store.session("chat-one"))[-1] == "mine"
 
     def test_of_one_that_was_gone_on_with_only_here_is_not_and_nothing_is_moved(self, store: Store) -> None:
-        takes(store, foreign(user("a"), assistant("b")))
+        import_record(store, session_record(user("a"), assistant("b")))
         store.session("chat-one").append([user("mine")])
-        report = takes(store, foreign(user("a"), assistant("b")))
+        report = import_record(store, session_record(user("a"), assistant("b")))
         assert (report.error, report.entries) == (None, 0)
         assert message_texts(store.session("chat-one"))[-1] == "mine"
 
     def test_that_broke_off_in_the_middle_is_gone_on_with(self, store: Store) -> None:
-        takes(store, foreign(user("a"), assistant("b")))
+        import_record(store, session_record(user("a"), assistant("b")))
         store.session("chat-one").append([user("c")])  # as a growth writes it that was killed behind it
-        report = takes(store, foreign(user("a"), assistant("b"), user("c"), assistant("d")))
+        report = import_record(store, session_record(user("a"), assistant("b"), user("c"), assistant("d")))
         assert report.entries == 1
         assert message_texts(store.session("chat-one"))[-2:] == ["c", "d"]
 
     def test_of_where_it_stands_moves_it(self, store: Store) -> None:
         grown = tree()
-        takes(store, grown)
-        report = takes(store, SessionRecord("chat", "one", grown.entries, leaf="m1"))
+        import_record(store, grown)
+        report = import_record(store, SessionRecord("chat", "one", grown.entries, leaf="m1"))
         assert report.entries == 0
         assert message_texts(store.session("chat-one")) == ["q", "one", "more"]
 
     def test_what_was_free_when_it_was_taken_in_is_charged_once_it_is_told(self, store: Store) -> None:
         asked = entry_records(user("a"))
-        takes(store, SessionRecord("chat", "one", (*asked, EntryRecord(assistant("b")))))
+        import_record(store, SessionRecord("chat", "one", (*asked, EntryRecord(assistant("b")))))
         for _ in range(2):
-            takes(
+            import_record(
                 store, SessionRecord("chat", "one", (*asked, EntryRecord(assistant("b"), usage=Usage(7, 1))))
             )
         assert store.session("chat-one").usage().input_tokens == 7
 
     def test_of_one_that_is_driven_here_is_refused_with_a_reason(self, store: Store) -> None:
-        takes(store, tree())
+        import_record(store, tree())
         store.backend.lease("chat-one", "there:1#x", store.runtime.now() + 10**9, store.runtime.now())
         store.session("chat-one").log.record("running", row={"status": "running"})
-        report = takes(store, tree(EntryRecord(user("again"), "m2", "a1")))
+        report = import_record(store, tree(EntryRecord(user("again"), "m2", "a1")))
         assert "chat-one" in (report.error or "")
 
     def test_of_one_that_was_only_named_here_is_not(self, store: Store) -> None:
-        takes(store, foreign(user("a"), assistant("b")))
+        import_record(store, session_record(user("a"), assistant("b")))
         store.session("chat-one").log.record("titled", row={"title": "Mine"})
-        takes(store, foreign(user("a"), assistant("b"), user("c"), title="Theirs"))
+        import_record(store, session_record(user("a"), assistant("b"), user("c"), title="Theirs"))
         assert message_texts(store.session("chat-one"))[-1] == "c"
         assert store.backend.session("chat-one").title == "Mine"
 
     def test_of_another_session_under_its_name_is_refused(self, store: Store) -> None:
-        takes(store, foreign(user("a")))
-        report = takes(
+        import_record(store, session_record(user("a")))
+        report = import_record(
             store, SessionRecord("chat", "one", entry_records(user("z"), assistant("y")), (system("Other."),))
         )
         assert "chat-one" in (report.error or "")
@@ -310,22 +317,24 @@ class TestGrowth:
 
 class TestTasks:
     def family(self, *said: Message, tasks: int = 1) -> SessionRecord:
-        below = tuple(foreign(user("do it"), *said, source=f"task {n}", agent="helper") for n in range(tasks))
-        return foreign(user("a"), assistant("b"), tasks=below)
+        below = tuple(
+            session_record(user("do it"), *said, source=f"task {n}", agent="helper") for n in range(tasks)
+        )
+        return session_record(user("a"), assistant("b"), tasks=below)
 
     def test_come_with_the_session_that_started_them(self, store: Store) -> None:
-        report = takes(store, self.family(assistant("done")))
+        report = import_record(store, self.family(assistant("done")))
         row = store.backend.session("chat-task 0")
         assert report.added == ("chat-one", "chat-task 0")
         assert (row.relation, row.parent_session, row.conversation_id) == ("task", "chat-one", "chat-one")
         assert_sound(store.session("chat-task 0"))
 
     def test_grow_with_it_and_new_ones_are_added(self, store: Store) -> None:
-        takes(store, self.family())
-        report = takes(store, self.family(assistant("done"), tasks=2))
+        import_record(store, self.family())
+        report = import_record(store, self.family(assistant("done"), tasks=2))
         assert (report.added, report.entries) == (("chat-task 1",), 4)
         assert message_texts(store.session("chat-task 0"))[-1] == "done"
-        assert takes(store, self.family(assistant("done"), tasks=2)).entries == 0
+        assert import_record(store, self.family(assistant("done"), tasks=2)).entries == 0
 
 
 class TestTenants:
@@ -333,15 +342,15 @@ class TestTenants:
         self, postgres_store: PostgresStore, database: object
     ) -> None:
         with Store(PostgresStore(database.url, owner="ann"), deterministic_runtime()) as ann:  # type: ignore[attr-defined]
-            takes(ann, foreign(user("secret of ann")))
+            import_record(ann, session_record(user("secret of ann")))
         with Store(PostgresStore(database.url, owner="bob"), deterministic_runtime()) as bob:  # type: ignore[attr-defined]
-            report = takes(bob, foreign(user("secret of ann"), assistant("b")))
+            report = import_record(bob, session_record(user("secret of ann"), assistant("b")))
         assert report.error
         assert "secret" not in report.error
 
     def test_what_is_taken_in_belongs_to_whoever_took_it(self) -> None:
         with Store(MemoryStore(owner="ann"), deterministic_runtime()) as ann:
-            takes(ann, foreign(user("a")))
+            import_record(ann, session_record(user("a")))
             assert ann.backend.session("chat-one").owner == "ann"
 
 

@@ -67,12 +67,12 @@ def checkpoint(n: int, messages: list[Record], space: str = "", **channels: Any)
     return {"table": "checkpoints", **where, "checkpoint": state}
 
 
-def packed(rows: list[Record]) -> list[Record]:
+def pack_rows(rows: list[Record]) -> list[Record]:
     """The rows with their states as LangGraph packs them: each message as an extension with its class and fields."""
-    return [{**row, "checkpoint": _packed(row.get("checkpoint"))} for row in rows]
+    return [{**row, "checkpoint": _pack(row.get("checkpoint"))} for row in rows]
 
 
-def _packed(value: Any) -> Any:
+def _pack(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     state = json.loads(json.dumps(value).replace("\\ud800", ""))
@@ -107,7 +107,7 @@ SAMPLE: list[Record] = [
 
 class TestAThread:
     def test_keeps_messages_calls_results_and_reasoning(self, store: Store, tmp_path: Path) -> None:
-        session, report = import_one(store, "langgraph", write_sqlite(tmp_path / "a.db", packed(SAMPLE)))
+        session, report = import_one(store, "langgraph", write_sqlite(tmp_path / "a.db", pack_rows(SAMPLE)))
         path = [e.message for e in entries_of(session) if e.message is not None]
         assert [m.role for m in path] == ["system", "user", "assistant", "tool", "assistant"]
         assert isinstance(path[1].parts[1], Media)
@@ -121,7 +121,7 @@ class TestAThread:
     def test_keeps_usage_model_finish_and_when_each_was_first_there(
         self, store: Store, tmp_path: Path
     ) -> None:
-        session, _ = import_one(store, "langgraph", write_sqlite(tmp_path / "a.db", packed(SAMPLE)))
+        session, _ = import_one(store, "langgraph", write_sqlite(tmp_path / "a.db", pack_rows(SAMPLE)))
         usage = session.usage()
         assert (usage.calls, usage.input_tokens, usage.output_tokens, usage.cache_read_tokens) == (
             2,
@@ -134,12 +134,12 @@ class TestAThread:
         assert (told[2].model, told[2].finish) == ("claude-x", "tool_use")
 
     def test_signatures_go_back_to_their_issuer(self, store: Store, tmp_path: Path) -> None:
-        session, _ = import_one(store, "langgraph", write_sqlite(tmp_path / "a.db", packed(SAMPLE)))
+        session, _ = import_one(store, "langgraph", write_sqlite(tmp_path / "a.db", pack_rows(SAMPLE)))
         blocks = [block for m in session.messages("anthropic") for block in m["content"]]
         assert [b["signature"] for b in blocks if b["type"] == "thinking"] == ["sig"]
 
     def test_its_other_channels_are_the_state_at_each_place(self, store: Store, tmp_path: Path) -> None:
-        session, _ = import_one(store, "langgraph", write_sqlite(tmp_path / "a.db", packed(SAMPLE)))
+        session, _ = import_one(store, "langgraph", write_sqlite(tmp_path / "a.db", pack_rows(SAMPLE)))
         assert session.state == {"mood": "glad", "cart": {"b": 2}}
         first = next(e for e in entries_of(session) if isinstance(e.payload, Note))
         assert isinstance(first.payload, Note)
@@ -152,14 +152,16 @@ class TestAThread:
             checkpoint(6, [*LINE, MORE], mood="glad"),
             checkpoint(7, [*LINE[:4], other], mood="odd"),
         ]
-        session, _ = import_one(store, "langgraph", write_sqlite(tmp_path / "a.db", packed(rows)))
+        session, _ = import_one(store, "langgraph", write_sqlite(tmp_path / "a.db", pack_rows(rows)))
         assert message_texts(store.session("langgraph-t1"))[-1] == "It is here."
         assert session.state == {"mood": "odd"}
         assert len(session.branches()) == 2
 
     def test_a_subgraph_is_a_task(self, store: Store, tmp_path: Path) -> None:
         below = checkpoint(3, [MORE], "helper:8f3a")
-        (report,) = import_all(store, "langgraph", write_sqlite(tmp_path / "a.db", packed([*SAMPLE, below])))
+        (report,) = import_all(
+            store, "langgraph", write_sqlite(tmp_path / "a.db", pack_rows([*SAMPLE, below]))
+        )
         assert report.added == ("langgraph-t1", "langgraph-t1:helper:8f3a")
         assert store.backend.session("langgraph-t1:helper:8f3a").agent == "helper"
 
@@ -171,13 +173,13 @@ class TestAThread:
 
     def test_grows(self, store: Store, tmp_path: Path) -> None:
         for end in range(2, len(SAMPLE) + 1):
-            import_one(store, "langgraph", write_sqlite(tmp_path / "a.db", packed(SAMPLE[:end])))
+            import_one(store, "langgraph", write_sqlite(tmp_path / "a.db", pack_rows(SAMPLE[:end])))
         session = store.session("langgraph-t1")
         assert (len(session.branches()), session.usage().calls) == (1, 2)
 
     def test_says_what_it_lost(self, store: Store, tmp_path: Path) -> None:
         strange = [{"type": "goblin", "content": "x"}, {"type": "human", "content": [{"type": "smell"}, "x"]}]
-        rows = packed([*SAMPLE, checkpoint(6, [*LINE, *strange])])
+        rows = pack_rows([*SAMPLE, checkpoint(6, [*LINE, *strange])])
         pickled = {**rows[0], "checkpoint_id": "0000", "type": "pickle", "checkpoint": b"\x80\x04."}
         _, report = import_one(store, "langgraph", write_sqlite(tmp_path / "a.db", [*rows, pickled]))
         assert {what: loss.count for what, loss in report.losses.items()} == {
@@ -190,7 +192,7 @@ class TestAThread:
 class TestTheFile:
     def test_is_not_changed_and_nothing_appears_beside_it(self, store: Store, tmp_path: Path) -> None:
         (tmp_path / "in").mkdir()
-        path = write_sqlite(tmp_path / "in/a.db", packed(SAMPLE))
+        path = write_sqlite(tmp_path / "in/a.db", pack_rows(SAMPLE))
         before = file_contents(tmp_path / "in")
         import_all(store, "langgraph", path)
         assert file_contents(tmp_path / "in") == before
@@ -198,4 +200,4 @@ class TestTheFile:
     @given(mangled_records(SAMPLE))
     def test_however_mangled_gives_a_sound_session_or_a_reason(self, records: list[Record]) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            assert_survived("langgraph", write_sqlite(Path(folder, "a.db"), packed(records)))
+            assert_survived("langgraph", write_sqlite(Path(folder, "a.db"), pack_rows(records)))

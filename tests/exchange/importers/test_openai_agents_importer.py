@@ -52,7 +52,7 @@ def rows(items: list[Record], session: str = "s1", first: int = 1) -> list[Recor
     ]
 
 
-def listed(branch: str, ids: list[int], turns: list[int], first: int) -> list[Record]:
+def structure_rows(branch: str, ids: list[int], turns: list[int], first: int) -> list[Record]:
     return [
         {
             "table": "message_structure",
@@ -67,7 +67,7 @@ def listed(branch: str, ids: list[int], turns: list[int], first: int) -> list[Re
     ]
 
 
-def spent(branch: str, turn: int, tokens: tuple[int, int], **more: Any) -> Record:
+def usage_row(branch: str, turn: int, tokens: tuple[int, int], **more: Any) -> Record:
     cached = {"input_tokens_details": {"cached_tokens": 5}}
     base = {
         "table": "turn_usage",
@@ -85,11 +85,11 @@ OTHER = [{"role": "user", "content": "And 42?"}, {"role": "assistant", "content"
 BRANCHED = [
     *PLAIN,
     *rows(OTHER, first=9),
-    *listed("main", list(range(1, 9)), [1, 1, 1, 1, 1, 1, 2, 2], 0),
-    *listed("other", [1, 2, 3, 4, 5, 6, 9, 10], [1, 1, 1, 1, 1, 1, 2, 2], 100),
-    spent("main", 1, (30, 6), requests=2),
-    spent("main", 2, (40, 1)),
-    spent("other", 2, (50, 2)),
+    *structure_rows("main", list(range(1, 9)), [1, 1, 1, 1, 1, 1, 2, 2], 0),
+    *structure_rows("other", [1, 2, 3, 4, 5, 6, 9, 10], [1, 1, 1, 1, 1, 1, 2, 2], 100),
+    usage_row("main", 1, (30, 6), requests=2),
+    usage_row("main", 2, (40, 1)),
+    usage_row("other", 2, (50, 2)),
 ]
 
 

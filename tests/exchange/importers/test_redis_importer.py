@@ -42,12 +42,12 @@ class Server(socketserver.ThreadingTCPServer):
     daemon_threads, allow_reuse_address = True, True
 
     def __init__(self, kept: Kept, password: str = "", page: int = 2) -> None:
-        super().__init__(("127.0.0.1", 0), Talk)
+        super().__init__(("127.0.0.1", 0), RedisHandler)
         self.kept, self.password, self.page = kept, password, page
         self.asked: list[bytes] = []
 
 
-class Talk(socketserver.StreamRequestHandler):
+class RedisHandler(socketserver.StreamRequestHandler):
     server: Server
 
     def handle(self) -> None:
@@ -99,7 +99,7 @@ def _list(values: list[bytes]) -> bytes:
 
 
 @contextmanager
-def serving(kept: Kept, **how: Any) -> Iterator[tuple[str, Server]]:
+def run_server(kept: Kept, **how: Any) -> Iterator[tuple[str, Server]]:
     with Server(kept, **how) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"redis://127.0.0.1:{server.server_address[1]}", server
@@ -123,13 +123,13 @@ PLAIN: Record = {
 }
 
 
-def listed(messages: list[Record]) -> list[str]:
+def langchain_list(messages: list[Record]) -> list[str]:
     """As LangChain pushes them: the newest first."""
     return [json.dumps(message) for message in reversed(messages)]
 
 
 KEPT = {
-    "message_store:s1": listed(SAID),
+    "message_store:s1": langchain_list(SAID),
     "chat:ann:7": json.dumps(PLAIN),
     "cache:1": "not JSON",
     "cache:2": json.dumps({"a": 1}),
@@ -140,7 +140,7 @@ KEPT = {
 
 class TestAList:
     def test_of_langchains_is_a_session_oldest_first(self, store: Store) -> None:
-        with serving({"message_store:s1": listed(SAID)}) as (url, _):
+        with run_server({"message_store:s1": langchain_list(SAID)}) as (url, _):
             session, report = import_one(store, "redis", url)
         path = [e.message for e in entries_of(session) if e.message is not None]
         assert session.session_id == "redis-s1"
@@ -151,13 +151,13 @@ class TestAList:
 
     def test_longer_than_a_page_is_read_whole(self, store: Store) -> None:
         many = [{"type": "human", "data": {"content": str(n)}} for n in range(1_201)]
-        with serving({"message_store:s1": listed(many)}) as (url, _):
+        with run_server({"message_store:s1": langchain_list(many)}) as (url, _):
             import_one(store, "redis", url)
         assert message_texts(store.session("redis-s1")) == [str(n) for n in range(1_201)]
 
     def test_grows(self, store: Store) -> None:
         for end in (1, 2, 4):
-            with serving({"message_store:s1": listed(SAID[:end])}) as (url, _):
+            with run_server({"message_store:s1": langchain_list(SAID[:end])}) as (url, _):
                 _, report = import_one(store, "redis", url)
         assert report.entries == 2
         assert message_texts(store.session("redis-s1"))[-1] == "It is lost."
@@ -165,7 +165,7 @@ class TestAList:
 
 class TestAValue:
     def test_of_messages_and_state_is_a_session_with_both(self, store: Store) -> None:
-        with serving({"chat:ann:7": json.dumps(PLAIN)}) as (url, _):
+        with run_server({"chat:ann:7": json.dumps(PLAIN)}) as (url, _):
             session, _ = import_one(store, "redis", url)
         assert session.session_id == "redis-chat:ann:7"
         assert message_texts(store.session(session.session_id)) == ["Hi", "Ho"]
@@ -177,7 +177,7 @@ class TestAValue:
             "state": {"mood": "odd"},
         }
         for value in (PLAIN, more):
-            with serving({"chat:ann:7": json.dumps(value)}) as (url, _):
+            with run_server({"chat:ann:7": json.dumps(value)}) as (url, _):
                 session, _ = import_one(store, "redis", url)
         assert message_texts(store.session(session.session_id)) == ["Hi", "Ho", "And?"]
         assert session.state == {"mood": "odd"}
@@ -185,19 +185,19 @@ class TestAValue:
 
 class TestTheServer:
     def test_is_only_read_and_what_is_no_chat_is_passed_over(self, store: Store) -> None:
-        with serving(KEPT) as (url, server):
+        with run_server(KEPT) as (url, server):
             reports = import_all(store, "redis", url)
             assert set(server.asked) <= READ_COMMANDS
         assert [report.source for report in reports] == ["chat:ann:7", "s1"]
 
     def test_is_asked_for_the_keys_that_match(self, store: Store) -> None:
-        with serving(KEPT) as (url, _):
+        with run_server(KEPT) as (url, _):
             assert [report.source for report in import_all(store, "redis", f"{url}/0?match=chat:*")] == [
                 "chat:ann:7"
             ]
 
     def test_is_told_the_password_and_nobody_else_is(self) -> None:
-        with serving(KEPT, password="correct horse") as (url, _), memory_store() as store:
+        with run_server(KEPT, password="correct horse") as (url, _), memory_store() as store:
             known = url.replace("//", "//:correct%20horse@")
             assert len(import_all(store, "redis", known)) == 2
             for wrong in (url, url.replace("//", "//:battery-staple@")):
@@ -224,12 +224,12 @@ class TestTheServer:
 
     @given(mangled_records(SAID))
     def test_with_a_mangled_list_gives_a_sound_session_or_a_reason(self, records: list[Record]) -> None:
-        with serving({"message_store:s1": listed(records)}) as (url, _):
+        with run_server({"message_store:s1": langchain_list(records)}) as (url, _):
             assert_survived("redis", url)
 
     @given(mangled_records([PLAIN, *PLAIN["messages"]]))
     def test_with_a_mangled_value_gives_a_sound_session_or_a_reason(self, records: list[Record]) -> None:
-        with serving({f"chat:{n}": json.dumps(record) for n, record in enumerate(records)}) as (url, _):
+        with run_server({f"chat:{n}": json.dumps(record) for n, record in enumerate(records)}) as (url, _):
             assert_survived("redis", url)
 
     @given(
@@ -253,20 +253,20 @@ class TestTheServer:
         )
     )
     def test_that_speaks_otherwise_is_refused_with_a_reason(self, answers: list[bytes]) -> None:
-        with speaking(b"".join(answers)) as url, memory_store() as store, suppress(BoughError):
+        with run_server_answering(b"".join(answers)) as url, memory_store() as store, suppress(BoughError):
             assert import_all(store, "redis", url) == []
 
 
 @contextmanager
-def speaking(answer: bytes) -> Iterator[str]:
+def run_server_answering(answer: bytes) -> Iterator[str]:
     """A server that says this, whatever it is asked, and hangs up."""
 
-    class Saying(socketserver.BaseRequestHandler):
+    class FixedAnswerHandler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             self.request.recv(4096)
             self.request.sendall(answer)
 
-    said: Callable[..., socketserver.BaseRequestHandler] = Saying
+    said: Callable[..., socketserver.BaseRequestHandler] = FixedAnswerHandler
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), said) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"redis://127.0.0.1:{server.server_address[1]}"

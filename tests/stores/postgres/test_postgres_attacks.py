@@ -62,7 +62,7 @@ PERSON = "bough_ann"
 
 
 @pytest.fixture(scope="module", params=["superuser", "ordinary"])
-def nest(request: pytest.FixtureRequest, postgres: DatabaseHost) -> Iterator[AttackedDatabase]:
+def attacked(request: pytest.FixtureRequest, postgres: DatabaseHost) -> Iterator[AttackedDatabase]:
     found = AttackedDatabase(postgres, ordinary_owner=request.param == "ordinary")
     yield found
     found.close()
@@ -73,26 +73,26 @@ def nest(request: pytest.FixtureRequest, postgres: DatabaseHost) -> Iterator[Att
 
 
 @pytest.fixture
-def person(nest: AttackedDatabase) -> str:
+def person(attacked: AttackedDatabase) -> str:
     """A login that is in no role of ours."""
     with contextlib.suppress(psycopg.errors.DuplicateObject):
-        nest.run(f"create role {PERSON} login password '{PERSON}'")
+        attacked.run(f"create role {PERSON} login password '{PERSON}'")
     return PERSON
 
 
 @pytest.fixture
-def unchanged(nest: AttackedDatabase) -> Iterator[None]:
+def unchanged(attacked: AttackedDatabase) -> Iterator[None]:
     """No row, right, policy or definition is another one afterwards."""
-    before = nest.fingerprint()
+    before = attacked.fingerprint()
     yield
-    assert nest.fingerprint() == before
+    assert attacked.fingerprint() == before
 
 
 def is_silent(told: AttackResult) -> bool:
     return SECRET_PATTERN.search(told.text) is None
 
 
-def betrayals(attacker: Attacker, kind: str, attacks: Iterable[str]) -> list[tuple[str, str]]:
+def leaks(attacker: Attacker, kind: str, attacks: Iterable[str]) -> list[tuple[str, str]]:
     """The attacks that were told something."""
     found = [(attack, attacker.attempt(kind, attack)) for attack in attacks]
     return [(attack, told.text[:500]) for attack, told in found if not is_silent(told)]
@@ -105,73 +105,77 @@ def successes(attacker: Attacker, kind: str, attacks: Iterable[str]) -> list[tup
 
 
 class TestReading:
-    def test_the_hidden_words_are_there(self, nest: AttackedDatabase) -> None:
+    def test_the_hidden_words_are_there(self, attacked: AttackedDatabase) -> None:
         """Else nothing below would prove anything."""
-        held = "".join(str(nest.run(f"select x::text from bough.{name} x")) for name in nest.relations("r"))
+        held = "".join(
+            str(attacked.run(f"select x::text from bough.{name} x")) for name in attacked.relations("r")
+        )
         held += "".join(bytes.fromhex(found).decode("utf-8", "replace") for found in HEX.findall(held))
         assert [place for place, word in SECRETS.items() if word not in held] == []
-        stats = str(nest.run("select * from pg_stats where schemaname = 'bough'"))
+        stats = str(attacked.run("select * from pg_stats where schemaname = 'bough'"))
         assert SECRET_PATTERN.search(stats)
 
-    def test_the_client_reads_its_own(self, nest: AttackedDatabase) -> None:
-        told = "".join(nest.client.attempt("own", f"table bough.{view}").text for view in VIEWS)
+    def test_the_client_reads_its_own(self, attacked: AttackedDatabase) -> None:
+        told = "".join(attacked.client.attempt("own", f"table bough.{view}").text for view in VIEWS)
         assert all(word in told for word in (*PUBLIC_TEXTS, OWN, "Order 41"))
         assert not SECRET_PATTERN.search(told)
 
     def test_no_relation_behind_the_views_is_read_in_any_way(
-        self, nest: AttackedDatabase, unchanged: None
+        self, attacked: AttackedDatabase, unchanged: None
     ) -> None:
-        behind = [f"bough.{name}" for name in nest.relations() if name not in VIEWS]
-        behind += [f"pg_toast.{name}" for (name,) in nest.run(TOAST)]
+        behind = [f"bough.{name}" for name in attacked.relations() if name not in VIEWS]
+        behind += [f"pg_toast.{name}" for (name,) in attacked.run(TOAST)]
         attacks = [read.format(name) for name in behind for read in READS]
-        assert successes(nest.client, "relation read", attacks) == []
+        assert successes(attacked.client, "relation read", attacks) == []
 
-    def test_no_column_behind_the_views_is_read(self, nest: AttackedDatabase) -> None:
-        behind = [(name, column) for name in nest.relations("rv") for column in nest.columns(name)]
+    def test_no_column_behind_the_views_is_read(self, attacked: AttackedDatabase) -> None:
+        behind = [(name, column) for name in attacked.relations("rv") for column in attacked.columns(name)]
         attacks = [
             read.format(f"bough.{name}", column)
             for name, column in behind
             if name not in VIEWS
             for read in COLUMN_READS
         ]
-        assert successes(nest.client, "column read", attacks) == []
+        assert successes(attacked.client, "column read", attacks) == []
 
     def test_the_views_tell_nothing_internal_however_they_are_read(
-        self, nest: AttackedDatabase, unchanged: None
+        self, attacked: AttackedDatabase, unchanged: None
     ) -> None:
         attacks = [read.format(f"bough.{view}") for view in VIEWS for read in READS]
         attacks += [
             "select schema_to_xml('bough', true, false, '')",
             "select database_to_xml(true, false, '')",
         ]
-        assert betrayals(nest.client, "view read", attacks) == []
+        assert leaks(attacked.client, "view read", attacks) == []
 
-    def test_no_catalog_tells_anything(self, nest: AttackedDatabase) -> None:
+    def test_no_catalog_tells_anything(self, attacked: AttackedDatabase) -> None:
         """Statistics hold samples of every column, and pg_stat_activity the words of every statement."""
-        names = [name for (name,) in nest.run(CATALOGS)]
+        names = [name for (name,) in attacked.run(CATALOGS)]
         assert len(names) > 150
-        assert betrayals(nest.client, "catalog", [f"select * from {name}" for name in names]) == []
+        assert leaks(attacked.client, "catalog", [f"select * from {name}" for name in names]) == []
 
-    def test_another_spaces_service_is_told_nothing(self, nest: AttackedDatabase, unchanged: None) -> None:
-        names = [f"bough.{name}" for name in nest.relations("rv")]
+    def test_another_spaces_service_is_told_nothing(
+        self, attacked: AttackedDatabase, unchanged: None
+    ) -> None:
+        names = [f"bough.{name}" for name in attacked.relations("rv")]
         attacks = [read.format(name) for name in names for read in READS]
-        attacks += [f"select * from {name}" for (name,) in nest.run(CATALOGS)]
+        attacks += [f"select * from {name}" for (name,) in attacked.run(CATALOGS)]
         attacks += [
             read.format(f"bough.{name}", column)
-            for name in nest.relations("r")
-            for column in nest.columns(name)
+            for name in attacked.relations("r")
+            for column in attacked.columns(name)
             for read in COLUMN_READS
         ]
         attacks += [
             f"select * from bough.match_words('{word}'::tsquery, 0, 1::bigint << 62, 99)" for word in SEARCHES
         ]
-        assert betrayals(nest.stranger, "other service", attacks) == []
-        for table in nest.relations("r"):
-            told = nest.stranger.attempt("other service", f"select from bough.{table}")
+        assert leaks(attacked.stranger, "other service", attacks) == []
+        for table in attacked.relations("r"):
+            told = attacked.stranger.attempt("other service", f"select from bough.{table}")
             assert not told.rows or table in ("migration", "lock")
 
     def test_a_function_with_hostile_arguments_finds_ones_own_or_nothing(
-        self, nest: AttackedDatabase
+        self, attacked: AttackedDatabase
     ) -> None:
         attacks = [
             call.format(argument)
@@ -181,18 +185,20 @@ class TestReading:
         attacks += [
             f"select * from bough.own_facts('{OWN}', {after})" for after in ("null", "-1", "9e18::bigint")
         ]
-        assert betrayals(nest.client, "function", attacks) == []
+        assert leaks(attacked.client, "function", attacks) == []
         for attack in attacks[2:]:
-            told = nest.client.attempt("function", attack)
+            told = attacked.client.attempt("function", attack)
             assert told.error is not None or {row[0] for row in told.rows} <= {OWN}
 
 
 class TestOracles:
     @pytest.mark.parametrize("lookup", LOOKUPS)
-    def test_what_is_hidden_is_told_like_what_is_not_there(self, nest: AttackedDatabase, lookup: str) -> None:
+    def test_what_is_hidden_is_told_like_what_is_not_there(
+        self, attacked: AttackedDatabase, lookup: str
+    ) -> None:
         told = set()
         for name in (*HIDDEN, ABSENT):
-            found = nest.client.attempt("oracle", lookup.replace("{}", name))
+            found = attacked.client.attempt("oracle", lookup.replace("{}", name))
             told.add(found.text.replace(name, "…"))
         assert len(told) == 1
         assert not re.search("Key|constraint|leaked", told.pop())
@@ -200,41 +206,45 @@ class TestOracles:
     @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
     @pytest.mark.parametrize("lookup", PLANNED)
     def test_a_plan_reads_as_many_pages_for_both(
-        self, nest: AttackedDatabase, lookup: str, mode: str
+        self, attacked: AttackedDatabase, lookup: str, mode: str
     ) -> None:
         """The unique index of ids met the row of another owner: one page more than for an id of nobody's."""
         plans = {}
         for name in (FOREIGN, ELSEWHERE, ABSENT):
             query = f"explain (analyze, buffers, timing off, summary off) {lookup.format(name)}"
-            told = nest.client.attempt("oracle", f"set plan_cache_mode = {mode}; {'; '.join([query] * 3)}")
+            told = attacked.client.attempt(
+                "oracle", f"set plan_cache_mode = {mode}; {'; '.join([query] * 3)}"
+            )
             plans[name] = told.rows[-1]
         assert "Buffers" in str(plans[ABSENT])
         assert plans[FOREIGN] == plans[ELSEWHERE] == plans[ABSENT]
 
-    def test_the_counters_of_a_transaction_count_nobody_elses_rows(self, nest: AttackedDatabase) -> None:
+    def test_the_counters_of_a_transaction_count_nobody_elses_rows(self, attacked: AttackedDatabase) -> None:
         counted = {}
         for name in (FOREIGN, ELSEWHERE, ABSENT):
-            before = nest.client.attempt("oracle", ROWS_READ).rows
+            before = attacked.client.attempt("oracle", ROWS_READ).rows
             query = f"select * from bough.own_messages('{name}'); table bough.public_session; {ROWS_READ}"
-            after = nest.client.attempt("oracle", query).rows[-len(before) :]
+            after = attacked.client.attempt("oracle", query).rows[-len(before) :]
             counted[name] = [(x[0], y[1] - x[1], y[2] - x[2]) for x, y in zip(before, after, strict=True)]
         assert counted[FOREIGN] == counted[ELSEWHERE] == counted[ABSENT]
         assert {name: seq + idx for name, seq, idx in counted[ABSENT]}["session"] < CROWD / 10
 
-    def test_a_predicate_of_ones_own_sees_ones_own_rows_only(self, nest: AttackedDatabase) -> None:
+    def test_a_predicate_of_ones_own_sees_ones_own_rows_only(self, attacked: AttackedDatabase) -> None:
         attacks = [
             f"{LEAK} {predicate.format(f'bough.{view}')}" for view in VIEWS for predicate in PREDICATES
         ]
-        assert betrayals(nest.client, "predicate", attacks) == []
-        told = nest.client.attempt(
+        assert leaks(attacked.client, "predicate", attacks) == []
+        told = attacked.client.attempt(
             "predicate", f"{LEAK} select * from bough.public_session x where pg_temp.leak(x)"
         )
         assert len(told.rows) == len([notice for notice in told.notices if "saw" in notice]) == 1
 
-    def test_a_clash_with_another_space_names_no_value(self, nest: AttackedDatabase, unchanged: None) -> None:
+    def test_a_clash_with_another_space_names_no_value(
+        self, attacked: AttackedDatabase, unchanged: None
+    ) -> None:
         """A service may learn that an id is taken, as ids are the whole store's; not whose it is."""
         for attack in (REUSED_ID.format(FOREIGN), *CLASHES):
-            told = nest.stranger.attempt("clash", attack)
+            told = attacked.stranger.attempt("clash", attack)
             assert told.error is not None or attack.startswith(
                 ("update", "delete", "insert into bough.inbox")
             )
@@ -243,53 +253,55 @@ class TestOracles:
 
 
 class TestChanging:
-    def test_nothing_of_ours_is_changed_or_made(self, nest: AttackedDatabase, unchanged: None) -> None:
-        names = [f"bough.{name}" for name in nest.relations("rvS")]
+    def test_nothing_of_ours_is_changed_or_made(self, attacked: AttackedDatabase, unchanged: None) -> None:
+        names = [f"bough.{name}" for name in attacked.relations("rvS")]
         attacks = [change.format(name) for name in names for change in CHANGES]
         attacks += [
             f"update bough.{name} set {column} = {column}"
-            for name in nest.relations("rv")
-            for column in nest.columns(name)
+            for name in attacked.relations("rv")
+            for column in attacked.columns(name)
         ]
-        assert successes(nest.client, "change", attacks) == []
+        assert successes(attacked.client, "change", attacks) == []
         vain = [attempt.format(name) for name in names for attempt in ONLY_WARNED]
         for attempt in vain:
-            assert is_silent(nest.client.attempt("change", attempt, commits=True))
+            assert is_silent(attacked.client.attempt("change", attempt, commits=True))
 
-    def test_no_lock_is_taken_that_others_would_wait_for(self, nest: AttackedDatabase) -> None:
-        names = [f"bough.{name}" for name in nest.relations("rv") if name != "public_input"]
-        assert successes(nest.client, "lock", [lock.format(name) for name in names for lock in LOCKS]) == []
+    def test_no_lock_is_taken_that_others_would_wait_for(self, attacked: AttackedDatabase) -> None:
+        names = [f"bough.{name}" for name in attacked.relations("rv") if name != "public_input"]
+        assert (
+            successes(attacked.client, "lock", [lock.format(name) for name in names for lock in LOCKS]) == []
+        )
 
     @pytest.mark.parametrize("forgery", FORGERIES)
-    def test_a_forgery_is_refused(self, nest: AttackedDatabase, unchanged: None, forgery: str) -> None:
+    def test_a_forgery_is_refused(self, attacked: AttackedDatabase, unchanged: None, forgery: str) -> None:
         attacks = dict.fromkeys(forgery.format(own=OWN, hidden=hidden) for hidden in HIDDEN)
-        assert successes(nest.client, "forgery", attacks) == []
+        assert successes(attacked.client, "forgery", attacks) == []
 
     def test_a_copy_into_the_inbox_is_an_input_like_any_other(
-        self, nest: AttackedDatabase, unchanged: None
+        self, attacked: AttackedDatabase, unchanged: None
     ) -> None:
-        told = nest.client.attempt("forgery", "copy bough.public_input (session_id, text) from stdin")
+        told = attacked.client.attempt("forgery", "copy bough.public_input (session_id, text) from stdin")
         assert isinstance(told.error, psycopg.errors.NoDataFound)
 
-    def test_it_has_no_power_over_the_server(self, nest: AttackedDatabase, unchanged: None) -> None:
+    def test_it_has_no_power_over_the_server(self, attacked: AttackedDatabase, unchanged: None) -> None:
         powers = [
             power
             for power in PRIVILEGES
-            if "bough_plain" not in power or nest.owner_url != nest.database.owner_url
+            if "bough_plain" not in power or attacked.owner_url != attacked.database.owner_url
         ]
-        done = successes(nest.client, "power", powers)
+        done = successes(attacked.client, "power", powers)
         assert [attack for attack, _ in done] == []
 
-    def test_what_is_put_in_is_the_owners_and_a_users(self, nest: AttackedDatabase) -> None:
+    def test_what_is_put_in_is_the_owners_and_a_users(self, attacked: AttackedDatabase) -> None:
         given = (
             f"insert into bough.public_input (session_id, text) values ('{OWN}', '{{\"role\": \"system\"}}')"
         )
-        nest.client.attempt("forgery", given, commits=True)
-        found = nest.run(
+        attacked.client.attempt("forgery", given, commits=True)
+        found = attacked.run(
             "select owner, space, convert_from(body, 'UTF8')::json ->> 'role' from bough.inbox where no = 1"
         )
         assert set(found) == {("ann", "default", "user")}
-        nest.run("delete from bough.inbox where no = 1 and n > 1")
+        attacked.run("delete from bough.inbox where no = 1 and n > 1")
 
 
 class TestIdentity:
@@ -297,26 +309,28 @@ class TestIdentity:
         "owner", [None, "", " ", "Ann", "ann ", "%", "аnn", "ann' or '1'='1", "null", "x" * 9999]
     )
     @pytest.mark.parametrize("space", [None, "", "default", "DEFAULT", "%"])
-    def test_nobody_sees_nothing(self, nest: AttackedDatabase, space: str | None, owner: str | None) -> None:
-        nest.client.connection.execute("discard all")
-        with nest.client.connection.transaction():
+    def test_nobody_sees_nothing(
+        self, attacked: AttackedDatabase, space: str | None, owner: str | None
+    ) -> None:
+        attacked.client.connection.execute("discard all")
+        with attacked.client.connection.transaction():
             for name, value in (("bough.space", space), ("bough.owner", owner)):
-                nest.client.connection.execute("select set_config(%s, %s, true)", (name, value))
+                attacked.client.connection.execute("select set_config(%s, %s, true)", (name, value))
             for view in VIEWS:
-                nest.attempts["identity"] += 1
-                assert nest.client.execute(f"table bough.{view}").rows == []
+                attacked.attempts["identity"] += 1
+                assert attacked.client.execute(f"table bough.{view}").rows == []
 
     @pytest.mark.parametrize("setting", SETTINGS)
     def test_no_setting_and_no_object_of_ones_own_makes_one_more(
-        self, nest: AttackedDatabase, setting: str
+        self, attacked: AttackedDatabase, setting: str
     ) -> None:
-        seen = [nest.client.attempt("setting", f"{setting}; table bough.{view}") for view in VIEWS]
+        seen = [attacked.client.attempt("setting", f"{setting}; table bough.{view}") for view in VIEWS]
         assert all(is_silent(told) for told in seen)
         known = [row for told in seen for row in told.rows if isinstance(row, tuple)]
         assert {row[0] for row in known} <= {OWN}
 
-    def test_an_identity_ends_with_its_transaction(self, nest: AttackedDatabase) -> None:
-        client = nest.client
+    def test_an_identity_ends_with_its_transaction(self, attacked: AttackedDatabase) -> None:
+        client = attacked.client
         client.connection.execute("discard all")
         client.connection.execute("prepare p as select text from bough.public_message")
         client.connection.execute("set plan_cache_mode = force_generic_plan")
@@ -328,7 +342,7 @@ class TestIdentity:
             client.execute(ending)
             client.execute("rollback")
             for view in ("execute p", *(f"table bough.{view}" for view in VIEWS)):
-                nest.attempts["identity"] += 1
+                attacked.attempts["identity"] += 1
                 assert client.execute(view).rows == []
         client.connection.execute("begin")
         client.connection.execute("savepoint s")
@@ -341,11 +355,13 @@ class TestIdentity:
         client.connection.execute("discard all")
         assert client.execute("table bough.public_message").rows == []
 
-    def test_a_bound_login_is_its_owner_whatever_it_sets(self, nest: AttackedDatabase, person: str) -> None:
-        nest.run(f"select bough.bind('{person}', 'default', 'ann')")
-        url = nest.database.host.url(nest.database.name, person)
+    def test_a_bound_login_is_its_owner_whatever_it_sets(
+        self, attacked: AttackedDatabase, person: str
+    ) -> None:
+        attacked.run(f"select bough.bind('{person}', 'default', 'ann')")
+        url = attacked.database.host.url(attacked.database.name, person)
         for space, owner in (("default", "bob"), ("other", "ann"), ("", ""), ("default", "ann")):
-            ann = Attacker(url, nest.attempts, space, owner)
+            ann = Attacker(url, attacked.attempts, space, owner)
             told = [ann.attempt("bound", f"{setting}; table bough.public_message") for setting in SETTINGS]
             assert all(is_silent(one) for one in told)
             assert ann.attempt("bound", "select text from bough.public_message").rows == [
@@ -360,15 +376,17 @@ class TestIdentity:
             forged = f"insert into bough.public_input (session_id, text) values ('{FOREIGN}', 'x')"
             assert successes(ann, "bound", [forged]) == []
             ann.close()
-        nest.run(f"select bough.unbind('{person}')")
-        ann = Attacker(url, nest.attempts)
+        attacked.run(f"select bough.unbind('{person}')")
+        ann = Attacker(url, attacked.attempts)
         assert successes(ann, "bound", [f"table bough.{view}" for view in VIEWS]) == []
         ann.close()
 
-    def test_migrating_again_keeps_who_is_bound(self, nest: AttackedDatabase, person: str) -> None:
-        nest.run(f"select bough.bind('{person}', 'default', 'ann')")
-        migrate(nest.owner_url)
-        ann = Attacker(nest.database.host.url(nest.database.name, person), nest.attempts, owner="bob")
+    def test_migrating_again_keeps_who_is_bound(self, attacked: AttackedDatabase, person: str) -> None:
+        attacked.run(f"select bough.bind('{person}', 'default', 'ann')")
+        migrate(attacked.owner_url)
+        ann = Attacker(
+            attacked.database.host.url(attacked.database.name, person), attacked.attempts, owner="bob"
+        )
         assert ann.attempt("bound", "select session_id from bough.public_session").rows == [(OWN,)]
         ann.close()
-        nest.run(f"select bough.unbind('{person}')")
+        attacked.run(f"select bough.unbind('{person}')")

@@ -43,7 +43,7 @@ def write_and_die(path: Path, seed: int, wait: float, *, threads: int = 1, blob_
     return _run(path, seed, threads, blob_bytes, 0, wait)
 
 
-def write_so_many(path: Path, seed: int, commits: int) -> Lines:
+def write_commits(path: Path, seed: int, commits: int) -> Lines:
     """A writer killed after a given number of small commits: everything still lies in the WAL."""
     return _run(path, seed, 1, 0, commits, 0)
 
@@ -64,7 +64,7 @@ def _run(path: Path, seed: int, threads: int, blob_bytes: int, commits: int, wai
     return told
 
 
-def seen(store: Store, session_id: str) -> dict[str, Any]:
+def read_summary(store: Store, session_id: str) -> dict[str, Any]:
     """A session as a new process finds it, in the words the writer uses."""
     whole = store.hydrate(session_id)
     entries = [*whole.seeds, *whole.messages]
@@ -85,7 +85,7 @@ def integrity(path: Path) -> str:
         return str(connection.execute("pragma integrity_check").get)
 
 
-class Witness:
+class ExpectedSessions:
     """What must be there: the last acknowledged form of each session."""
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class Witness:
         return more
 
     def _compare(self, store: Store, pending: dict[str, dict[str, Any]], births: int) -> int:
-        found = {row.session_id: seen(store, row.session_id) for row in store.all_sessions()}
+        found = {row.session_id: read_summary(store, row.session_id) for row in store.all_sessions()}
         assert set(self.known) <= set(found), "an acknowledged session is gone"
         born = set(found) - set(self.known)
         assert len(born) <= births
@@ -136,7 +136,7 @@ class TestKill:
         commits = more = resumed = batches = 0
         for kill in range(KILLS):
             if kill % 25 == 0:  # a new file now and then: checking all of it takes longer as it grows
-                witness, path = Witness(), tmp_path / f"{kill}.db"
+                witness, path = ExpectedSessions(), tmp_path / f"{kill}.db"
             told = write_and_die(path, kill, rng.random() * 0.25, threads=1 + kill % 2)
             commits += sum(line["t"] == "did" for line in told)
             going_on = [line for line in told if line["t"] == "resumed"]
@@ -153,7 +153,7 @@ class TestKill:
     def test_the_next_process_goes_on_in_mid_turn(self, tmp_path: Path) -> None:
         path = tmp_path / "killed.db"
         for seed in range(9):
-            write_so_many(path, seed, 7)
+            write_commits(path, seed, 7)
             with bough.open(path) as store:
                 rows = [
                     row for row in store.all_sessions() if not isinstance(_next(store, row.session_id), Rest)
@@ -179,7 +179,7 @@ def _next(store: Store, session_id: str) -> object:
 @pytest.fixture(scope="class")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Lines]:
     path = tmp_path_factory.mktemp("wal") / "killed.db"
-    told = write_so_many(path, 7, 60)
+    told = write_commits(path, 7, 60)
     assert 100_000 < Path(f"{path}-wal").stat().st_size < 1_000 * PAGE, "nothing was checkpointed"
     return path, [line for line in told if line["t"] == "did"]
 
@@ -192,18 +192,18 @@ class TestWal:
     """
 
     @staticmethod
-    def spoilt(killed: Path, to: Path, wal: bytes) -> Path:
+    def copy_with_wal(killed: Path, to: Path, wal: bytes) -> Path:
         copy = to / f"{hashlib.sha256(wal).hexdigest()[:16]}.db"
         shutil.copy(killed, copy)
         Path(f"{copy}-wal").write_bytes(wal)
         return copy
 
     @staticmethod
-    def prefix_found(path: Path, did: Lines) -> int:
+    def count_kept_commits(path: Path, did: Lines) -> int:
         """How many of the acknowledged commits are there; fails unless it is the first so many."""
         with bough.open(path) as store:
             assert list(store.verify()) == []
-            found = {row.session_id: seen(store, row.session_id) for row in store.all_sessions()}
+            found = {row.session_id: read_summary(store, row.session_id) for row in store.all_sessions()}
         assert integrity(path) == "ok"
         total = sum(one["commit"] for one in found.values())
         expected: dict[str, dict[str, Any]] = {}
@@ -221,11 +221,13 @@ class TestWal:
         edges = [0, 1, 31, 32, 33, 32 + 24, 32 + 4120, 32 + 4120 * 5, 32 + 4120 * 5 + 2000, len(wal) - 1]
         counts = []
         for length in sorted([*edges, *(rng.randrange(len(wal)) for _ in range(CUTS))]):
-            counts.append(self.prefix_found(self.spoilt(path, tmp_path, wal[:length]), did))
+            counts.append(self.count_kept_commits(self.copy_with_wal(path, tmp_path, wal[:length]), did))
         assert counts == sorted(counts)
         assert counts[0] == 0
         assert len(set(counts)) > 5, "the cuts fell at different commits"
-        assert self.prefix_found(self.spoilt(path, tmp_path, wal), did) == len(did), "uncut it is all there"
+        assert self.count_kept_commits(self.copy_with_wal(path, tmp_path, wal), did) == len(did), (
+            "uncut it is all there"
+        )
 
     def test_garbage_behind_the_log_is_not_read(self, killed: tuple[Path, Lines], tmp_path: Path) -> None:
         path, did = killed
@@ -238,7 +240,7 @@ class TestWal:
             wal[32 : 32 + PAGE + 24],
             wal,
         ):
-            assert self.prefix_found(self.spoilt(path, tmp_path, wal + tail), did) == len(did)
+            assert self.count_kept_commits(self.copy_with_wal(path, tmp_path, wal + tail), did) == len(did)
 
     def test_a_flipped_byte_in_the_log_ends_it_there(
         self, killed: tuple[Path, Lines], tmp_path: Path
@@ -249,7 +251,7 @@ class TestWal:
         for _ in range(CUTS // 2):
             at = rng.randrange(32, len(wal))
             wal[at] ^= 0x40
-            assert self.prefix_found(self.spoilt(path, tmp_path, bytes(wal)), did) <= len(did)
+            assert self.count_kept_commits(self.copy_with_wal(path, tmp_path, bytes(wal)), did) <= len(did)
             wal[at] ^= 0x40
 
 
