@@ -425,13 +425,13 @@ class TestTheCommand:
             "chat-one",
             "chat-two",
         ]
-        assert "2 sessions taken in, 0 grown, 0 known already, 4 entries" in done.err
+        assert "2 sessions imported, 0 updated, 0 imported before, 4 entries" in done.err
         assert "lost 1 × a message of unknown shape" in done.err
 
     def test_again_takes_in_nothing(self, logs: Path, tmp_path: Path) -> None:
         bough("import", "--from", "chat", str(logs), store=tmp_path / "s.db")
         done = bough("import", "--from", "chat", str(logs), store=tmp_path / "s.db")
-        assert "0 sessions taken in, 0 grown, 2 known already, 0 entries" in done.err
+        assert "0 sessions imported, 0 updated, 2 imported before, 0 entries" in done.err
 
     def test_dry_tells_and_writes_nothing(self, logs: Path, tmp_path: Path) -> None:
         done = bough("import", "--from", "chat", str(logs), "--dry-run", "--json", store=tmp_path / "s.db")
@@ -451,8 +451,9 @@ class TestTheCommand:
         write_jsonl(logs / "one.jsonl", [{"role": "user", "content": "Quite another"}])
         done = bough("import", "--from", "chat", str(logs), store=tmp_path / "s.db")
         assert done.code == 1
-        assert "refused: session id 'chat-one' belongs to other content" in done.out
-        assert "1 session taken in" in done.err
+        assert "failed: session id 'chat-one' belongs to other content" in done.out
+        assert "--new-id" in done.out
+        assert "1 session imported" in done.err
 
     def test_of_nothing_ends_with_an_error_and_makes_no_store(self, tmp_path: Path) -> None:
         done = bough("import", "--from", "chat", str(tmp_path / "gone"), store=tmp_path / "s.db")

@@ -116,7 +116,7 @@ def import_from_tool(
 
 def _outcome(result: ToolImportResult) -> Iterator[str]:
     if result.error is not None:
-        yield f"failed: {result.error}"
+        yield f"failed: {result.error}" + (f"; {result.command_hint}" if result.command_hint else "")
     elif result.added:
         yield f"{result.entries:,} entries"
     else:

@@ -20,6 +20,7 @@ from ...core.messages import Message, ToolResult, tool_result
 from ...core.tree import Leaf
 from ...core.usage import MAX_COUNT, Call, Usage
 from ...errors import (
+    BoughError,
     IdConflict,
     IdTaken,
     InvalidMessage,
@@ -62,6 +63,8 @@ class ToolImportResult(Struct, frozen=True):
     title: str | None = None
     error: str | None = None
     """Why nothing of it was imported."""
+    command_hint: str | None = None
+    """What to do about it at the command line."""
 
 
 def import_session(
@@ -75,7 +78,8 @@ def import_session(
     losses = LossReport()
     added: tuple[str, ...] = ()
     existing: tuple[str, ...] = ()
-    entries, refusal = 0, None
+    entries = 0
+    error: BoughError | None = None
     try:
         SessionBuilder(staging, runtime, record, losses).run()
         added, existing, entries = _write(store, runtime, staging, record.session_id, new_id=new_id)
@@ -85,12 +89,13 @@ def import_session(
         SessionRunning,
         StaleLeaf,
         SessionTrashed,
-    ) as error:  # the next session may be fine
-        refusal = str(error)
+    ) as refusal:  # the next session may be fine
+        error = refusal
     session_id = added[0] if new_id and added else record.session_id
-    return ToolImportResult(
-        record.tool, record.source, session_id, added, existing, entries, losses, record.title, refusal
-    )
+    result = ToolImportResult(record.tool, record.source, session_id, added, existing, entries, losses)
+    if error is None:
+        return replace(result, title=record.title)
+    return replace(result, title=record.title, error=error.problem, command_hint=error.command_hint)
 
 
 def _write(
