@@ -219,7 +219,7 @@ class Session:
             if not summary.strip():
                 raise InvalidSummary("the summary of the branch is empty")
             branch_summary = BranchSummary(summary, self.leaf.seq, self.log.cursor.entry_id.hex())
-        data = {"asked": to} if cut.has_moved else None
+        data = {"requested": to} if cut.has_moved else None
         self.log.move(self.log.leaf_at(cut.at), summary=branch_summary, data=data)
         return cut
 
@@ -912,7 +912,7 @@ def _decide(log: Log, call: OpenCall, kind: Literal["approved", "denied"]) -> No
     from .agent.call_status import ancestors
 
     data = {"seq": call.seq, "index": call.index}
-    decision = {"session": log.session_id, **data, "word": kind}
+    decision = {"session": log.session_id, **data, "decision": kind}
     if log.store.has_tasks:
         from .engines.absurd.signals import record_decision, record_task_decision
 

@@ -631,7 +631,7 @@ class TestApproval:
         again.approve(call)
         again.resume_sync(model=ScriptedModel(["done"]), tools=tools)
         assert desk.did == [("look", 7), ("refund", 7)]
-        assert [fact.kind for fact in again.journal()].count("approval_asked") == 1
+        assert [fact.kind for fact in again.journal()].count("approval_requested") == 1
         assert again.row.status == "idle"
         assert is_valid(again)
 

@@ -229,7 +229,7 @@ class TestWaiting:
         session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
         session.approve(session.pending_approvals()[0])
         top, middle, deepest = family(session)
-        told = {"session": deepest.session_id, "seq": 2, "index": 0, "word": "approved"}
+        told = {"session": deepest.session_id, "seq": 2, "index": 0, "decision": "approved"}
         for one in (top, middle):
             assert [fact.data for fact in one.journal() if fact.kind == "task_decided"] == [told]
 

@@ -167,7 +167,7 @@ class TestTree:
 class TestTail:
     def test_each_fact_is_a_line_with_its_number_and_entries(self, store_path: Path) -> None:
         lines = bough("tail", "ses_case", "--from", "0", store=store_path).lines
-        assert [line["n"] for line in lines] == list(range(1, len(lines) + 1))
+        assert [line["number"] for line in lines] == list(range(1, len(lines) + 1))
         seqs = [entry["seq"] for line in lines for entry in line["entries"]]
         assert seqs == list(range(2, 10))
         assert len(bough("tail", "ses_case", "-n", "2", store=store_path).lines) == 2
@@ -185,9 +185,11 @@ class TestTail:
             try:
                 assert tail.stdout is not None
                 session.send_sync("And now?", model=answers(), tools=[])
-                seen = [json.loads(tail.stdout.readline())["n"] for _ in range(session.row.facts - before)]
+                seen = [
+                    json.loads(tail.stdout.readline())["number"] for _ in range(session.row.facts - before)
+                ]
                 session.title("While it follows")
-                seen.append(json.loads(tail.stdout.readline())["n"])
+                seen.append(json.loads(tail.stdout.readline())["number"])
                 assert seen == list(range(before + 1, session.row.facts + 1))
             finally:
                 tail.kill()

@@ -120,7 +120,7 @@ class TestSessions:
             [assistant(ToolCall("c1", "refund", {"order": 1}), ToolCall("c2", "refund", {"order": 2}))]
         )
         session.log.record("calls_started", data={"seq": 2, "indexes": [0]})
-        session.log.record("approval_asked", data={"seq": 2, "index": 1})
+        session.log.record("approval_requested", data={"seq": 2, "index": 1})
         read = server.get(session_url(session))
         assert read["next_action"] == "RunTools"
         assert [(c["id"], c["state"]) for c in read["open_tool_calls"]] == [

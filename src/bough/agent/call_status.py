@@ -80,7 +80,7 @@ def _own_status(log: Log) -> tuple[CallStatus, list[Fact]]:
     if not open_calls:
         return CallStatus(), []
     positions: dict[str, set[CallPosition]] = {
-        kind: set() for kind in ("calls_started", "approval_asked", "approved", "denied")
+        kind: set() for kind in ("calls_started", "approval_requested", "approved", "denied")
     }
     waits: list[Fact] = []
     tasks: list[str] = []

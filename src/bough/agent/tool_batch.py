@@ -61,7 +61,7 @@ class ToolRunner:
     ) -> AsyncIterator[Event]:
         for call in status.needing_request(open_calls, self.tools):
             position = {"seq": call.seq, "index": call.index}
-            await self.writer.record("approval_asked", data=position, only_at_leaf=True)
+            await self.writer.record("approval_requested", data=position, only_at_leaf=True)
             yield Event("session:approval_requested", call_data(call), self.writer.journal_number)
         running = [
             asyncio.ensure_future(self._settle(call, (call.seq, call.index) in started, status))

@@ -515,7 +515,7 @@ class TestApproval:
                 for session in list(waiting):
                     session.refresh()
                     decided = {f.data["index"] for f in session.journal() if f.kind == "approved"}
-                    asked = {f.data["index"] for f in session.journal() if f.kind == "approval_asked"}
+                    asked = {f.data["index"] for f in session.journal() if f.kind == "approval_requested"}
                     for call in session.open_tool_calls:
                         if call.index in asked - decided:
                             session.approve(call)

@@ -83,12 +83,12 @@ class Desk:
         query = f"select params ->> 'session' from absurd.t_{self.queue} where state = 'sleeping'"
         for (session_id,) in self.database.run(query):
             session = self.store.session(session_id)
-            places = {kind: set[Any]() for kind in ("approval_asked", "approved")}
+            places = {kind: set[Any]() for kind in ("approval_requested", "approved")}
             for fact in session.journal():
                 if fact.kind in places:
                     places[fact.kind].add((fact.data["seq"], fact.data["index"]))
             for call in session.open_tool_calls:
-                if (call.seq, call.index) in places["approval_asked"] - places["approved"]:
+                if (call.seq, call.index) in places["approval_requested"] - places["approved"]:
                     session.approve(call)
 
     def failures(self) -> list[Any]:

@@ -199,11 +199,11 @@ class TestRoundTrip:
             assert again.explain("anthropic") == before
             assert bundle(again) == bundle(fork)
 
-    def test_what_a_bundle_says_was_given_below_must_be_of_a_turn_below(self, store: Store) -> None:
+    def test_a_message_limit_in_a_bundle_must_be_of_an_inherited_turn(self, store: Store) -> None:
         source = store.start("a", [system("s")])
         source.send_sync("q", model=ScriptedModel(["ok"]), limits=bough.Limits(max_messages=3))
         lines = bundle(source.fork()).splitlines(keepends=True)
-        (at,) = [n for n, line in enumerate(lines) if b'"line":"given"' in line]
+        (at,) = [n for n, line in enumerate(lines) if b'"line":"message_limit"' in line]
         there = Store(MemoryStore(), real_runtime())
         for wrong in (b'"turn":3', b'"turn":0', b'"turn":9', b'"turn":"2"'):
             altered = [*lines[:at], lines[at].replace(b'"turn":2', wrong), *lines[at + 1 :]]

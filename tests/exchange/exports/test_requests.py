@@ -36,11 +36,11 @@ def export_requests(
 def full_requests(found: Requests) -> dict[str, Any]:
     """Each request as it would be sent, by the place of its answer."""
     requests, messages = {}, list[int]()
-    for told in found.told:
-        messages = [*messages[: told.same], *told.more]
-        rest = msgspec.json.decode(found.pool[told.rest])
+    for request in found.requests:
+        messages = [*messages[: request.shared_messages], *request.added_messages]
+        rest = msgspec.json.decode(found.pool[request.rest])
         history = [msgspec.json.decode(found.pool[place]) for place in messages]
-        requests[told.at] = {**rest, told.history: history}
+        requests[request.at] = {**rest, request.history: history}
     return requests
 
 
@@ -54,7 +54,7 @@ class TestRequests:
             found = export_requests(session)[name]
             numbers = sorted(branch.branch for branch in session.branches())
             answers = [entry for entry in session.entries() if entry.role == "assistant"]
-            assert (len(found.told), found.left) == (len(answers), 0)
+            assert (len(found.requests), found.omitted) == (len(answers), 0)
             copied = full_requests(found)
             for entry in answers:
                 leaf = Leaf(entry.branch, entry.seq - 1)
@@ -112,4 +112,4 @@ class TestRequests:
             for n in range(6):
                 session.append([user(f"question {n}"), assistant(f"answer {n}")])
             [found] = export_requests(session, budget=SizeBudget(work=30)).values()
-        assert ([told.at for told in found.told], found.left) == (["1:8", "1:10", "1:12"], 3)
+        assert ([request.at for request in found.requests], found.omitted) == (["1:8", "1:10", "1:12"], 3)

@@ -37,7 +37,7 @@ PAUSE = 0.1  # seconds between two reads; each is one indexed query
 def tail(location: StoreLocation, reference: str, follow: bool, last: int, after: int | None) -> None:
     """Print a session's journal as JSON lines; -f follows it.
 
-    Each line is one fact: its number `n`, without gaps, and the entries it appended. To continue later pass the last
+    Each line is one fact: its `number`, without gaps, and the entries it appended. To continue later pass the last
     number as --from.
     """
     session = resolve_session(location, reference).session
@@ -63,7 +63,7 @@ def _line(session: Session, fact: Fact) -> dict[str, Any]:
     return {
         "schema_version": 1,
         "session": session.session_id,
-        "n": fact.number,
+        "number": fact.number,
         "at": iso(fact.at),
         "kind": fact.kind,
         "data": fact.data,

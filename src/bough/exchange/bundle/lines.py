@@ -47,11 +47,11 @@ class SessionLine(Line, frozen=True, tag="session"):
 
 
 class BranchLine(Line, frozen=True, tag="branch"):
-    n: int
+    number: int
     tail: int
     parent: int | None = None
     parent_seq: int = 0
-    below: bool = False
+    inherited: bool = False
     """Whether it is inherited: a fork starts from it."""
 
 
@@ -71,17 +71,17 @@ class EntryLine(Line, frozen=True, tag="entry"):
 
 class CallLine(Line, frozen=True, tag="call"):
     call: Call
-    below: bool = False
+    inherited: bool = False
 
 
-class GivenLine(Line, frozen=True, tag="given"):
-    """For an inherited turn: the most messages its model calls were given."""
+class MessageLimitLine(Line, frozen=True, tag="message_limit"):
+    """For an inherited turn: how many messages its model calls received at most."""
 
-    given: MessageLimit
+    limit: MessageLimit
 
 
 class FactLine(Line, frozen=True, tag="fact"):
-    n: int
+    number: int
     kind: str
     at: int
     key: str | None = None
@@ -89,7 +89,7 @@ class FactLine(Line, frozen=True, tag="fact"):
 
 
 class QueuedLine(Line, frozen=True, tag="queued"):
-    n: int
+    number: int
     at: int
     body: Raw
 
@@ -124,7 +124,7 @@ AnyLine = (
     | BranchLine
     | EntryLine
     | CallLine
-    | GivenLine
+    | MessageLimitLine
     | FactLine
     | QueuedLine
     | BlobLine
@@ -155,12 +155,14 @@ def session_of(line: SessionLine) -> tuple[SessionRow, SessionDetail]:
 
 
 def branch_line(branch: Branch) -> BranchLine:
-    below = branch.session_id is None
-    return BranchLine(branch.branch, branch.tail, branch.parent, branch.parent_seq, below)
+    inherited = branch.session_id is None
+    return BranchLine(branch.branch, branch.tail, branch.parent, branch.parent_seq, inherited)
 
 
 def branch_of(line: BranchLine, session_id: str) -> Branch:
-    return Branch(line.n, None if line.below else session_id, line.parent, line.parent_seq, line.tail)
+    return Branch(
+        line.number, None if line.inherited else session_id, line.parent, line.parent_seq, line.tail
+    )
 
 
 def entry_line(stored: StoredEntry) -> EntryLine:
@@ -213,7 +215,7 @@ def fact_line(fact: Fact) -> FactLine:
 
 
 def fact_of(line: FactLine) -> Fact:
-    return Fact(line.n, line.kind, line.key, line.data, line.at)
+    return Fact(line.number, line.kind, line.key, line.data, line.at)
 
 
 def queued_line(queued: QueuedInput) -> QueuedLine:
@@ -221,4 +223,4 @@ def queued_line(queued: QueuedInput) -> QueuedLine:
 
 
 def queued_of(line: QueuedLine) -> QueuedInput:
-    return QueuedInput(line.n, bytes(line.body), line.at)
+    return QueuedInput(line.number, bytes(line.body), line.at)

@@ -31,8 +31,8 @@ from .lines import (
     EndLine,
     EntryLine,
     FactLine,
-    GivenLine,
     Header,
+    MessageLimitLine,
     PieceLine,
     QueuedLine,
     SessionLine,
@@ -155,16 +155,16 @@ class BundleReader:
             )
         self._next()
         branches = tuple(branch_of(line, row.session_id) for line in self._lines_of(BranchLine))
-        below: list[Call] = []
-        while isinstance(self.line, CallLine) and self.line.below:
-            below.append(self.line.call)
+        inherited_calls: list[Call] = []
+        while isinstance(self.line, CallLine) and self.line.inherited:
+            inherited_calls.append(self.line.call)
             self._next()
-        limits = tuple(line.given for line in self._lines_of(GivenLine))
+        limits = tuple(line.limit for line in self._lines_of(MessageLimitLine))
         return SessionExport(
             row=row,
             detail=detail,
             branches=branches,
-            inherited_calls=tuple(below),
+            inherited_calls=tuple(inherited_calls),
             inherited_limits=limits,
             entries=self._entries(),
             calls=self._calls(),
@@ -184,7 +184,7 @@ class BundleReader:
 
     def _calls(self) -> Iterator[Call]:
         for line in self._lines_of(CallLine):
-            if line.below:
+            if line.inherited:
                 raise self.wrong("an inherited call must come before the entries")
             self.calls += 1
             yield line.call

@@ -21,9 +21,9 @@ from .lines import (
     CallLine,
     Counts,
     EndLine,
-    GivenLine,
     Header,
     Line,
+    MessageLimitLine,
     PieceLine,
     branch_line,
     encode_line,
@@ -100,9 +100,9 @@ class BundleWriter:
         for branch in dump.branches:
             self.put(branch_line(branch))
         for call in dump.inherited_calls:
-            self.put(CallLine(call, below=True))
-        for given in dump.inherited_limits:
-            self.put(GivenLine(given))
+            self.put(CallLine(call, inherited=True))
+        for limit in dump.inherited_limits:
+            self.put(MessageLimitLine(limit))
         for stored in dump.entries:
             self.references.add(stored.entry.kind, stored.entry.body)
             self.put(entry_line(stored))

@@ -37,15 +37,16 @@ class RequestRecord(Struct, frozen=True):
 
     at: str
     """The position of the answer."""
-    behind: str
+    after: str
+    """The position of the last entry the model was given."""
     provider: str
     history: str
     """The key of the list of messages."""
     rest: int
     """The rest of the request, as an index of the pool."""
-    same: int
+    shared_messages: int
     """How many messages it shares with the request before it in this list."""
-    more: tuple[int, ...]
+    added_messages: tuple[int, ...]
     """The other messages, as indexes of the pool."""
     tokens: tuple[tuple[str, int], ...]
 
@@ -53,9 +54,9 @@ class RequestRecord(Struct, frozen=True):
 class Requests(Struct, frozen=True):
     """The requests of one session, oldest first."""
 
-    told: list[RequestRecord]
+    requests: list[RequestRecord]
     pool: list[Raw]
-    left: int
+    omitted: int
     """Answers whose requests exceeded the budget."""
 
 
@@ -74,17 +75,17 @@ def requests(bundle: memoryview, budget: SizeBudget | None = None) -> dict[str, 
 
 def token_shares(context: Context) -> list[tuple[str, int]]:
     """Estimate the tokens of each part of a context; the call's usage is what was billed."""
-    found = dict.fromkeys(PARTS, 0)
-    found["system"] = sum(len(text) for text in context.system) // BYTES_PER_TOKEN
+    tokens = dict.fromkeys(PARTS, 0)
+    tokens["system"] = sum(len(text) for text in context.system) // BYTES_PER_TOKEN
     for item in context.items:
         size = measure(item.message)
         media = size.media * MEDIA_TOKENS
         part = (
             "summary" if item.pinned else "tool results" if item.message.role == "tool" else item.message.role
         )
-        found[part] += size.tokens - media
-        found["media"] += media
-    return list(found.items())
+        tokens[part] += size.tokens - media
+        tokens["media"] += media
+    return list(tokens.items())
 
 
 def provider_of(call: Call | None) -> str:
@@ -98,7 +99,7 @@ class _Tree(Struct, frozen=True):
     dump: SessionExport
     entries: dict[tuple[int, int], Entry]
     calls: dict[tuple[int, int], Call]
-    most: MessageLimits
+    limits: MessageLimits
 
     def path(self, leaf: Leaf) -> Iterator[Entry]:
         branches = {branch.branch: branch for branch in self.dump.branches}
@@ -117,11 +118,11 @@ def _tree(dump: SessionExport) -> _Tree:
     """Read an export in the order of its fields, as it streams."""
     entries = {(one.branch, one.entry.seq): one.entry.to_entry(one.branch) for one in dump.entries}
     calls = _calls_by_answer([*dump.inherited_calls, *dump.calls])
-    below = {Leaf(one.branch, one.turn): one.max_messages for one in dump.inherited_limits}
-    most = {**below, **message_limits(dump.facts)}
+    inherited_limits = {Leaf(one.branch, one.turn): one.max_messages for one in dump.inherited_limits}
+    limits = {**inherited_limits, **message_limits(dump.facts)}
     for _ in dump.inbox:
         pass
-    return _Tree(dump, entries, calls, most)
+    return _Tree(dump, entries, calls, limits)
 
 
 def _calls_by_answer(calls: Iterable[Call]) -> dict[tuple[int, int], Call]:
@@ -146,59 +147,63 @@ class _Pool(Struct):
 
 
 class _RenderedRequest(Struct, frozen=True):
-    told: RequestRecord
+    record: RequestRecord
     messages: list[int]
 
 
 def _session_requests(dump: SessionExport, budget: SizeBudget) -> Requests:
     tree, pool = _tree(dump), _Pool()
-    found: list[_RenderedRequest] = []
-    left = 0
+    rendered_requests: list[_RenderedRequest] = []
+    omitted = 0
     for answer, call in tree.answers():
         rendered = _render(tree, answer, call, pool, budget)
         if rendered is None:
-            left += 1
+            omitted += 1
         else:
-            found.append(rendered)
-    return Requests(list(_differences(found[::-1])), [Raw(piece) for piece in pool.known], left)
+            rendered_requests.append(rendered)
+    return Requests(
+        list(_differences(rendered_requests[::-1])), [Raw(piece) for piece in pool.known], omitted
+    )
 
 
 def _render(
     tree: _Tree, answer: Entry, call: Call | None, pool: _Pool, budget: SizeBudget
 ) -> _RenderedRequest | None:
     """Return None if the budget is exceeded."""
-    behind = Leaf(answer.branch, answer.seq - 1 if call is None else call.after_seq)
-    budget.work -= behind.seq
+    leaf = Leaf(answer.branch, answer.seq - 1 if call is None else call.after_seq)
+    budget.work -= leaf.seq
     if budget.work < 0:
         return None
-    path = list(tree.path(behind))
-    speaking, context = wire.find_provider(provider_of(call)), prompt_context(path, tree.most)
-    full: dict[str, Any] = speaking.project(context, lambda _: None)
-    messages = [ENCODE(message) for message in full.pop(speaking.history)]
+    path = list(tree.path(leaf))
+    provider, context = wire.find_provider(provider_of(call)), prompt_context(path, tree.limits)
+    full: dict[str, Any] = provider.project(context, lambda _: None)
+    messages = [ENCODE(message) for message in full.pop(provider.history)]
     rest = ENCODE(full)
-    more = pool.new([rest, *messages])
-    if more > budget.bytes:
+    added_bytes = pool.new([rest, *messages])
+    if added_bytes > budget.bytes:
         return None
-    budget.bytes -= more
+    budget.bytes -= added_bytes
     (first, *others) = pool.places([rest, *messages])
-    told = RequestRecord(
+    record = RequestRecord(
         at=f"{answer.branch}:{answer.seq}",
-        behind=f"{path[-1].branch}:{path[-1].seq}" if path else "0:0",
-        provider=speaking.name,
-        history=speaking.history,
+        after=f"{path[-1].branch}:{path[-1].seq}" if path else "0:0",
+        provider=provider.name,
+        history=provider.history,
         rest=first,
-        same=0,
-        more=(),
+        shared_messages=0,
+        added_messages=(),
         tokens=tuple(token_shares(context)),
     )
-    return _RenderedRequest(told, others)
+    return _RenderedRequest(record, others)
 
 
-def _differences(found: Iterable[_RenderedRequest]) -> Iterator[RequestRecord]:
+def _differences(rendered_requests: Iterable[_RenderedRequest]) -> Iterator[RequestRecord]:
     """Yield each request as its difference to the one before."""
     before: list[int] = []
-    for one in found:
-        pairs = zip(before, one.messages, strict=False)
-        same = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(before), len(one.messages)))
-        yield msgspec.structs.replace(one.told, same=same, more=tuple(one.messages[same:]))
-        before = one.messages
+    for rendered in rendered_requests:
+        pairs = zip(before, rendered.messages, strict=False)
+        shortest = min(len(before), len(rendered.messages))
+        shared = next((n for n, (a, b) in enumerate(pairs) if a != b), shortest)
+        added = tuple(rendered.messages[shared:])
+        yield msgspec.structs.replace(rendered.record, shared_messages=shared, added_messages=added)
+        before = rendered.messages

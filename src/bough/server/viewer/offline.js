@@ -125,7 +125,7 @@ function openIn(session) {
 /** Nothing runs in a copy: the outcome of a started call is unknown, unless its task needs or has an approval. */
 function stateOf(session, call) {
   const known = factsOf(session, call), waits = known.filter(({ kind }) => kind === "task_waits");
-  const states = [["calls_started", "unknown"], ["denied", "denied"], ["approved", "approved"], ["approval_asked", "waits_for_approval"]];
+  const states = [["calls_started", "unknown"], ["denied", "denied"], ["approved", "approved"], ["approval_requested", "waits_for_approval"]];
   if (waits.some((fact) => taskApproval(fact))) return "waits_for_task";
   if (waits.some((fact) => sessions.has(fact.data.session))) return "task_decided";
   return states.find(([kind]) => known.some((fact) => fact.kind === kind))?.[1] ?? "not_started";

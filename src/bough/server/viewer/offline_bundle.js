@@ -34,10 +34,10 @@ export class SessionCopy {
 
   add(line) {
     switch (line.line) {
-      case "branch": this.branches.set(line.n, { branch: line.n, parent: line.parent ?? null, from: line.parent_seq ?? 0, tail: line.tail, isOwn: !line.below }); break;
+      case "branch": this.branches.set(line.number, { branch: line.number, parent: line.parent ?? null, from: line.parent_seq ?? 0, tail: line.tail, isOwn: !line.inherited }); break;
       case "entry": this.#addEntry(line); break;
-      case "call": (line.below ? this.inherited_calls : this.calls).push(line.call); break;
-      case "fact": this.facts.push({ number: line.n, kind: line.kind, at: line.at, data: line.data ?? {} }); break;
+      case "call": (line.inherited ? this.inherited_calls : this.calls).push(line.call); break;
+      case "fact": this.facts.push({ number: line.number, kind: line.kind, at: line.at, data: line.data ?? {} }); break;
       case "queued": this.queued++; break;
     }
   }
