@@ -394,9 +394,9 @@ class SessionIsReplay(InvalidOperation):
 class InvalidReplay(InvalidOperation):
     exit_code = ExitCode.USAGE
 
-    def __init__(self, reason: str, hint: str) -> None:
+    def __init__(self, reason: str, hint: str, command_hint: str | None = None) -> None:
         self.reason = reason
-        super().__init__(f"no replay was made: {reason}", hint)
+        super().__init__(f"no replay was made: {reason}", hint, command_hint)
 
 
 # -- values and arguments ----------------------------------------------------------------------------------------

@@ -301,7 +301,7 @@ class TestTheCommand:
             process.send_signal(signal.SIGINT)
             _, err = process.communicate(timeout=20)
         assert process.returncode == 0, err
-        assert err.endswith("ended\n")
+        assert err.endswith("stopped\n")
         assert "Traceback" not in err
         with pytest.raises(httpx.HTTPError):
             httpx.get(f"{address}api")

@@ -215,26 +215,32 @@ def _check_plan(plan: ReplayPlan, mode: Mode, tools: dict[str, Tool]) -> None:
     if mode == "strict" and plan.is_changed:
         raise InvalidReplay(
             "mode strict uses the recorded model and prompt",
-            "leave out model (--model) and prompt (--prompt), or use another mode",
+            "leave out model= and prompt=, or use another mode",
+            "leave out --model and --prompt, or use another mode",
         )
     if plan.model is None and plan.is_changed:
         raise InvalidReplay(
-            "there are no recorded answers to another prompt", "name a model: model=… (--model)"
+            "there are no recorded answers to another prompt",
+            "name a model: model=…",
+            "name one with --model",
         )
     if plan.start is not None and plan.start < 0:
         raise InvalidReplay(
             f"start={plan.start} is invalid", "use 0 to keep only the seeds, or the seq of an entry"
         )
     if plan.live and mode != "live":
-        raise InvalidReplay(f"tools cannot run live in mode {mode}", "use mode live (--mode live)")
+        raise InvalidReplay(f"tools cannot run live in mode {mode}", 'use mode="live"', "use --mode live")
     if mode == "live" and not plan.live:
         raise InvalidReplay(
             "mode live needs the names of the tools to run",
-            "name them with live=[…] (--live TOOL); all others are answered by the recording",
+            "name them with live=[…]; all others are answered by the recording",
+            "name them with --live TOOL; all others are answered by the recording",
         )
     for name in plan.live:
         if name not in tools:
-            raise InvalidReplay(f"live tool {name} was not passed", "add it to tools=[…] (--tools FILE.py)")
+            raise InvalidReplay(
+                f"live tool {name} was not passed", "add it to tools=[…]", "add it with --tools FILE.py"
+            )
 
 
 def fingerprint(log: Log) -> str:

@@ -292,7 +292,7 @@ class TestPage:
         page = open_page(viewer, BUILD)
         page.locator(".tree-row", has_text="Could you try way 1?").click()
         page.locator(".tree-row", has_text="Way 1 does not work").click()
-        expect(page.locator(".viewing-bar")).to_contain_text("Looking at 1:23; the session stands at 3:29")
+        expect(page.locator(".viewing-bar")).to_contain_text("Viewing 1:23; the current leaf is 3:29")
         expect(page.locator("article.selected")).to_contain_text("Way 1 does not work")
         page.get_by_role("button", name="Back to the current leaf").click()
         expect(page.locator(".transcript")).to_contain_text("Months beyond December are refused.")
@@ -348,7 +348,7 @@ class TestPage:
 
     def test_nothing_offers_to_change_what_is_a_copy(self, viewer: ViewerPage) -> None:
         page = open_page(viewer, WAITING)
-        expect(page.locator(".approval")).to_contain_text("waits for approval")
+        expect(page.locator(".approval")).to_contain_text("needs approval")
         expect(page.get_by_role("button", name="Copy link")).to_be_visible()
         verbs = "Approve|Deny|Fork|Rewind|Replay|Undo|Redo|Compact|Compare|Send|Rename|Move"
         expect(page.get_by_role("button", name=re.compile(verbs))).to_have_count(0)
@@ -376,13 +376,13 @@ class TestPage:
         page.locator(".card a.task").click()
         expect(page.locator("article.selected .card .badge")).to_have_text("needs approval")
         page = open_page(viewer, "decided")
-        expect(page.locator(".card .badge")).to_have_text("its task has a word")
+        expect(page.locator(".card .badge")).to_have_text("task decided")
         expect(page.locator(".approval")).to_have_count(0)
 
     def test_the_bundle_inside_can_be_saved(self, viewer: ViewerPage, pages: Path) -> None:
         page = open_page(viewer, BUILD)
         with page.expect_download() as saved:
-            page.get_by_role("link", name="save the bundle").click()
+            page.get_by_role("link", name="download bundle").click()
         assert re.fullmatch(r"ses_\w+\.bough", saved.value.suggested_filename)
         assert saved.value.path().read_bytes() == embedded_bundle((pages / f"{BUILD}.html").read_bytes())
 
