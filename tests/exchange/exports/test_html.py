@@ -328,7 +328,7 @@ class TestPage:
         expect(page.locator("article.selected")).to_contain_text("edit_file")
         page.keyboard.press("/")
         page.get_by_role("combobox").fill("agent:coder")
-        expect(page.locator("dialog.search")).to_contain_text("not by agent:")
+        expect(page.locator("dialog.search")).to_contain_text("not agent:")
 
     def test_pictures_are_inside_or_said_to_be_missing(self, viewer: ViewerPage) -> None:
         page = open_page(viewer, f"whole-{BUILD}", f"#/s/{BUILD}?at=1:20")
