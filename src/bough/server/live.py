@@ -46,6 +46,10 @@ class LiveWatcher:
         self._events.append(event)
         self._has_events.set()
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._events
+
     async def next(self, seconds: float) -> LiveEvent | None:
         """Return the oldest event, or None after `seconds`."""
         if not self._events:

@@ -85,7 +85,9 @@ class EventStream:
         watcher = live.watch(name)
         try:
             yield b"retry: 1000\n\n"
-            async for event_bytes in self._new_facts():
+            async for event_bytes in self._catch_up(
+                watcher, await asyncio.to_thread(lambda: self.session.row)
+            ):
                 yield event_bytes
             if not self.caller.is_client and live.draft(name) is not None:
                 async for event_bytes in self._send_draft(watcher):
@@ -101,7 +103,7 @@ class EventStream:
         quiet = 0.0
         while not self.context.live.is_closing.is_set():
             live_event, has_sent = await watcher.next(PAUSE), False
-            async for event in self._live_event(watcher, live_event) if live_event else self._poll():
+            async for event in self._live_event(watcher, live_event) if live_event else self._poll(watcher):
                 has_sent = True
                 yield event
             quiet = 0.0 if has_sent else quiet + (0 if live_event else PAUSE)
@@ -131,12 +133,17 @@ class EventStream:
         watcher.skip_deltas()
         yield sse_event("draft", live.draft(name) or {"text": "", "reasoning": ""})
 
-    async def _poll(self) -> AsyncIterator[bytes]:
+    async def _catch_up(self, watcher: LiveWatcher, row: SessionRow) -> AsyncIterator[bytes]:
+        """Send the facts of this row, unless live events were queued since: those come first, with the facts before them."""
+        if watcher.is_empty and row.facts != self.last_fact:
+            async for event_bytes in self._new_facts(row.facts):
+                yield event_bytes
+
+    async def _poll(self, watcher: LiveWatcher) -> AsyncIterator[bytes]:
         """Send facts and drafts of other processes."""
         row = await asyncio.to_thread(lambda: self.session.row)
-        if row.facts > self.last_fact:
-            async for event_bytes in self._new_facts():
-                yield event_bytes
+        async for event_bytes in self._catch_up(watcher, row):
+            yield event_bytes
         if self.caller.is_client or self.context.live.draft(row.session_id) is not None:
             return
         draft = await self._foreign_draft(row)
