@@ -31,7 +31,7 @@ class TestVerbs:
     def test_help_loads_no_verb_no_driver_and_nothing_optional(self) -> None:
         code = (
             "import sys\nfrom bough.cli.main import outcome\noutcome(['--help'])\n"
-            "heavy = {'apsw', 'rich', 'asyncio', 'anthropic', 'openai', 'bough.session', 'bough.sessions'}\n"
+            "heavy = {'apsw', 'rich', 'asyncio', 'anthropic', 'openai', 'bough.session', 'bough.store'}\n"
             "sys.exit(' '.join(heavy & set(sys.modules)) or 0)"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
