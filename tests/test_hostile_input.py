@@ -584,14 +584,16 @@ class TestRefused:
         [Usage(1 << 70, 1), Usage(1.5, 1), Usage("1", 1), Usage(float("nan"), 1), Usage(-1, 1)],
         ids=repr,
     )  # type: ignore[arg-type]
-    def test_usage_that_is_no_count_is_refused(self, store: Store, usage: Usage) -> None:
+    def test_usage_that_is_no_count_is_unknown_and_the_answer_is_kept(
+        self, store: Store, usage: Usage
+    ) -> None:
         session = store.start()
-        session.append([user("x")])
-        turn = session.turn()
-        turn.__enter__()
-        refused(store, lambda: turn.answer(assistant("y"), usage=usage))
-        turn.answer(assistant("y"), usage=Usage(1, 1))
-        assert session.verify() == []
+        with session.turn("x") as turn:
+            turn.answer(assistant("y"), usage=usage)
+        again = reopened(store, session)
+        assert [call.usage for call in again.model_calls()] == [Usage(None, 1)]
+        assert again.path()[-1].message == assistant("y")
+        assert again.verify() == []
 
     @pytest.mark.parametrize(
         "about",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import subprocess
 import sys
@@ -13,14 +14,22 @@ import bough
 
 def test_all_is_sorted_and_every_name_is_there() -> None:
     assert bough.__all__ == sorted(bough.__all__)
-    assert dir(bough) == bough.__all__
-    for name in bough.__all__:
+    assert dir(bough) == sorted([*bough.__all__, "open"])
+    for name in dir(bough):
         assert getattr(bough, name) is not None
+
+
+def test_importing_every_name_replaces_no_builtin() -> None:
+    names: dict[str, object] = {}
+    exec("from bough import *", names)
+    assert names["user"] is bough.user
+    assert not (names.keys() - {"__builtins__"}) & vars(builtins).keys()
+    assert callable(bough.open)
 
 
 def test_the_names_of_the_contract_are_public() -> None:
     contract = "open system user assistant tool_result ToolCall Text Session Store Leaf Entry Message Usage StaleLeaf NotFound"
-    assert set(contract.split()) <= set(bough.__all__)
+    assert set(contract.split()) <= set(dir(bough))
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
@@ -52,7 +61,7 @@ def test_every_error_has_its_place_in_the_drawn_tree() -> None:
 
 
 def test_every_public_class_and_function_says_what_it_is() -> None:
-    for name in bough.__all__:
+    for name in dir(bough):
         known = getattr(bough, name)
         if inspect.isclass(known) or inspect.isroutine(known):
             assert said_of(known), name

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 import bough
-from bough import Session, Workspace, assistant, system, user
+from bough import Note, Session, Workspace, assistant, system, user
 from bough.errors import (
     IdTaken,
     InvalidArgument,
@@ -23,6 +23,7 @@ from bough.errors import (
     StoreError,
     WrongSpace,
 )
+from bough.stores.base import SessionQuery
 from conftest import Store
 
 
@@ -94,6 +95,22 @@ def test_a_child_is_recorded_in_the_parent_before_it_exists(store: Store) -> Non
     assert (fact.kind, fact.data["child"]) == ("task_started", child.session_id)
     assert [session.session_id for session in parent.children()] == [child.session_id]
     assert child.row.relation == "task"
+
+
+def test_every_child_is_listed_however_many_there_are() -> None:
+    with bough.open("memory:") as store:
+        parent = store.start("a")
+        names = [store.start_task(parent, "b").session_id for _ in range(1_003)]
+        assert [child.session_id for child in parent.children()] == names[::-1]
+        assert store.backend.count(SessionQuery(relation="task"), "agent") == {"b": 1_003}
+
+
+def test_the_state_of_seeds_and_the_state_of_the_start_are_folded_together(store: Store) -> None:
+    seeds = [Note(state={"seeded": 1, "both": {"a": 1}}), system("s")]
+    session = store.start("a", seeds, state={"given": 2, "both": {"b": 2}})
+    expected = {"seeded": 1, "both": {"a": 1, "b": 2}, "given": 2}
+    assert session.state == store.session(session.session_id).state == session.hydrate().state == expected
+    assert session.verify() == []
 
 
 def test_every_row_is_read_page_by_page(store: Store) -> None:

@@ -58,6 +58,33 @@ def test_a_model_without_a_price_is_counted_and_marked(session: Session) -> None
     assert session.usage().cost_microcents == 0
 
 
+@pytest.mark.parametrize(
+    ("reported", "stored"),
+    [
+        ({"input_tokens": -1, "output_tokens": 20}, Usage(None, 20)),
+        ({"input_tokens": 2**60, "output_tokens": -3}, Usage()),
+        (
+            {"input_tokens": 5, "output_tokens": 1, "cache_read_input_tokens": -9},
+            Usage(5, 1),
+        ),
+    ],
+)
+def test_an_answer_with_impossible_token_counts_is_stored_and_its_usage_is_unknown(
+    session: Session, reported: dict[str, int], stored: Usage
+) -> None:
+    with session.turn("q") as turn:
+        turn.failed("busy", usage=Usage(-1, -1), provider="anthropic", model="claude-opus-4-5")
+        turn.answer({**REPLY, "usage": reported})
+        turn.result("toolu_1", "lost")
+        turn.answer(assistant("It is lost."), usage=Usage(True, 10, 50), model="gpt-5", provider="openai")
+    failed, first, last = session.model_calls()
+    assert (failed.usage, failed.price) == (Usage(), None)
+    assert (first.usage, first.price is None) == (stored, stored.input_tokens is None)
+    assert (last.usage, last.price) == (Usage(None, 10, 50), None)
+    assert session.path()[-1].message == assistant("It is lost.")
+    assert session.verify() == []
+
+
 def test_the_journal_tells_when_a_turn_started_and_how_it_ended(session: Session) -> None:
     with session.turn("q", trigger="email", model="m") as turn:
         turn.answer(assistant("a"))

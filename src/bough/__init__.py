@@ -65,7 +65,8 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = sorted(_HOME_OF)
+# `open` is left out: `from bough import *` must not replace the builtin.
+__all__ = sorted(_HOME_OF.keys() - {"open"})
 
 if TYPE_CHECKING:
     from .agent.events import Event as Event
@@ -161,4 +162,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted(_HOME_OF)

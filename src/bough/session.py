@@ -319,8 +319,7 @@ class Session:
 
     def children(self) -> list[Session]:
         """The task sessions of this one that exist in the store."""
-        query = SessionQuery(parent_session=self.session_id, relation="task", limit=1_000)
-        rows = self.log.store.sessions(query).sessions
+        rows = self.log.store.all_sessions(SessionQuery(parent_session=self.session_id, relation="task"))
         return [Session(Log(self.log.store, row, self.log.runtime)) for row in rows]
 
     def parent(self) -> Session | None:

@@ -153,6 +153,21 @@ class TestSend:
         assert [(call.answer_seq, call.failed) for call in calls] == [(3, False), (5, False)]
         assert session.usage().unknown_calls == 0
 
+    def test_an_answer_with_impossible_token_counts_is_stored_and_its_usage_is_unknown(
+        self, session: Session
+    ) -> None:
+        answer = Answer(assistant("done"), Usage(-1, 5), None, "scripted", "m", "stop")
+        cached = replace(answer, usage=Usage(10, 5, 2_000))  # cache reads beside the input, not in it
+        model = ScriptedModel([answer, cached], rates=bough.Rates(input=1, output=1))
+        for text in ("q", "again"):
+            session.send_sync(text, model=model)
+        assert [(call.usage, call.price) for call in session.model_calls()] == [
+            (Usage(None, 5), None),
+            (Usage(10, 5, 2_000), None),
+        ]
+        assert [entry.message.text for entry in session.transcript()] == ["q", "done", "again", "done"]
+        assert session.verify() == []
+
     def test_a_plain_function_is_an_unsafe_tool(self, session: Session) -> None:
         def add(a: int, b: int) -> int:
             return a + b

@@ -7,12 +7,14 @@ from hypothesis import given
 
 from bough import (
     CallModel,
+    Compaction,
     Entry,
     Note,
     Rest,
     RunTools,
     Settings,
     ToolCall,
+    Uncompaction,
     assistant,
     system,
     tool_result,
@@ -27,7 +29,7 @@ from bough.core.turns import (
     is_completed,
     next_action,
 )
-from bough.errors import OpenBatch, OrphanResult
+from bough.errors import InvalidPosition, OpenBatch, OrphanResult
 from support.random_logs import path_of, paths
 
 ASK = assistant(ToolCall("a", "t"), ToolCall("b", "t"))
@@ -88,6 +90,20 @@ def test_next_action_runs_what_is_open_and_knows_what_was_started() -> None:
     assert isinstance(action, RunTools)
     assert [call.call.id for call in action.calls] == ["b"]
     assert action.started == {(2, 1)}
+
+
+@pytest.mark.parametrize("payload", [Compaction("s", 10**6), Compaction("s", 4), Compaction("s", 0)])
+def test_a_compaction_that_would_hide_what_comes_after_it_may_not_follow(payload: Compaction) -> None:
+    cursor = cursor_after(path_of(user("q"), assistant("a")))
+    with pytest.raises(InvalidPosition, match="entries 1 to 3"):
+        advance(cursor, payload)
+    assert advance(cursor, Compaction("s", 3)).cursor.seq == 3
+
+
+@pytest.mark.parametrize("seq", [-1, 0, 3])
+def test_an_uncompaction_names_an_earlier_entry(seq: int) -> None:
+    with pytest.raises(InvalidPosition, match="entries 1 to 2"):
+        advance(cursor_after(path_of(user("q"), assistant("a"))), Uncompaction(seq))
 
 
 def test_next_action_rests_when_there_is_nothing_to_do() -> None:

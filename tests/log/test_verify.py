@@ -9,7 +9,18 @@ import apsw
 import pytest
 
 import bough
-from bough import Attachment, Session, ToolCall, Usage, assistant, system, tool_result, user
+from bough import (
+    Attachment,
+    Compaction,
+    Message,
+    Session,
+    ToolCall,
+    Usage,
+    assistant,
+    system,
+    tool_result,
+    user,
+)
 
 
 @pytest.fixture
@@ -115,21 +126,29 @@ def test_the_whole_store_is_verified_trash_and_forks_too(place: Path, session: S
         assert session.session_id in named
 
 
-def test_a_call_without_result_cannot_be_forged_in(place: Path) -> None:
+@pytest.mark.parametrize(
+    ("payload", "named"),
+    [(tool_result("nobody asked", "x"), "nobody asked"), (Compaction("hides all", 10**6), "1000000")],
+)
+def test_an_entry_that_may_not_follow_cannot_be_forged_in(
+    place: Path, payload: Message | Compaction, named: str
+) -> None:
     """Entries chained by the rules of hashing alone are still held to the rules of order."""
     from bough.core.codec import chain_id, encode
+    from bough.core.entries import kind_of
 
     store = bough.open(place)
     session = store.start("a")
     session.append([user("q")])
-    body = encode(tool_result("nobody asked", "x"))
-    forged = chain_id(session.path()[-1].entry_id, "message", 1, 0, body)
+    body, kind = encode(payload), kind_of(payload)
+    role = payload.role if isinstance(payload, Message) else None
+    forged = chain_id(session.path()[-1].entry_id, kind, 1, 0, body)
     with apsw.Connection(str(place)) as connection:
         connection.execute(
-            "insert into entry values ((1 << 32) + 2, 1, 0, 'message', 'tool', 1, null, null, ?, 1, null, ?)",
-            (forged, body),
+            "insert into entry values ((1 << 32) + 2, 1, 0, ?, ?, 1, null, null, ?, 1, null, ?)",
+            (kind, role, forged, body),
         )
-    assert "nobody asked" in str(session.verify()[0])
+    assert named in str(session.verify()[0])
 
 
 def _dump(place: Path) -> str:

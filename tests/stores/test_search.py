@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +24,7 @@ from bough import Store, ToolCall, assistant, errors, system, tool_result, user
 from bough.core.search import MAX_QUERY_LENGTH, Search, Term, excerpt, index_columns, matches, parse_query
 from bough.core.search_text import (
     MAX_TEXT_LENGTH,
+    find_phrase,
     normalize_for_index,
     searchable_text,
     tokenize,
@@ -179,6 +181,22 @@ class TestWords:
         assert matches([term], index_columns(text, kind="message"))
         snippet, marks = excerpt(text, [term])
         assert any(snippet[begin:end].lower() == "needle" for begin, end in marks)
+
+    @pytest.mark.parametrize("around", ["é {}", "{} é", "é{}", "{}é", "一{}", "{}\u0300 é", "é {}\u2014"])
+    def test_a_long_run_of_base64_beside_other_letters_takes_linear_time(self, around: str) -> None:
+        """One accent beside 80 kB of base64 took 26 s: four times the length must not take sixteen times as long."""
+
+        def seconds(length: int) -> float:
+            text = around.format("aB3x" * (length // 4))
+            took = []
+            for _ in range(3):
+                began = time.process_time()
+                normalize_for_index(text)
+                find_phrase(text, ["no", "where"], is_prefix=False)
+                took.append(time.process_time() - began)
+            return min(took)
+
+        assert seconds(40_000) < 10 * max(seconds(10_000), 0.000_5)
 
     def test_json_is_read_as_a_person_reads_it(self) -> None:
         call = assistant(ToolCall("c", "say", {"text": 'lost\nparcel "41" C:\\new \u00e9', "n": 1.5}))

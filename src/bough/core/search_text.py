@@ -38,7 +38,8 @@ _PIECE = f"[0-9A-Za-z]++(?![^\\x00-\\x7f])|[{_ALONE}][\u3099\u309a]?|[{_JAMO}]+|
 _FOLDED = f"[{_ALONE}]|(?:(?![{_ALONE}])[0-9a-z\u0080-\U0010ffff])+"
 _INDEXED = "[0-9a-z\u0080-\U0010ffff]+"
 _DROPPED = f"[{_MARKS}]+"
-_MIXED = r"[0-9A-Za-z]*[^\x00-\x7f](?:[0-9A-Za-z]|[^\x00-\x7f])*"
+# A run is tried at its first letter only and not shortened: else a long one without accents takes quadratic time.
+_MIXED = r"(?<![0-9A-Za-z])[0-9A-Za-z]*+[^\x00-\x7f](?:[0-9A-Za-z]|[^\x00-\x7f])*+"
 _ESCAPES = r'(?:\\u[0-9a-fA-F]{4})+|\\["\\/bfnrt]'
 
 Token = tuple[str, int, int]

@@ -12,8 +12,8 @@ from typing import Literal, Protocol, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..errors import OpenBatch, OrphanResult
-from .entries import Entry, Note, Payload, kind_of
+from ..errors import InvalidPosition, OpenBatch, OrphanResult
+from .entries import Compaction, Entry, Note, Payload, Uncompaction, kind_of
 from .messages import Message, ToolCall, ToolResult
 
 
@@ -52,7 +52,7 @@ class TurnPosition(Struct, frozen=True, gc=False):
 
 
 def advance(cursor: Cursor, payload: Payload, *, seed: bool = False) -> TurnPosition:
-    """Return the position of `payload` after `cursor`; raise OpenBatch or OrphanResult if it may not follow."""
+    """Return the position of `payload` after `cursor`; raise OpenBatch, OrphanResult or InvalidPosition if it may not follow."""
     seq = cursor.seq + 1
     if isinstance(payload, Message):
         if payload.role == "tool":
@@ -65,6 +65,10 @@ def advance(cursor: Cursor, payload: Payload, *, seed: bool = False) -> TurnPosi
             return TurnPosition(seq, 0, Cursor(seq, b"", seq, 0))
     elif cursor.open_calls and not isinstance(payload, Note):
         raise OpenBatch([call.call.id for call in cursor.open_calls], kind_of(payload))
+    elif isinstance(payload, Compaction) and not 0 < payload.first_kept <= seq:
+        raise InvalidPosition(payload.first_kept, 1, seq)  # a later one would hide what comes after
+    elif isinstance(payload, Uncompaction) and not 0 < payload.cancels < seq:
+        raise InvalidPosition(payload.cancels, 1, cursor.seq)
     return TurnPosition(cursor.turn, cursor.step, replace(cursor, seq=seq, entry_id=b""))
 
 

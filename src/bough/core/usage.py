@@ -7,9 +7,10 @@ Money is integer microcents (a millionth of a cent, 10⁻⁸ of a dollar): sums 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeGuard
 
 from msgspec import Struct
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from ..errors import InvalidCount
 from .codec import check_text
@@ -58,6 +59,20 @@ class Call(Struct, frozen=True, gc=False):
 MAX_COUNT = 2**53  # the largest integer every JSON reader and every store handles
 
 
+def is_count(value: object) -> TypeGuard[int]:
+    """Return whether every store can keep and sum this number of tokens or microcents."""
+    return type(value) is int and 0 <= value <= MAX_COUNT
+
+
+def with_known_counts(call: Call) -> Call:
+    """Return the call with None for each count that is none, such as -1: a bad report never costs a paid answer."""
+    counts = tuple(count if is_count(count) else None for count in astuple(call.usage))
+    has_price = call.price is None or is_count(call.price.microcents)
+    if counts == astuple(call.usage) and has_price:
+        return call
+    return replace(call, usage=Usage(*counts), price=call.price if has_price else None)
+
+
 def check_call(call: Call) -> None:
     """Raise if not every store could keep and sum this row."""
     price = call.price
@@ -68,7 +83,7 @@ def check_call(call: Call) -> None:
     usage = call.usage
     counts = (usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens)
     for count in (*counts, None if price is None else price.microcents):
-        if count is not None and (type(count) is not int or not 0 <= count <= MAX_COUNT):
+        if count is not None and not is_count(count):
             raise InvalidCount("usage of a call", count)
 
 

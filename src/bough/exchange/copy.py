@@ -54,5 +54,5 @@ def _has_conversation(store: StoreBackend, conversation_id: str) -> bool:
 
 
 def _sessions(store: StoreBackend, conversation_id: str) -> list[str]:
-    query = SessionQuery(conversation_id=conversation_id, limit=100_000)
-    return [row.session_id for row in reversed(store.sessions(query).sessions)]
+    rows = store.all_sessions(SessionQuery(conversation_id=conversation_id))
+    return [row.session_id for row in rows][::-1]

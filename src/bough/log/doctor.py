@@ -6,7 +6,7 @@ session whose runner died, so that it can be moved and resumed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from ..stores.base import SessionQuery, SessionRow, StoreBackend
 from ..stores.sqlite.health import Finding, file_health
@@ -22,7 +22,7 @@ def session_health(
     """Findings about sessions that are stuck, interrupted or have queued input, and about unreferenced blobs."""
     findings: list[Finding] = []
     count = queued = 0
-    for row in _every(store):
+    for row in store.all_sessions(SessionQuery()):
         progress()
         count += 1
         if is_stuck(row, runtime):
@@ -38,7 +38,7 @@ def session_health(
                 Finding("warning", f"{row.session_id} was interrupted", f"bough resume {row.session_id}")
             )
         queued += len(store.inbox(row.session_id)) if row.status != "running" else 0
-    trashed = sum(1 for _ in _every(store, trashed=True))
+    trashed = sum(1 for _ in store.all_sessions(SessionQuery(trashed=True)))
     findings.insert(
         0, Finding("ok", f"{count:,} session{'' if count == 1 else 's'}, {trashed:,} in the trash")
     )
@@ -67,20 +67,10 @@ def is_stuck(row: SessionRow, runtime: Runtime) -> bool:
 
 
 def stuck_sessions(store: StoreBackend, runtime: Runtime) -> list[SessionRow]:
-    return [row for row in _every(store) if is_stuck(row, runtime)]
+    return [row for row in store.all_sessions(SessionQuery()) if is_stuck(row, runtime)]
 
 
 def mark_interrupted(store: StoreBackend, runtime: Runtime, row: SessionRow) -> None:
     """Mark a session as interrupted; nothing else of it changes."""
     changes = {"status": "interrupted", "holder": None, "lease_until": None}
     Log(store, row, runtime).record("interrupted", data={"holder": row.holder}, row=changes)
-
-
-def _every(store: StoreBackend, *, trashed: bool = False) -> Iterator[SessionRow]:
-    before = None
-    while True:
-        page = store.sessions(SessionQuery(trashed=trashed, before=before, limit=500))
-        yield from page.sessions
-        if page.next is None:
-            return
-        before = page.next

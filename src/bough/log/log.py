@@ -22,7 +22,7 @@ from ..core.messages import Message, to_user_message
 from ..core.state import State, fold_state, merge_state, state_updates
 from ..core.tree import Leaf, Range, contains_leaf
 from ..core.turns import Cursor, cursor_from_tail
-from ..core.usage import Call, Totals
+from ..core.usage import Call, Totals, with_known_counts
 from ..errors import InvalidMessage, InvalidOperation, InvalidPosition, NothingToRedo, SessionRunning
 from ..stores.base import (
     Change,
@@ -179,6 +179,7 @@ class Log:
             leaf = self.leaf if after is None else after
             cursor = self.cursor if leaf == self.leaf else self.cursor_at(leaf)
             at = self.runtime.now()
+            calls = tuple(map(with_known_counts, calls))
             check(key, calls, data, row)
             written = build_entries(cursor, drafts, at, redactor=self.runtime.redactor)
             state, encoded = self._next_state(leaf, written.payloads)
@@ -189,7 +190,7 @@ class Log:
                 after=leaf,
                 entries=written.entries,
                 blobs=written.blobs,
-                calls=tuple(calls),
+                calls=calls,
                 replaces_call=replaces_call,
                 state=encoded,
                 facts=(*with_data(written.facts, self.runtime.redactor.redact_json(data)), *facts),
@@ -265,6 +266,7 @@ class Log:
         With `only_at_leaf` it raises StaleLeaf if the session has moved meanwhile.
         """
         with self._lock:
+            calls = tuple(map(with_known_counts, calls))
             check(key, calls, data, row)
             change = Change(
                 session_id=self.session_id,
@@ -274,7 +276,7 @@ class Log:
                 data=self.runtime.redactor.redact_json(dict(data or {})),
                 columns=self.runtime.redactor.redact_json(dict(row or {})),
                 tags=self.runtime.redactor.redact_json(dict(tags or {})),
-                calls=tuple(calls),
+                calls=calls,
                 replaces_call=replaces_call,
                 after=self.leaf if calls or only_at_leaf else None,
                 fence=fence,

@@ -9,9 +9,9 @@ import msgspec
 
 from ..core.codec import check_json, check_text, decode_or_refuse, to_json
 from ..core.drafts import Draft, build_entries
-from ..core.entries import Note
+from ..core.entries import Note, Payload
 from ..core.messages import Message
-from ..core.state import merge_state
+from ..core.state import State, merge_state, state_updates
 from ..core.turns import Cursor
 from ..core.usage import MAX_COUNT
 from ..errors import InvalidArgument, InvalidCount, InvalidText
@@ -86,9 +86,17 @@ def new_session(
         spec=None if spec is None else to_json(spec, "spec"),
         policy=None if policy is None else to_json(policy, "policy"),
         workspace=None if workspace is None else to_json(msgspec.to_builtins(workspace), "workspace"),
-        state=None if state is None else to_json(merge_state({}, state), "state"),
+        state=None if state is None else to_json(_fold(written.payloads), "state"),
     )
     return NewSession(row, runtime.new_id(""), detail, written.entries, written.blobs), written.cursor
+
+
+def _fold(seeds: Sequence[Payload]) -> State:
+    state: State = {}
+    for seed in seeds:
+        for update in state_updates(seed):
+            state = merge_state(state, update)
+    return state
 
 
 def _fill(draft: Draft, workspace: Workspace | None) -> Draft:

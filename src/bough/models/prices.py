@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..core.usage import Price, Usage
+from ..core.usage import Price, Usage, is_count
 from .model import Model
 
 MICROCENTS_PER_DOLLAR = 100_000_000
@@ -30,9 +30,7 @@ def _library() -> Any | None:
 
 def price(usage: Usage, provider: str | None, model: str | None) -> Price | None:
     """Return the price of one call, with the version of the table it is from; None if it is not known."""
-    if model is None or usage.input_tokens is None or usage.output_tokens is None:
-        return None
-    if provider in _UNPRICED_PROVIDERS:
+    if model is None or not _is_complete(usage) or provider in _UNPRICED_PROVIDERS:
         return None
     library = _library()
     if library is None:
@@ -51,6 +49,14 @@ def price(usage: Usage, provider: str | None, model: str | None) -> Price | None
     return Price(int(cost), f"genai-prices {library.__version__}")
 
 
+def _is_complete(usage: Usage) -> bool:
+    """Return whether a price can be computed: input and output are known, and the cached input is part of the input."""
+    cached = (usage.cache_read_tokens or 0, usage.cache_write_tokens or 0)
+    return all(map(is_count, (usage.input_tokens, usage.output_tokens, *cached))) and (
+        sum(cached) <= (usage.input_tokens or 0)
+    )
+
+
 class Rates(Struct, frozen=True, forbid_unknown_fields=True):
     """Dollars per million tokens, for a model that is not in the table: your own, or a scripted one."""
 
@@ -60,13 +66,13 @@ class Rates(Struct, frozen=True, forbid_unknown_fields=True):
     cache_write: float | None = None
 
     def price(self, usage: Usage) -> Price | None:
-        if usage.input_tokens is None or usage.output_tokens is None:
+        if not _is_complete(usage):
             return None
         cache_read, cache_write = usage.cache_read_tokens or 0, usage.cache_write_tokens or 0
-        uncached = usage.input_tokens - cache_read - cache_write
+        uncached = (usage.input_tokens or 0) - cache_read - cache_write
         rates = [
             (uncached, self.input),
-            (usage.output_tokens, self.output),
+            (usage.output_tokens or 0, self.output),
             (cache_read, self.input if self.cache_read is None else self.cache_read),
             (cache_write, self.input if self.cache_write is None else self.cache_write),
         ]

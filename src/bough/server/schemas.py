@@ -135,6 +135,7 @@ class BranchList(ApiResponse, kw_only=True):
     ]
     path: Annotated[list[list[int]], Meta(description="[branch, first, last] from root to leaf")]
     related: list[Json]
+    related_next: str | None = None
 
 
 class LabelList(ApiResponse, kw_only=True):

@@ -29,7 +29,7 @@ turns, providers or prices: the log decides, the store keeps.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -215,6 +215,10 @@ class SessionQuery(Struct, frozen=True, kw_only=True):
             raise InvalidArgument("limit", self.limit, "a number from 1 to 100,000")
 
 
+PAGE_SIZE = 500
+"""Sessions read at once where all are wanted."""
+
+
 class SessionPage(Struct, frozen=True):
     """Some sessions of a list, the newest first."""
 
@@ -270,6 +274,16 @@ class StoreBackend(ABC):
     @abstractmethod
     def sessions(self, query: SessionQuery) -> SessionPage: ...
 
+    def all_sessions(self, query: SessionQuery) -> Iterator[SessionRow]:
+        """Yield every matching session, newest first, page by page; the query's own page is ignored."""
+        before: str | None = None
+        while True:
+            page = self.sessions(replace(query, before=before, limit=PAGE_SIZE))
+            yield from page.sessions
+            if page.next is None:
+                return
+            before = page.next
+
     @abstractmethod
     def index(self, progress: IndexProgress | None = None) -> int:
         """Index what is new; return how many entries that was. Does not block writers."""
@@ -321,13 +335,11 @@ class StoreBackend(ABC):
 
     def count(self, query: SessionQuery, by: CountColumn) -> dict[str, int]:
         """Count matching sessions by the values of one column, "" for none; the page of the query is ignored."""
-        return count_by(self.sessions(replace(query, before=None, limit=100_000)).sessions, by)
+        return count_by(self.all_sessions(query), by)
 
     def daily_usage(self, since: int = 0) -> list[DailyUsage]:
         """Return the usage of all sessions, trashed ones too, by day, agent, model and bucket, in that order."""
-        rows = [
-            r for t in (False, True) for r in self.sessions(SessionQuery(trashed=t, limit=100_000)).sessions
-        ]
+        rows = [row for trashed in (False, True) for row in self.all_sessions(SessionQuery(trashed=trashed))]
         return sum_daily((row, c) for row in rows for c in self.calls(row.session_id) if c.at >= since)
 
     def storage_size(self, session_id: str) -> StorageSize:

@@ -14,6 +14,7 @@ import msgspec
 
 from ..core.codec import to_json
 from ..core.messages import Attachment, ToolCall
+from ..core.usage import is_count
 from ..errors import InvalidValue, UnrecognizedReply
 
 
@@ -49,8 +50,9 @@ def text_field(block: Mapping[str, Any], key: str) -> str:
 
 
 def int_field(usage: Mapping[str, Any], key: str) -> int | None:
+    """Return a count; a server that reports -1 does not know it."""
     value = usage.get(key)
-    return value if isinstance(value, int) else None
+    return value if is_count(value) else None
 
 
 def parse_tool_call(call_id: str, name: str, arguments: object) -> ToolCall:

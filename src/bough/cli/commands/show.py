@@ -135,9 +135,7 @@ def tree(location: StoreLocation, reference: str, is_json: bool) -> None:
     """
     position = resolve(location, reference)
     session = position.session_at()
-    related = session.log.store.sessions(
-        SessionQuery(parent_session=session.session_id, limit=1_000)
-    ).sessions
+    related = list(session.log.store.all_sessions(SessionQuery(parent_session=session.session_id)))
     if is_json:
         print_json(
             session=as_data(session.row),

@@ -38,7 +38,7 @@ def branches(request: ApiRequest, session_id: FromPath[str]) -> BranchList:
         for row in tree.branches.values()
         if row.branch in tree.reach
     ]
-    related = store.sessions(SessionQuery(parent_session=session_id, limit=RELATED)).sessions
+    related = store.sessions(SessionQuery(parent_session=session_id, limit=RELATED))
     return BranchList(
         leaf=str(session.leaf),
         columns=["branch", "parent", "parent_seq", "tail", "own"],
@@ -52,8 +52,9 @@ def branches(request: ApiRequest, session_id: FromPath[str]) -> BranchList:
                 "status": row.status,
                 "heading": heading(store, row),
             }
-            for row in related
+            for row in related.sessions
         ],
+        related_next=related.next,
     )
 
 

@@ -90,9 +90,10 @@ class MemoryStore(StoreBackend):
 
     def latest_or_create(self, new: NewSession) -> tuple[SessionRow, bool]:
         with self._lock:
-            query = SessionQuery(conversation_id=new.row.conversation_id, limit=100_000)
-            rows = [row for row in self.sessions(query).sessions if row.relation in (None, "import")]
-            return (rows[0], False) if rows else self.create(new)
+            query = SessionQuery(conversation_id=new.row.conversation_id)
+            rows = (row for row in self.all_sessions(query) if row.relation in (None, "import"))
+            latest = next(rows, None)
+            return self.create(new) if latest is None else (latest, False)
 
     def _insert(self, new: NewSession) -> SessionRow:
         self._check_place(new.fork_point, new.fork_point)

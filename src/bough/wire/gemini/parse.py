@@ -10,7 +10,7 @@ from typing import Any
 from ...core.codec import to_json
 from ...core.entries import Evidence
 from ...core.messages import Attachment, Message, Part, Reasoning, Text, ToolResult
-from ...core.usage import Usage
+from ...core.usage import Usage, is_count
 from ...errors import UnrecognizedReply
 from ..base import Answer
 from ..parsing import content_blocks, parse_base64, parse_tool_call, text_field, to_dict
@@ -58,7 +58,7 @@ def _parse_usage(usage: dict[str, Any]) -> Usage:
 
 def _count(usage: dict[str, Any], *names: str) -> int | None:
     """Sum the counts: Gemini reports thoughts and tool use separately from answer and prompt."""
-    told = [value for name in names if isinstance(value := _either(usage, name), int)]
+    told = [value for name in names if is_count(value := _either(usage, name))]
     return sum(told) if told else None
 
 

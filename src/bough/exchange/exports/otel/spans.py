@@ -105,8 +105,7 @@ def _family(log: Log) -> list[Log]:
     """Return the log, its tasks and theirs; a cycle of parents, possible in a forged store, is walked once."""
     known, waiting = {log.session_id}, [log]
     for one in waiting:
-        query = SessionQuery(parent_session=one.session_id, relation="task", limit=100_000)
-        for row in log.store.sessions(query).sessions:
+        for row in log.store.all_sessions(SessionQuery(parent_session=one.session_id, relation="task")):
             if row.session_id not in known:
                 known.add(row.session_id)
                 waiting.append(Log(log.store, row, log.runtime))
