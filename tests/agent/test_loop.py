@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import threading
 import time
 from typing import Any
@@ -290,9 +291,23 @@ class TestOneShot:
     def test_what_was_queued_meanwhile_is_taken_and_is_no_one_shot(
         self, store: Store, session: Session
     ) -> None:
-        session.enqueue("later")
-        session.send_sync("now", model=ScriptedModel(["a", "b"]), one_shot=True)
+        @bough.tool(effect="read")
+        def queue(ctx: ToolContext) -> str:
+            store.session(ctx.session_id).enqueue("later")
+            return "queued"
+
+        model = ScriptedModel([assistant(ToolCall("c", "queue")), "a", "b"])
+        session.send_sync("now", model=model, tools=[queue], one_shot=True)
+        assert session.transcript()[-1].message.text == "b"
         assert (session.row.status, session.row.completed_at) == ("idle", None)
+
+    def test_what_was_queued_before_is_no_one_shot_and_does_not_make_it_less_of_one(
+        self, session: Session
+    ) -> None:
+        session.enqueue("earlier")
+        session.send_sync("now", model=ScriptedModel(["a", "b"]), one_shot=True)
+        assert session.transcript()[-1].message.text == "b"
+        assert session.row.status == "completed"
 
 
 class TestTools:
@@ -328,6 +343,54 @@ class TestTools:
         results = [entry.message.results[0] for entry in session.path() if entry.role == "tool"]
         assert [result.error for result in results] == [True, True, True]
         assert is_valid(session)
+
+    @pytest.mark.parametrize("timeout", [None, 30.0])
+    def test_a_tool_that_exits_or_raises_a_group_neither_ends_the_host_nor_leaves_the_session_running(
+        self, session: Session, timeout: float | None
+    ) -> None:
+        @bough.tool(timeout=timeout)
+        def leave() -> str:
+            sys.exit(3)
+
+        @bough.tool(timeout=timeout)
+        async def leave_later() -> str:
+            await asyncio.sleep(0)
+            sys.exit("bye")
+
+        @bough.tool(timeout=timeout)
+        def interrupt() -> str:
+            raise KeyboardInterrupt
+
+        @bough.tool(timeout=timeout)
+        async def group() -> str:
+            raise BaseExceptionGroup("several", [GeneratorExit(), ValueError("one")])
+
+        tools = [leave, leave_later, interrupt, group]
+        calls = assistant(*(ToolCall(tool.name, tool.name) for tool in tools))
+        session.send_sync("q", model=ScriptedModel([calls, "sorry"]), tools=tools)
+        results = [entry.message.results[0] for entry in session.path() if entry.role == "tool"]
+        texts = {result.call_id: result.content[0].text for result in results if result.error}
+        assert texts["leave"] == "SystemExit: 3"
+        assert texts["leave_later"] == "SystemExit: bye"
+        assert texts["interrupt"].startswith("KeyboardInterrupt")
+        assert texts["group"].startswith("BaseExceptionGroup: several")
+        assert (session.row.status, session.transcript()[-1].message.text) == ("idle", "sorry")
+        assert is_valid(session)
+
+    @pytest.mark.parametrize("error", [SystemExit(3), BaseExceptionGroup("several", [GeneratorExit()])])
+    def test_a_model_that_exits_leaves_a_failed_turn_and_not_one_that_runs_for_ever(
+        self, session: Session, error: BaseException
+    ) -> None:
+        class Leaving(ScriptedModel):
+            async def stream(self, request: Any) -> Any:
+                raise error
+                yield
+
+        with pytest.raises(type(error)):
+            session.send_sync("q", model=Leaving([]))
+        assert (session.row.status, session.row.holder) == ("failed", None)
+        session.resume_sync(model=ScriptedModel(["fine"]))
+        assert session.transcript()[-1].message.text == "fine"
 
     def test_a_tool_that_takes_too_long_is_stopped(self, session: Session) -> None:
         @bough.tool(timeout=0.05)
@@ -972,10 +1035,30 @@ class TestQueue:
         assert store.backend.inbox(session.session_id) == []
         assert is_valid(session)
 
-    def test_what_is_queued_survives_and_is_taken_by_the_next_run(
+    def test_what_was_queued_before_an_input_is_sent_runs_before_it_and_what_is_queued_later_after_it(
         self, store: Store, session: Session
     ) -> None:
-        session.enqueue("later")
+        session.enqueue("one")
+        session.enqueue("two")
         again = store.session(session.session_id)
-        again.send_sync("now", model=ScriptedModel(["a", "b"]))
-        assert [entry.message.text for entry in again.transcript()] == ["now", "a", "later", "b"]
+
+        async def main() -> bough.RunResult:
+            run = again.send("three", model=ScriptedModel(["a", "b", "c", "d"]))
+            async for event in run:
+                if event.type == "session:turn_started" and event.data["text"] == "two":
+                    store.session(session.session_id).enqueue("four")
+            return run.result
+
+        asyncio.run(main())
+        texts = [entry.message.text for entry in again.transcript()]
+        assert texts == ["one", "a", "two", "b", "three", "c", "four", "d"]
+        assert store.backend.inbox(session.session_id) == []
+        assert is_valid(again)
+
+    def test_an_input_that_waits_for_queued_ones_is_refused_if_they_use_up_its_turns(
+        self, store: Store, session: Session
+    ) -> None:
+        session.enqueue("one")
+        events = session.send_sync("two", model=ScriptedModel(["a"]), limits=Limits(turns=1)).events
+        assert events[-1].data["error"]["code"] == "turn_limit"
+        assert [entry.message.text for entry in session.transcript()] == ["one", "a"]

@@ -74,17 +74,21 @@ class Loop:
     async def _run(self, content: Message | None, row: SessionRow) -> AsyncIterator[Event]:
         try:
             self._is_first_turn = not row.turns
-            async for event in self._turn(content, row):
-                yield event
+            if content is not None and self._takes_inbox and self.writer.queued:
+                async for event in self._run_after_queued(content):
+                    yield event
+            else:
+                async for event in self._turn(content, row):
+                    yield event
             if self._takes_inbox:
                 async for event in self._run_inbox():
                     yield event
         except asyncio.CancelledError:
             await run_uncancelled(self._cancel_turn())
             raise
-        except (Fenced, TaskTrashed):
-            raise  # another process owns the turn now, or it waits as before
-        except Exception as error:
+        except (Fenced, TaskTrashed, GeneratorExit):
+            raise  # another process owns the turn now, it waits as before, or the caller reads no further
+        except BaseException as error:  # also SystemExit and groups: the row must not say `running` for good
             await self._record_crash(error)
             raise
 
@@ -99,18 +103,37 @@ class Loop:
         finally:
             self.writer.close()
 
-    async def _run_inbox(self) -> AsyncIterator[Event]:
-        """Take what was queued while the session was busy, in order, each as a turn of its own."""
-        store, session_id = self.log.store, self.log.session_id
-        while not self.log.cursor.turn:
-            queued = await self.writer.run_blocking(store.inbox, session_id)
+    async def _run_after_queued(self, content: Message) -> AsyncIterator[Event]:
+        """Run the inputs that were queued before `content`, then `content`; if one of them waits or failed, `content`
+        is queued behind it."""
+        is_one_shot = self.writer.is_one_shot
+        async for event in self._run_inbox(self.writer.queued):
+            yield event
+        self.writer.is_one_shot = is_one_shot
+        if self.log.cursor.turn:
+            await self.writer.run_blocking(self.log.enqueue, content)
+            return
+        row = await self.writer.run_blocking(self.log.store.session, self.log.session_id)
+        limit = await self.limits.check_turn(row)
+        if limit is not None and not limit.is_warning:
+            yield _refused(limit)
+            return
+        async for event in self._turn(content, row):
+            yield event
+
+    async def _run_inbox(self, count: int | None = None) -> AsyncIterator[Event]:
+        """Take what was queued, in order, each as a turn of its own; with `count` only so many, though a turn is open."""
+        taken = 0
+        while taken != count and (not self.log.cursor.turn or (count is not None and not taken)):
+            queued = await self.writer.run_blocking(self.log.store.inbox, self.log.session_id)
             if not queued:
                 return
-            row = await self.writer.run_blocking(store.session, session_id)
+            row = await self.writer.run_blocking(self.log.store.session, self.log.session_id)
             limit = await self.limits.check_turn(row)
             if limit is not None and not limit.is_warning:
                 yield _refused(limit)
                 return
+            taken += 1
             message = decode("message", queued[0].body)
             assert isinstance(message, Message)
             self.writer.is_one_shot = False
@@ -276,7 +299,7 @@ class Loop:
         data = {"stop_reason": "error", "error": {k: redact(v) for k, v in _error_data(error).items()}}
         return Event("session:turn_completed", data, self.writer.journal_number)
 
-    async def _record_crash(self, error: Exception) -> None:
+    async def _record_crash(self, error: BaseException) -> None:
         """Mark the turn as failed after an unexpected error or a concurrent write; it can be resumed."""
         if isinstance(error, StaleLeaf):
             await self.writer.run_blocking(self.log.refresh)

@@ -27,6 +27,7 @@ from .tools.tool import (
     Tool,
     ToolContext,
     error_result,
+    error_text,
 )
 from .writer import Writer, cancel_all, run_uncancelled
 
@@ -154,10 +155,12 @@ class ToolRunner:
     async def _run(self, tool: Tool, context: ToolContext) -> Message | list[PendingApproval]:
         try:
             return await tool.run(context)
-        except (TaskNeedsApproval, BaseExceptionGroup):
+        except TaskNeedsApproval:
+            approvals = context.pending_approvals
+        except BaseExceptionGroup as group:
             approvals = context.pending_approvals
             if not approvals:
-                raise
+                return error_result(context.call, error_text(group))
         if tool.effect != "unsafe" or tool.verify is not None:
             return approvals
         # Resuming would run it again from its beginning, and what it did before its task is not known.

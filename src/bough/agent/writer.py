@@ -57,6 +57,8 @@ class Writer:
         self.log = log
         self.path: list[Entry] = []
         self.detail: SessionDetail | None = None
+        self.queued = 0
+        """How many inputs were queued when the session was loaded."""
         self.journal_number = 0
         """The number of the latest fact that this run wrote."""
         self.is_one_shot = is_one_shot
@@ -84,7 +86,7 @@ class Writer:
     async def load(self) -> SessionRow:
         """Read row, details and path at the session's current leaf, in one read."""
         reading = await self.run_blocking(self.log.load)
-        self.path, self.detail = reading.entries, reading.detail
+        self.path, self.detail, self.queued = reading.entries, reading.detail, reading.queued
         return reading.row
 
     def check(self, row: SessionRow) -> None:

@@ -177,6 +177,8 @@ class PathSnapshot(Struct, frozen=True):
     """The whole path, even if only a part of it was read."""
     entries: list[Entry]
     detail: SessionDetail | None = None
+    queued: int = 0
+    """How many inputs are queued; read only with the detail."""
 
 
 class StoredEntry(Struct, frozen=True):

@@ -231,6 +231,17 @@ class TestSending:
         texts = [entry.message.text for entry in store.session(session.session_id).path() if entry.message]
         assert texts == ["one", "Yes.", "two", "Yes."]
 
+    def test_what_was_queued_before_an_input_is_sent_runs_before_it(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        session = store.start("a")
+        session.enqueue("one", engine="absurd", queue=queue)
+        session.send("two", engine="absurd", queue=queue)
+        with working(installed, queue, Agent("a", by_step("Yes."))):
+            until(done(installed, queue))
+        texts = [entry.message.text for entry in store.session(session.session_id).path() if entry.message]
+        assert texts == ["one", "Yes.", "two", "Yes."]
+
     def test_an_input_queued_after_the_turn_is_over_is_taken_by_its_own_task(
         self, installed: Database, queue: str, store: bough.Store
     ) -> None:

@@ -188,6 +188,8 @@ class Tool(Struct, frozen=True, dict=True):
                 return error_result(context.call, error_text(error))
             context.is_cancelled = True
             return self._timed_out(context.call)
+        except ToolExit as error:
+            return error_result(context.call, str(error))
         except Exception as error:  # noqa: BLE001 - a tool may raise anything; the session must not break
             return error_result(context.call, error_text(error))
 
@@ -232,18 +234,25 @@ class Tool(Struct, frozen=True, dict=True):
         arguments = msgspec.structs.asdict(msgspec.convert(context.call.arguments, self.arguments))
         if self.context_name is not None and self.context_name in inspect.signature(function).parameters:
             arguments[self.context_name] = context
-        if inspect.iscoroutinefunction(function):
-            return await function(**arguments)
-        value = await asyncio.to_thread(_run_in_thread, function, arguments)
-        return await value if isinstance(value, Awaitable) else value
+        try:
+            if inspect.iscoroutinefunction(function):
+                return await function(**arguments)
+            value = await asyncio.to_thread(_run_in_thread, function, arguments)
+            return await value if isinstance(value, Awaitable) else value
+        except SystemExit as error:  # asyncio would end the event loop, and with it the host
+            raise ToolExit(error_text(error)) from None
+
+
+class ToolExit(Exception):
+    """What a tool raised instead of returning, where the original would end the host or hang its thread."""
 
 
 def _run_in_thread(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Replace StopIteration, which cannot leave a thread: awaiting it would never end."""
+    """Replace what cannot leave a thread: awaiting StopIteration would never end, and Ctrl-C only reaches the main one."""
     try:
         return function(**arguments)
-    except StopIteration as error:
-        raise RuntimeError(f"StopIteration: {error}") from None
+    except (StopIteration, KeyboardInterrupt, GeneratorExit) as error:
+        raise ToolExit(error_text(error)) from None
 
 
 def error_text(error: BaseException) -> str:

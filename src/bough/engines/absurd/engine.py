@@ -123,6 +123,9 @@ def send(
         stop = check_limits(limits or Limits(), row.session_id, turns=row.turns)
         if stop is not None:
             raise LimitReached(row.session_id, stop.problem, stop.hint, stop.command_hint)
+        if log.store.inbox(row.session_id):  # what was queued first runs first
+            message = user(content) if isinstance(content, str) else content
+            return enqueue(log, message, queue=queue, agent=agent)
     task_log, spawning = _spawning_log(log, row, queue, agent, key)
     if content is None:
         task_log.record("enqueued", data={"queue": queue}, only_at_leaf=True, key=key)

@@ -354,7 +354,9 @@ class MemoryStore(StoreBackend):
             entries = self._path(end, first, end.seq if last is None else last)
             entries = [entry for entry in entries if not (public and entry.internal)]
             ranges = tuple(lineage(self.tables.branches, end))
-            return PathSnapshot(data.row, ranges, entries, data.detail if detail else None)
+            if not detail:
+                return PathSnapshot(data.row, ranges, entries)
+            return PathSnapshot(data.row, ranges, entries, data.detail, len(data.inbox))
 
     def _refuse_foreign_leaf(self, row: SessionRow, leaf: Leaf) -> None:
         if leaf == row.leaf:

@@ -142,6 +142,7 @@ DETAIL = "".join(
     f", (select session_detail.{name} from bough.session_detail where session_detail.no = me.no)"
     for name in ("spec", "policy", "workspace", "state")
 )
+DETAIL += ", (select count(*) from bough.inbox where inbox.no = me.no)"
 PUBLIC_ONLY, NON_MESSAGES_ONLY = " and not entry.internal", " and entry.kind is not null"
 SELECT_DETAIL = f"""
 select spec, policy, workspace, state
@@ -362,13 +363,13 @@ class PostgresStore(StoreBackend):
         part = {"first": first, "last": last, "newest": newest}
         query = _path_query(DETAIL if detail else "", PUBLIC_ONLY if public else "")
         head, entries = self._read_path(query, session_id, leaf, part)
-        columns, branches, *detail_values = from_json(head)
+        columns, branches, *values = from_json(head)
         row = session_from(tuple(columns.values()))
         self._check_leaf(columns, branches or (), leaf)
         ranges = self._ranges(branches or (), row.leaf if leaf is None else leaf)
-        return PathSnapshot(
-            row, tuple(ranges), entries, detail_from(tuple(detail_values)) if detail else None
-        )
+        if not detail:
+            return PathSnapshot(row, tuple(ranges), entries)
+        return PathSnapshot(row, tuple(ranges), entries, detail_from(tuple(values[:-1])), values[-1])
 
     def non_message_entries(self, session_id: str, *, leaf: Leaf | None = None) -> list[Entry]:
         part = {"first": 1, "last": None, "newest": None}

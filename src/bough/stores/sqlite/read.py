@@ -191,7 +191,9 @@ class SessionReader:
         ranges = self.lineage(end)
         first = first if newest is None else max(first, end.seq - newest + 1)
         entries = self.entries(ranges, first, end.seq if last is None else last, public=public)
-        return PathSnapshot(row, tuple(ranges), entries, self.detail(number) if detail else None)
+        if not detail:
+            return PathSnapshot(row, tuple(ranges), entries)
+        return PathSnapshot(row, tuple(ranges), entries, self.detail(number), self._queued(number))
 
     def non_message_entries(self, session_id: str, leaf: Leaf | None) -> list[Entry]:
         row = self.row(session_id)
@@ -225,6 +227,10 @@ class SessionReader:
 
     def inbox(self, number: int) -> Iterable[QueuedInput]:
         return (QueuedInput(*row) for row in self.connection.execute(SELECT_INBOX, (number,)))
+
+    def _queued(self, number: int) -> int:
+        count: int = self.connection.execute("select count(*) from inbox where no = ?", (number,)).get
+        return count
 
     def storage_size(self, number: int) -> StorageSize:
         bindings = {"no": number}
