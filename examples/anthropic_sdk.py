@@ -64,17 +64,21 @@ class FakeApi(BaseHTTPRequestHandler):
         """Quiet."""
 
 
+def lookup(order: int) -> dict[str, Any]:
+    return {"order": order, "status": "on its way"}
+
+
 def loop(client: anthropic.Anthropic, session: Session, text: str) -> None:
     with session.turn(text) as turn:
-        while True:
+        while not turn.done:
+            for call in turn.open_tool_calls:
+                turn.run(
+                    call, lookup
+                )  # records the start, then the result; never twice, whenever it is killed
             reply = client.messages.create(
                 model="claude-opus-4-5", max_tokens=1_000, tools=TOOLS, **session.request("anthropic")
             )
-            answer = turn.answer(reply)  # stores usage, price and the signature too
-            if not answer.calls:
-                return
-            for call in answer.calls:
-                turn.result(call.id, {"order": call.arguments["order"], "status": "on its way"})
+            turn.answer(reply)  # stores usage, price and the signature too
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 import bough
-from bough import Message, Session, ToolCall, Usage, assistant, system
+from bough import Message, Session, ToolCall, ToolContext, Usage, assistant, system
 
 PROMPT = "You help customers of a small shop. Look up an order before you answer."
 
@@ -33,34 +33,32 @@ def model(session: Session) -> Message:
     return assistant(f"Your order: {results[-1]['content'][0]['text']}")
 
 
-def lookup_order(order: int, *, slow: bool) -> dict[str, object]:
-    if slow:
+@bough.tool(effect="read")  # so it may run again after a crash; an unsafe one, the default, never does
+def lookup_order(order: int, ctx: ToolContext) -> dict[str, object]:
+    """Look up an order."""
+    if len(sys.argv) > 1:
         print("tool is running", flush=True)
         time.sleep(60)  # the process is killed here
+    ctx.update(looked_up=order)
     return {"order": order, "status": "on its way"}
 
 
-def run_turn(session: Session, text: str | None, *, slow: bool = False) -> None:
+def run_turn(session: Session, text: str | None) -> None:
     """The complete loop. Every call is durable when it returns; without text it continues the open turn."""
     with session.turn(text) as turn:
-        while True:
-            for waiting in turn.open_tool_calls:
-                turn.result(
-                    waiting.call.id,
-                    lookup_order(**waiting.call.arguments, slow=slow),
-                    state={"looked_up": 41},
-                )
-            answer = turn.answer(
-                model(session), usage=Usage(120, 20), provider="anthropic", model="claude-opus-4-5"
-            )
-            if not answer.calls:
-                return
+        while not turn.done:
+            for call in turn.open_tool_calls:
+                turn.run(
+                    call, lookup_order
+                )  # its start is durable before it runs, its result when it returns
+            reply = model(session)
+            turn.answer(reply, usage=Usage(120, 20), provider="anthropic", model="claude-opus-4-5")
 
 
 def worker(path: str) -> None:
     with bough.open(path) as store:
         session = store.start("support", [system(PROMPT)], session_id="ses_demo", title="Where is order 41?")
-        run_turn(session, "Where is order 41?", slow=True)
+        run_turn(session, "Where is order 41?")
 
 
 def show(step: str) -> None:

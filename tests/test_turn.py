@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NoReturn
+
 import pytest
 
-from bough import Session, ToolCall, Turn, Usage, assistant, system
-from bough.errors import Fenced, InvalidOperation, UnrecognizedReply
+import bough
+from bough import Happened, NeverHappened, Session, ToolCall, ToolContext, Turn, Usage, assistant, system
+from bough.errors import (
+    ApprovalRequired,
+    CallAlreadyStarted,
+    Fenced,
+    InvalidOperation,
+    OrphanResult,
+    UnrecognizedReply,
+)
 from conftest import Store
 
 REPLY = {
@@ -226,3 +239,212 @@ def test_what_is_no_answer_is_refused_and_nothing_is_written(session: Session, r
             turn.answer(reply)
         assert session.leaf == leaf == session.row.leaf
         turn.answer(assistant("a"))
+
+
+CALL = ToolCall("c1", "refund", {"order": 41})
+
+
+def killed_inside(store: Store, session: Session, function: Callable[..., Any] | None = None) -> Session:
+    """Leave a turn inside its tool as a killed process does; return the handle of the next process."""
+    turn = session.turn("q").__enter__()
+    (call,) = turn.answer(assistant(CALL)).calls
+
+    def killed(**_: Any) -> NoReturn:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        turn.run(call, bough.tool(effect="read", name="refund")(function) if function else killed)
+    return store.session(session.session_id)
+
+
+class TestRunningATool:
+    def test_the_start_is_durable_before_the_function_is_called(self, store: Store, session: Session) -> None:
+        def refund(order: int) -> dict[str, int]:
+            fact = store.session(session.session_id).journal()[-1]
+            assert (fact.kind, fact.data) == ("calls_started", {"seq": 3, "indexes": [0]})
+            return {"refunded": order}
+
+        with session.turn("q") as turn:
+            (call,) = turn.answer(assistant(CALL)).calls
+            assert turn.run(call, refund).results[0].content[0].text == '{"refunded":41}'
+            assert not turn.done
+            turn.answer(assistant("done"))
+            assert turn.done
+        assert session.verify() == []
+
+    @pytest.mark.parametrize(
+        ("function", "text"),
+        [
+            (lambda order: 1 / 0, "ZeroDivisionError: division by zero"),
+            (lambda: "no such argument", "unexpected keyword argument 'order'"),
+            (lambda order: object(), "refund returned a value that cannot be stored"),
+            (lambda order: "\ud800", "refund returned a value that cannot be stored"),
+            (lambda order: asyncio.sleep(0), "pass an `async def` function"),
+        ],
+        ids=["raises", "arguments", "value", "text", "awaitable"],
+    )
+    def test_whatever_the_function_does_the_call_has_a_result(
+        self, session: Session, function: Callable[..., Any], text: str
+    ) -> None:
+        with session.turn("q") as turn:
+            (call,) = turn.answer(assistant(CALL)).calls
+            (result,) = turn.run(call, function).results
+            assert (result.error, result.outcome) == (True, "done")
+            assert text in str(result.content)
+            turn.answer(assistant("done"))
+
+    def test_an_async_function_is_awaited(self, session: Session) -> None:
+        async def refund(order: int) -> str:
+            await asyncio.sleep(0)
+            return f"refunded {order}"
+
+        async def loop() -> None:
+            with session.turn("q") as turn:
+                for function in (refund, bough.tool(refund)):
+                    (call,) = turn.answer(assistant(CALL)).calls
+                    message = await turn.run(call, function)
+                    assert "refunded 41" in str(message)
+                turn.answer(assistant("done"))
+
+        asyncio.run(loop())
+        assert session.verify() == []
+
+    def test_malformed_arguments_are_not_run(self, session: Session) -> None:
+        with session.turn("q") as turn:
+            (call,) = turn.answer(assistant(ToolCall("c1", "refund", {}, malformed='{"ord'))).calls
+            assert "was not run" in str(turn.run(call, lambda: pytest.fail("it ran")))
+            turn.answer(assistant("done"))
+
+    def test_a_tool_has_its_context_and_its_timeout(self, session: Session) -> None:
+        @bough.tool(timeout=0.01)
+        def refund(order: int, ctx: ToolContext) -> str:
+            while not ctx.is_cancelled:
+                ctx.update(order=order)
+            return "late"
+
+        @bough.tool
+        def hang_up(ctx: ToolContext) -> str:
+            ctx.update(key=ctx.key)
+            ctx.ends_turn = True
+            return "bye"
+
+        with session.turn("q") as turn:
+            calls = turn.answer(assistant(CALL, ToolCall("c2", "hang_up"))).calls
+            assert turn.run(calls[0], refund).results[0].outcome == "unknown"
+            key = session.idempotency_key(turn.open_tool_calls[0])
+            turn.run(turn.open_tool_calls[0], hang_up)
+            assert turn.done
+        assert session.state == {"key": key}
+
+    def test_only_an_open_call_is_run(self, session: Session) -> None:
+        with session.turn("q") as turn:
+            (call,) = turn.answer(assistant(CALL)).calls
+            turn.run(call, lambda order: "once")
+            with pytest.raises(OrphanResult):
+                turn.run(call, lambda order: pytest.fail("twice"))
+            turn.answer(assistant("done"))
+
+    def test_an_unsafe_call_that_was_started_is_never_run_again_and_the_model_is_told(
+        self, store: Store, session: Session
+    ) -> None:
+        again = killed_inside(store, session)
+        with again.turn() as turn:
+            (call,) = turn.open_tool_calls
+            (result,) = turn.run(call, lambda order: pytest.fail("refunded twice")).results
+            assert (result.outcome, result.error) == ("unknown", True)
+            assert "outcome unknown" in str(again.messages("anthropic"))
+            turn.answer(assistant("done"))
+        assert again.verify() == []
+
+    def test_a_call_that_was_not_started_is_run_after_a_crash(self, store: Store, session: Session) -> None:
+        session.turn("q").__enter__().answer(assistant(CALL))
+        again = store.session(session.session_id)
+        with again.turn() as turn:
+            assert turn.run(turn.open_tool_calls[0], lambda order: "refunded").results[0].outcome == "done"
+            turn.answer(assistant("done"))
+
+    @pytest.mark.parametrize("effect", ["read", "idempotent"])
+    def test_a_read_or_idempotent_tool_runs_again_under_the_same_key(
+        self, store: Store, session: Session, effect: Any
+    ) -> None:
+        keys = []
+
+        def refund(order: int, ctx: ToolContext) -> str:
+            keys.append(ctx.key)
+            if len(keys) == 1:
+                raise KeyboardInterrupt
+            return "refunded"
+
+        again = killed_inside(store, session, refund)
+        with again.turn() as turn:
+            turn.run(turn.open_tool_calls[0], bough.tool(effect=effect)(refund))
+            turn.answer(assistant("done"))
+        assert len(keys) == 2
+        assert len(set(keys)) == 1
+        assert [fact.kind for fact in again.journal()].count("calls_started") == 1
+
+    @pytest.mark.parametrize(
+        ("verify", "outcome"),
+        [
+            (lambda order: Happened("it was refunded"), "it was refunded"),
+            (lambda order: NeverHappened(), "refunded now"),
+            (lambda order: None, "unknown"),
+        ],
+    )
+    def test_verify_settles_a_call_that_was_started(
+        self, store: Store, session: Session, verify: Callable[..., Any], outcome: str
+    ) -> None:
+        again = killed_inside(store, session)
+
+        def refund(order: int) -> str:
+            return "refunded now"
+
+        with again.turn() as turn:
+            result = turn.run(turn.open_tool_calls[0], bough.tool(verify=verify)(refund))
+            assert outcome in str(result)
+            turn.answer(assistant("done"))
+
+    def test_a_tool_of_ones_own_says_that_it_starts_once(self, store: Store, session: Session) -> None:
+        turn = session.turn("q").__enter__()
+        (call,) = turn.answer(assistant(CALL)).calls
+        turn.started(call)
+        with pytest.raises(CallAlreadyStarted):
+            turn.started(call)
+        with store.session(session.session_id).turn() as turn:
+            with pytest.raises(CallAlreadyStarted, match='outcome="unknown"'):
+                turn.started(turn.open_tool_calls[0])
+            turn.result("c1", "refunded, says the bank")
+            turn.answer(assistant("done"))
+
+    def test_a_call_that_needs_approval_runs_once_it_is_approved(
+        self, store: Store, session: Session
+    ) -> None:
+        @bough.tool(approval=True)
+        def refund(order: int) -> str:
+            return f"refunded {order}"
+
+        calls = (CALL, ToolCall("c2", "refund", {"order": 42}))
+        with suppress(ApprovalRequired), session.turn("q") as turn:
+            first, second = turn.answer(assistant(*calls)).calls
+            turn.run(first, refund)
+        assert session.row.status == "waiting"
+        again = store.session(session.session_id)
+        again.approve(again.pending_approvals()[0])
+        with again.turn() as turn:
+            assert "refunded 41" in str(turn.run(first, refund))
+            with pytest.raises(ApprovalRequired):
+                turn.run(second, refund)
+            again.approve(again.pending_approvals()[0], allow=False)
+            assert turn.run(second, refund).results[0].outcome == "denied"
+            turn.answer(assistant("done"))
+        assert again.verify() == []
+
+
+def test_no_model_call_is_announced_behind_a_result_that_ends_the_turn(session: Session) -> None:
+    """The first result of a batch ended the turn; the last one announced a call that nobody made."""
+    with session.turn("q", model="anthropic:claude-opus-4-5") as turn:
+        turn.answer(assistant(ToolCall("a", "hang_up"), ToolCall("b", "look")), usage=Usage(1, 1))
+        turn.result("a", "bye", ends_turn=True)
+        turn.result("b", "seen")
+    assert turn.done
+    assert (session.usage().calls, session.usage().unknown_calls) == (1, 0)

@@ -18,6 +18,8 @@
     ├── InvalidOperation            not allowed at this point of the log; nothing was written
     │   ├── OpenBatch               tool calls wait for their results
     │   ├── OrphanResult            a tool result without its call
+    │   ├── CallAlreadyStarted      a tool call that may have taken effect already
+    │   ├── ApprovalRequired        a tool call that a person must approve first
     │   ├── InvalidMessage          a part its role cannot have, an unknown kind or role
     │   ├── InvalidPosition         not an entry on this path
     │   ├── NothingToRedo           nothing was rewound
@@ -336,6 +338,29 @@ class OrphanResult(InvalidOperation):
         super().__init__(
             f"tool result for {shorten(call_id)!r} has no open call before it ({open_calls})",
             "append the answer that made the call first, and each result once",
+        )
+
+
+class CallAlreadyStarted(InvalidOperation):
+    http_status = 409
+
+    def __init__(self, call_id: str, name: str) -> None:
+        self.call_id, self.name = call_id, name
+        super().__init__(
+            f"call {shorten(call_id)!r} of {name} was started before and has no result: it may have taken effect",
+            'do not run it again; tell the model: turn.result(call_id, "…", error=True, outcome="unknown")',
+        )
+
+
+class ApprovalRequired(InvalidOperation):
+    http_status = 409
+
+    def __init__(self, session_id: str, call_id: str, name: str) -> None:
+        self.session_id, self.call_id, self.name = session_id, call_id, name
+        super().__init__(
+            f"call {shorten(call_id)!r} of {name} waits for a person's approval; it was not run",
+            "decide with session.approve(call) or session.approve(call, allow=False), then continue: session.turn()",
+            f"decide with bough approve {session_id}, then continue the turn",
         )
 
 

@@ -2,30 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from msgspec.structs import replace
 
 from . import wire
 from .core.drafts import Draft
-from .core.messages import Message, Outcome, to_user_message, tool_result
+from .core.messages import Message, Outcome, ToolCall, to_user_message, tool_result
 from .core.turns import OpenCall
 from .core.usage import Call, Usage
-from .errors import Fenced, InvalidOperation
+from .errors import (
+    ApprovalRequired,
+    BoughError,
+    CallAlreadyStarted,
+    Fenced,
+    InvalidOperation,
+    OrphanResult,
+    SessionTrashed,
+    StaleLeaf,
+)
 from .log.changes import AppendResult
 from .log.log import LEASE_MICROSECONDS, Log
 from .models.prices import price
 from .wire import Answer
 
+if TYPE_CHECKING:
+    from .agent.call_status import CallStatus
+    from .agent.tools.tool import Tool
+
 
 class Turn:
     """Opened by `with session.turn("…") as turn`; closed by the answer that calls no tool.
 
-    Leaving the block early marks the session as failed (exception), cancelled (Ctrl-C) or interrupted. The turn itself
-    stays open; `session.turn()` continues it.
+    Leaving the block early marks the session as failed (exception), cancelled (Ctrl-C), waiting (for an approval) or
+    interrupted. The turn itself stays open; `session.turn()` continues it. The loop is the same for both:
+
+        while not turn.done:
+            for call in turn.open_tool_calls:
+                turn.run(call, TOOLS[call.call.name])
+            if not turn.done:
+                turn.answer(client.messages.create(**session.request("anthropic"), …))
     """
 
     def __init__(
@@ -45,6 +64,9 @@ class Turn:
         self._call_id: str | None = None
         self._turn = 0
         self._fence = 0
+        self._own_answers: set[int] = set()
+        """The seqs of the answers appended here: no earlier process started their tool calls."""
+        self._own_starts: set[tuple[int, int]] = set()
 
     def __enter__(self) -> Self:
         log = self._log
@@ -73,6 +95,7 @@ class Turn:
         if not self._log.cursor.turn or self._is_held_by_another():
             return
         status = "interrupted" if kind is None else "failed" if issubclass(kind, Exception) else "cancelled"
+        status = "waiting" if isinstance(error, ApprovalRequired) else status
         message = (
             None if error is None else f"{type(error).__name__}: {error}".encode("utf-8", "replace").decode()
         )
@@ -92,6 +115,11 @@ class Turn:
         return holder is not None and holder != self._log.runtime.holder()
 
     @property
+    def done(self) -> bool:
+        """Whether the turn has ended: by an answer that calls no tool, or by a tool that ends it."""
+        return self._log.cursor.turn != self._turn
+
+    @property
     def open_tool_calls(self) -> tuple[OpenCall, ...]:
         """The tool calls without a result, in call order."""
         return self._log.cursor.open_calls
@@ -106,7 +134,7 @@ class Turn:
         key: str | None = None,
     ) -> Message:
         """Append a model's answer: an SDK object, a dict or a Message. Usage and evidence are read from it."""
-        if self._log.cursor.turn != self._turn:
+        if self.done:
             raise InvalidOperation(f"turn {self._turn} has ended; open another: session.turn(text)")
         read = wire.parse_reply(reply)
         usage = read.usage if usage is None else usage
@@ -117,6 +145,7 @@ class Turn:
         replaces = self._call_id is not None
         appended = self._append(draft, key=key, calls=calls, replaces_call=replaces)
         self._call_id = None  # only now: if the answer is refused, the call is still to be recorded
+        self._own_answers.add(appended.leaf.seq)
         message = appended.payloads[0]
         assert isinstance(message, Message)
         return message
@@ -151,6 +180,112 @@ class Turn:
         )
         self._append(Draft(message), key=key)
         return message
+
+    # -- running tools -----------------------------------------------------------------------------
+
+    @overload
+    def run(
+        self, call: ToolCall | OpenCall, function: Callable[..., Coroutine[Any, Any, Any]]
+    ) -> Coroutine[Any, Any, Message]: ...
+    @overload
+    def run(self, call: ToolCall | OpenCall, function: Tool) -> Any: ...
+    @overload
+    def run(self, call: ToolCall | OpenCall, function: Callable[..., Any]) -> Message: ...
+    def run(
+        self, call: ToolCall | OpenCall, function: Tool | Callable[..., Any]
+    ) -> Message | Coroutine[Any, Any, Message]:
+        """Run a tool call once: record its start, call the function with its arguments, append and return the result.
+
+        An exception becomes an error result. An async function, or a tool of one, is awaited: `await turn.run(…)`.
+        A call that was started before a crash and has no result is not run again: its result says that the outcome
+        is unknown. A `bough.tool` with the effect `read` or `idempotent` is run again, under the same key; one with a
+        `verify` function finds out what happened.
+        """
+        from .agent.tools.tool import Tool, function_tool
+
+        open_call = self._open_call(call)
+        tool = function if isinstance(function, Tool) else function_tool(open_call.call.name, function)
+        running = self._run(open_call, tool, in_thread=tool.is_async)
+        return running if tool.is_async else _run_without_loop(running)
+
+    def started(self, call: ToolCall | OpenCall) -> None:
+        """Record that a tool call starts now, before you run it yourself; `result` then appends its result.
+
+        Raises `CallAlreadyStarted` if it was started before, here or by a process that died: it may have taken effect.
+        """
+        open_call = self._open_call(call)
+        if self._was_started(open_call):
+            raise CallAlreadyStarted(open_call.call.id, open_call.call.name)
+        self._record_start(open_call)
+
+    async def _run(self, call: OpenCall, tool: Tool, *, in_thread: bool) -> Message:
+        from .agent.tool_batch import DENIED, UNKNOWN
+        from .agent.tools.tool import Happened, NeverHappened, ToolContext
+
+        if (refusal := tool.refusal(call.call)) is not None:
+            return self._store_result(call, refusal)
+        if tool.approval and not self._is_approved(call):
+            return self._store_result(call, tool_result(call.call.id, DENIED, error=True, outcome="denied"))
+        key = self._log.idempotency_key(call.seq, call.index)
+        context = ToolContext(key, self._log.session_id, call.call, self._log.state)
+        if not self._was_started(call):
+            self._record_start(call)
+        elif tool.effect == "unsafe":
+            outcome = await tool.check_outcome(context, in_thread=in_thread)
+            if isinstance(outcome, Happened):
+                return self._store_result(call, tool.result(context, outcome.value))
+            if not isinstance(outcome, NeverHappened):
+                unknown = tool_result(call.call.id, UNKNOWN, error=True, outcome="unknown")
+                return self._store_result(call, unknown)
+        return self._store_result(call, await tool.run(context, in_thread=in_thread))
+
+    def _open_call(self, call: ToolCall | OpenCall) -> OpenCall:
+        call_id = call.id if isinstance(call, ToolCall) else call.call.id
+        for open_call in self.open_tool_calls:
+            if open_call.call.id == call_id:
+                return open_call
+        raise OrphanResult(call_id, [open_call.call.id for open_call in self.open_tool_calls])
+
+    def _was_started(self, call: OpenCall) -> bool:
+        """Whether its start was recorded. The journal is read only for an answer of an earlier process."""
+        if (call.seq, call.index) in self._own_starts:
+            return True
+        return call.seq not in self._own_answers and (call.seq, call.index) in self._call_status().started
+
+    def _call_status(self) -> CallStatus:
+        from .agent.call_status import read_call_status
+
+        return read_call_status(self._log)
+
+    def _record_start(self, call: OpenCall) -> None:
+        data = {"seq": call.seq, "indexes": [call.index]}
+        self._log.record("calls_started", data=data, fence=self._fence)
+        self._own_starts.add((call.seq, call.index))
+
+    def _is_approved(self, call: OpenCall) -> bool:
+        """Whether a person approved the call, False if denied; raises `ApprovalRequired` if neither."""
+        status, position = self._call_status(), (call.seq, call.index)
+        if position in status.decided:
+            return position not in status.denied
+        if position not in status.approval_requested:
+            data = {"seq": call.seq, "index": call.index}
+            self._log.record("approval_requested", data=data, only_at_leaf=True, fence=self._fence)
+        raise ApprovalRequired(self._log.session_id, call.call.id, call.call.name)
+
+    def _store_result(self, call: OpenCall, message: Message) -> Message:
+        """Append a result; one that cannot be stored becomes an error result, for the effect has happened."""
+        from .agent.tools.tool import error_result
+
+        try:
+            appended = self._append(Draft(message), key=None)
+        except (Fenced, StaleLeaf, SessionTrashed):
+            raise
+        except BoughError as error:
+            why = f"{call.call.name} returned a value that cannot be stored: {error}"
+            appended = self._append(Draft(error_result(call.call, why)), key=None)
+        stored = appended.payloads[0]
+        assert isinstance(stored, Message)
+        return stored
 
     def _ledger(self, read: Answer, after: int) -> Call:
         usage = read.usage or Usage()
@@ -203,7 +338,8 @@ class Turn:
         assert isinstance(message, Message)
         assert self._model is not None
         open_calls = len(self._log.cursor.open_calls) - len(message.results)
-        if message.role == "assistant" or open_calls > 0 or any(r.ends_turn for r in message.results):
+        ends_turn = self._log.cursor.ends_turn or any(result.ends_turn for result in message.results)
+        if message.role == "assistant" or open_calls > 0 or ends_turn:
             return None
         self._call_id = self._log.runtime.new_id("")
         provider, _, model = self._model.rpartition(":")
@@ -213,3 +349,13 @@ class Turn:
 
 def _input(content: str | Message | dict[str, Any]) -> Message:
     return to_user_message(wire.parse_messages([content])[0] if isinstance(content, dict) else content)
+
+
+def _run_without_loop(running: Coroutine[Any, Any, Message]) -> Message:
+    """Run a coroutine that awaits nothing, so that one implementation serves sync and async functions."""
+    try:
+        running.send(None)
+    except StopIteration as ended:
+        message: Message = ended.value
+        return message
+    raise AssertionError("a tool that is not async awaited something")

@@ -125,6 +125,30 @@ class TestShow:
             bough("ls", "--status", "interrupted", "--json", store=place).json["sessions"][0]["id"] == "ses_k"
         )
 
+    def test_a_call_of_a_loop_of_ones_own_is_not_said_to_be_not_started_unless_it_is_known(
+        self, tmp_path: Path
+    ) -> None:
+        place = tmp_path / "s.db"
+        call = [library.ToolCall(f"c{n}", "refund", {"order": n}) for n in range(2)]
+
+        def crash_after(*started: library.ToolCall, session_id: str) -> None:
+            turn = store.start(session_id=session_id).turn("q").__enter__()
+            turn.answer(library.assistant(*call))
+            for one in started:
+                turn.started(one)
+
+        with library.open(place) as store:
+            crash_after(call[0], session_id="ses_said")
+            crash_after(session_id="ses_silent")
+        said, silent = (bough("show", name, store=place) for name in ("ses_said", "ses_silent"))
+        assert "[started, outcome unknown]" in said.out
+        assert "[not started]" in said.out
+        assert "bough resume ses_said" in said.err
+        assert silent.out.count("[no start recorded: it may have run]") == 2
+        assert "not started" not in silent.out
+        assert "find out first whether refund ran" in silent.err
+        assert "continues" not in silent.err
+
 
 class TestLog:
     def test_one_line_per_entry(self, store_path: Path) -> None:

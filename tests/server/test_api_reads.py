@@ -128,6 +128,19 @@ class TestSessions:
             ("c2", "waits_for_approval"),
         ]
 
+    def test_an_open_call_is_only_said_to_be_not_started_by_a_loop_that_records_starts(
+        self, server: LocalServer
+    ) -> None:
+        session = server.sessions.start()
+        turn = session.turn("go").__enter__()
+        calls = turn.answer(assistant(ToolCall("c1", "refund"), ToolCall("c2", "refund"))).calls
+        states = [call["state"] for call in server.get(session_url(session))["open_tool_calls"]]
+        assert states == ["no_start_recorded"] * 2
+        turn.started(calls[0])
+        session.end("interrupted")
+        states = [call["state"] for call in server.get(session_url(session))["open_tool_calls"]]
+        assert states == ["unknown", "not_started"]
+
 
 class TestEntries:
     def test_a_path_is_read_by_windows(self, server: LocalServer) -> None:

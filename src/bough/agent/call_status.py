@@ -37,6 +37,8 @@ class CallStatus(Struct, frozen=True):
     """Calls with a task whose approval was decided and that has not resumed yet."""
     tasks: tuple[str, ...] = ()
     """The sessions of the tasks that these calls started."""
+    has_recorded_starts: bool = False
+    """Whether the runner of these calls recorded the start of any: only then is one without a start not started."""
 
     @property
     def decided(self) -> frozenset[CallPosition]:
@@ -84,7 +86,8 @@ def _own_status(log: Log) -> tuple[CallStatus, list[Fact]]:
     }
     waits: list[Fact] = []
     tasks: list[str] = []
-    for fact in reversed(log.store.journal(log.session_id, log.batch_since)):
+    facts = reversed(log.store.journal(log.session_id, log.batch_since))
+    for fact in facts:
         if fact.kind == "calls_started":
             positions[fact.kind].update((fact.data["seq"], index) for index in fact.data["indexes"])
         elif fact.kind in positions:
@@ -96,7 +99,17 @@ def _own_status(log: Log) -> tuple[CallStatus, list[Fact]]:
         elif fact.kind == "appended" and fact.data["first"] <= open_calls[0].seq <= fact.data["last"]:
             break
     started, requested, approved, denied = map(frozenset, positions.values())
-    return CallStatus(started, requested, approved, denied, tasks=tuple(reversed(tasks))), waits[::-1]
+    earlier = takewhile(lambda fact: fact.kind not in ("turn_started", "turn_resumed"), facts)
+    has_recorded_starts = bool(started) or any(fact.kind == "calls_started" for fact in earlier)
+    status = CallStatus(
+        started,
+        requested,
+        approved,
+        denied,
+        tasks=tuple(reversed(tasks)),
+        has_recorded_starts=has_recorded_starts,
+    )
+    return status, waits[::-1]
 
 
 def _with_tasks(log: Log, status: CallStatus, waits: Iterable[Fact]) -> CallStatus:

@@ -42,7 +42,7 @@ class ReplayedTool(Tool, frozen=True, kw_only=True):
         """None: a malformed call has its recorded result like any other."""
         return None
 
-    async def run(self, context: ToolContext) -> Message:
+    async def run(self, context: ToolContext, *, in_thread: bool = True) -> Message:
         return await self.answer(context)
 
 

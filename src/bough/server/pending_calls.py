@@ -54,7 +54,9 @@ def _state(known: CallStatus, position: CallPosition, is_driven: bool) -> str:
         return "denied"
     if position in known.approved:
         return "approved"
-    return "waits_for_approval" if position in known.approval_requested else "not_started"
+    if position in known.approval_requested:
+        return "waits_for_approval"
+    return "not_started" if known.has_recorded_starts else "no_start_recorded"
 
 
 def _call_view(call: OpenCall) -> Json:

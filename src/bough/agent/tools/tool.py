@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_type_hints, overload
 
 import msgspec
@@ -146,7 +147,8 @@ class Tool(Struct, frozen=True, dict=True):
 
     spec: ToolSpec
     function: Callable[..., Any]
-    arguments: type[Struct]
+    arguments: type[Struct] | None
+    """The type the arguments are converted to; None: the function takes them as the model gave them."""
     context_name: str | None = None
     effect: Effect = "unsafe"
     verify: Callable[..., Any] | None = None
@@ -170,16 +172,26 @@ class Tool(Struct, frozen=True, dict=True):
         """Return the result of a call with malformed arguments, which must not run with defaults instead; None: it may run."""
         return None if call.malformed is None else error_result(call, MALFORMED)
 
-    async def run(self, context: ToolContext) -> Message:
-        """Run it and return the result as a message. Whatever the tool does, there is one: an error is a result too."""
+    @property
+    def is_async(self) -> bool:
+        """Whether its function or its `verify` is a coroutine function."""
+        return any(is_async(function) for function in (self.function, self.verify) if function is not None)
+
+    async def run(self, context: ToolContext, *, in_thread: bool = True) -> Message:
+        """Run it and return the result as a message. Whatever the tool does, there is one: an error is a result too.
+
+        Without `in_thread` a function that is not async runs in the calling thread, and nothing is awaited.
+        """
         if (refusal := self.refusal(context.call)) is not None:
             return refusal
         try:
-            value = await asyncio.wait_for(self._call(self.function, context), self.timeout)
+            running = self._call(self.function, context, in_thread=in_thread)
+            is_bounded = in_thread and self.timeout is not None
+            value = await (asyncio.wait_for(running, self.timeout) if is_bounded else running)
             return self.result(context, value)
         except asyncio.CancelledError as error:
             context.is_cancelled = True
-            task = asyncio.current_task()
+            task = asyncio.current_task() if in_thread else None
             if task is not None and task.cancelling():
                 raise
             return error_result(context.call, error_text(error))  # raised by the tool itself
@@ -208,12 +220,14 @@ class Tool(Struct, frozen=True, dict=True):
             )
         return error_result(call, f"{why} and was stopped")
 
-    async def check_outcome(self, context: ToolContext) -> Happened | NeverHappened | None:
+    async def check_outcome(
+        self, context: ToolContext, *, in_thread: bool = True
+    ) -> Happened | NeverHappened | None:
         """Find out what happened to a call that was started before a crash; None: unknown."""
         if self.verify is None:
             return None
         try:
-            outcome = await self._call(self.verify, context)
+            outcome = await self._call(self.verify, context, in_thread=in_thread)
         except Exception:  # noqa: BLE001 - a verify that fails leaves the outcome unknown
             return None
         return outcome if isinstance(outcome, Happened | NeverHappened) else None
@@ -230,13 +244,17 @@ class Tool(Struct, frozen=True, dict=True):
         except InvalidValue as error:
             return error_result(context.call, f"{self.name} returned a value that cannot be stored: {error}")
 
-    async def _call(self, function: Callable[..., Any], context: ToolContext) -> Any:
-        arguments = msgspec.structs.asdict(msgspec.convert(context.call.arguments, self.arguments))
+    async def _call(self, function: Callable[..., Any], context: ToolContext, *, in_thread: bool) -> Any:
+        arguments = dict(context.call.arguments)
+        if self.arguments is not None:
+            arguments = msgspec.structs.asdict(msgspec.convert(arguments, self.arguments))
         if self.context_name is not None and self.context_name in inspect.signature(function).parameters:
             arguments[self.context_name] = context
         try:
-            if inspect.iscoroutinefunction(function):
+            if is_async(function):
                 return await function(**arguments)
+            if not in_thread:
+                return _run_here(function, arguments, self.timeout)
             value = await asyncio.to_thread(_run_in_thread, function, arguments)
             return await value if isinstance(value, Awaitable) else value
         except SystemExit as error:  # asyncio would end the event loop, and with it the host
@@ -245,6 +263,35 @@ class Tool(Struct, frozen=True, dict=True):
 
 class ToolExit(Exception):
     """What a tool raised instead of returning, where the original would end the host or hang its thread."""
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling it returns a coroutine."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+def function_tool(name: str, function: Callable[..., Any]) -> Tool:
+    """Return an unsafe tool of any function: it takes a call's arguments as they are."""
+    return Tool(ToolSpec(name, "", {}), function, None)
+
+
+def _run_here(function: Callable[..., Any], arguments: dict[str, Any], timeout: float | None) -> Any:
+    """Call a function in this thread, or in one of its own if it may have to be left."""
+    if timeout is None:
+        value = function(**arguments)
+    else:
+        threads = ThreadPoolExecutor(1, thread_name_prefix="bough-tool")
+        try:
+            value = threads.submit(function, **arguments).result(timeout)
+        finally:
+            threads.shutdown(wait=False)
+    if isinstance(value, Awaitable):
+        if inspect.iscoroutine(value):
+            value.close()
+        raise TypeError(
+            "the function returned an awaitable and was not awaited; pass an `async def` function"
+        )
+    return value
 
 
 def _run_in_thread(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:

@@ -315,13 +315,10 @@ def _open_call_lines(session: Session) -> Iterator[str]:
     from ...agent.call_status import read_call_status
 
     known = read_call_status(session.log)
+    unrecorded: list[str] = []
     for call in session.open_tool_calls:
         place = (call.seq, call.index)
-        mark = (
-            "waits for approval"
-            if place in known.approval_requested - known.approved - known.denied
-            else "not started"
-        )
+        mark = "not started"
         if place in known.trashed_tasks:
             mark = f"waits for its task {known.trashed_tasks[place]}, which is in the trash"
         elif place in known.task_approvals:
@@ -329,7 +326,12 @@ def _open_call_lines(session: Session) -> Iterator[str]:
         elif place in known.decided_tasks:
             mark = "its task was decided, and continues with this session"
         elif place in known.started:
-            mark = "outcome unknown: it started, and its end was not recorded"
+            mark = "started, outcome unknown"
+        elif place in known.approval_requested - known.decided:
+            mark = "waits for approval"
+        elif place not in known.decided and not known.has_recorded_starts:
+            mark = "no start recorded: it may have run"
+            unrecorded.append(call.call.name)
         yield f"      {click.style('?', fg='red', bold=True)} {bold(call.call.name)} {click.style(f'[{mark}]', fg='red')}"
     first = "".join(f"bough restore {task}, then " for task in dict.fromkeys(known.trashed_tasks.values()))
     first += (
@@ -337,6 +339,13 @@ def _open_call_lines(session: Session) -> Iterator[str]:
         if known.trashed_tasks or session.pending_approvals()
         else ""
     )
+    if unrecorded:
+        names = ", ".join(dict.fromkeys(unrecorded))
+        notify(
+            f"find out first whether {names} ran: bough resume would run it. A loop of your own records its outcome "
+            "with turn.result(), and with turn.run() or turn.started() that it starts"
+        )
+        return
     notify(f"{first}bough resume {session.session_id} --tools … continues")
 
 

@@ -111,6 +111,7 @@ export const OUTCOMES = {
   task_decided: ["task decided", "check"],
   approved: ["approved", "check"],
   not_started: ["not started", "wait"],
+  no_start_recorded: ["no start recorded", "wait"],
   running: ["running", "wait"],
   pending: ["no result", "wait"],
 };

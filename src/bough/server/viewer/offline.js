@@ -128,13 +128,24 @@ function stateOf(session, call) {
   const states = [["calls_started", "unknown"], ["denied", "denied"], ["approved", "approved"], ["approval_requested", "waits_for_approval"]];
   if (waits.some((fact) => taskApproval(fact))) return "waits_for_task";
   if (waits.some((fact) => sessions.has(fact.data.session))) return "task_decided";
-  return states.find(([kind]) => known.some((fact) => fact.kind === kind))?.[1] ?? "not_started";
+  const state = states.find(([kind]) => known.some((fact) => fact.kind === kind))?.[1];
+  return state ?? (hasRecordedStarts(session, call) ? "not_started" : "no_start_recorded");
+}
+
+/** Whether the runner of these calls recorded the start of any: only then is one without a start not started. */
+function hasRecordedStarts(session, { seq }) {
+  const begun = answerFact(session, seq);
+  const resumed = session.facts.slice(0, begun + 1).findLastIndex(({ kind }) => kind === "turn_started" || kind === "turn_resumed");
+  return session.facts.slice(resumed + 1).some(({ kind }) => kind === "calls_started");
+}
+
+function answerFact(session, seq) {
+  return session.facts.findLastIndex(({ kind, data }) => kind === "appended" && data.first <= seq && seq <= data.last);
 }
 
 /** The facts about a call since the answer that made it. */
 function factsOf(session, { seq, index }) {
-  const begun = session.facts.findLastIndex(({ kind, data }) => kind === "appended" && data.first <= seq && seq <= data.last);
-  return session.facts.slice(begun + 1).filter(({ data }) => data.seq === seq && (data.index === index || data.indexes?.includes(index)));
+  return session.facts.slice(answerFact(session, seq) + 1).filter(({ data }) => data.seq === seq && (data.index === index || data.indexes?.includes(index)));
 }
 
 /** Pending approvals of a call: its own, or those its tasks wait for. */
