@@ -184,11 +184,11 @@ class Turn:
     # -- running tools -----------------------------------------------------------------------------
 
     @overload
+    def run(self, call: ToolCall | OpenCall, function: Tool) -> Any: ...
+    @overload
     def run(
         self, call: ToolCall | OpenCall, function: Callable[..., Coroutine[Any, Any, Any]]
     ) -> Coroutine[Any, Any, Message]: ...
-    @overload
-    def run(self, call: ToolCall | OpenCall, function: Tool) -> Any: ...
     @overload
     def run(self, call: ToolCall | OpenCall, function: Callable[..., Any]) -> Message: ...
     def run(
