@@ -27,8 +27,8 @@ HEAD = """\
 (`$XDG_DATA_HOME/bough/bough.db`, by default under `~/.local/share`), whatever the working directory.
 
 **References.** Name a session by its id, a unique prefix of it (with or without `ses_`), `latest` (the newest that is not
-a task or a replay), its title, or a bundle file. Append `@7` to name its entry 7, `@3:7` for entry 7 of branch 3, as
-`bough log --all` lists them. Reading an entry never moves the leaf; commands that take whole sessions refuse `@`.
+a task or a replay), its title, its conversation id (a framework's thread), or a bundle file. Append `@7` to name its
+entry 7, `@3:7` for entry 7 of branch 3, as `bough log --all` lists them. Reading an entry never moves the leaf; commands that take whole sessions refuse `@`.
 
 **Streams.** Data goes to stdout, notices to stderr. Colour is used at a terminal only, and `NO_COLOR` switches it off;
 text of models and tools never reaches the terminal as an escape sequence. `--json` prints one object with `schema_version`

@@ -41,6 +41,26 @@ def test_an_empty_session_and_a_rewind_to_nothing_show_the_leaf(store: Store) ->
     assert session.tree().splitlines() == ["● (empty)", "│   1 user       q"]
 
 
+def test_hidden_notes_have_no_line_and_the_entry_before_them_stands_for_the_leaf(store: Store) -> None:
+    session = store.start("a")
+    checkpoint = Note({"checkpoint": 1}, hidden=True)
+    session.append([checkpoint, user("q"), checkpoint, checkpoint, assistant("one"), checkpoint])
+    session.rewind(to=4)
+    session.append([checkpoint, assistant("two"), checkpoint])
+    session.rewind(to=4)
+    session.append([checkpoint])
+    assert session.tree().splitlines() == [
+        "●   2 user       q   ◀ leaf",
+        "├╮ branch 1",
+        "││   5 assistant  one",
+        "├╮ branch 2",
+        "││   6 assistant  two",
+    ]
+    session.rewind(to=1)
+    assert session.tree().startswith("● (empty)")
+    assert [entry.payload for entry in session.path()] == [checkpoint]
+
+
 def test_a_fork_shows_what_it_shares(store: Store) -> None:
     session = store.start("a", [system("s")])
     session.append([user("q"), assistant("a")])

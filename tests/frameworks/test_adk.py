@@ -445,14 +445,34 @@ class TestTenants:
             assert [one.id for one in service.list()] == [one.id for one in service.list(None)] == ["a"]
             assert {row.owner for row in store.all_sessions()} == {"tenant"}
 
-    def test_a_space_is_a_world_of_its_own(self, tmp_path: Any) -> None:
+    @pytest.mark.parametrize("other", [{"space": "there"}, {"owner": "tenant"}, {"owner": BOB}])
+    @pytest.mark.parametrize("url", ["sqlite", "postgres"])
+    def test_state_is_not_shared_across_spaces_or_owners(
+        self, request: pytest.FixtureRequest, tmp_path: Any, url: str, other: dict[str, Any]
+    ) -> None:
+        place = tmp_path / "agent.db" if url == "sqlite" else request.getfixturevalue("database").url
+        with bough.open(place) as here, bough.open(place, **other) as there:
+            ours, theirs = Service(here), Service(there)
+            made = ours.create("a", app__k=1, user__k=2)
+            assert theirs.find("a") is None
+            assert theirs.list(None) == []
+            assert theirs.user_state() == {}
+            created = theirs.create("a", app__k=3, user__k=4)
+            assert created.state == {"app:k": 3, "user:k": 4}
+            theirs.change(created, app__k=5, user__k=6)
+            assert theirs.load("a").state == {"app:k": 5, "user:k": 6}
+            assert ours.load("a") == made
+
+    def test_a_users_own_store_shares_the_state_with_everybodys(self, tmp_path: Any) -> None:
         place = tmp_path / "agent.db"
-        with bough.open(place) as here, bough.open(place, space="there") as there:
-            Service(here).create("a", app__k=1)
-            assert Service(there).find("a") is None
-            assert Service(there).list(None) == []
+        with bough.open(place) as everybody, bough.open(place, owner=ANN) as anns:
+            Service(everybody).create("a", user__k=1)
+            assert Service(anns).user_state() == {"k": 1}
+            Service(anns).create("b", user__k=2)
+            assert Service(everybody).load("a").state == {"user:k": 2}
 
     def test_the_command_line_finds_it_by_the_id_adk_gave_it(self, service: Service) -> None:
         made = service.create()
-        assert bough_session_id((APP, ANN, made.id)).startswith(f"{made.id}~")
-        assert service.bough(made).session_id == bough_session_id((APP, ANN, made.id))
+        expected = bough_session_id(service.service.store, (APP, ANN, made.id))
+        assert expected.startswith(f"{made.id}~")
+        assert service.bough(made).session_id == expected

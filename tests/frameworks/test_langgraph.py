@@ -36,6 +36,7 @@ from langgraph.checkpoint.conformance.capabilities import Capability
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send
@@ -353,6 +354,24 @@ class TestConversation:
             assert words in shown.output
         assert "checkpoint" not in shown.output
 
+    def test_the_command_line_finds_a_thread_and_shows_no_checkpoints(self, tmp_path: Path) -> None:
+        with bough.open(tmp_path / "a.db") as store:
+            for number in range(9):  # some are also the beginning of another's id
+                agent(ANSWERS).compile(checkpointer=BoughSaver(store)).invoke(HELLO, on(str(number)))
+            expected = session_of(store, "7").session_id
+
+        def run(*words: str) -> str:
+            done = CliRunner().invoke(command, ["--store", str(tmp_path / "a.db"), *words])
+            return str(done.stdout)
+
+        assert expected in run("show", "7")
+        tree = run("tree", "7")
+        assert "It is sunny." in tree
+        assert "note" not in tree
+        assert len(re.findall("[│●] +[0-9]", tree)) == len(TALK)
+        assert "sunny" in run("search", "sunny")
+        assert "note" not in run("search", "sunny")
+
 
 SERDE = JsonPlusSerializer()
 ODD: list[BaseMessage] = [
@@ -450,6 +469,27 @@ ANY = st.recursive(
 )
 
 
+class Inverted:
+    """A cipher."""
+
+    def encrypt(self, plaintext: bytes) -> tuple[str, bytes]:
+        return "inverted", bytes(255 - byte for byte in plaintext)
+
+    def decrypt(self, ciphername: str, ciphertext: bytes) -> bytes:
+        return bytes(255 - byte for byte in ciphertext)
+
+
+class InvertedSerializer(JsonPlusSerializer):
+    """Encrypts as a subclass of LangGraph's own serializer."""
+
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        kind, data = super().dumps_typed(obj)
+        return kind, Inverted().encrypt(data)[1]
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        return super().loads_typed((data[0], Inverted().decrypt("inverted", data[1])))
+
+
 class TestValues:
     @given(ANY)
     def test_a_value_comes_back_as_from_the_serde_itself(self, value: Any) -> None:
@@ -495,15 +535,9 @@ class TestValues:
         )
         assert len(session.branches()) == 1
 
-    def test_a_serde_that_encrypts_leaves_nothing_in_clear(self, store: Store) -> None:
-        class Rot:
-            def encrypt(self, plaintext: bytes) -> tuple[str, bytes]:
-                return "rot", bytes(255 - byte for byte in plaintext)
-
-            def decrypt(self, ciphername: str, ciphertext: bytes) -> bytes:
-                return bytes(255 - byte for byte in ciphertext)
-
-        saver = BoughSaver(store, serde=EncryptedSerializer(Rot()))
+    @pytest.mark.parametrize("serde", [EncryptedSerializer(Inverted()), InvertedSerializer()])
+    def test_a_serde_that_encrypts_leaves_nothing_in_clear(self, store: Store, serde: Any) -> None:
+        saver = BoughSaver(store, serde=serde)
         graph = agent(ANSWERS).compile(checkpointer=Twin(saver))
         assert texts(graph.invoke(HELLO, on("1"))) == TALK
         bodies = b"".join(one.entry.body for one in store.backend.entries(session_of(store, "1").session_id))

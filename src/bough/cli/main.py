@@ -188,8 +188,8 @@ def bough(
       bough chat --model anthropic:MODEL   talk; then try bough ls, bough show, bough tree
       bough COMMAND --help                 help for one command
 
-    A REFERENCE is a session's id or a unique prefix of it, `latest`, a title, or a bundle file. Append @7 to
-    name entry 7.
+    A REFERENCE is a session's id or a unique prefix of it, `latest`, a title, a conversation id, or a bundle
+    file. Append @7 to name entry 7.
     """
     if os.environ.get("NO_COLOR"):
         ctx.color = False

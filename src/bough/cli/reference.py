@@ -1,7 +1,7 @@
 """References: how the command line names a session, and optionally an entry of it.
 
-`ses_3f…`, a unique prefix with or without `ses_`, `latest`, a title, or a bundle file. `@7` names its entry 7, `@3:7`
-entry 7 of branch 3, whatever the session's leaf.
+`ses_3f…`, a unique prefix with or without `ses_`, `latest`, a title, a conversation id (a framework's thread), or a bundle
+file. `@7` names its entry 7, `@3:7` entry 7 of branch 3, whatever the session's leaf.
 """
 
 from __future__ import annotations
@@ -171,12 +171,16 @@ def _session_id(store: Store, name: str, *, trashed: bool) -> str:
 
 
 def _match(store: Store, name: str, *, trashed: bool) -> str | None:
-    """Return the id of the only session with this id, prefix or title; refuse an ambiguous name."""
+    """Return the id of the session with this id, prefix, title or conversation; refuse an ambiguous name."""
     # A replay has the title of its source; the title names the source.
     by_title: list[dict[str, Any]] = [{"title": name, "include_children": False}, {"title": name}]
-    for query in ({"id_prefix": name}, {"id_prefix": f"ses_{name}"}, *by_title):
+    # A conversation is its newest session, as for `Store.latest`. Before prefixes: threads are often called 1, 2, 3.
+    conversation = {"conversation_id": name, "include_children": False}
+    for query in ({"id_prefix": name}, conversation, {"id_prefix": f"ses_{name}"}, *by_title):
         rows = store.sessions(trashed=trashed, limit=6, **query).sessions
         exact = [row for row in rows if row.session_id == name]
+        if "conversation_id" in query:
+            rows = rows[:1]
         if "title" in query and len(rows) > 1:  # forks have it too
             rows = [row for row in rows if row.relation is None] or rows
         if exact or len(rows) == 1:

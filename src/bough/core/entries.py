@@ -53,6 +53,8 @@ class Note(Struct, frozen=True, omit_defaults=True):
 
     data: dict[str, Any] = {}
     state: dict[str, Any] | None = None
+    hidden: bool = False
+    """True for bookkeeping, such as a framework's checkpoints: not searched, and not drawn in the tree."""
 
 
 class Unknown(Struct, frozen=True):

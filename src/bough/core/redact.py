@@ -103,7 +103,7 @@ class Redactor:
                     payload, parts=tuple(map(self._part, parts)), details=self.redact_json(details)
                 )
             case Note(data=data, state=state):
-                return Note(self.redact_json(data), self.redact_json(state))
+                return replace(payload, data=self.redact_json(data), state=self.redact_json(state))
             case Settings():
                 fields = {name: getattr(payload, name) for name in ("prompt", "prompt_patch", "limits")}
                 return replace(payload, **self.redact_json(fields))

@@ -82,7 +82,7 @@ def _normalize_words(piece: str) -> tuple[str, ...]:
 
 
 def searchable_text(payload: Payload) -> str:
-    """Return the searchable text of an entry; never evidence, nor details, which belong to the host."""
+    """Return the searchable text of an entry; never evidence, details, which belong to the host, or hidden notes."""
     match payload:
         case Message():
             pieces = [piece for part in payload.parts for piece in _pieces(part)]
@@ -93,7 +93,7 @@ def searchable_text(payload: Payload) -> str:
         case Settings():
             pieces = [text for text in (payload.prompt, payload.prompt_patch) if text]
         case Note():
-            pieces = [_json_text(payload.data)] if payload.data else []
+            pieces = [_json_text(payload.data)] if payload.data and not payload.hidden else []
         case _:
             pieces = []
     return "\n".join(pieces)[:MAX_TEXT_LENGTH]

@@ -23,7 +23,10 @@ def draw_tree(
     width: int = 100,
     labels: Mapping[Leaf, str] | None = None,
 ) -> str:
-    """Return one line per entry; `●` marks the leaf, `├╮` a branch with its number, `⚑` a label."""
+    """Return one line per entry; `●` marks the leaf, `├╮` a branch with its number, `⚑` a label.
+
+    Hidden notes have no line, unless labelled; if the leaf is one, the entry before it is marked.
+    """
     return "\n".join(_Drawing(entries, branches, leaf, width, labels or {}).lines())
 
 
@@ -44,6 +47,8 @@ class _Drawing:
         for branch, seq in sorted(self.entries):
             self.children.setdefault(self._before(branch, seq), []).append((branch, seq))
         self.path = self._path()
+        self.marked = self._marked()
+        self.drawn_branches = {branch for branch, seq in self.entries if self._is_drawn((branch, seq))}
 
     def _before(self, branch: int, seq: int) -> Point:
         before = (branch, seq - 1)
@@ -66,17 +71,29 @@ class _Drawing:
             point = self._before(*point)
         return path
 
+    def _is_drawn(self, point: Point) -> bool:
+        payload = self.entries[point].payload
+        return not (isinstance(payload, Note) and payload.hidden) or Leaf(*point) in self.labels
+
+    def _marked(self) -> Point:
+        """Return the last drawn entry on the path, which stands for the leaf."""
+        point = self.leaf
+        while point in self.entries and not self._is_drawn(point):
+            point = self._before(*point)
+        return point
+
     def lines(self) -> Iterator[str]:
-        if self.leaf == (0, 0):
+        if self.marked == (0, 0):
             yield "● (empty)"
         # Each branch grows downwards; what branches off is drawn first, one column to the right. A stack instead of
         # recursion: branches may be nested a thousand deep.
         stack = self._following((0, 0), 0)
         while stack:
             point, depth, is_side = stack.pop()
-            if is_side:
+            if is_side and point[0] in self.drawn_branches:
                 yield f"{_margin(depth - 1)}├╮ branch {point[0]}"
-            yield self._line(point, _margin(depth))
+            if self._is_drawn(point):
+                yield self._line(point, _margin(depth))
             stack += self._following(point, depth)
 
     def _following(self, point: Point, depth: int) -> list[tuple[Point, int, bool]]:
@@ -90,13 +107,13 @@ class _Drawing:
 
     def _line(self, point: Point, margin: str) -> str:
         entry = self.entries[point]
-        mark = "●" if point == self.leaf else "│"
+        mark = "●" if point == self.marked else "│"
         text = f"{margin}{mark} {entry.seq:>3} {entry.role or entry.kind:<10} {describe_entry(entry)}"
         label = self.labels.get(Leaf(*point)) if self.labels else None
         room = self.width if label is None else max(self.width - len(label) - 4, self.width // 2)
         text = text if len(text) <= room else text[: room - 1] + "…"
         text = text if label is None else f"{text}  ⚑ {label}"
-        return f"{text}   ◀ leaf" if point == self.leaf else text
+        return f"{text}   ◀ leaf" if point == self.marked else text
 
 
 def _margin(depth: int) -> str:

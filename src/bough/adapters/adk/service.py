@@ -62,12 +62,11 @@ from .state import (
     join_scopes,
     merge_patch,
     needs_current,
+    session_owner,
     split_scopes,
     state_patch,
 )
 
-THREADS = 8
-"""Sessions that write at the same time share a commit of the store."""
 SessionName = tuple[str, str, str]
 """An app, a user of it, and ADK's id of a session."""
 
@@ -83,7 +82,7 @@ class BoughSessionService(BaseSessionService):
         self.store = require_store(store, "BoughSessionService")
         self._shared = SharedStates(store)
         self._handles: HandleCache[SessionName] = HandleCache()
-        self._bridge = AsyncBridge(THREADS)
+        self._bridge = AsyncBridge()
 
     # -- ADK's interface ---------------------------------------------------------------------------
 
@@ -137,7 +136,7 @@ class BoughSessionService(BaseSessionService):
         """Find by the derived id; then a session created again after a delete; then a fork, by its Bough id."""
         app, _, session_id = name
         lookups = (
-            partial(self._rows, bough_session_id(name)),
+            partial(self._rows, bough_session_id(self.store, name)),
             partial(self.store.all_sessions, agent=app, conversation_id=session_id),
             partial(self._rows, session_id),
         )
@@ -195,14 +194,14 @@ class BoughSessionService(BaseSessionService):
         record = {"app": app, "user": user, "creation_id": creation_id}
         seed = Note({KEY: record | ({"state": shared} if shared else {})})
         for number in count(1):
-            bough_id = bough_session_id(name, number)
+            bough_id = bough_session_id(self.store, name, number)
             try:
                 return self.store.start(
                     app,
                     [seed],
                     session_id=bough_id,
                     conversation_id=session_id,
-                    owner=self.store.backend.owner or user or None,
+                    owner=session_owner(self.store, user),
                     tags={"adk_user": user},
                     state=state_patch({}, own),
                 )
@@ -364,11 +363,12 @@ class BoughSessionService(BaseSessionService):
         handle.shared_through = event_id
 
 
-def bough_session_id(name: SessionName, number: int = 1) -> str:
+def bough_session_id(store: Store, name: SessionName, number: int = 1) -> str:
     """Return the id in Bough. `number` counts the sessions of that name: those in the trash keep their ids."""
     for field, part in zip(("app_name", "user_id", "session_id"), name, strict=True):
         check_text(part, field)
-    return derived_session_id(name[2], "session", *name, *([number] if number > 1 else []))
+    place = store.backend.space, session_owner(store, name[1])
+    return derived_session_id(name[2], "session", *name, *place, number)
 
 
 def _adk_session(name: SessionName, snapshot: PathSnapshot, state: State, latest: list[Event]) -> AdkSession:

@@ -94,6 +94,11 @@ def derived_session_id(visible: str, *parts: str | int | None) -> str:
     return f"{quote(visible, safe='')[:VISIBLE_LENGTH]}~{hashed[:16]}"
 
 
+def session_owner(store: Store, user: str | None) -> str | None:
+    """Return who owns a user's sessions: the owner the store was opened for, else the user."""
+    return store.backend.owner or user or None
+
+
 class SessionHandle:
     """An open session, and a lock for its writers in this process."""
 
@@ -148,11 +153,11 @@ class SharedStates:
                     is_new = False
 
     def _session_id(self, scope: Scope) -> str:
+        """Return an id of its own for each space and owner: a store sees only its own sessions."""
         app, user = scope
-        if user is not None:
-            return derived_session_id(f"state-of-{user}", "user", app, user)
-        # A store opened for an owner sees only that owner's sessions, so an app has one state for each owner.
-        return derived_session_id(f"state-of-{app}", "app", app, self._store.backend.owner)
+        visible = f"state-of-{app if user is None else user}"
+        place = self._store.backend.space, session_owner(self._store, user)
+        return derived_session_id(visible, "state", app, user, *place)
 
     def _open(self, scope: Scope) -> Session:
         app, user = scope
@@ -165,7 +170,7 @@ class SharedStates:
                 session_id=self._session_id(scope),
                 title=f"State of app {app}" if user is None else f"State of user {user} in app {app}",
                 tags={"adk_state": "yes"},
-                owner=self._store.backend.owner or user or None,
+                owner=session_owner(self._store, user),
                 state={},
             )
 

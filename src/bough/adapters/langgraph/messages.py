@@ -207,13 +207,13 @@ class ValueCodec:
     """Encodes values as tagged JSON objects: one key that says how to read them.
 
     Plain JSON and messages stay readable, so they are shown, searched and redacted like everything else; what JSON does not
-    restore exactly goes through the serde. A serde that is not LangGraph's own (one that encrypts) gets everything: then
-    nothing is readable in the store, as intended.
+    restore exactly goes through the serde. A serde that is not LangGraph's own, or a subclass of it, may encrypt: it gets
+    everything, so nothing is readable in the store.
     """
 
     def __init__(self, serde: SerializerProtocol) -> None:
         self.serde = serde
-        self.is_readable = isinstance(serde, JsonPlusSerializer)
+        self.is_readable = type(serde) is JsonPlusSerializer
         """Whether values may be stored unencrypted."""
 
     def encode(self, value: Any) -> dict[str, Any]:

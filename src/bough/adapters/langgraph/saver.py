@@ -66,7 +66,7 @@ class BoughSaver(BaseCheckpointSaver[Any]):
         super().__init__(serde=serde)
         self.store, self.messages = require_store(store, "BoughSaver"), messages
         self._threads = Threads(store, agent)
-        self._bridge = AsyncBridge(threads=None)
+        self._bridge = AsyncBridge()
 
     # -- reading -----------------------------------------------------------------------------------
 

@@ -199,7 +199,7 @@ class ThreadLog:
             name: (version, seq) for name, (version, seq) in known.versions(codec).items() if seq <= base.seq
         }
         data = new.note_data(versions, codec)
-        builder.add(Note({KEY: data}))
+        builder.add(Note({KEY: data}, hidden=True))
         leaf, newest, had_tail = self.log.leaf, self._newest, self._has_foreign_tail
         if base != leaf:
             self.log.move(base, data={KEY: TO_APPEND})
@@ -292,7 +292,7 @@ class ThreadLog:
 
     def _append_note(self, data: dict[str, Any], codec: ValueCodec) -> None:
         builder = EntryBuilder(self.log, codec)
-        builder.add(Note({KEY: data}))
+        builder.add(Note({KEY: data}, hidden=True))
         self._append(builder, data)
 
     # -- reading -----------------------------------------------------------------------------------

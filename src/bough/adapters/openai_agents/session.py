@@ -1,8 +1,8 @@
 """Bough as the session of OpenAI's Agents SDK: `Runner.run(agent, "Hi", session=BoughSession("user-42", store))`.
 
 Knows the SDK's session protocol and its hooks. Does not know how an item becomes an entry (`items`). All work of one
-session runs on one thread of its own, call after call: the event loop never waits for the store, and tools that block
-the SDK's threads do not delay entries.
+session runs call after call on the adapters' threads: the event loop never waits for the store, and tools that block the
+SDK's threads do not delay entries.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class BoughSession:
         self.session_settings = coerce_session_settings(settings)
         self._source = require_store(store, "BoughSession", or_session=True)
         self._agent, self._title, self._tags = agent, title or session_id, dict(tags or {})
-        self._bridge = AsyncBridge()
+        self._bridge = AsyncBridge(in_order=True)
         self._ahead = WrittenAhead()
 
     async def bough_session(self) -> Session:

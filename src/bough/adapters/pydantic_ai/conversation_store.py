@@ -71,7 +71,7 @@ class BoughConversationStore(ConversationStore):
         self, store: Store, *, agent: str | None = None, tags: Mapping[str, str] | None = None
     ) -> None:
         self._conversations = Conversations(require_store(store, "BoughConversationStore"), agent, tags)
-        self._bridge = AsyncBridge(threads=4)
+        self._bridge = AsyncBridge()
 
     # -- the framework's contract ------------------------------------------------------------------
 

@@ -59,7 +59,7 @@ class SearchConformance(StoreFactory):
         writer.append(user("begin"), assistant("ok"))
         writer.append(Compaction("we spoke of whales", first_kept=1))
         writer.append(BranchSummary("it led to dolphins", 1, "ab"), Settings(prompt="talk like a seal"))
-        writer.append(Note({"ticket": "otter"}))
+        writer.append(Note({"ticket": "otter"}), Note({"ticket": "otter"}, hidden=True))
         for seq, word in enumerate(["whales", "dolphins", "seal", "otter"], start=3):
             assert places(writer.store, word) == [f"a:{seq}"]
         assert places(writer.store, "kind:branch_summary") == ["a:4"]

@@ -1,0 +1,58 @@
+"""What a user who follows a framework's page has installed, and what he reads if he has not."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from bough.adapters import require_store
+from bough.session import Session
+
+ROOT = Path(__file__).parents[2]
+FRAMEWORKS = {
+    "langgraph": "langchain_core",
+    "openai-agents": "agents",
+    "claude-agent": "claude_agent_sdk",
+    "adk": "google.adk",
+    "pydantic-ai": "pydantic_ai",
+}
+
+
+@pytest.mark.parametrize("extra", FRAMEWORKS)
+class TestAnExtra:
+    def test_is_named_by_the_error_of_an_import_without_it(
+        self, extra: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, FRAMEWORKS[extra], None)
+        for name in [name for name in sys.modules if name.startswith("bough.adapters.")]:
+            monkeypatch.delitem(sys.modules, name)
+        with pytest.raises(ModuleNotFoundError, match=rf"pip install 'bough\[{extra}\]'"):
+            importlib.import_module(f"bough.adapters.{extra.replace('-', '_')}")
+
+    def test_is_the_one_its_page_installs(self, extra: str) -> None:
+        page = (ROOT / "docs" / "frameworks" / f"{extra}.md").read_text()
+        assert f"pip install 'bough[{extra}]'" in page
+
+    def test_brings_the_commands_that_its_page_shows_and_the_prices(self, extra: str) -> None:
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        own = [item for item in project["optional-dependencies"][extra] if item.startswith("bough[")]
+        names = {name for item in own for name in re.findall(r"[\w-]+", item)[1:]}
+        assert {"cli", "prices"} <= names
+
+
+class TestAStore:
+    @pytest.mark.parametrize("value", ["agent.db", Path("agent.db")])
+    def test_is_not_a_path(self, value: object) -> None:
+        with pytest.raises(TypeError, match=r"not \w+; pass bough.open\('agent.db'\)"):
+            require_store(value, "BoughSaver")
+
+    def test_may_be_a_session_only_where_that_is_allowed(self) -> None:
+        session = Session.__new__(Session)
+        assert require_store(session, "BoughSession", or_session=True) is session
+        with pytest.raises(TypeError, match="BoughSaver expected the Store that bough.open"):
+            require_store(session, "BoughSaver")
