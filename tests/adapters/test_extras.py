@@ -48,11 +48,11 @@ class TestAnExtra:
 class TestAStore:
     @pytest.mark.parametrize("value", ["agent.db", Path("agent.db")])
     def test_is_not_a_path(self, value: object) -> None:
-        with pytest.raises(TypeError, match=r"not \w+; pass bough.open\('agent.db'\)"):
+        with pytest.raises(TypeError, match=r"not \w+; pass bough\.open\('agent.db'\)"):
             require_store(value, "BoughSaver")
 
     def test_may_be_a_session_only_where_that_is_allowed(self) -> None:
         session = Session.__new__(Session)
         assert require_store(session, "BoughSession", or_session=True) is session
-        with pytest.raises(TypeError, match="BoughSaver expected the Store that bough.open"):
+        with pytest.raises(TypeError, match=r"BoughSaver expected the Store that bough\.open"):
             require_store(session, "BoughSaver")
