@@ -172,11 +172,15 @@ def _session_id(store: Store, name: str, *, trashed: bool) -> str:
 
 def _match(store: Store, name: str, *, trashed: bool) -> str | None:
     """Return the id of the session with this id, prefix, title or conversation; refuse an ambiguous name."""
-    # A replay has the title of its source; the title names the source.
-    by_title: list[dict[str, Any]] = [{"title": name, "include_children": False}, {"title": name}]
-    # A conversation is its newest session, as for `Store.latest`. Before prefixes: threads are often called 1, 2, 3.
-    conversation = {"conversation_id": name, "include_children": False}
-    for query in ({"id_prefix": name}, conversation, {"id_prefix": f"ses_{name}"}, *by_title):
+    queries: list[dict[str, Any]] = [
+        {"id_prefix": name},
+        # A conversation is its newest session, as for `Store.latest`. Here, because threads are often called 1, 2, 3.
+        {"conversation_id": name, "include_children": False},
+        {"id_prefix": f"ses_{name}"},
+        {"title": name, "include_children": False},  # a replay has the title of its source, which it names
+        {"title": name},
+    ]
+    for query in queries:
         rows = store.sessions(trashed=trashed, limit=6, **query).sessions
         exact = [row for row in rows if row.session_id == name]
         if "conversation_id" in query:
