@@ -885,7 +885,11 @@ def as_drafts(items: Iterable[Appendable], parameter: str) -> list[Draft]:
     drafts: list[Draft] = []
     for is_dict, run in groupby(items, lambda item: isinstance(item, dict)):
         group: list[Any] = list(run)
-        drafts.extend(map(Draft, wire.parse_messages(group) if is_dict else group))
+        if is_dict:
+            history = wire.parse_history(group)
+            drafts.extend(Draft(parsed.message, evidence=parsed.evidence) for parsed in history)
+        else:
+            drafts.extend(map(Draft, group))
     return drafts
 
 

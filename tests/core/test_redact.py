@@ -81,7 +81,7 @@ def test_what_is_hidden_is_named_and_the_rest_stays() -> None:
 def test_ids_names_and_evidence_are_left_alone() -> None:
     store = bough.open("memory:", secrets=["toolu_01secretlooking"])
     session = store.start()
-    evidence = Evidence("anthropic", {"0": {"signature": "toolu_01secretlooking"}})
+    evidence = Evidence("anthropic", {"1": {"signature": "toolu_01secretlooking"}})
     session.append([user("q")])
     session.log.append(
         [

@@ -25,7 +25,6 @@ from bough.core.messages import (
 from bough.core.usage import Usage
 from bough.errors import UnrecognizedReply
 from bough.wire import find_provider, parse_reply
-from bough.wire.anthropic.parse import parse_messages
 from bough.wire.anthropic.request import OPENING
 from bough.wire.anthropic.rules import violations
 from bough.wire.tool_pairs import EMPTY_MESSAGE, MEDIA_HEADING, NO_OUTPUT, NO_RESULT
@@ -385,7 +384,7 @@ class TestReading:
             u(result("a", is_error=True), result("b", content=[text("x"), image()]), text("so?")),
             a(text("done")),
         ]
-        found = parse_messages(history)
+        found = find_provider("anthropic").parse_messages(history)
         assert [message.role for message in found] == [
             "user",
             "assistant",
@@ -400,12 +399,12 @@ class TestReading:
     def test_the_content_of_a_reply_may_be_put_in_a_message_as_it_is(self):
         """The SDK's documentation shows {"role": "assistant", "content": response.content}."""
         reply = self.reply(text("yes"), use())
-        found = parse_messages([{"role": "assistant", "content": reply.content}])
+        found = find_provider("anthropic").parse_messages([{"role": "assistant", "content": reply.content}])
         assert found == [assistant("yes", ToolCall("a", "f"))]
 
     def test_media_that_lie_elsewhere_are_kept_as_words(self):
         source = {"type": "url", "url": "https://x/cat.png"}
-        assert parse_messages([u({"type": "image", "source": source})]) == [
+        assert find_provider("anthropic").parse_messages([u({"type": "image", "source": source})]) == [
             user("[image: https://x/cat.png]")
         ]
 
@@ -426,4 +425,4 @@ class TestReading:
     )
     def test_a_block_of_the_wrong_shape_is_refused(self, bad):
         with pytest.raises(UnrecognizedReply):
-            parse_messages([u(bad)])
+            find_provider("anthropic").parse_messages([u(bad)])

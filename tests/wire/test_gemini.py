@@ -25,7 +25,6 @@ from bough.core.messages import (
 from bough.core.usage import Usage
 from bough.errors import UnrecognizedReply
 from bough.wire import find_provider, parse_reply
-from bough.wire.gemini.parse import parse_messages
 from bough.wire.gemini.request import OPENING, UNSIGNED
 from bough.wire.gemini.rules import violations
 from bough.wire.tool_pairs import EMPTY_MESSAGE, MEDIA_HEADING, NO_OUTPUT, NO_RESULT
@@ -410,7 +409,7 @@ class TestReading:
             u(answer("f", {"error": "bad"}, id="a"), answer("g", {"rows": [1]}), text("so?")),
             YES,
         ]
-        assert parse_messages(history) == [
+        assert find_provider("gemini").parse_messages(history) == [
             user("look", Attachment(PNG, "image/png")),
             assistant("I will", ToolCall("a", "f", {"q": [1]}), ToolCall("call_1_g", "g")),
             Message("tool", (ToolResult("a", (Text("bad"),), error=True),)),
@@ -423,7 +422,11 @@ class TestReading:
         """Each content may be read by itself, and another process must find the same ids."""
         asked = m(call("f", {"n": 1}), call("g", sign=None), call("f", {"n": 2}, sign=None))
         told = u(answer("g", {"output": "G"}), answer("f", {"output": "1"}), answer("f", {"output": "2"}))
-        found = [message for content in (HI, asked, told) for message in parse_messages([content])]
+        found = [
+            message
+            for content in (HI, asked, told)
+            for message in find_provider("gemini").parse_messages([content])
+        ]
         items = [Item(message, seq, 0) for seq, message in enumerate(found, 1)]
         written = find_provider("gemini").project(Context((), tuple(items)), blobs)["contents"][2]["parts"]
         assert [part["functionResponse"]["response"]["output"] for part in written] == ["1", "G", "2"]
@@ -431,13 +434,13 @@ class TestReading:
 
     def test_the_content_of_a_reply_may_be_put_in_the_list_as_it_is(self):
         """The SDK's documentation shows contents.append(response.candidates[0].content)."""
-        assert parse_messages([self.reply(*self.PARTS[1:3])["candidates"][0]["content"]]) == [
-            assistant("yes", ToolCall("a", "f", {"x": 1}))
-        ]
+        assert find_provider("gemini").parse_messages(
+            [self.reply(*self.PARTS[1:3])["candidates"][0]["content"]]
+        ) == [assistant("yes", ToolCall("a", "f", {"x": 1}))]
 
     def test_media_that_lie_elsewhere_are_kept_as_words(self):
         file = {"fileData": {"fileUri": "https://x/files/1", "mimeType": "video/mp4"}}
-        assert parse_messages([u(file)]) == [user("[file: https://x/files/1]")]
+        assert find_provider("gemini").parse_messages([u(file)]) == [user("[file: https://x/files/1]")]
 
     @pytest.mark.parametrize(
         "bad",
@@ -459,4 +462,4 @@ class TestReading:
     )
     def test_a_content_of_the_wrong_shape_is_refused(self, bad):
         with pytest.raises(UnrecognizedReply):
-            parse_messages([bad])
+            find_provider("gemini").parse_messages([bad])

@@ -23,7 +23,6 @@ from bough.core.messages import (
 from bough.core.usage import Usage
 from bough.errors import UnrecognizedReply
 from bough.wire import find_provider, parse_reply
-from bough.wire.openai_chat.parse import parse_messages
 from bough.wire.openai_chat.rules import violations
 from bough.wire.tool_pairs import EMPTY_MESSAGE, MEDIA_HEADING, NO_OUTPUT, NO_RESULT
 from support.random_logs import PNG, blobs, entries, path_of
@@ -318,7 +317,7 @@ class TestReading:
             tool("b"),
             YES,
         ]
-        found = parse_messages(history)
+        found = find_provider("openai-chat").parse_messages(history)
         assert found == [
             system("be kind"),
             user("look", Attachment(PNG, "image/png")),
@@ -331,17 +330,21 @@ class TestReading:
     def test_the_message_of_a_reply_may_be_put_in_the_list_as_it_is(self):
         """The SDK's documentation shows messages.append(response.choices[0].message)."""
         reply = self.reply(content="yes", tool_calls=[call()])
-        assert parse_messages([reply.choices[0].message]) == [assistant("yes", ToolCall("a", "f"))]
+        assert find_provider("openai-chat").parse_messages([reply.choices[0].message]) == [
+            assistant("yes", ToolCall("a", "f"))
+        ]
 
     def test_media_that_lie_elsewhere_are_kept_as_words(self):
         file = {"type": "file", "file": {"file_id": "file-1"}}
-        assert parse_messages([u([image("https://x/cat.png"), file])]) == [
+        assert find_provider("openai-chat").parse_messages([u([image("https://x/cat.png"), file])]) == [
             user("[image: https://x/cat.png]", "[file: file-1]")
         ]
 
     def test_sound_is_read_as_bytes(self):
         sound = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "mp3"}}
-        assert parse_messages([u([sound])]) == [user(Attachment(b"\0\0\0", "audio/mpeg"))]
+        assert find_provider("openai-chat").parse_messages([u([sound])]) == [
+            user(Attachment(b"\0\0\0", "audio/mpeg"))
+        ]
 
     @pytest.mark.parametrize(
         "bad",
@@ -360,7 +363,7 @@ class TestReading:
     )
     def test_a_message_of_the_wrong_shape_is_refused(self, bad):
         with pytest.raises(UnrecognizedReply):
-            parse_messages([bad])
+            find_provider("openai-chat").parse_messages([bad])
 
     def test_two_choices_are_not_one_answer(self):
         choice = {"message": YES}

@@ -25,7 +25,6 @@ from bough.core.messages import (
 from bough.core.usage import Usage
 from bough.errors import UnrecognizedReply
 from bough.wire import find_provider, parse_reply
-from bough.wire.openai_responses.parse import parse_messages
 from bough.wire.openai_responses.rules import violations
 from bough.wire.tool_pairs import EMPTY_MESSAGE, NO_OUTPUT, NO_RESULT
 from support.random_logs import PNG, blobs, entries, path_of
@@ -448,7 +447,7 @@ class TestReading:
             output("b", [text("x"), image()]),
             YES,
         ]
-        assert parse_messages(history) == [
+        assert find_provider("openai").parse_messages(history) == [
             system("be kind"),
             user("look", Attachment(PNG, "image/png")),
             assistant(Reasoning(), Text("I will"), ToolCall("a", "f"), ToolCall("b", "f", malformed="{")),
@@ -460,7 +459,7 @@ class TestReading:
     def test_the_output_of_a_response_may_be_put_in_the_list_as_it_is(self):
         """The SDK's documentation shows input += response.output."""
         reply = self.reply(thought(), says("yes"), call())
-        found = parse_messages([{"role": "user", "content": "hi"}, *reply.output])
+        found = find_provider("openai").parse_messages([{"role": "user", "content": "hi"}, *reply.output])
         assert found == [user("hi"), assistant(Reasoning(), Text("yes"), ToolCall("a", "f"))]
 
     def test_media_that_lie_elsewhere_are_kept_as_words(self):
@@ -468,7 +467,7 @@ class TestReading:
             {"type": "input_file", "file_id": "file-1"},
             {"type": "input_file", "file_url": "https://x"},
         )
-        assert parse_messages([u(image("https://x/cat.png"), file, link)]) == [
+        assert find_provider("openai").parse_messages([u(image("https://x/cat.png"), file, link)]) == [
             user("[image: https://x/cat.png]", "[file: file-1]", "[file: https://x]")
         ]
 
@@ -490,4 +489,4 @@ class TestReading:
     )
     def test_an_item_of_the_wrong_shape_is_refused(self, bad):
         with pytest.raises(UnrecognizedReply):
-            parse_messages([bad])
+            find_provider("openai").parse_messages([bad])

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from .codec import chain_id, check_text, decode, decode_evidence, encode, encode_evidence, round_trip
 from .entries import Entry, Evidence, Payload, is_internal, kind_of
+from .evidence import move_evidence
 from .media import ATTACHMENT_MARK, BASE64_MARK, MEDIA_MARK, extract_blobs
 from .messages import Attachment, Message, is_text_only
 from .redact import Redactor
@@ -96,7 +97,7 @@ def build_entries(
     blobs: dict[str, Blob] = {}
     facts: list[ExtraFact] = []
     for draft in drafts:
-        payload, body, media = _canonical(draft.payload, blobs, redactor)
+        payload, body, media, evidence = _canonical(draft, blobs, redactor)
         position = advance(cursor, payload, seed=seed)
         turn, step, after = position.turn, position.step, position.cursor
         kind, role = ("message", payload.role) if isinstance(payload, Message) else (kind_of(payload), None)
@@ -114,7 +115,7 @@ def build_entries(
                 body,
                 check_text(draft.model, "model"),
                 check_text(draft.finish, "finish"),
-                encode_evidence(draft.evidence),
+                encode_evidence(evidence),
                 media,
             )
         )
@@ -129,25 +130,29 @@ def build_entries(
 
 
 def _canonical(
-    payload: Payload, blobs: dict[str, Blob], redactor: Redactor | None
-) -> tuple[Payload, bytes, tuple[str, ...]]:
-    """Return the payload as it will be read, its bytes, and the digests of its blobs."""
+    draft: Draft, blobs: dict[str, Blob], redactor: Redactor | None
+) -> tuple[Payload, bytes, tuple[str, ...], Evidence | None]:
+    """Return the payload as it will be read, its bytes, the digests of its blobs, and the evidence that still holds."""
+    payload, evidence = draft.payload, draft.evidence
     body = encode(payload)
     if redactor is not None and redactor.may_contain_secret(body):
-        payload = redactor.redact_payload(round_trip(payload, body))
+        original = round_trip(payload, body)
+        payload = redactor.redact_payload(original)
         body = encode(payload)
+        evidence = move_evidence(evidence, original, payload)
     if not isinstance(payload, Message):
-        return round_trip(payload, body), body, ()
+        return round_trip(payload, body), body, (), evidence
     if is_text_only(payload) and BASE64_MARK not in body:  # most messages; no need to decode them
-        return payload, body, ()
+        return payload, body, (), evidence
     attachments: dict[str, Attachment] = {}
     if BASE64_MARK in body or ATTACHMENT_MARK in body:
-        payload, attachments = extract_blobs(payload)
-        body = encode(payload)
+        extracted, attachments, origins = extract_blobs(payload)
+        evidence = move_evidence(evidence, payload, extracted, origins)
+        payload, body = extracted, encode(extracted)
         for digest, attachment in attachments.items():
             blobs[digest] = Blob(digest, check_text(attachment.mime, "mime type"), attachment.data)
     stored = round_trip(payload, body)
     handles = (
         [media.hash for media in stored.media] if MEDIA_MARK in body and isinstance(stored, Message) else []
     )
-    return stored, body, tuple(dict.fromkeys([*handles, *attachments]))
+    return stored, body, tuple(dict.fromkeys([*handles, *attachments])), evidence

@@ -31,11 +31,15 @@ def media_handle(attachment: Attachment) -> Media:
     return Media(digest(attachment.data), attachment.mime, len(attachment.data), attachment.name)
 
 
-def extract_blobs(message: Message) -> tuple[Message, dict[str, Attachment]]:
-    """Return the message with handles in place of bytes, and the attachments by their digest."""
+def extract_blobs(message: Message) -> tuple[Message, dict[str, Attachment], list[int]]:
+    """Return the message with handles in place of bytes, the attachments by their digest, and where parts come from.
+
+    The last is for each part the index of the one it was made of: a text with a data: URL becomes several.
+    """
     blobs: dict[str, Attachment] = {}
     parts: list[Part] = []
-    for part in message.parts:
+    origins: list[int] = []
+    for index, part in enumerate(message.parts):
         if isinstance(part, Text | Attachment):
             parts.extend(_extract_from_part(part, blobs))
         elif isinstance(part, ToolResult):
@@ -47,7 +51,9 @@ def extract_blobs(message: Message) -> tuple[Message, dict[str, Attachment]]:
             parts.append(replace(part, arguments=_extract_from_json(part.arguments, blobs)))
         else:
             parts.append(part)
-    return replace(message, parts=tuple(parts), details=_extract_from_json(message.details, blobs)), blobs
+        origins += [index] * (len(parts) - len(origins))
+    extracted = replace(message, parts=tuple(parts), details=_extract_from_json(message.details, blobs))
+    return extracted, blobs, origins
 
 
 def _extract_from_part(

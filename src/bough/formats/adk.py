@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from ..core.entries import Evidence, Note
 from ..core.messages import Message
 from ..core.usage import Usage
+from ..wire import PROVIDERS
 from ..wire.gemini import NAME
-from ..wire.gemini.parse import parse_messages, parse_reply
+from ..wire.gemini.parse import parse_reply
 from .jsonl import UNEXPECTED_SHAPE, gemini_signature, json_object, parse_time, text_or_none
 from .records import EntryRecord, LossReport
 
@@ -30,7 +31,7 @@ def read_event(event: Event, at: int | None, losses: LossReport) -> list[EntryRe
         if content.get("parts") and content.get("role") == "model":
             return [_read_answer(event, content, author, at)]
         if content.get("parts"):
-            messages = parse_messages([content])
+            messages = PROVIDERS[NAME].parse_messages([content])
             return [EntryRecord(_with_author(message, author), at=at) for message in messages]
     except UNEXPECTED_SHAPE as error:
         losses.add("an event of unknown shape", str(error))

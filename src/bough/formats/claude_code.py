@@ -14,7 +14,7 @@ from ..core.entries import Compaction, Evidence
 from ..core.messages import Message, Part, Reasoning, Text, ToolResult
 from ..core.usage import MAX_COUNT, Usage
 from ..errors import InvalidValue, UnrecognizedReply
-from ..wire import Answer
+from ..wire import PROVIDERS, Answer
 from ..wire.anthropic import NAME as ANTHROPIC
 from ..wire.anthropic import parse as wire
 from ..wire.parsing import parse_base64
@@ -118,7 +118,7 @@ def read_block(block: object, role: str, losses: LossReport) -> Part | None:
     try:
         if isinstance(block, dict) and isinstance(block.get("content"), list):
             block = {**block, "content": [_readable_piece(piece, losses) for piece in block["content"]]}
-        return wire.parse_messages([{"role": role, "content": [block]}])[0].parts[0]
+        return PROVIDERS[ANTHROPIC].parse_messages([{"role": role, "content": [block]}])[0].parts[0]
     except UnrecognizedReply as error:
         losses.add("a block of unknown shape", str(error))
         return None
@@ -127,7 +127,7 @@ def read_block(block: object, role: str, losses: LossReport) -> Part | None:
 def _readable_piece(piece: object, losses: LossReport) -> object:
     """Return a piece of a tool result, as JSON text if its shape is unknown."""
     try:
-        wire.parse_messages([{"role": "user", "content": [piece]}])
+        PROVIDERS[ANTHROPIC].parse_messages([{"role": "user", "content": [piece]}])
     except UnrecognizedReply:
         losses.add("a piece of a tool result that is neither text nor an image; kept as JSON")
         return {"type": "text", "text": _to_text(piece)}

@@ -11,9 +11,9 @@ from typing import Any
 from ..core.codec import to_json
 from ..core.entries import Evidence
 from ..core.messages import Message, Part, ToolCall
-from ..wire import Answer
+from ..wire import PROVIDERS, Answer
 from ..wire.openai_responses import NAME
-from ..wire.openai_responses.parse import parse_messages, parse_reply
+from ..wire.openai_responses.parse import parse_reply
 from ..wire.parsing import parse_base64, parse_tool_call
 from .jsonl import UNEXPECTED_SHAPE
 from .records import LossReport
@@ -110,7 +110,7 @@ def read_input_item(item: Item, losses: LossReport) -> list[Message]:
         if isinstance(kind, str) and kind in OUTPUT_TYPES:
             return [_read_output(kind, item)]
         if kind == "message":
-            return parse_messages([item])
+            return PROVIDERS[NAME].parse_messages([item])
         losses.add("an item of unknown type", str(kind))
     except UNEXPECTED_SHAPE as error:
         losses.add("a message of unknown shape", str(error))
@@ -122,9 +122,9 @@ def _read_output(kind: str, item: Item) -> Message:
     output = item.get("tools" if kind == "tool_search_output" else "output")
     result = {"type": "function_call_output", "call_id": item.get("call_id"), "output": output}
     try:
-        return parse_messages([result])[0]
+        return PROVIDERS[NAME].parse_messages([result])[0]
     except UNEXPECTED_SHAPE:
-        return parse_messages([{**result, "output": _to_text(output)}])[0]
+        return PROVIDERS[NAME].parse_messages([{**result, "output": _to_text(output)}])[0]
 
 
 def _read_call(kind: str, item: Item) -> ToolCall | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 import msgspec
+from msgspec.structs import replace
 
 from ..core.codec import check_json, check_text, decode_or_refuse, to_json
 from ..core.drafts import Draft, build_entries
@@ -102,7 +103,7 @@ def _fold(seeds: Sequence[Payload]) -> State:
 def _fill(draft: Draft, workspace: Workspace | None) -> Draft:
     if workspace is None or not isinstance(draft.payload, Message):
         return draft
-    return Draft(workspace.fill(draft.payload))
+    return replace(draft, payload=workspace.fill(draft.payload))
 
 
 def check_row(row: SessionRow) -> None:

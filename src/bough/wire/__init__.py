@@ -20,7 +20,7 @@ from . import anthropic, gemini, openai_chat, openai_responses
 from .anthropic import parse as anthropic_parse
 from .anthropic import request as anthropic_request
 from .anthropic import rules as anthropic_rules
-from .base import Answer, Blobs, Provider, Request
+from .base import Answer, Blobs, HistoryMessage, Provider, Request
 from .explain import Difference, first_difference
 from .gemini import parse as gemini_parse
 from .gemini import request as gemini_request
@@ -42,6 +42,7 @@ __all__ = [
     "Request",
     "find_provider",
     "first_difference",
+    "parse_history",
     "parse_messages",
     "parse_reply",
     "render",
@@ -49,7 +50,7 @@ __all__ = [
 
 
 def _provider(name: str, request: ModuleType, parse: ModuleType, rules: ModuleType, history: str) -> Provider:
-    return Provider(name, request.project, rules.violations, parse.parse_reply, parse.parse_messages, history)
+    return Provider(name, request.project, rules.violations, parse.parse_reply, parse.parse_history, history)
 
 
 PROVIDERS: dict[str, Provider] = {
@@ -109,19 +110,24 @@ def parse_reply(reply: object) -> Answer:
     raise UnrecognizedReply(f"a dict with {', '.join(map(str, data)) or 'no keys'} is not a known reply")
 
 
-def parse_messages(messages: Iterable[object]) -> list[Message]:
-    """Parse messages in the shape of any provider; a `Message` stays as it is.
+def parse_history(messages: Iterable[object]) -> list[HistoryMessage]:
+    """Parse messages in the shape of any provider, with the evidence it requires back; a `Message` stays as it is.
 
     Consecutive messages of one shape are parsed together: on OpenAI's Responses an answer is several items.
     """
-    parsed: list[Message] = []
+    parsed: list[HistoryMessage] = []
     dicts = (message if isinstance(message, Message) else to_dict(message) for message in messages)
     for name, group in groupby(dicts, lambda m: None if isinstance(m, Message) else _provider_of(m)):
         if name is None:
-            parsed.extend(message for message in group if isinstance(message, Message))
+            parsed.extend(HistoryMessage(message) for message in group if isinstance(message, Message))
         else:
-            parsed.extend(PROVIDERS[name].parse_messages(group))
+            parsed.extend(PROVIDERS[name].parse_history(group))
     return parsed
+
+
+def parse_messages(messages: Iterable[object]) -> list[Message]:
+    """Parse messages in the shape of any provider, without evidence."""
+    return [parsed.message for parsed in parse_history(messages)]
 
 
 def _provider_of(message: dict[str, Any]) -> str:

@@ -31,6 +31,13 @@ class Answer(Struct, frozen=True):
     """None: the provider reported no stop reason."""
 
 
+class HistoryMessage(Struct, frozen=True):
+    """A message of a history in a provider's format."""
+
+    message: Message
+    evidence: Evidence | None = None
+
+
 class Violations(Protocol):
     def __call__(self, request: Request, *, ready: bool = False) -> list[str]: ...
 
@@ -42,6 +49,10 @@ class Provider(Struct, frozen=True):
     project: Callable[[Context, Blobs], Request]
     violations: Violations
     parse_reply: Callable[[object], Answer]
-    parse_messages: Callable[[Iterable[object]], list[Message]]
+    parse_history: Callable[[Iterable[object]], list[HistoryMessage]]
     history: str = "messages"
     """The key of the list of messages in a request; one of HISTORY_KEYS."""
+
+    def parse_messages(self, messages: Iterable[object]) -> list[Message]:
+        """Return the messages of a history, without the evidence of their issuer."""
+        return [parsed.message for parsed in self.parse_history(messages)]

@@ -28,7 +28,7 @@ from ...core.state import State, state_updates
 from ...core.turns import Cursor, advance
 from ...errors import InvalidOperation, UnrecognizedReply
 from ...formats.adk import gemini_evidence
-from ...wire import Blobs
+from ...wire import PROVIDERS, Blobs
 from ...wire.gemini import NAME as GEMINI
 from ...wire.gemini import parse as gemini
 from ...wire.parsing import parse_base64
@@ -160,10 +160,10 @@ def _content_record(parsed: ParsedContent, messages: Sequence[Message]) -> Json:
         return {}
     lifted = [extract_blobs(message) for message in messages]
     content = with_digests(parsed.content)
-    if not messages or not _digests(content) <= {name for _, blobs in lifted for name in blobs}:
+    if not messages or not _digests(content) <= {name for _, blobs, _ in lifted for name in blobs}:
         return {"content": parsed.content}  # neither a note nor text can refer to blobs: store all of it
     names = {"tool_names": parsed.tool_names} if parsed.tool_names else {}
-    edits = diff(render_content([message for message, _ in lifted], parsed.tool_names), content)
+    edits = diff(render_content([message for message, *_ in lifted], parsed.tool_names), content)
     return {**names, "edits": edits} if edits else names
 
 
@@ -205,7 +205,7 @@ def _parse_parts(parts: Sequence[Json], *, is_users: bool) -> tuple[tuple[Messag
 
 def _parse_input(parts: Sequence[Json], *, is_users: bool) -> tuple[Message, ...]:
     """Parse what a model is given: the results of its calls in one message, then the user's text."""
-    messages = gemini.parse_messages([{"role": USER, "parts": parts}])
+    messages = PROVIDERS[GEMINI].parse_messages([{"role": USER, "parts": parts}])
     results = tuple(result for message in messages for result in message.results)
     inputs = tuple(message for message in messages if message.role == USER)
     if results and inputs and not is_users:

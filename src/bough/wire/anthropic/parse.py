@@ -17,7 +17,7 @@ from ...core.messages import (
 )
 from ...core.usage import Usage
 from ...errors import InvalidMessage, UnrecognizedReply
-from ..base import Answer
+from ..base import Answer, HistoryMessage
 from ..parsing import content_blocks, int_field, parse_base64, parse_tool_call, text_field, to_dict
 from . import NAME
 
@@ -28,17 +28,11 @@ def parse_reply(reply: object) -> Answer:
         raise UnrecognizedReply(
             f"a dict with {', '.join(map(str, data)) or 'nothing'} is not an Anthropic answer"
         )
-    parts: list[Part] = []
-    evidence: dict[str, dict[str, Any]] = {}
-    for block in content_blocks(data["content"]):
-        proof = {key: block[key] for key in ("signature", "data") if block.get(key)}
-        if proof and block.get("type") in ("thinking", "redacted_thinking"):
-            evidence[str(len(parts))] = proof
-        parts.append(_parse_block(block))
+    parsed = _parse_answer(data["content"])
     return Answer(
-        _message("assistant", parts),
+        parsed.message,
         _parse_usage(data.get("usage")),
-        Evidence(NAME, evidence) if evidence else None,
+        parsed.evidence,
         NAME,
         data.get("model"),
         data.get("stop_reason"),
@@ -59,19 +53,32 @@ def _parse_usage(usage: object) -> Usage | None:
     return Usage(total, int_field(data, "output_tokens"), read, written)
 
 
-def parse_messages(messages: Iterable[object]) -> list[Message]:
+def _parse_answer(content: object) -> HistoryMessage:
+    parts: list[Part] = []
+    evidence: dict[str, dict[str, Any]] = {}
+    for block in content_blocks(content):
+        proof = {key: block[key] for key in ("signature", "data") if block.get(key)}
+        if proof and block.get("type") in ("thinking", "redacted_thinking"):
+            evidence[str(len(parts))] = proof
+        parts.append(_parse_block(block))
+    return HistoryMessage(_message("assistant", parts), Evidence(NAME, evidence) if evidence else None)
+
+
+def parse_history(messages: Iterable[object]) -> list[HistoryMessage]:
     return [ours for message in messages for ours in _parse_message(to_dict(message))]
 
 
-def _parse_message(message: dict[str, Any]) -> list[Message]:
+def _parse_message(message: dict[str, Any]) -> list[HistoryMessage]:
     role = text_field(message, "role")
+    if role == "assistant":
+        return [_parse_answer(message.get("content"))]
     data = [_parse_block(block) for block in content_blocks(message.get("content"))]
     results = [part for part in data if isinstance(part, ToolResult)]
     rest = [part for part in data if not isinstance(part, ToolResult)]
     if role != "user" and results:
         raise UnrecognizedReply(f"a tool_result in a message of role {role!r}")
-    tools = [Message("tool", (result,)) for result in results]
-    return [*tools, _message(role, rest)] if rest or not tools else tools
+    tools = [HistoryMessage(Message("tool", (result,))) for result in results]
+    return [*tools, HistoryMessage(_message(role, rest))] if rest or not tools else tools
 
 
 def _message(role: str, parts: Sequence[Part]) -> Message:

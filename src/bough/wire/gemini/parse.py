@@ -12,7 +12,7 @@ from ...core.entries import Evidence
 from ...core.messages import Attachment, Message, Part, Reasoning, Text, ToolResult
 from ...core.usage import Usage, is_count
 from ...errors import UnrecognizedReply
-from ..base import Answer
+from ..base import Answer, HistoryMessage
 from ..parsing import content_blocks, parse_base64, parse_tool_call, text_field, to_dict
 from . import NAME
 
@@ -62,20 +62,20 @@ def _count(usage: dict[str, Any], *names: str) -> int | None:
     return sum(told) if told else None
 
 
-def parse_messages(messages: Iterable[object]) -> list[Message]:
+def parse_history(messages: Iterable[object]) -> list[HistoryMessage]:
     return [ours for content in messages for ours in _parse_content(to_dict(content))]
 
 
-def _parse_content(content: dict[str, Any]) -> list[Message]:
+def _parse_content(content: dict[str, Any]) -> list[HistoryMessage]:
     role = content.get("role")
-    parts, _ = _parse_parts(content)
+    parts, evidence = _parse_parts(content)
     results = [part for part in parts if isinstance(part, ToolResult)]
     rest = tuple(part for part in parts if not isinstance(part, ToolResult))
     if role == "model" and not results:
-        return [Message("assistant", rest)]
+        return [HistoryMessage(Message("assistant", rest), Evidence(NAME, evidence) if evidence else None)]
     if role in ("user", "function", None) and all(isinstance(part, Text | Attachment) for part in rest):
-        tools = [Message("tool", (result,)) for result in results]
-        return [*tools, Message("user", rest)] if rest or not tools else tools
+        tools = [HistoryMessage(Message("tool", (result,))) for result in results]
+        return [*tools, HistoryMessage(Message("user", rest))] if rest or not tools else tools
     raise UnrecognizedReply(f"a content of role {role!r} with {len(parts)} parts, which is not supported")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from ...core.messages import Attachment, Message, Part, Reasoning, Text, ToolResult
 from ...core.usage import Usage
 from ...errors import UnrecognizedReply
-from ..base import Answer
+from ..base import Answer, HistoryMessage
 from ..parsing import content_blocks, int_field, parse_base64, parse_tool_call, text_field, to_dict
 from . import NAME
 
@@ -49,8 +49,8 @@ def _parse_usage(usage: dict[str, Any]) -> Usage:
     return Usage(int_field(usage, "prompt_tokens"), int_field(usage, "completion_tokens"), cached)
 
 
-def parse_messages(messages: Iterable[object]) -> list[Message]:
-    return [_parse_message(to_dict(message)) for message in messages]
+def parse_history(messages: Iterable[object]) -> list[HistoryMessage]:
+    return [HistoryMessage(_parse_message(to_dict(message))) for message in messages]
 
 
 def _parse_message(message: dict[str, Any]) -> Message:

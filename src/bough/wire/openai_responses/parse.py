@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import Any
 
 from ...core.entries import Evidence
 from ...core.messages import Attachment, Message, Part, Reasoning, Text, ToolResult
 from ...core.usage import Usage
 from ...errors import UnrecognizedReply
-from ..base import Answer
+from ..base import Answer, HistoryMessage
 from ..parsing import content_blocks, int_field, parse_base64, parse_tool_call, text_field, to_dict
 from . import NAME
 
@@ -27,18 +28,12 @@ def parse_reply(reply: object) -> Answer:
     is_response = data.get("object") == "response"
     if is_response and (data.get("status") == "failed" or data.get("error")):
         raise UnrecognizedReply(f"a response that failed: {data.get('error')!r}")
-    parts: list[Part] = []
-    evidence: dict[str, Proof] = {}
-    for item in content_blocks(data.get("output")) if is_response else [data]:
-        for part, proof in _parse_output_item(item):
-            if proof:
-                evidence[str(len(parts))] = proof
-            parts.append(part)
+    parsed = _parse_answer(content_blocks(data.get("output")) if is_response else [data])
     usage = data.get("usage")
     return Answer(
-        Message("assistant", tuple(parts)),
+        parsed.message,
         None if usage is None else _parse_usage(to_dict(usage)),
-        Evidence(NAME, evidence) if evidence else None,
+        parsed.evidence,
         NAME,
         data.get("model"),
         _parse_finish(data) if is_response else None,
@@ -91,20 +86,30 @@ def _parse_reasoning(item: dict[str, Any]) -> tuple[Part, Proof]:
     ) == 2 else {}
 
 
-def parse_messages(messages: Iterable[object]) -> list[Message]:
+def _parse_answer(items: Iterable[dict[str, Any]]) -> HistoryMessage:
+    parts: list[Part] = []
+    evidence: dict[str, Proof] = {}
+    for item in items:
+        for part, proof in _parse_output_item(item):
+            if proof:
+                evidence[str(len(parts))] = proof
+            parts.append(part)
+    return HistoryMessage(Message("assistant", tuple(parts)), Evidence(NAME, evidence) if evidence else None)
+
+
+def parse_history(messages: Iterable[object]) -> list[HistoryMessage]:
     """Parse input items; consecutive output of the model is one answer."""
-    read: list[Message] = []
-    said: list[Part] | None = None
-    for item in map(to_dict, messages):
-        kind = item.get("type") or "message"
-        if kind in ("reasoning", "function_call") or item.get("role") == "assistant":
-            said = [*(said or ()), *(part for part, _ in _parse_output_item(item))]
-            continue
-        if said is not None:
-            read.append(Message("assistant", tuple(said)))
-            said = None
-        read.append(_parse_item(kind, item))
-    return read if said is None else [*read, Message("assistant", tuple(said))]
+    parsed: list[HistoryMessage] = []
+    for is_output, items in groupby(map(to_dict, messages), _is_output):
+        if is_output:
+            parsed.append(_parse_answer(items))
+        else:
+            parsed.extend(HistoryMessage(_parse_item(item.get("type") or "message", item)) for item in items)
+    return parsed
+
+
+def _is_output(item: dict[str, Any]) -> bool:
+    return item.get("type") in ("reasoning", "function_call") or item.get("role") == "assistant"
 
 
 def _parse_item(kind: str, item: dict[str, Any]) -> Message:

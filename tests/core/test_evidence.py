@@ -1,0 +1,133 @@
+"""Evidence stays with the part it belongs to, and goes where the part is not what its issuer signed."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+import bough
+from bough import Session, Workspace, tool_result, user
+from bough.wire import find_provider
+from bough.wire.gemini.request import UNSIGNED
+from conftest import Store
+
+SECRET = "correct-horse-battery"
+URL = "data:image/png;base64," + base64.b64encode(bytes(range(256))).decode()
+
+
+def thinking(text: str, signature: str) -> dict[str, Any]:
+    return {"type": "thinking", "thinking": text, "signature": signature}
+
+
+def anthropic(*content: dict[str, Any]) -> dict[str, Any]:
+    tool_use = {"type": "tool_use", "id": "c", "name": "look", "input": {"order": 41}}
+    return {
+        "type": "message",
+        "role": "assistant",
+        "content": [*content, tool_use],
+        "stop_reason": "tool_use",
+    }
+
+
+def openai(summary: str, order: str) -> dict[str, Any]:
+    reasoning = {
+        "type": "reasoning",
+        "id": "rs_1",
+        "summary": [{"type": "summary_text", "text": summary}],
+        "encrypted_content": "ENC",
+    }
+    call = {
+        "type": "function_call",
+        "id": "fc_1",
+        "call_id": "c",
+        "name": "look",
+        "arguments": f'{{"order":"{order}"}}',
+        "namespace": "shop",
+    }
+    return {"object": "response", "status": "completed", "model": "m", "output": [reasoning, call]}
+
+
+def gemini(order: str) -> dict[str, Any]:
+    call = {"functionCall": {"name": "look", "args": {"order": order}, "id": "c"}, "thoughtSignature": "c2ln"}
+    candidate = {"content": {"role": "model", "parts": [{"text": "hm", "thought": True}, call]}}
+    return {"candidates": [candidate | {"finishReason": "STOP"}]}
+
+
+def sent_after(session: Session, reply: dict[str, Any], provider: str) -> list[dict[str, Any]]:
+    """What goes back to the provider with the tool's result, after a restart."""
+    with session.turn("q") as turn:
+        turn.answer(reply)
+        turn.result("c", "lost")
+    request = session.request(provider)
+    assert find_provider(provider).violations(request, ready=True) == []
+    assert session.verify() == []
+    return list(request[find_provider(provider).history])
+
+
+@pytest.fixture
+def session() -> Session:
+    return bough.open("memory:", secrets={"PIN": SECRET}).start("a")
+
+
+class TestRedacted:
+    def test_redacted_thinking_is_not_sent_with_its_signature_again(self, session: Session) -> None:
+        """Anthropic refuses a signature that does not match, and any answer whose thinking is not complete."""
+        reply = anthropic(thinking("fine", "SIG A"), thinking(f"the PIN is {SECRET}", "SIG B"))
+        (_, answer, _) = sent_after(session, reply, "anthropic")
+        assert [block["type"] for block in answer["content"]] == ["tool_use"]
+        reasoning = session.path()[-2].message.parts[1]
+        assert reasoning == bough.Reasoning("the PIN is [redacted PIN]")
+
+    @pytest.mark.parametrize(("summary", "order"), [(SECRET, "41"), ("hm", SECRET)])
+    def test_redacted_reasoning_items_and_their_ids_are_not_sent_again(
+        self, session: Session, summary: str, order: str
+    ) -> None:
+        (_, call, _) = sent_after(session, openai(summary, order), "openai")
+        assert (call["type"], call["namespace"]) == ("function_call", "shop")
+        assert "id" not in call
+
+    def test_a_redacted_call_is_sent_as_one_that_gemini_did_not_sign(self, session: Session) -> None:
+        (_, answer, _) = sent_after(session, gemini(SECRET), "gemini")
+        assert [part["thoughtSignature"] for part in answer["parts"]] == [UNSIGNED]
+
+    def test_what_was_not_altered_keeps_its_signature(self, session: Session) -> None:
+        """A secret in the text beside the thinking does not touch the thinking."""
+        text = {"type": "text", "text": SECRET}
+        (_, answer, _) = sent_after(session, anthropic(thinking("fine", "SIG A"), text), "anthropic")
+        assert answer["content"][0] == thinking("fine", "SIG A")
+        reasoning, call = sent_after(session, openai("hm", "41"), "openai")[-3:-1]
+        assert (reasoning["encrypted_content"], call["id"]) == ("ENC", "fc_1")
+        assert sent_after(session, gemini("41"), "gemini")[-2]["parts"][0]["thoughtSignature"] == "c2ln"
+
+
+def test_a_signature_stays_with_its_thinking_when_bytes_are_taken_out_of_the_text_before(
+    store: Store,
+) -> None:
+    text = {"type": "text", "text": f"see {URL} there"}
+    blocks = (thinking("A", "SIG A"), text, thinking("B", "SIG B"))
+    (_, answer, _) = sent_after(store.start("a"), anthropic(*blocks), "anthropic")
+    signed = [block for block in answer["content"] if block["type"] == "thinking"]
+    assert signed == [thinking("A", "SIG A"), thinking("B", "SIG B")]
+    assert URL not in str(answer)
+
+
+@pytest.mark.parametrize("reply", [anthropic(thinking("hm", "SIG")), openai("hm", "41"), gemini("41")])
+def test_append_and_seeds_keep_what_a_provider_requires_back(store: Store, reply: dict[str, Any]) -> None:
+    answer = reply.get("output") or [reply["candidates"][0]["content"] if "candidates" in reply else reply]
+    provider = bough.wire.parse_reply(reply).provider
+    answered = store.start("a")
+    with answered.turn("q") as turn:
+        turn.answer(reply)
+        turn.result("c", "lost")
+    history = [user("q"), *answer, tool_result("c", "lost")]
+    appended = store.start("a")
+    appended.append(history)
+    seeded = store.start("a", history, workspace=Workspace(working_dir="/"))
+    evidence = answered.path()[1].evidence
+    assert evidence is not None
+    for session in (appended, seeded):
+        again = store.session(session.session_id)
+        assert again.path()[1].evidence == evidence
+        assert again.request(provider) == answered.request(provider)
