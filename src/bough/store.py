@@ -20,7 +20,7 @@ from .errors import NotAStore, StoreError, WrongSpace
 from .log.log import HydratedSession, Log, hydrate
 from .log.new_session import SessionOptions, new_session
 from .log.runtime import Runtime, environment_secrets, real_runtime
-from .log.verify import Problem, verify
+from .log.verify import Problem, verify, verify_branches
 from .log.workspace import Workspace
 from .session import Appendable, Session, as_drafts
 from .stores import is_postgres_url
@@ -387,6 +387,7 @@ class Store:
         for trashed in (False, True):
             for row in self.all_sessions(trashed=trashed, limit=200):
                 yield from verify(self.backend, row.session_id)
+        yield from verify_branches(self.backend)
 
 
 def open(

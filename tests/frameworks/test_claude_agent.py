@@ -674,6 +674,29 @@ class TestSdk:
         assert session.row.title == "Shop (fork)"
         assert [row.title for row in memory.all_sessions(trashed=True, include_children=False)] == ["Shop"]
 
+    def test_a_fork_counts_its_own_calls_and_the_source_those_it_copied(
+        self, memory: Store, home: Path
+    ) -> None:
+        store, name, work = BoughSessionStore(memory), KEY["session_id"], str(home.parents[2] / "work")
+
+        async def drive() -> tuple[Session | None, Session | None]:
+            await import_session_to_store(name, store, directory=work)
+            forked = await fork_session_via_store(store, name, directory=work)
+            key: Any = {"project_key": home.name, "session_id": forked.session_id}
+            more = Transcript(forked.session_id, mark="new")
+            more.line("user", "the fork's last", message={"role": "user", "content": "And now?"})
+            more.answer(text("Done."))
+            await store.append(key, [*more.lines])
+            source: Any = {"project_key": home.name, "session_id": name}
+            return await store.bough_session(source), await store.bough_session(key)
+
+        source, fork = asyncio.run(drive())
+        assert source is not None
+        assert fork is not None
+        assert source.usage().calls == 3
+        assert (sound(fork).usage().calls, fork.row.totals.calls) == (1, 1)
+        assert len([entry for entry in fork.path() if entry.role == "assistant"]) == 4
+
 
 class Claude(fake_providers._Handler):
     """Claude Code asks with a query in the address, and looks first whether anybody is there."""

@@ -68,6 +68,24 @@ def test_since_a_leaf_counts_what_came_after_it(store: Store) -> None:
     assert session.usage("path", since=session.leaf) == Totals()
 
 
+def test_parts_of_a_path_sum_to_the_whole_and_count_a_failed_call_once(store: Store) -> None:
+    """A call that failed at the leaf belongs to the part that ends there, not to the next one as well."""
+    session = store.start("a")
+    with session.turn("q") as turn:
+        turn.failed("cut", usage=Usage(1, 0))
+        middle = session.leaf
+        assert session.usage("path").input_tokens == 1
+        assert session.usage("path", since=middle) == Totals()
+        turn.failed("cut again", usage=Usage(10, 0))
+        turn.answer(assistant("a"), usage=Usage(100, 0))
+    assert session.usage("path", since=middle).input_tokens == 100
+    with session.turn("q") as turn:
+        turn.failed("cut", usage=Usage(1_000, 0))
+    assert session.usage("path", since=middle).input_tokens == 1_100
+    assert session.usage("path", since=session.leaf) == Totals()
+    assert session.usage("path").input_tokens == 1_111
+
+
 def test_a_leaf_that_is_not_on_the_path_gives_nothing_loudly(store: Store) -> None:
     session = store.start("a")
     answer(session, 10)

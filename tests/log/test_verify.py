@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import apsw
@@ -99,6 +100,128 @@ def test_what_was_tampered_with_is_named(place: Path, session: Session, sql: str
     problems = session.verify()
     assert problems
     assert named in " ".join(map(str, problems))
+
+
+UNVERIFIABLE = {
+    # Not derived from anything else in the store: who it belongs to, what it is called, when, who runs it.
+    "session": {
+        *("id", "space", "owner", "conversation_id", "agent", "title", "trigger_type", "trigger_id", "model"),
+        *(
+            "context_window",
+            "tool_names",
+            "tags",
+            "fence",
+            "holder",
+            "lease_until",
+            "started_at",
+            "updated_at",
+        ),
+        *("completed_at", "trashed_at", "error"),
+    },
+    "session_detail": {"spec", "policy", "workspace"},
+    "branch": set(),
+    # Beside the chained content: who answered, why it stopped, and when.
+    "entry": {"model", "finish", "at"},
+    # The sums and the answer's position are known, the labels of a call are not; its number only orders.
+    "usage": {"id", "call_id", "purpose", "bucket", "provider", "model", "price_version", "at"},
+    # What a change appended is compared with the entries; what the host recorded beside it is not.
+    "journal": {"key", "data", "at"},
+    "blob": {"mime", "at"},
+    "blob_use": set(),
+}
+"""By table: the columns whose alteration cannot be known. Drafts and queued inputs are no part of the log."""
+
+
+def test_every_deleted_row_and_every_altered_column_is_reported(place: Path, session: Session) -> None:
+    session.note(state={"a": 1})
+    found: dict[str, list[str]] = {}
+    with bough.open(place) as store, closing(apsw.Connection(str(place))) as file:
+        assert list(store.verify()) == []
+        file.execute("pragma foreign_keys = off; pragma synchronous = off")
+        for table in UNVERIFIABLE:
+            columns = [column[1] for column in file.execute(f"pragma table_info({table})")]
+            rows = list(file.execute(f"select * from {table}"))
+            where = " and ".join(f"{name} is ?" for name in columns)
+            insert = f"insert into {table} values ({', '.join('?' * len(columns))})"
+            for row in rows:
+                file.execute(f"delete from {table} where {where}", row)
+                assert list(store.verify()), f"{table} {row} was deleted"
+                file.execute(insert, row)
+            found[table] = []
+            row = rows[-1]
+            for n, (name, value) in enumerate(zip(columns, row, strict=True)):
+                altered = (*row[:n], _altered(name, value), *row[n + 1 :])
+                file.execute(f"delete from {table} where {where}", row)
+                file.execute(insert, altered)
+                if not list(store.verify()):
+                    found[table].append(name)
+                file.execute(f"delete from {table} where {where}", altered)
+                file.execute(insert, row)
+        assert list(store.verify()) == []
+    for table, columns in UNVERIFIABLE.items():
+        assert set(found[table]) == columns, table
+
+
+def _altered(name: str, value: object) -> object:
+    if isinstance(value, int):
+        return value + 1
+    if isinstance(value, bytes):
+        return value + b"\0"
+    json = {"tool_names": "[]", "tags": "{}", "data": '{"note":1}'}
+    return json.get(name) or {"relation": "task", "parent_session": "ses_other", "status": "running"}.get(
+        name, f"{value or ''}1"
+    )
+
+
+def _forge(place: Path, session: Session, last: int) -> None:
+    """Remove the entries of the leaf's branch after `last` and make the row agree, as a careful forger would."""
+    branch = session.leaf.branch
+    gone = f"id > ({branch} << 32) + {last} and id < ({branch} + 1) << 32"
+    tamper(place, f"delete from blob_use where entry in (select id from entry where {gone})")
+    tamper(place, f"delete from entry where {gone}")
+    tamper(place, f"update session set seq = {last}")
+    tamper(place, "update session_detail set state = null")
+    inputs = "select count(*) from entry where turn = id & 4294967295"
+    tamper(place, f"update session set turns = ({inputs}), status = 'idle'")
+
+
+@pytest.mark.parametrize("last", [3, 4, 5, 6])
+def test_a_removed_tail_is_found_by_the_journal_though_the_row_agrees(place: Path, last: int) -> None:
+    store = bough.open(place)
+    session = store.start("a", [system("s")])
+    for text in ("q", "p", "o"):
+        session.append([user(text)])
+        session.append([assistant(text)])
+    _forge(place, session, last)
+    [problem] = store.session(session.session_id).verify()
+    assert f"entry 1:{last + 1}" in problem.what
+    assert "removed" in problem.what
+
+
+def test_a_removed_branch_is_found_by_the_journal(place: Path, session: Session) -> None:
+    tamper(place, "delete from entry where id > 2 << 32 and id < 3 << 32")
+    tamper(place, "delete from branch where id = 2")
+    tamper(place, "update session set branch = 1, seq = 7")
+    tamper(place, "update session_detail set state = null")
+    assert "2:3" in str(session.verify()[0])
+    assert "removed" in str(session.verify()[0])
+
+
+@pytest.mark.parametrize("count", range(1, 11))
+def test_a_removed_end_of_the_journal_is_found_by_the_entries(
+    place: Path, session: Session, count: int
+) -> None:
+    """The row agrees: it counts as many facts as are left."""
+    tamper(place, f"delete from journal where id > (select max(id) from journal) - {count}")
+    tamper(place, "update session set facts = (select count(*) from journal)")
+    assert session.verify()
+
+
+def test_a_bundle_without_its_tail_is_refused(place: Path, session: Session, tmp_path: Path) -> None:
+    """Export and import walk with verify's eyes."""
+    _forge(place, session, session.leaf.seq - 1)
+    with pytest.raises(bough.BoughError, match="removed"):
+        session.export(tmp_path / "s.bough")
 
 
 def test_two_entries_swapped_are_found(place: Path, session: Session) -> None:

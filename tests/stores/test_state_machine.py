@@ -370,6 +370,7 @@ def _change(handle: Session, text: str) -> Any:
         at=5,
         after=handle.leaf,
         entries=written.entries,
+        facts=written.facts,
     )
 
 

@@ -136,13 +136,16 @@ def total(calls: Iterable[Call]) -> Totals:
     return Totals(count, tokens_in, tokens_out, read, written, cost, unpriced, unknown)
 
 
-def calls_on_path(calls: Iterable[Call], ranges: Iterable[Range], since: int = 0) -> list[Call]:
-    """Return the calls whose answer is on the path after `since`; an unanswered call counts where it was made."""
+def calls_on_path(calls: Iterable[Call], ranges: Iterable[Range], since: int = -1) -> list[Call]:
+    """Return the calls after entry `since` of the path; a call counts where its answer is, or else where it was made.
+
+    A call without an answer that was made at `since` does not count: the part of the path that ends there has it.
+    """
     reach = {part.branch: part.last for part in ranges}
-    selected = []
-    for call in calls:
-        answered = call.answer_seq is not None
-        seq = call.answer_seq if call.answer_seq is not None else call.after_seq
-        if seq <= reach.get(call.branch, -1) and (seq > since if answered else seq >= since):
-            selected.append(call)
-    return selected
+    return [
+        call
+        for call in calls
+        if since
+        < (call.after_seq if call.answer_seq is None else call.answer_seq)
+        <= reach.get(call.branch, -1)
+    ]

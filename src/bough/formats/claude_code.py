@@ -141,6 +141,13 @@ def _to_text(value: object) -> str:
         return repr(value)
 
 
+def copied_from(line: TranscriptLine) -> str | None:
+    """Return the session a forked line was copied from, whose usage counts its call; None if it is an original."""
+    source = line.get("forkedFrom")
+    name = source.get("sessionId") if isinstance(source, dict) else None
+    return name if isinstance(name, str) else None
+
+
 # -- answers ---------------------------------------------------------------------------------------
 
 

@@ -6,10 +6,11 @@ memory. It is used by `verify` over a store and by bundles in both directions. I
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import NoneType
 
 import msgspec
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict, astuple, replace
 
 from ..core.codec import chain_id, check_json, check_text, decode, from_json
 from ..core.drafts import NewEntry
@@ -17,7 +18,7 @@ from ..core.entries import Payload, Unknown, is_internal
 from ..core.media import ATTACHMENT_MARK, BASE64_MARK, extract_blobs
 from ..core.messages import Message
 from ..core.state import State, merge_state, state_updates
-from ..core.tree import Branch
+from ..core.tree import Branch, Leaf
 from ..core.turns import Cursor, advance
 from ..core.usage import MAX_COUNT, Call, Totals, add, check_call, total
 from ..errors import BoughError
@@ -27,8 +28,13 @@ from ..stores.transfer import SessionExport
 from .changes import STATUSES
 
 MAX_SEQ = 2**32 - 1
+ANSWER, INPUT, END = 1, 2, 4
+"""What the walker remembers of an entry: it is an answer, the input of a turn, the end of a turn."""
 INVALID_JSON = (msgspec.MsgspecError, ValueError, RecursionError)
 """What decoding untrusted JSON may raise, also for endless numbers and endless nesting."""
+
+_rows = msgspec.msgpack.Decoder(SessionRow)
+_calls = msgspec.msgpack.Decoder(Call)
 
 Report = Callable[[str, str], None]
 """Called with where a problem is and what it is. It may raise to stop at the first problem."""
@@ -94,15 +100,25 @@ class SessionWalker:
         self._anchor_points.add((row.leaf.branch, row.leaf.seq))
         self._anchors: dict[tuple[int | None, int], Anchor] = {(None, 0): (Cursor(), {})}
         self._inherited_turns: set[tuple[int, int]] = set()
-        self._answers = {number: bytearray() for number in self.own}
-        """By branch: one byte per entry, 1 where it is an answer."""
+        self._marks = {number: bytearray() for number in self.own}
+        """By branch: one byte per entry, of the flags `ANSWER`, `INPUT` and `END`."""
         self._inputs = 0
+        self._journal = JournalFold(row, self.branches, self.own, self._marks, report)
 
     # -- row and branches --------------------------------------------------------------------------
 
     def check_row(self) -> None:
+        """Check the row of an export: as `check_types` does, and what only holds outside of a store."""
+        self.check_types()
+        row = self.row
+        if not row.session_id or row.status == "running":
+            self.report("row", "it has no session id, or its status is running")
+
+    def check_types(self) -> None:
+        """Check that the row holds values of the right types, and texts and numbers that every store can keep."""
         row = self.row
         try:
+            _rows.decode(msgspec.msgpack.encode(row))
             for name, value in asdict(row).items():
                 texts: Iterable[object] = (value,)
                 if name in ("tags", "tool_names"):
@@ -112,10 +128,9 @@ class SessionWalker:
                         check_text(text, name)
                 if isinstance(value, int):
                     self._check_count(f"row {name}", value)
-        except BoughError as error:
+        except (BoughError, msgspec.MsgspecError) as error:
             self.report("row", str(error))
-        if not row.session_id or row.status == "running":
-            self.report("row", "it has no session id, or its status is running")
+            return
         for name in (row.session_id, row.parent_session or "", row.conversation_id or ""):
             if not name.isprintable():  # ids are displayed, typed and put into URLs
                 self.report("row", f"the id {name!r} has characters that cannot be printed")
@@ -264,7 +279,9 @@ class SessionWalker:
             self.report(where, "it has a message limit, but is not the input of a turn")
         if branch.branch in self.own:
             self._inputs += is_input
-            self._note_answer(branch, entry)
+            is_end = bool(cursor.turn and not position.cursor.turn)
+            mark = ANSWER * (entry.role == "assistant") | INPUT * is_input | END * is_end
+            self._mark(branch, entry.seq, mark)
         for update in state_updates(payload):
             state = merge_state(state, update)
         return position.cursor.with_id(entry.entry_id), state
@@ -295,46 +312,58 @@ class SessionWalker:
         if isinstance(payload, Message) and self._check_media is not None:
             self._check_media(where, payload, entry)
 
-    def _note_answer(self, branch: Branch, entry: NewEntry) -> None:
-        answers, offset = self._answers[branch.branch], entry.seq - branch.parent_seq
-        answers.extend(bytes(offset + 1 - len(answers)))
-        answers[offset] = entry.role == "assistant"
+    def _mark(self, branch: Branch, seq: int, mark: int) -> None:
+        marks, offset = self._marks[branch.branch], seq - branch.parent_seq
+        marks.extend(bytes(offset + 1 - len(marks)))
+        marks[offset] = mark
 
     # -- calls, facts, inbox and caches ------------------------------------------------------------
 
     def calls(self, calls: Iterable[Call]) -> Iterator[Call]:
-        sums = Totals()
+        sums: Totals | None = Totals()
+        call_ids: set[str] = set()
         for call in calls:
-            self._check_call(call)
-            if call.branch in self.own:
+            if not self._check_call(call):
+                sums = None
+            elif call.branch in self.own:
                 self._check_call_position(call)
-            sums = add(sums, total([call]))
+            if call.call_id in call_ids:
+                self.report(f"call {call.call_id}", "another call has this id")
+            call_ids.add(call.call_id)
+            sums = None if sums is None else add(sums, total([call]))
             yield call
-        if sums != self.row.totals:
+        if sums not in (None, self.row.totals):
             self.report("totals", f"they are {self.row.totals}, the calls sum to {sums}")
 
-    def _check_call(self, call: Call) -> None:
+    def _check_call(self, call: Call) -> bool:
+        """Check one ledger row alone, and return whether it can be counted."""
         where = f"call {call.call_id}"
         if (
             call.branch not in self.branches and self.is_complete
         ):  # in a store, an inherited branch may be purged
             self.report(where, f"branch {call.branch} does not exist")
         try:
+            _calls.decode(msgspec.msgpack.encode(call))
             check_call(call)
-        except BoughError as error:
+        except (BoughError, msgspec.MsgspecError) as error:
             self.report(where, str(error))
+            return False
         for count in (call.after_seq, call.answer_seq or 0, call.at):
             self._check_count(where, count)
+        if call.answer_seq is not None and (call.failed or call.answer_seq <= call.after_seq):
+            what = "it failed" if call.failed else f"it was made after entry {call.after_seq}"
+            self.report(where, f"{what}, yet its answer is entry {call.answer_seq}")
+        return True
 
     def _check_call_position(self, call: Call) -> None:
-        branch, answers = self.branches[call.branch], self._answers[call.branch]
+        branch, marks = self.branches[call.branch], self._marks[call.branch]
         if not 0 <= call.after_seq <= branch.tail:
             self.report(
                 f"call {call.call_id}", f"it follows {call.branch}:{call.after_seq}, which does not exist"
             )
         elif call.answer_seq is not None:
             offset = call.answer_seq - branch.parent_seq
-            if not 0 < offset < len(answers) or not answers[offset]:
+            if not 0 < offset < len(marks) or not marks[offset] & ANSWER:
                 self.report(
                     f"call {call.call_id}", f"its answer {call.branch}:{call.answer_seq} is not an answer"
                 )
@@ -346,12 +375,15 @@ class SessionWalker:
             if fact.number != count:
                 self.report("journal", f"fact {count} is missing")
                 return
-            self._check_fact(fact)
+            if self._check_fact(fact):
+                self._journal.add(fact)
             yield fact
         if count != self.row.facts:
             self.report("journal", f"it has {count} facts, the row says {self.row.facts}")
+        self._journal.finish()
 
-    def _check_fact(self, fact: Fact) -> None:
+    def _check_fact(self, fact: Fact) -> bool:
+        """Check one fact alone, and return whether what it says can be compared with the entries."""
         where, data, branches = f"fact {fact.number}", fact.data, []
         try:
             check_text(fact.kind, "kind")
@@ -364,11 +396,14 @@ class SessionWalker:
                 branches.append(branch)
         except (BoughError, TypeError, ValueError) as error:
             self.report(where, str(error))
+            return False
+        self._check_count(where, fact.at)
         if self.is_complete and not all(
             type(branch) is int and branch in self.branches for branch in branches
         ):
             self.report(where, "it names a branch that does not exist")
-        self._check_count(where, fact.at)
+            return False
+        return True
 
     def inbox(self, inbox: Iterable[QueuedInput]) -> Iterator[QueuedInput]:
         last = 0
@@ -404,3 +439,131 @@ class SessionWalker:
     def _check_count(self, where: str, value: int) -> None:
         if not 0 <= value <= MAX_COUNT:
             self.report(where, f"{value} is out of range")
+
+
+class JournalFold:
+    """Follows the journal and compares it with the entries: every fact of a change names the entries it appended.
+
+    So removed entries and branches are known even if the row was altered to match, and so is a removed end of the
+    journal. After the first difference no further one is reported: it would only follow.
+    """
+
+    def __init__(
+        self,
+        row: SessionRow,
+        branches: Mapping[int, Branch],
+        own: Collection[int],
+        marks: Mapping[int, bytearray],
+        report: Report,
+    ) -> None:
+        self._row, self._branches, self._own, self._marks = row, branches, own, marks
+        self._report = report
+        self._tails: dict[int, int] = {}
+        self._leaf = Leaf(0, 0)
+        self._turn_facts: list[tuple[str, int]] = []
+        """The starts and ends of turns that the facts after the latest append must record, last first."""
+        self._differs = False
+
+    def add(self, fact: Fact) -> None:
+        if self._differs:
+            return
+        where = f"fact {fact.number}"
+        if self._turn_facts:
+            self._check_turn_fact(where, fact)
+        elif fact.number == 1:
+            self._check_start(where, fact)
+        elif next(iter(fact.data), None) in ("branch", "first", "last"):
+            self._check_change(where, fact)
+
+    def _check_start(self, where: str, fact: Fact) -> None:
+        row, number = self._row, fact.data.get("branch")
+        origin = (fact.data.get("relation"), fact.data.get("parent"))
+        branch = self._branches[number] if type(number) is int and number in self._own else None
+        if fact.kind != "started" or fact.key is None or branch is None or "first" in fact.data:
+            self._differ(where, f"it should say that the session started on a branch of its own: {fact.kind}")
+        elif row.relation != "import" and origin != (row.relation, row.parent_session):
+            self._differ(where, f"it says {origin}, the row {(row.relation, row.parent_session)}")
+        elif row.parent_session is None and row.parent_seq is not None:
+            self._differ(where, f"it names no parent, yet the row says it left one at {row.parent_seq}")
+        elif row.relation in ("fork", "replay") and row.parent_seq != branch.parent_seq:
+            self._differ(where, f"the session left its parent at {branch.parent_seq}, not {row.parent_seq}")
+        else:
+            self._check_change(where, fact)
+
+    def _check_turn_fact(self, where: str, fact: Fact) -> None:
+        kind, seq = self._turn_facts.pop()
+        turn = fact.data.get("turn")
+        is_turn = turn == seq if kind == "turn_started" else type(turn) is int and 0 < turn <= seq
+        if fact.key is not None or fact.kind != kind or not is_turn or next(iter(fact.data)) != "turn":
+            self._differ(where, f"it should record {kind} for entry {seq}, it is {fact.kind} of turn {turn}")
+
+    def _check_change(self, where: str, fact: Fact) -> None:
+        number, first, last = (fact.data.get(name) for name in ("branch", "first", "last"))
+        branch = self._branches.get(number) if type(number) is int else None
+        if branch is None or type(last) is not int or type(first) not in (int, NoneType) or fact.key is None:
+            self._differ(where, f"{number}:{last}, which it names, does not exist: a branch was removed")
+            return
+        after = Leaf(branch.branch, last)
+        if not branch.parent_seq <= last <= branch.tail:
+            self._differ(where, f"entry {after}, which it names, does not exist: entries were removed")
+        elif fact.number == 1:
+            self._append(where, fact, branch, branch.parent_seq + 1, last)
+        elif fact.kind == "moved" and fact.data.get("from") != [*astuple(self._leaf)]:
+            self._differ(
+                where, f"it moved from {fact.data.get('from')}, the facts before it end at {self._leaf}"
+            )
+        elif first is not None and fact.kind not in ("appended", "moved"):
+            self._differ(where, f"{fact.kind} appends no entries, yet it names {number}:{first}")
+        elif first is not None:
+            self._check_place(where, fact, branch, first)
+            self._append(where, fact, branch, first, last)
+        elif fact.kind != "moved" and after != self._leaf:
+            self._differ(where, f"it was recorded at {after}, the facts before it end at {self._leaf}")
+        self._leaf = after
+
+    def _check_place(self, where: str, fact: Fact, branch: Branch, first: int) -> None:
+        """Check that an append follows the leaf: on its branch, or on a new one that begins there."""
+        is_new = branch.branch not in self._tails
+        before = (branch.parent, branch.parent_seq) if is_new else (branch.branch, first - 1)
+        if fact.kind == "appended" and before != astuple(self._leaf):
+            place = f"{branch.branch}:{first}"
+            self._differ(
+                where, f"it appended {place}, which does not follow {self._leaf}: facts were removed"
+            )
+
+    def _append(self, where: str, fact: Fact, branch: Branch, first: int, last: int) -> None:
+        end = self._tails.get(branch.branch, branch.parent_seq)
+        if branch.branch not in self._own or first != end + 1:
+            place = f"entry {first} of branch {branch.branch}"
+            self._differ(where, f"it appended {place}, which ended at {end} before: facts were removed")
+            return
+        self._tails[branch.branch] = last
+        if fact.kind != "appended":
+            return
+        marks = self._marks[branch.branch]
+        for seq in range(last, first - 1, -1):
+            offset = seq - branch.parent_seq
+            mark = marks[offset] if offset < len(marks) else 0  # a damaged entry was reported before
+            if mark & END:
+                self._turn_facts.append(("turn_ended", seq))
+            if mark & INPUT:
+                self._turn_facts.append(("turn_started", seq))
+
+    def finish(self) -> None:
+        """Compare the end of the journal with the leaf and the branches."""
+        if self._differs:
+            return
+        if self._turn_facts:
+            kind, seq = self._turn_facts[-1]
+            self._differ("journal", f"{kind} for entry {seq} is missing at its end")
+        if self._leaf != self._row.leaf:
+            self._differ("leaf", f"it is {self._row.leaf}, the journal ends at {self._leaf}")
+        for number in sorted(self._own):
+            end, tail = self._tails.get(number, 0), self._branches[number].tail
+            if end != tail:
+                self._differ(f"branch {number}", f"it ends at {tail}, in the journal at {end}")
+
+    def _differ(self, where: str, problem: str) -> None:
+        if not self._differs:
+            self._differs = True
+            self._report(where, problem)

@@ -16,7 +16,7 @@ def model_calls(log: Log, view: str, since: Leaf | None) -> list[Call]:
     """Ledger rows of one view. Raises InvalidPosition if `since` is not on the path."""
     store = log.store
     if view == "path" or since is not None:
-        floor = 0 if since is None else _on_path(log, since)
+        floor = -1 if since is None else _on_path(log, since)
         rows = [*store.inherited_calls(log.session_id), *store.calls(log.session_id)]
         return calls_on_path(rows, log.ranges(), floor)
     rows = store.calls(log.session_id)

@@ -30,6 +30,7 @@ class Problem(Struct, frozen=True):
     """One thing that is wrong with a session: where, and what."""
 
     session_id: str
+    """"store" for a problem that belongs to no session."""
     where: str
     what: str
 
@@ -55,6 +56,14 @@ def verify(store: StoreBackend, session_id: str) -> list[Problem]:
     return problems
 
 
+def verify_branches(store: StoreBackend) -> list[Problem]:
+    """Return what no session can show: branches whose session was removed other than by a purge."""
+    if store.owner is not None:  # other owners' sessions may be hidden from it
+        return []
+    what = "its session is gone, and no fork inherits it: the session's row was removed"
+    return [Problem("store", f"branch {branch}", what) for branch in store.lost_branches()]
+
+
 class _Verification:
     """One pass over a session."""
 
@@ -64,6 +73,7 @@ class _Verification:
         self.row = store.session(session_id)
         self.state: bytes | None = None
         self.path: list[Entry] = []
+        self.blob_sizes: dict[str, int] = {}
 
     def run(self) -> list[Problem]:
         self._try("path", self._read_path)
@@ -77,6 +87,7 @@ class _Verification:
             self._try("calls", lambda: _exhaust(walker[0].calls(self.store.calls(self.session_id))))
             self._try("caches", lambda: walker[0].check_caches(self.state))
             self._try("path", self._check_projections)
+            self._try("blobs", self._check_size)
         return self.problems
 
     def report(self, where: str, problem: str) -> None:
@@ -85,7 +96,7 @@ class _Verification:
     def _try(self, where: str, check: Callable[[], None]) -> None:
         try:
             check()
-        except (StoreDamaged, InvalidPosition, msgspec.MsgspecError) as error:
+        except (StoreDamaged, InvalidPosition, msgspec.MsgspecError, TypeError) as error:
             self.report(where, f"it cannot be read: {error}")
 
     def _read_path(self) -> None:
@@ -97,6 +108,7 @@ class _Verification:
     def _check_entries(self) -> SessionWalker:
         branches = self.store.branches(self.session_id)
         walker = SessionWalker(self.row, branches, self.report, self._find_anchor, self._check_media)
+        walker.check_types()
         walker.check_branches()
         _exhaust(walker.entries(self.store.entries(self.session_id)))
         return walker
@@ -111,14 +123,24 @@ class _Verification:
         return (cursor, fold_state(entries)) if cursor.seq == seq else None
 
     def _check_media(self, where: str, message: Message, entry: NewEntry) -> None:
-        for media in message.media:
-            name, blob = f"blob {media.hash[:12]}…", self.store.blob(media.hash)
+        handles = {media.hash for media in message.media}
+        for hash in sorted(handles.union(entry.media)):  # linked without a handle: data URLs within text
+            name, blob = f"blob {hash[:12]}…", self.store.blob(hash)
             if blob is None:
                 self.report(where, f"{name} is missing")
-            elif digest(blob.data) != media.hash:
+                continue
+            if digest(blob.data) != hash:
                 self.report(where, f"{name} has other bytes than its hash says")
-            elif media.hash not in entry.media:
+            if hash not in entry.media:
                 self.report(where, f"{name} is not linked to the entry, so garbage collection may delete it")
+            self.blob_sizes[hash] = len(blob.data)
+
+    def _check_size(self) -> None:
+        size = self.store.storage_size(self.session_id)
+        blobs = (len(self.blob_sizes), sum(self.blob_sizes.values()))
+        if (size.blobs, size.blob_bytes) != blobs:
+            says = f"{size.blobs} with {size.blob_bytes} bytes"
+            self.report("blobs", f"the store counts {says}, its entries use {blobs[0]} with {blobs[1]} bytes")
 
     def _check_projections(self) -> None:
         blobs: dict[str, bytes | None] = {}

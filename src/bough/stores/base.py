@@ -323,6 +323,10 @@ class StoreBackend(ABC):
         """Return its own branches and their ancestors, oldest first."""
 
     @abstractmethod
+    def lost_branches(self) -> list[int]:
+        """Return branches without a session that no session inherits: a purge leaves none, so a row was removed."""
+
+    @abstractmethod
     def journal(self, session_id: str, after: int = 0, limit: int | None = None) -> list[Fact]: ...
 
     @abstractmethod

@@ -650,9 +650,9 @@ class TestDamage:
         at = next(n for n, line in enumerate(lines) if b'"line":"entry"' in line)
         lines.insert(at + 1, entry % (made.encode(), body))
         data = b"".join(lines).replace(b'"format":"1.0"', b'"format":"1.7"', 1)
-        data = data.replace(b'"tail":1', b'"tail":2').replace(
-            b'"leaf":{"branch":1,"seq":1}', b'"leaf":{"branch":1,"seq":2}'
-        )
+        for name in (b'"tail":%d', b'"leaf":{"branch":1,"seq":%d}', b'"last":%d'):
+            assert name % 1 in data
+            data = data.replace(name % 1, name % 2)
         data = with_valid_hash(data.replace(b'"entries":1', b'"entries":2').splitlines(keepends=True))
         with other(store, tmp_path) as there:
             there.import_bundle(io.BytesIO(data))

@@ -127,6 +127,23 @@ class TestAnswer:
             ("anthropic", "claude-sonnet-4-5")
         }
 
+    def test_a_fork_counts_its_own_and_the_session_it_left_the_copied_ones(self, tmp_path: Path) -> None:
+        source = shop_transcript()
+        fork = Transcript("22222222-2222-4333-8444-555555555555", mark="f")
+        for line in source.lines:
+            named = {"sessionId": source.session_id, "messageUuid": line.get("uuid")}
+            fork.lines.append({**line, "sessionId": fork.session_id, "forkedFrom": named})
+        tip = [line["uuid"] for line in source.lines if "uuid" in line][-1]
+        fork.line("user", tip, message={"role": "user", "content": "more"})
+        fork.answer(text("and more"))
+        alone = import_transcript(fork, tmp_path / "alone")
+        assert alone.usage().calls == 4  # nobody else counts them
+        for made in (source, fork):
+            made.write(tmp_path / "both" / f"{made.session_id}.jsonl")
+        with bough.open("memory:") as store:
+            assert len(list(store.import_from(NAME, str(tmp_path / "both")))) == 2
+            assert sorted(row.totals.calls for row in store.all_sessions()) == [1, 3]
+
     def test_a_line_written_while_it_streamed_tells_less(self, tmp_path: Path) -> None:
         made = Transcript()
         made.user("go")

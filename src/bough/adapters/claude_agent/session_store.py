@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from hashlib import sha256
 from threading import Lock, RLock
@@ -26,7 +26,7 @@ from claude_agent_sdk import (
 )
 
 from ...errors import InvalidMessage, InvalidValue, NotFound, SessionTrashed, StaleLeaf
-from ...formats.claude_code import TranscriptLine, clean_text, line_kind
+from ...formats.claude_code import TranscriptLine, clean_text, copied_from, line_kind
 from ...log.log import Log
 from ...session import Session
 from ...stores.base import SessionRow
@@ -109,11 +109,20 @@ class BoughSessionStore(SessionStore):
             try:
                 index = writer.index or TranscriptIndex(self._find_or_start(key, lines).log)
                 writer.index = None  # if the write fails halfway, the index is read again
-                writer.index = _append_new(index, key, lines)
+                writer.index = _append_new(index, key, lines, self._present_sources(key, lines))
                 return
             except (StaleLeaf, SessionTrashed):  # another process was faster, or deleted it
                 if attempt == MAX_ATTEMPTS - 1:
                     raise
+
+    def _present_sources(self, key: SessionKey, lines: list[TranscriptLine]) -> set[str]:
+        """Return which of the sessions that lines were copied from are in the store, the trash included."""
+        names = {name for line in lines if (name := copied_from(line)) is not None}
+        return {
+            name
+            for name in names
+            if self._row(self._base_id({"project_key": key["project_key"], "session_id": name})) is not None
+        }
 
     def _load(self, key: SessionKey) -> list[TranscriptLine] | None:
         session = self._session(key)
@@ -221,14 +230,19 @@ class TranscriptWriter:
         self.index: TranscriptIndex | None = None
 
 
-def _append_new(index: TranscriptIndex, key: SessionKey, lines: list[TranscriptLine]) -> TranscriptIndex:
-    """Append the lines that are not stored yet, and return the index after them."""
+def _append_new(
+    index: TranscriptIndex, key: SessionKey, lines: list[TranscriptLine], sources: Collection[str]
+) -> TranscriptIndex:
+    """Append the lines that are not stored yet, and return the index after them.
+
+    The calls of lines copied from `sources` are counted there.
+    """
     new = index.new_lines(lines)
     if not new:
         return index
     state = _summary(index, key, new) if key.get("subpath") is None else None
     try:
-        BatchWriter(index).write(index.number(new), state)
+        BatchWriter(index, sources=sources).write(index.number(new), state)
     except (InvalidMessage, InvalidValue):  # a line that cannot be a message: store all of them unchanged
         index = TranscriptIndex(index.log)
         BatchWriter(index, parses=False).write(index.number(index.new_lines(new)), state)

@@ -8,7 +8,7 @@ message, or one that the log cannot hold, stays in a note.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -26,6 +26,7 @@ from ...formats.claude_code import (
     answer_id,
     clean_text,
     content_blocks,
+    copied_from,
     first_kept_uuid,
     is_boundary,
     is_summary,
@@ -273,9 +274,13 @@ class ParsedGroup(Struct, frozen=True):
 
 
 class BatchWriter:
-    """Appends one batch of lines. With `parses=False` every line is stored unchanged and none becomes a message."""
+    """Appends one batch of lines. With `parses=False` every line is stored unchanged and none becomes a message.
 
-    def __init__(self, index: TranscriptIndex, *, parses: bool = True) -> None:
+    Lines copied from the sessions in `sources` cost nothing here: their calls are counted there.
+    """
+
+    def __init__(self, index: TranscriptIndex, *, parses: bool = True, sources: Collection[str] = ()) -> None:
+        self._sources = sources
         self.index, self.log, self.parses = index, index.log, parses
         self.cursor: Cursor = index.log.cursor
         self._drafts: list[Draft] = []
@@ -387,7 +392,8 @@ class BatchWriter:
         else:
             details = self._details(group, parsed)
             answer = parsed.answer or Answer(Message("user"))
-            if answer.usage is not None and group.unit not in self.index.written:
+            is_copy = copied_from(group.lines[0].line) in self._sources
+            if answer.usage is not None and group.unit not in self.index.written and not is_copy:
                 self._calls.append(self._call(answer))
             for payload in parsed.payloads:
                 if isinstance(payload, Message):

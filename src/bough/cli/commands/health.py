@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ...log.doctor import Finding, file_health, mark_interrupted, session_health, stuck_sessions
-from ...log.verify import Problem
+from ...log.verify import Problem, verify_branches
 from ...log.verify import verify as verify_session
 from ..reference import complete, resolve_session
 from ..rendering.output import (
@@ -30,8 +30,8 @@ from ..store_option import StoreLocation, pass_location
 def verify(location: StoreLocation, reference: str | None, is_json: bool) -> int:
     """Check the integrity of one session or of all.
 
-    Checks hash chains, numbering, call/result pairs and totals. Without REFERENCE every session is checked, trashed ones
-    too. Exit code 1 if something is wrong.
+    Checks hash chains, numbering, call/result pairs, totals, and the journal against the entries, so that removed ones
+    are reported. Without REFERENCE every session is checked, trashed ones too. Exit code 1 if something is wrong.
     """
     if reference is not None:
         session = resolve_session(location, reference).session
@@ -57,7 +57,7 @@ def _verify_all(location: StoreLocation) -> tuple[list[Problem], int]:
         for done, name in enumerate(names, 1):
             problems += verify_session(store.backend, name)
             step(done, len(names))
-    return problems, len(names)
+    return problems + verify_branches(store.backend), len(names)
 
 
 _MARKS = {"ok": ("✓", "green"), "warning": ("•", "yellow"), "problem": ("✗", "red")}

@@ -24,6 +24,7 @@ from ...formats.claude_code import (
     answer_id,
     clean_text,
     content_blocks,
+    copied_from,
     first_kept_uuid,
     is_boundary,
     is_storable,
@@ -89,7 +90,7 @@ def _session_id(path: Path) -> str:
 
 def _session(path: Path, source: str, tasks: Iterable[Path] = (), *, is_agent: bool = False) -> SessionRecord:
     losses = LossReport()
-    main, sidechains = Transcript(losses), Sidechains(losses)
+    main, sidechains = Transcript(losses, path.parent), Sidechains(losses)
     for line in read_objects(path, losses):
         is_side = line.get("isSidechain") is True and not is_agent
         (sidechains.tree_of(line) if is_side else main).add(line)
@@ -180,10 +181,10 @@ class Unit(Struct):
 
 
 class Transcript:
-    """Reads the lines of one conversation as a tree of units."""
+    """Reads the lines of one conversation as a tree of units. `folder` holds the sessions it may be a fork of."""
 
-    def __init__(self, losses: LossReport) -> None:
-        self.losses = losses
+    def __init__(self, losses: LossReport, folder: Path | None = None) -> None:
+        self.losses, self._folder = losses, folder
         self.units: list[Unit] = []
         self.parents: dict[str, str | None] = {}
         self.tags: dict[str, str] = {}
@@ -333,11 +334,22 @@ class Transcript:
     def _entries(self, unit: Unit) -> Iterator[EntryRecord]:
         if unit.answer:
             result = read_answer(unit.answer, self.losses)
-            by = (result.model, result.provider, result.finish, result.evidence, result.usage)
+            usage = result.usage
+            if usage is not None and self._is_copy(unit.answer[0]):
+                usage = None
+                self.losses.add("usage of answers copied by a fork; the session it left counts it")
+            by = (result.model, result.provider, result.finish, result.evidence, usage)
             yield EntryRecord(result.message, None, None, None, unit.at, *by)
         names = self._unit_by_uuid[unit.names].start if unit.names in self._unit_by_uuid else None
         for payload, at in (*unit.results, *unit.rest):
             yield EntryRecord(payload, refers_to=names, at=at)
+
+    def _is_copy(self, line: TranscriptLine) -> bool:
+        """Whether a line was copied from a session whose file is in the same folder."""
+        source = copied_from(line)
+        if source is None or self._folder is None or not source.replace("-", "").isalnum():
+            return False
+        return (self._folder / f"{source}.jsonl").is_file()
 
     def _after(self, unit: Unit) -> str | None:
         """Return the key of the last entry of the nearest converted ancestor."""

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ...core.drafts import Blob, NewEntry
 from ...core.entries import Entry
 from ...core.search import Search
-from ...core.tree import Branch, Leaf, contains_leaf, lineage, window
+from ...core.tree import Branch, Leaf, contains_leaf, lineage, reachable_seqs, window
 from ...core.usage import Call, add, difference, total
 from ...errors import (
     Fenced,
@@ -388,6 +388,14 @@ class MemoryStore(StoreBackend):
                 if seq > tails.get(number, seq):
                     tails[number] = seq
             return [self._branch(branches[number], tails[number]) for number in sorted(branches)]
+
+    def lost_branches(self) -> list[int]:
+        with self._lock:
+            branches, sessions = self.tables.branches, self.tables.sessions
+            owned = [
+                Leaf(n, branch.parent_seq) for n, branch in branches.items() if branch.session_id in sessions
+            ]
+            return sorted(branches.keys() - reachable_seqs(branches, owned).keys())
 
     def _branch(self, branch: Branch, tail: int) -> Branch:
         owner = branch.session_id if branch.session_id in self.tables.sessions else None

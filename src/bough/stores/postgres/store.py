@@ -101,6 +101,15 @@ from .transfer import (
 )
 from .url import Address
 
+SELECT_LOST_BRANCHES = """
+with recursive line (id) as (
+    select branch.id from bough.branch join bough.session on session.no = branch.session_no
+    where branch.space = %(space)s
+    union
+    select branch.parent from line join bough.branch on branch.id = line.id where branch.parent is not null
+)
+select id from bough.branch where space = %(space)s and id not in (select id from line) order by id
+"""
 # A path is one statement, and so one snapshot and one round trip. Its first row holds, as JSON in place of a body, the
 # session's row, the branches the path crosses and, on request, the detail; the others are the entries.
 # Under a policy PostgreSQL uses an index only for values from leakproof functions, and `coalesce` does not count as
@@ -422,6 +431,9 @@ class PostgresStore(StoreBackend):
 
     def branches(self, session_id: str) -> list[Branch]:
         return [Branch(*row) for row in self._session_rows(SELECT_BRANCHES, session_id)]
+
+    def lost_branches(self) -> list[int]:
+        return [number for (number,) in self._connections.query(SELECT_LOST_BRANCHES, {"space": self.space})]
 
     def journal(self, session_id: str, after: int = 0, limit: int | None = None) -> list[Fact]:
         rows = self._joined_rows(SELECT_JOURNAL, session_id, after=after, limit=limit)

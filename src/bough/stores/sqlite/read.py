@@ -84,6 +84,14 @@ with recursive line (id) as (
 )
 select distinct session_no from line join branch on branch.id = line.id where session_no <> :no order by 1
 """
+SELECT_LOST_BRANCHES = """
+with recursive line (id) as (
+    select branch.id from branch join session on session.no = branch.session_no
+    union
+    select branch.parent from line join branch on branch.id = line.id where branch.parent is not null
+)
+select id from branch where id not in (select id from line) order by id
+"""
 SELECT_CALLS = f"select {CALL_COLUMNS} from usage where id > ? and id < ? order by id"
 SELECT_FACTS = f"select {FACT_COLUMNS} from journal where id > ? and id < ? order by id limit ?"
 SELECT_LIMIT_FACTS = f"""
@@ -130,11 +138,15 @@ class SessionReader:
 
     def detail(self, number: int) -> SessionDetail:
         row: tuple[Any, ...] | None = self.connection.execute(SELECT_DETAIL, (number,)).fetchone()
-        assert row is not None  # inserted together with the session
+        if row is None:  # it is inserted together with the session
+            raise StoreDamaged(self.url, f"session {number} has lost its row in session_detail")
         return SessionDetail(*(None if text is None else text.encode() for text in row))
 
     def branches(self, number: int) -> list[Branch]:
         return [Branch(*row) for row in self.connection.execute(SELECT_BRANCHES, {"no": number})]
+
+    def lost_branches(self) -> list[int]:
+        return [number for (number,) in self.connection.execute(SELECT_LOST_BRANCHES)]
 
     def lineage(self, leaf: Leaf) -> list[Range]:
         """Return the ranges of the path to a leaf."""

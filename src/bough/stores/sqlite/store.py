@@ -302,6 +302,9 @@ class SqliteStore(StoreBackend):
     def branches(self, session_id: str) -> list[Branch]:
         return self._read(lambda reader: reader.branches(reader.number(session_id)))
 
+    def lost_branches(self) -> list[int]:
+        return self._read(lambda reader: reader.lost_branches())
+
     def journal(self, session_id: str, after: int = 0, limit: int | None = None) -> list[Fact]:
         return self._read(lambda reader: list(reader.facts(reader.number(session_id), after, limit)))
 
