@@ -467,7 +467,7 @@ class TestTrash:
         disk.restore(sessions[1].session_id)
         assert len(list(disk.all_sessions())) == 3
         assert len(sessions[0].children()) == 1
-        assert ["fact 1"] * 3 == [problem.where for problem in disk.verify()]  # the journal names no parent
+        assert [problem.where for problem in disk.verify()] == ["fact 1"] * 3  # the journal names no parent
         assert sessions[0].usage("tree").calls == 0
         assert len(purge(disk, sessions[0]).sessions) == 3
         assert occurrences(path, "CANARY") == {}
