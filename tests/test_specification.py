@@ -624,12 +624,12 @@ class TestTurn:
                 turn.answer(assistant("b"))
         assert len(session.path()) == 3
 
-    def test_one_within_another_leaves_the_outer_one_behind(self, session: Session) -> None:
-        with session.turn("outer") as outer, session.turn("inner") as inner:
-            inner.answer(assistant("a"))
-            with pytest.raises(InvalidOperation, match="turn 2 has ended"):
-                outer.answer(assistant("b"))
-        assert (session.row.status, len(session.path())) == ("idle", 4)
+    def test_one_within_another_is_refused(self, session: Session) -> None:
+        with session.turn("outer") as outer:
+            with pytest.raises(SessionRunning), session.turn("inner"):
+                pass
+            outer.answer(assistant("a"))
+        assert (session.row.status, len(session.path())) == ("idle", 3)
 
 
 class TestShellOfTheHost:

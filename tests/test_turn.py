@@ -206,7 +206,8 @@ def test_a_failed_call_is_counted_and_leaves_no_entry(session: Session) -> None:
 
 def test_a_call_cut_off_by_a_crash_is_counted_with_unknown_tokens(store: Store, session: Session) -> None:
     turn = session.turn("q", model="anthropic:claude-opus-4-5")
-    turn.__enter__()  # and the process dies while the model thinks
+    turn.__enter__()
+    del turn  # as if the process died while the model thinks
     again = store.session(session.session_id)
     assert (again.usage().calls, again.usage().unknown_calls) == (1, 1)
     with again.turn(model="anthropic:claude-opus-4-5") as turn:

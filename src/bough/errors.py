@@ -199,15 +199,28 @@ class SessionRunning(BoughError):
     exit_code = ExitCode.LOCKED
     http_status = 409
 
-    def __init__(self, session_id: str, holder: str | None, heard_at: int) -> None:
-        self.session_id, self.holder, self.heard_at = session_id, holder, heard_at
-        time = datetime.fromtimestamp(heard_at / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        super().__init__(
-            f"session {session_id} is running, held by {holder or 'an unnamed runner'}, last renewed at {time}",
-            "wait for its turn to end, queue your input with session.enqueue(text), or call session.interrupt() "
-            "if its runner is gone",
-            f"wait for its turn to end (bough tail -f {session_id}), or queue your input with bough run --queue",
+    def __init__(self, session_id: str, holder: str | None, lease_until: int | None) -> None:
+        self.session_id, self.holder, self.lease_until = session_id, holder, lease_until
+        runner = "an unnamed runner" if holder is None else short_holder(holder)
+        until = (
+            "" if lease_until is None else f", whose lease lasts until {_clock(lease_until)} and is renewed"
         )
+        super().__init__(
+            f"session {session_id} is run by {runner}{until}",
+            "wait for its turn to end, or queue your input with session.enqueue(text); if its runner is gone, call "
+            "session.resume(…, take_over=True)",
+            f"wait for its turn to end (bough tail -f {session_id}), or queue your input with bough run --queue; if "
+            f"its runner is gone: bough resume {session_id} --take-over",
+        )
+
+
+def short_holder(holder: str) -> str:
+    """Return who holds a lease as people know it: host and pid, or the task of an engine."""
+    return holder.partition("#")[0].partition("/")[0]
+
+
+def _clock(microseconds: int) -> str:
+    return datetime.fromtimestamp(microseconds / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 class SessionTrashed(BoughError):

@@ -44,6 +44,7 @@ from .errors import (
 from .log import labels, ledger
 from .log.changes import AppendResult, Cut
 from .log.fork import fork
+from .log.lease import interrupt
 from .log.log import HydratedSession, Log, hydrate
 from .log.verify import Problem, verify
 from .stores.base import Fact, SessionQuery, SessionRow, Status
@@ -129,12 +130,17 @@ class Session:
         context_window: int | None = None,
         policy: dict[str, Any] | None = None,
         tool_names: Sequence[str] | None = None,
+        take_over: bool = False,
     ) -> Turn:
         """Open a turn of your own loop: `with session.turn("…") as turn`. Without content, continue the open turn.
+
+        `SessionRunning` on entering it if another run drives the session; `take_over=True` ends that run instead.
 
         With `model="anthropic:claude-…"` the start of each model call is recorded in the commit before it, so a call
         cut off by a crash is counted. The other keywords are recorded in the turn's `turn_started` fact.
         """
+        if take_over:
+            self._end_other_run()
         described = {
             "model": model,
             "trigger": trigger,
@@ -202,9 +208,17 @@ class Session:
         self.log.record("ended", data={"status": status, "error": error}, row=row)
 
     def interrupt(self) -> None:
-        """Mark a session whose runner died as interrupted: it can be moved again, and the next turn continues it."""
-        row = {"status": "interrupted", "holder": None, "lease_until": None}
-        self.log.record("interrupted", data={"holder": self.row.holder}, row=row)
+        """End the run of this session, if its process died or hangs: it can be moved again, and the next turn continues it.
+
+        A runner that is alive after all loses its lease and writes nothing more.
+        """
+        interrupt(self.log, self.row)
+
+    def _end_other_run(self) -> None:
+        """Take the lease away from the run that holds it, if one does."""
+        row = self.row
+        if row.holder is not None:
+            interrupt(self.log, row)
 
     # -- move --------------------------------------------------------------------------------------
 
@@ -546,11 +560,17 @@ class Session:
         tools: Tools = (),
         limits: Limits | None = None,
         rollback: bool = False,
+        take_over: bool = False,
         engine: Literal["local"] = "local",
     ) -> Run: ...
     @overload
     def resume(
-        self, *, engine: Literal["absurd"], queue: str = "default", agent: str | None = None
+        self,
+        *,
+        engine: Literal["absurd"],
+        take_over: bool = False,
+        queue: str = "default",
+        agent: str | None = None,
     ) -> EnqueuedTask: ...
     def resume(
         self,
@@ -560,18 +580,24 @@ class Session:
         tools: Tools = (),
         limits: Limits | None = None,
         rollback: bool = False,
+        take_over: bool = False,
         queue: str = "default",
         agent: str | None = None,
     ) -> Run | EnqueuedTask:
         """Continue the open turn after a crash, a failure or an approval.
 
-        `rollback=True` rewinds an unanswered turn instead, for an interactive start. With `engine="absurd"` a worker
-        continues it, for instance after a task that failed for good.
+        `rollback=True` rewinds an unanswered turn instead, for an interactive start. `take_over=True` ends the run that
+        holds the session's lease, for one that hangs or died elsewhere: it writes nothing more. With `engine="absurd"`
+        a worker continues it, for instance after a task that failed for good.
         """
         if engine == "absurd":
+            if take_over:
+                self._end_other_run()
             sent: EnqueuedTask = _absurd().send(self.log, None, queue=queue, agent=agent)
             return sent
         run = self._start_run(None, engine, model, tools, limits)  # first: if it cannot start, move nothing
+        if take_over:
+            self._end_other_run()
         if rollback:
             self.rollback()
         return run
@@ -583,11 +609,14 @@ class Session:
         tools: Tools = (),
         limits: Limits | None = None,
         rollback: bool = False,
+        take_over: bool = False,
     ) -> RunResult:
         """`resume` for scripts: run the open turn to its end and return the result."""
         from .engines.local import collect
 
-        return collect(self.resume(model=model, tools=tools, limits=limits, rollback=rollback))
+        return collect(
+            self.resume(model=model, tools=tools, limits=limits, rollback=rollback, take_over=take_over)
+        )
 
     def _start_run(
         self,

@@ -17,6 +17,7 @@ from .core.redact import Redactor
 from .core.search import parse_query
 from .core.turns import Cursor
 from .errors import NotAStore, StoreError, WrongSpace
+from .log.lease import check_free
 from .log.log import HydratedSession, Log, hydrate
 from .log.new_session import SessionOptions, new_session
 from .log.runtime import Runtime, environment_secrets, real_runtime
@@ -380,7 +381,7 @@ class Store:
     def raise_if_running(self, rows: Iterable[SessionRow]) -> None:
         """Raise SessionRunning if one of the sessions is running."""
         for row in rows:
-            Log(self.backend, row, self.runtime).raise_if_held(row)
+            check_free(row, self.runtime)
 
     def verify(self) -> Iterator[Problem]:
         """Check every session of this space, the trash included, and yield what is wrong. Changes nothing."""

@@ -25,7 +25,8 @@ from .errors import (
     StaleLeaf,
 )
 from .log.changes import AppendResult
-from .log.log import LEASE_MICROSECONDS, Log
+from .log.lease import Lease
+from .log.log import Log
 from .models.prices import price
 from .wire import Answer
 
@@ -67,16 +68,18 @@ class Turn:
         self._own_answers: set[int] = set()
         """The seqs of the answers appended here: no earlier process started their tool calls."""
         self._own_starts: set[tuple[int, int]] = set()
+        self._lease = Lease(log)
 
     def __enter__(self) -> Self:
         log = self._log
-        # A later runner raises the fence, so that a turn that comes late writes nothing.
-        self._fence = log.raise_if_leased().fence
+        # The commit that starts the turn takes the lease. A later runner raises the fence, so that this one, if it
+        # comes late, writes nothing.
+        before = log.store.session(log.session_id)
+        self._fence = before.fence
         row = {
             "status": "running",
-            "holder": log.runtime.holder(),
-            "lease_until": log.runtime.now() + LEASE_MICROSECONDS,
             "completed_at": None,
+            **self._lease.columns(before),
         }
         if self._content is None:
             if not log.cursor.turn:
@@ -85,14 +88,19 @@ class Turn:
                 )
             log.record("turn_resumed", data={"turn": log.cursor.turn}, row=row, fence=self._fence)
         else:
-            self._append(Draft(_input(self._content)), key=self._key, row=row, data=self._started)
+            started = self._append(Draft(_input(self._content)), key=self._key, row=row, data=self._started)
+            if started.repeated:
+                self._lease.take(before)
+        self._fence = self._lease.fence
+        self._lease.keep()
         self._turn = log.cursor.turn
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        if not self._log.cursor.turn or self._is_held_by_another():
+        self._lease.stop()
+        if not self._log.cursor.turn:
             return
         status = "interrupted" if kind is None else "failed" if issubclass(kind, Exception) else "cancelled"
         status = "waiting" if isinstance(error, ApprovalRequired) else status
@@ -108,11 +116,6 @@ class Turn:
         data = {"turn": self._log.cursor.turn, "status": status, "error": message}
         with suppress(Fenced):  # another runner has driven the session meanwhile; its status stands
             self._log.record("turn_ended", data=data, row=row, fence=self._fence)
-
-    def _is_held_by_another(self) -> bool:
-        """Whether another runner holds the session by now: then this turn does not set its status."""
-        holder = self._log.store.session(self._log.session_id).holder
-        return holder is not None and holder != self._log.runtime.holder()
 
     @property
     def done(self) -> bool:
@@ -313,15 +316,19 @@ class Turn:
     ) -> AppendResult:
         """Append. If the model is called next and its name is known, the start of that call is part of the commit."""
         start = self._start(draft) if self._model is not None and not calls else None
-        return self._log.append(
+        closes = self._closes(draft)
+        appended = self._log.append(
             [draft],
             key=key,
             calls=calls if start is None else [start],
             replaces_call=replaces_call,
-            row={"holder": None, "lease_until": None} if self._closes(draft) else row,
+            row={"holder": None, "lease_until": None} if closes else row,
             data=data,
             fence=self._fence,
         )
+        if closes:
+            self._lease.stop()
+        return appended
 
     def _closes(self, draft: Draft) -> bool:
         """Whether the turn ends with this entry, and with it this process's lease."""

@@ -837,7 +837,7 @@ class TestLease:
             run = session.send("q", model=ScriptedModel([Slow(30)]))
             async for event in run:
                 if event.type == "session:turn_started":
-                    with pytest.raises(SessionRunning, match="here:1#"):
+                    with pytest.raises(SessionRunning, match="here:1, whose lease"):
                         async for _ in store.session(session.session_id).resume(
                             model=ScriptedModel(["mine"])
                         ):

@@ -18,7 +18,8 @@ def list_ids(store_path: Path, *flags: str) -> set[str]:
 def drive(store: library.Store, name: str) -> None:
     """As this process would while it runs a turn of it."""
     log = store.session(name).log
-    store.backend.lease(name, f"{log.runtime.holder()}#x", log.runtime.now() + 60_000_000, log.runtime.now())
+    now = log.runtime.now()
+    store.backend.lease(name, f"{log.runtime.holder()}#x", now + 60_000_000, now)
     log.record("turn", row={"status": "running"})
 
 

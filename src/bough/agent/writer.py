@@ -23,7 +23,8 @@ from ..core.turns import advance
 from ..core.usage import Call, Usage
 from ..errors import SessionIsReplay
 from ..log.changes import AppendResult
-from ..log.log import LEASE_MICROSECONDS, Log
+from ..log.lease import Lease
+from ..log.log import Log
 from ..models.model import Model
 from ..models.prices import price_of
 from ..stores.base import SessionDetail, SessionRow
@@ -70,10 +71,7 @@ class Writer:
         self.model_calls: dict[str, Call] = {}
         """The ledger rows that this run wrote, by call id."""
         self._first_model, self._bucket = first_model, bucket
-        # Two runs of one process are two holders.
-        self._holder = f"{log.runtime.holder()}#{log.runtime.new_id('')}"
-        self._fence = 0
-        self._renewal: asyncio.Future[None] | None = None
+        self.lease = Lease(log)
         # Own threads: tools that block theirs must not keep a result from becoming durable.
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="bough-log")
 
@@ -111,15 +109,11 @@ class Writer:
     @property
     def is_lost(self) -> bool:
         """Whether another process owns the session's open turn now, so that nothing may be written for it."""
-        return False
+        return self.lease.is_lost
 
     async def acquire(self, row: SessionRow) -> SessionRow:
-        """Take the lease, given the row as last read, and renew it until `release`; return the present row.
-
-        The lease saves work; the fence and the compare-and-swap are what is safe.
-        """
+        """Take the lease, given the row as last read; return the present row."""
         await self._take_lease(row)
-        self._renewal = asyncio.ensure_future(self._renew())
         try:
             leaf = self.log.leaf
             row = await self.run_blocking(self.log.refresh)
@@ -132,37 +126,17 @@ class Writer:
 
     async def _take_lease(self, row: SessionRow) -> None:
         """Take the lease; if cancelled meanwhile, release it again."""
-        taking = asyncio.ensure_future(self.run_blocking(self._lease, row))
+        taking = asyncio.ensure_future(self.run_blocking(self.lease.take, row))
         try:
-            self._fence = await asyncio.shield(taking)
+            await asyncio.shield(taking)
         except asyncio.CancelledError:
-            fence = await taking
-            await self.run_blocking(self.log.store.release, self.log.session_id, fence)
+            await taking
+            await self.run_blocking(self.lease.release)
             raise
-
-    def _lease(self, row: SessionRow) -> int:
-        """Return the fence. A holder known to be dead loses its lease at once, however long it would last."""
-        runtime = self.log.runtime
-        now = runtime.now()
-        is_dead = row.holder is not None and runtime.is_gone(row.holder.partition("#")[0])
-        at = max(now, row.lease_until or 0) if is_dead else now
-        return self.log.store.lease(self.log.session_id, self._holder, now + LEASE_MICROSECONDS, at)
-
-    async def _renew(self) -> None:
-        """Renew the lease every third of its time until cancelled."""
-        log = self.log
-        while True:
-            await asyncio.sleep(LEASE_MICROSECONDS / 3_000_000)
-            now = log.runtime.now()
-            await self.run_blocking(
-                log.store.lease, log.session_id, self._holder, now + LEASE_MICROSECONDS, now
-            )
 
     async def release(self) -> None:
         """Give the lease back."""
-        if self._renewal is not None:
-            self._renewal.cancel()
-        await self.run_blocking(self.log.store.release, self.log.session_id, self._fence)
+        await self.run_blocking(self.lease.release)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False)
@@ -210,7 +184,7 @@ class Writer:
             data=append.data,
             facts=append.facts,
             takes=append.takes,
-            fence=self._fence,
+            fence=self.lease.fence,
         )
 
     async def record(
@@ -232,7 +206,7 @@ class Writer:
             calls=calls,
             replaces_call=replaces_call,
             only_at_leaf=only_at_leaf,
-            fence=self._fence,
+            fence=self.lease.fence,
         )
         self.model_calls |= {call.call_id: call for call in calls}
         self.journal_number = committed.facts
@@ -253,7 +227,7 @@ class Writer:
     def save_draft(self, text: str) -> None:
         """Keep the part of an answer that was shown so far, for the case that it breaks off."""
         log = self.log
-        log.store.save_draft(log.session_id, log.leaf, text, self._fence, log.runtime.now())
+        log.store.save_draft(log.session_id, log.leaf, text, self.lease.fence, log.runtime.now())
 
     def _completes_turn(self, drafts: Sequence[Draft]) -> bool:
         """Whether these end the turn, and not by a limit, a cancellation or a crash."""

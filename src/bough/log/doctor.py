@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ..errors import short_holder
 from ..stores.base import SessionQuery, SessionRow, StoreBackend
 from ..stores.sqlite.health import Finding, file_health
+from .lease import interrupt, is_gone
 from .log import Log
 from .runtime import Runtime
 
@@ -29,8 +31,17 @@ def session_health(
             findings.append(
                 Finding(
                     "problem",
-                    f"{row.session_id} is marked running, but its runner {row.holder or ''} is dead",
-                    f"bough doctor --fix, then bough resume {row.session_id}",
+                    f"{row.session_id} is marked running, but its runner {short_holder(row.holder or '')} is gone",
+                    f"bough resume {row.session_id}, or bough doctor --fix",
+                )
+            )
+        elif row.holder is not None and is_gone(row.holder, runtime) is None:
+            findings.append(
+                Finding(
+                    "warning",
+                    f"{row.session_id} is run by {short_holder(row.holder)}, in another container or on another host: "
+                    "whether that is alive cannot be known from here",
+                    f"nothing, or bough resume {row.session_id} --take-over if it is gone",
                 )
             )
         elif row.status == "interrupted":
@@ -63,7 +74,7 @@ def is_stuck(row: SessionRow, runtime: Runtime) -> bool:
     if row.status != "running" or row.holder is None:
         return False
     is_expired = row.lease_until is not None and row.lease_until <= runtime.now()
-    return is_expired or runtime.is_gone(row.holder.partition("#")[0])
+    return is_expired or bool(is_gone(row.holder, runtime))
 
 
 def stuck_sessions(store: StoreBackend, runtime: Runtime) -> list[SessionRow]:
@@ -71,6 +82,5 @@ def stuck_sessions(store: StoreBackend, runtime: Runtime) -> list[SessionRow]:
 
 
 def mark_interrupted(store: StoreBackend, runtime: Runtime, row: SessionRow) -> None:
-    """Mark a session as interrupted; nothing else of it changes."""
-    changes = {"status": "interrupted", "holder": None, "lease_until": None}
-    Log(store, row, runtime).record("interrupted", data={"holder": row.holder}, row=changes)
+    """Mark a session whose runner is gone as interrupted; nothing else of it changes."""
+    interrupt(Log(store, row, runtime), row)

@@ -23,7 +23,7 @@ from ..core.state import State, fold_state, merge_state, state_updates
 from ..core.tree import Leaf, Range, contains_leaf
 from ..core.turns import Cursor, cursor_from_tail
 from ..core.usage import Call, Totals, with_known_counts
-from ..errors import InvalidMessage, InvalidOperation, InvalidPosition, NothingToRedo, SessionRunning
+from ..errors import InvalidMessage, InvalidOperation, InvalidPosition, NothingToRedo
 from ..stores.base import (
     Change,
     CommitResult,
@@ -34,11 +34,11 @@ from ..stores.base import (
     StoreBackend,
 )
 from .changes import AppendResult, Cut, check, turn_status, with_data
+from .lease import check_free
 from .runtime import Runtime
 
 LOOK_BACK = 16
 """Entries read first to find the cursor at a leaf; eight times as many at each further try."""
-LEASE_MICROSECONDS = 10 * 60 * 1_000_000
 
 
 class Log:
@@ -353,21 +353,13 @@ class Log:
     def raise_if_running(self) -> None:
         row = self.store.session(self.session_id)
         if row.status == "running":
-            self.raise_if_held(row)
+            check_free(row, self.runtime)
 
     def raise_if_leased(self) -> SessionRow:
-        """Raise SessionRunning if a loop holds the session's lease; return the row."""
+        """Raise SessionRunning if a run holds the session's lease; return the row."""
         row = self.store.session(self.session_id)
-        if row.holder is not None and "#" in row.holder:
-            self.raise_if_held(row)
+        check_free(row, self.runtime)
         return row
-
-    def raise_if_held(self, row: SessionRow) -> None:
-        """Raise SessionRunning if the lease has not expired and its holder is not known to be dead."""
-        if row.holder is None or (row.lease_until or 0) <= self.runtime.now():
-            return
-        if not self.runtime.is_gone(row.holder.partition("#")[0]):
-            raise SessionRunning(self.session_id, row.holder, row.updated_at)
 
     def checkout(self, leaf: Leaf) -> Leaf:
         """Move to a position in this session's tree, or to the nearest legal one before it."""

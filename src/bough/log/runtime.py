@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
 import time
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from ..core.redact import Redactor
+from .process import Process, current_process
 
 
 class Runtime(Struct, frozen=True):
@@ -20,8 +20,9 @@ class Runtime(Struct, frozen=True):
     new_id: Callable[[str], str]
     """Return a new id with that prefix; without a prefix a short one, unique within a session."""
     holder: Callable[[], str]
-    is_gone: Callable[[str], bool]
-    """Whether the holder of a lease is known to be dead."""
+    """Return the name of this process, which holds the leases of its runs."""
+    is_gone: Callable[[str], bool | None]
+    """Whether the process of that name has ended; None if that cannot be known from here."""
     redactor: Redactor = Redactor()
     """Redacts everything before it becomes durable."""
 
@@ -40,24 +41,15 @@ def environment_secrets() -> dict[str, str]:
 
 
 def real_runtime(redactor: Redactor | None = None) -> Runtime:
-    host = platform.node()  # already loaded by msgspec; socket would be one more import at every start
-
-    def is_gone(holder: str) -> bool:
-        holder_host, _, pid = holder.rpartition(":")
-        if holder_host != host or not pid.isdigit():
-            return False
-        try:
-            os.kill(int(pid), 0)
-        except ProcessLookupError:
-            return True
-        except PermissionError:
-            return False
-        return False
-
     return Runtime(
         now=lambda: time.time_ns() // 1_000,
         new_id=lambda prefix: f"{prefix}_{os.urandom(10).hex()}" if prefix else os.urandom(6).hex(),
-        holder=lambda: f"{host}:{os.getpid()}",  # called each time: after os.fork() this is another process
-        is_gone=is_gone,
+        holder=lambda: str(current_process()),  # called each time: after os.fork() this is another process
+        is_gone=_is_gone,
         redactor=redactor or Redactor(),
     )
+
+
+def _is_gone(name: str) -> bool | None:
+    process = Process.parse(name)
+    return None if process is None else process.is_gone()

@@ -88,7 +88,7 @@ class ActiveRuns:
         name = session.session_id
         if name in self._runs:
             row = await asyncio.to_thread(lambda: session.row)
-            raise SessionRunning(name, row.holder, row.updated_at)
+            raise SessionRunning(name, row.holder, row.lease_until)
         first: asyncio.Future[Event | None] = asyncio.get_running_loop().create_future()
         self._runs[name] = run
         self._tasks[run] = asyncio.create_task(self._follow(name, run, first))

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..agent.call_status import CallPosition, CallStatus, ancestors, read_call_status
 from ..core.turns import OpenCall
+from ..log.lease import is_held
 from ..session import Session
 from .json_views import to_json
 from .schemas import Json
@@ -20,7 +21,7 @@ MAX_CALLS = 200
 def open_call_views(session: Session, known: CallStatus) -> list[Json]:
     """Return the calls without results with the state of each."""
     row = session.row
-    is_driven = row.status == "running" and row.holder is not None
+    is_driven = row.status == "running" and is_held(row, session.log.runtime)
     return [
         {**_call_view(call), "state": _state(known, (call.seq, call.index), is_driven)}
         for call in session.open_tool_calls[:MAX_CALLS]

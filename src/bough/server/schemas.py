@@ -90,6 +90,15 @@ class SessionResponse(ApiResponse, kw_only=True):
     queued: int | UnsetType = UNSET
     draft: str | UnsetType | None = UNSET
     is_running_here: bool | UnsetType = UNSET
+    is_held: (
+        Annotated[
+            bool,
+            Meta(
+                description="Whether a run holds the session; false with status `running`: its process is gone"
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
     parent: Json | UnsetType | None = UNSET
     related: list[SessionJson] | UnsetType = UNSET
     related_next: str | UnsetType | None = UNSET

@@ -139,7 +139,7 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
 SETTABLE_COLUMNS = frozenset(
     (
         *("status", "title", "tags", "error", "completed_at", "model"),
-        *("context_window", "tool_names", "holder", "lease_until"),
+        *("context_window", "tool_names", "holder", "lease_until", "fence"),
     )
 )
 
@@ -385,8 +385,17 @@ class StoreBackend(ABC):
     def purge(self, session_id: str, *, with_forks: bool = False) -> PurgeResult: ...
 
     @abstractmethod
-    def lease(self, session_id: str, holder: str, until: int, at: int) -> int:
-        """Take or renew the right to run the session; return the fence. `SessionRunning` if another holder has it."""
+    def lease(
+        self, session_id: str, holder: str, until: int, at: int, *, take_from: int | None = None
+    ) -> int:
+        """Take the right to run the session; return the fence, which is raised for each new holder.
+
+        `SessionRunning` if another holder has it, unless its lease has expired or its fence is `take_from`.
+        """
+
+    @abstractmethod
+    def renew(self, session_id: str, fence: int, until: int) -> bool:
+        """Extend the lease of that fence, expired or not; return False if it was released or another has it."""
 
     @abstractmethod
     def release(self, session_id: str, fence: int) -> None: ...

@@ -22,7 +22,7 @@ from ...core.tree import Leaf
 from ...core.tree_text import describe_entry
 from ...core.turns import OpenCall
 from ...core.usage import difference, format_cost
-from ...errors import BoughError, Fenced, InvalidPosition, SessionRunning, StaleLeaf
+from ...errors import BoughError, Fenced, InvalidPosition, SessionRunning, StaleLeaf, short_holder
 from ...models.names import model_by_name
 from ...session import Session
 from ..agent_options import (
@@ -233,7 +233,9 @@ class Chat:
         return CONFLICT
 
     def _print_busy(self, error: SessionRunning) -> None:
-        self.note(f"{error.holder or 'Another process'} is running a turn in this session")
+        self.note(
+            f"{short_holder(error.holder) if error.holder else 'Another process'} is running a turn in this session"
+        )
 
     def _reload(self) -> bool:
         """Reload the current leaf; if another process moved it, show the new messages and return True."""

@@ -103,21 +103,33 @@ def run(
 @required_reference
 @agent_options
 @click.option("--rollback", is_flag=True, help="Abandon the open turn instead; bough redo undoes that.")
+@click.option("--take-over", is_flag=True, help="End the run that holds the session: its process is gone.")
 @json_option
 @pass_location
 def resume(
-    location: StoreLocation, reference: str, options: AgentOptions, rollback: bool, is_json: bool
+    location: StoreLocation,
+    reference: str,
+    options: AgentOptions,
+    rollback: bool,
+    take_over: bool,
+    is_json: bool,
 ) -> int:
     """Continue a turn that was interrupted: after a crash, a failure or an approval.
 
     Finished steps do not run again. A tool call that was running is repeated only if its effect allows it; an unsafe
     one is settled by its verify function, else its outcome stays unknown.
 
+    A run whose process died on this machine is replaced at once, another one half a minute after its last sign of
+    life. --take-over does not wait: the other run, should it be alive, writes nothing more.
+
     \b
     bough resume latest --tools shop.py
+    bough resume latest --tools shop.py --take-over
     bough resume latest --rollback
     """
     session = resolve_runnable(location, reference)
+    if take_over and session.row.holder is not None:
+        session.interrupt()
     if rollback:
         turn, previous_leaf = session.log.cursor.turn, session.rollback()
         notify(

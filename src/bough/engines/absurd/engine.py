@@ -165,6 +165,6 @@ def _check_can_send(log: Log, content: str | Message | None) -> None:
     is_open = bool(log.cursor.turn)
     if content is not None and is_open:
         row = log.store.session(log.session_id)
-        raise SessionRunning(row.session_id, row.holder, row.updated_at)
+        raise SessionRunning(row.session_id, row.holder, row.lease_until)
     if content is None and not is_open and not log.store.inbox(log.session_id):
         raise InvalidOperation(f"no turn is open in session {log.session_id}; send an input")

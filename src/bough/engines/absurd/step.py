@@ -119,7 +119,7 @@ class ClaimedWriter(Writer):
 
     @property
     def is_lost(self) -> bool:
-        return self.log.claim.is_lost
+        return self.log.claim.is_lost or super().is_lost
 
     async def is_cancel_requested(self) -> bool:
         facts = await self.run_blocking(self._read_journal)

@@ -47,8 +47,10 @@ class TaskStore(PostgresStore):
                 self._drafts.pop(change.session_id, None)
         return result
 
-    def lease(self, session_id: str, holder: str, until: int, at: int) -> int:
-        fence = super().lease(session_id, holder, until, at)
+    def lease(
+        self, session_id: str, holder: str, until: int, at: int, *, take_from: int | None = None
+    ) -> int:
+        fence = super().lease(session_id, holder, until, at, take_from=take_from)
         with self._lock:
             self._drafts.pop(session_id, None)
         return fence

@@ -53,6 +53,8 @@ class ResumeBody(Struct, forbid_unknown_fields=True):
     model: str | None = None
     rollback: bool = False
     """Discard the unfinished turn instead."""
+    take_over: bool = False
+    """End the run of another process that holds the session first."""
 
 
 @post("/api/sessions/{session_id:str}/resume", status_code=202, tags=["running"])
@@ -65,6 +67,8 @@ async def resume(request: ApiRequest, session_id: FromPath[str], data: JSONBody[
         raise Refusal(
             409, "nothing_open", f"session {session_id} has no open turn or queued input", "send an input"
         )
+    if data.take_over and row.holder is not None:
+        await asyncio.to_thread(session.interrupt)
     if data.rollback:
         await asyncio.to_thread(session.rollback)
     else:

@@ -18,6 +18,7 @@ from ...core.messages import system
 from ...core.search import parse_query
 from ...core.turns import CallModel, Rest, RunTools
 from ...errors import InvalidArgument, InvalidSearch, NotFound
+from ...log.lease import is_held
 from ...session import Session
 from ...stores.base import SessionQuery, SessionRow, StoreBackend
 from ...stores.counts import CountColumn
@@ -286,6 +287,7 @@ def read_session(request: ApiRequest, session_id: FromPath[str]) -> SessionRespo
         queued=len(store.inbox(session_id)),
         draft=store.draft(session_id),
         is_running_here=request.app.state.runs.is_running(session_id),
+        is_held=is_held(row, session.log.runtime),
         parent=_parent(store, row),
         related=[_truncated_row(row_view(child, heading(store, child))) for child in related.sessions],
         related_next=related.next,

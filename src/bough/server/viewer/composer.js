@@ -28,7 +28,7 @@ export class Composer {
   show(detail, viewing) {
     this.#detail = detail;
     const { session } = detail, { about } = this.host;
-    this.isRunning = session.status === "running";
+    this.isRunning = session.status === "running" && detail.is_held !== false;
     this.bar.hidden = !about.can_send || Boolean(viewing) || Boolean(session.trashed_at) || session.relation === "replay";
     this.stop.hidden = !this.isRunning || detail.is_running_here === false;
     this.send.lastChild.textContent = this.isRunning ? "Queue" : "Send";
@@ -43,8 +43,8 @@ export class Composer {
     if (session.trashed_at) return "This session is in the trash. Restore it to continue.";
     const parts = [];
     if (queued) parts.push(`${queued} queued. `);
-    if (session.status === "running" && isHere === false) parts.push("Running in another process. ");
-    if (session.status !== "running" && !waiting?.length && next && (next !== "Rest" || queued)) {
+    if (this.isRunning && isHere === false) parts.push("Running in another process. ");
+    if (!this.isRunning && !waiting?.length && next && (next !== "Rest" || queued)) {
       parts.push(next === "Rest" ? "Queued input is waiting. " : "The last turn is unfinished. ");
       if (this.host.about.can_send) parts.push(button("replay", "Resume", (event) => this.#resume(event.currentTarget, false),
         { class: "quiet" }), button("undo", "Discard this turn", (event) => this.#resume(event.currentTarget, true),

@@ -89,7 +89,7 @@ function detail(session) {
   const parent = sessions.get(session.row.parent_session), open = openCalls(session);
   return {
     session: view(session), open_tool_calls: open, pending_approvals: open.flatMap((call) => approvalsOf(session, call)), next_action: open.length ? "RunTools" : isTurnOpen(session) ? "CallModel" : "Rest",
-    queued: session.queued, draft: null, is_running_here: false, parent: parent ? view(parent) : null, related: childrenOf(session).map(view),
+    queued: session.queued, draft: null, is_running_here: false, is_held: false, parent: parent ? view(parent) : null, related: childrenOf(session).map(view),
   };
 }
 

@@ -258,6 +258,37 @@ class LeaseConformance(StoreFactory):
         assert writer.store.session("ses_a").holder is None
         assert writer.store.lease("ses_a", "three", until=9_999, at=2_002) > second
 
+    def test_a_lease_is_renewed_by_its_holder_only(self) -> None:
+        store = SessionWriter(self.open_store()).store
+        first = store.lease("ses_a", "one", until=1_000, at=10)
+        assert store.renew("ses_a", first, until=2_000)
+        assert store.session("ses_a").lease_until == 2_000
+        second = store.lease("ses_a", "two", until=9_000, at=2_000)
+        assert not store.renew("ses_a", first, until=99_000)
+        row = store.session("ses_a")
+        assert (row.holder, row.lease_until, row.fence) == ("two", 9_000, second)
+        store.release("ses_a", second)
+        assert not store.renew("ses_a", second, until=99_000)
+
+    def test_a_lease_is_taken_from_a_holder_that_is_gone_and_from_no_later_one(self) -> None:
+        store = SessionWriter(self.open_store()).store
+        gone = store.lease("ses_a", "gone", until=1_000, at=10)
+        next_fence = store.lease("ses_a", "next", until=1_000, at=20, take_from=gone)
+        assert next_fence > gone
+        assert_raises(
+            SessionRunning, lambda: store.lease("ses_a", "late", until=1_000, at=20, take_from=gone)
+        )
+        assert store.renew("ses_a", next_fence, until=2_000)
+
+    def test_a_change_may_take_the_lease_and_only_one_of_two_does(self) -> None:
+        writer = SessionWriter(self.open_store())
+        taken = {"holder": "one", "lease_until": 1_000, "fence": 1}
+        writer.append(user("a"), fence=0, columns=taken)
+        assert_raises(Fenced, lambda: writer.append(user("b"), fence=0, columns={**taken, "holder": "two"}))
+        row = writer.store.session("ses_a")
+        assert (row.holder, row.fence) == ("one", 1)
+        writer.append(user("c"), fence=1)
+
 
 class DraftConformance(StoreFactory):
     def test_a_draft_is_replaced_as_it_grows_and_holds_while_the_session_stands_there(self) -> None:

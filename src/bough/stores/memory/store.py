@@ -261,18 +261,28 @@ class MemoryStore(StoreBackend):
         with self._lock:
             return MemorySearch(self.tables, self.space, self.owner).page(search)
 
-    def lease(self, session_id: str, holder: str, until: int, at: int) -> int:
+    def lease(
+        self, session_id: str, holder: str, until: int, at: int, *, take_from: int | None = None
+    ) -> int:
         with self._lock:
             data = self._data(session_id)
             row = data.row
             if row.trashed_at is not None:
                 raise SessionTrashed(session_id)
-            is_held = row.holder is not None and (row.lease_until or 0) > at
+            is_held = row.holder is not None and (row.lease_until or 0) > at and row.fence != take_from
             if is_held and row.holder != holder:
-                raise SessionRunning(session_id, row.holder, row.updated_at)
+                raise SessionRunning(session_id, row.holder, row.lease_until)
             fence = row.fence if row.holder == holder else row.fence + 1
             data.row = replace(row, holder=holder, lease_until=until, fence=fence)
             return fence
+
+    def renew(self, session_id: str, fence: int, until: int) -> bool:
+        with self._lock:
+            data = self._data(session_id)
+            is_held = data.row.holder is not None and data.row.fence == fence
+            if is_held:
+                data.row = replace(data.row, lease_until=until)
+            return is_held
 
     def release(self, session_id: str, fence: int) -> None:
         with self._lock:

@@ -229,8 +229,14 @@ update bough.session set holder = %(holder)s, lease_until = %(until)s,
     fence = fence + (holder is distinct from %(holder)s)::integer
 where {SET_SPACE} and {SET_LOCK_TIMEOUT}{{condition}} and id = %(id)s
   and (%(owner)s::text is null or owner = %(owner)s) and trashed_at is null
-  and (holder is null or holder = %(holder)s or coalesce(lease_until, 0) <= %(at)s)
+  and (holder is null or holder = %(holder)s or coalesce(lease_until, 0) <= %(at)s or fence = %(take_from)s)
 returning fence
+"""
+RENEW = f"""
+update bough.session set lease_until = %(until)s
+where {SET_SPACE} and {SET_LOCK_TIMEOUT}{{condition}} and id = %(id)s
+  and (%(owner)s::text is null or owner = %(owner)s) and fence = %(fence)s and holder is not null
+returning no
 """
 RELEASE = f"""
 update bough.session set holder = null, lease_until = null
@@ -595,24 +601,34 @@ class PostgresStore(StoreBackend):
 
         return self._connections.write(work, was_committed)
 
-    def lease(self, session_id: str, holder: str, until: int, at: int) -> int:
-        fence = self._update_lease(LEASE, session_id, holder=holder, until=until, at=at)
+    def lease(
+        self, session_id: str, holder: str, until: int, at: int, *, take_from: int | None = None
+    ) -> int:
+        values = {"holder": holder, "until": until, "at": at, "take_from": take_from}
+        fence = self._update_lease(LEASE, session_id, **values)
         if fence is not None:
             return fence
-        return self._connections.write(lambda writer: self._lease(writer, session_id, holder, until, at))
+        return self._connections.write(
+            lambda writer: self._lease(writer, session_id, holder, until, at, take_from)
+        )
 
-    def _lease(self, writer: Connection, session_id: str, holder: str, until: int, at: int) -> int:
+    def _lease(
+        self, writer: Connection, session_id: str, holder: str, until: int, at: int, take_from: int | None
+    ) -> int:
         lock_head(writer, session_id, self.owner)
         row = self._row(writer, session_id)
         if row.trashed_at is not None:
             raise SessionTrashed(session_id)
-        is_held = row.holder is not None and (row.lease_until or 0) > at
+        is_held = row.holder is not None and (row.lease_until or 0) > at and row.fence != take_from
         if is_held and row.holder != holder:
-            raise SessionRunning(session_id, row.holder, row.updated_at)
+            raise SessionRunning(session_id, row.holder, row.lease_until)
         fence = row.fence if row.holder == holder else row.fence + 1
         query = "update bough.session set holder = %s, lease_until = %s, fence = %s where id = %s"
         writer.execute(query, (holder, until, fence, session_id))
         return fence
+
+    def renew(self, session_id: str, fence: int, until: int) -> bool:
+        return self._update_lease(RENEW, session_id, fence=fence, until=until) is not None
 
     def release(self, session_id: str, fence: int) -> None:
         if self._update_lease(RELEASE, session_id, fence=fence) is None:

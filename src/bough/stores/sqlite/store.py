@@ -194,18 +194,28 @@ class SqliteStore(StoreBackend):
 
     # -- running -----------------------------------------------------------------------------------
 
-    def lease(self, session_id: str, holder: str, until: int, at: int) -> int:
+    def lease(
+        self, session_id: str, holder: str, until: int, at: int, *, take_from: int | None = None
+    ) -> int:
         def work(reader: SessionReader) -> int:
             row = reader.row(session_id)
             if row.trashed_at is not None:
                 raise SessionTrashed(session_id)
-            is_leased = row.holder is not None and (row.lease_until or 0) > at
+            is_leased = row.holder is not None and (row.lease_until or 0) > at and row.fence != take_from
             if is_leased and row.holder != holder:
-                raise SessionRunning(session_id, row.holder, row.updated_at)
+                raise SessionRunning(session_id, row.holder, row.lease_until)
             fence = row.fence if row.holder == holder else row.fence + 1
             query = "update session set holder = ?, lease_until = ?, fence = ? where id = ?"
             reader.connection.execute(query, (holder, until, fence, session_id))
             return fence
+
+        return self._write(work)
+
+    def renew(self, session_id: str, fence: int, until: int) -> bool:
+        def work(reader: SessionReader) -> bool:
+            query = "update session set lease_until = ? where no = ? and fence = ? and holder is not null"
+            reader.connection.execute(query, (until, reader.number(session_id), fence))
+            return bool(reader.connection.changes())
 
         return self._write(work)
 

@@ -1,0 +1,169 @@
+"""The lease of a session: who may run it, for how long, and how it is kept.
+
+A lease is short and renewed, so that a runner that died where nobody can see it is replaced soon. One thread per
+database does that for all runs of this process: a tool that blocks, or an event loop that is blocked, does not end a
+lease, and the thread ends with the process. The lease saves work; the fence, which each taking raises, is what is safe.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Event, Lock, Thread
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet, WeakValueDictionary
+
+from ..errors import SessionRunning
+from ..stores.base import SessionRow
+
+if TYPE_CHECKING:
+    from .log import Log
+    from .runtime import Runtime
+
+LEASE_SECONDS = 30.0
+TICK_SECONDS = 1.0
+
+
+class Lease:
+    """The right of one run to drive a session, from `take` to `release`; renewed meanwhile.
+
+    If it is dropped without `release`, this process knows at once that its run is gone.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._store, self._runtime, self._session_id = log.store, log.runtime, log.session_id
+        self.holder = f"{log.runtime.holder()}#{log.runtime.new_id('')}"
+        self.fence = 0
+        self.is_lost = False
+        """Whether another runner has taken the session: nothing more may be written for this one."""
+        self.on_tick: Callable[[], None] | None = None
+        """Called about every second while the lease is held, on the thread that renews it."""
+        self._renewed_at = 0.0
+
+    def take(self, row: SessionRow) -> None:
+        """Take the lease, given the row as last read. `SessionRunning` if another has it and is not known to be gone."""
+        abandoned = row.fence if row.holder is not None and is_gone(row.holder, self._runtime) else None
+        now = self._runtime.now()
+        self.fence = self._store.lease(self._session_id, self.holder, _end(now), now, take_from=abandoned)
+        self.keep()
+
+    def columns(self, row: SessionRow) -> dict[str, Any]:
+        """Return the columns with which a commit under the fence of `row` takes the lease; call `keep` after it.
+
+        `SessionRunning` as for `take`.
+        """
+        check_free(row, self._runtime)
+        self.fence = row.fence + 1
+        return {"holder": self.holder, "lease_until": _end(self._runtime.now()), "fence": self.fence}
+
+    def keep(self) -> None:
+        """Renew the lease, which was just taken, until it is released or lost."""
+        self._renewed_at = time.monotonic()
+        _alive[self.holder] = self
+        _heartbeat(self._store.url).add(self)
+
+    def release(self) -> None:
+        """Give the lease back."""
+        self.stop()
+        self._store.release(self._session_id, self.fence)
+
+    def stop(self) -> None:
+        """Renew it no more: what was committed has ended it."""
+        _alive.pop(self.holder, None)
+        _heartbeat(self._store.url).remove(self)
+
+    def tick(self) -> None:
+        """Renew the lease if a third of its time has passed; called by the heartbeat."""
+        if time.monotonic() - self._renewed_at >= LEASE_SECONDS / 3:
+            if not self._store.renew(self._session_id, self.fence, _end(self._runtime.now())):
+                self.is_lost = True
+                self.stop()
+                return
+            self._renewed_at = time.monotonic()
+        if self.on_tick is not None:
+            self.on_tick()
+
+
+def is_gone(holder: str, runtime: Runtime) -> bool | None:
+    """Whether the run that holds a lease has ended; None if that cannot be known from this process."""
+    process, _, _ = holder.rpartition("#")
+    gone = runtime.is_gone(process)
+    return holder not in _alive if not gone and process == runtime.holder() else gone
+
+
+def is_held(row: SessionRow, runtime: Runtime) -> bool:
+    """Whether a run has the lease: it has not expired, and its holder is not known to be gone."""
+    if row.holder is None or (row.lease_until or 0) <= runtime.now():
+        return False
+    return not is_gone(row.holder, runtime)
+
+
+def check_free(row: SessionRow, runtime: Runtime) -> None:
+    """Raise `SessionRunning` if a run has the lease."""
+    if is_held(row, runtime):
+        raise SessionRunning(row.session_id, row.holder, row.lease_until)
+
+
+def interrupt(log: Log, row: SessionRow) -> None:
+    """Mark the session as interrupted and raise the fence: whoever holds its lease writes nothing more."""
+    ended = {"status": "interrupted", "holder": None, "lease_until": None, "fence": row.fence + 1}
+    log.record("interrupted", data={"holder": row.holder}, row=ended, fence=row.fence)
+
+
+def _end(now: int) -> int:
+    return now + int(LEASE_SECONDS * 1_000_000)
+
+
+class Heartbeat:
+    """The thread that renews the leases of one database. It ends when there are none, and with the process."""
+
+    def __init__(self) -> None:
+        self._leases: WeakSet[Lease] = WeakSet()
+        self._lock = Lock()
+        self._thread: Thread | None = None
+
+    def add(self, lease: Lease) -> None:
+        with self._lock:
+            self._leases.add(lease)
+            if self._thread is None:
+                self._thread = Thread(target=self._run, name="bough-lease", daemon=True)
+                self._thread.start()
+
+    def remove(self, lease: Lease) -> None:
+        with self._lock:
+            self._leases.discard(lease)
+
+    def _run(self) -> None:
+        pause = Event()
+        while True:
+            pause.wait(TICK_SECONDS)
+            with self._lock:
+                leases = list(self._leases)
+                if not leases:
+                    self._thread = None
+                    return
+            while leases:
+                with suppress(
+                    Exception
+                ):  # the database cannot be reached or written: the next tick tries again
+                    leases.pop().tick()  # held no longer than that: a lease that is dropped ends
+
+
+_alive: WeakValueDictionary[str, Lease] = WeakValueDictionary()
+_heartbeats: dict[str, Heartbeat] = {}
+
+
+def _heartbeat(url: str) -> Heartbeat:
+    return _heartbeats.setdefault(url, Heartbeat())
+
+
+def _forget() -> None:
+    """After a fork the leases are those of the parent, and its thread renews them."""
+    _alive.clear()
+    _heartbeats.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,87 @@
+"""Which process holds a lease, and whether it is still alive.
+
+A process is named by its host, pid, start time, pid namespace and boot. Whether it is alive can be known only within
+its boot and pid namespace: pid 1 of one container says nothing about pid 1 of another, and a host may be renamed.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from functools import lru_cache
+
+from msgspec import Struct
+
+ENDED = ("Z", "X")
+"""The states of a process that has ended; its parent may not have noticed yet."""
+
+
+class Process(Struct, frozen=True):
+    """One process of one boot. Start time, namespace and boot are "" where the system does not say."""
+
+    host: str
+    pid: int
+    start: str = ""
+    namespace: str = ""
+    boot: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.pid}/{self.start}/{self.namespace}/{self.boot}"
+
+    @classmethod
+    def parse(cls, text: str) -> Process | None:
+        """Return the process of that name; None if it names something else, such as a task of an engine."""
+        name, *details = text.rsplit("/", 3)
+        host, _, pid = name.rpartition(":")
+        return cls(host, int(pid), *details) if len(details) == 3 and pid.isdigit() else None
+
+    def is_gone(self) -> bool | None:
+        """Whether it has ended; None if that cannot be known from this process."""
+        here = current_process()
+        if (self.boot, self.namespace) != (here.boot, here.namespace):
+            return None
+        if not self.boot and self.host != here.host:
+            return None
+        return not _is_alive(self)
+
+
+def current_process() -> Process:
+    return _process(os.getpid())
+
+
+@lru_cache(maxsize=1)
+def _process(pid: int) -> Process:
+    """Return this process; `pid` is an argument because it is another one after a fork."""
+    host = platform.node()  # already loaded by msgspec; socket would be one more import at every start
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            boot = file.read().strip()
+        namespace = os.stat("/proc/self/ns/pid").st_ino
+        return Process(host, pid, _stat("self")[1], str(namespace), boot)
+    except OSError:  # not Linux, or without /proc
+        return Process(host, pid)
+
+
+def _is_alive(process: Process) -> bool:
+    if os.name != "posix":  # os.kill would end it there
+        return True
+    try:
+        os.kill(process.pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    if not process.start or os.readlink("/proc/self") != str(os.getpid()):  # /proc shows another namespace
+        return True
+    try:
+        state, start = _stat(str(process.pid))
+    except OSError:  # it exists, but may not be seen
+        return True
+    return state not in ENDED and start == process.start
+
+
+def _stat(pid: str) -> tuple[str, str]:
+    """Return state and start time of a process; its name, which comes first, may hold spaces and parentheses."""
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return fields[0], fields[19]

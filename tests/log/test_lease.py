@@ -1,0 +1,258 @@
+"""One runner drives a session: it is known by its process, renews its lease, and is replaced when it is gone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+import bough
+from bough import ScriptedModel, Session, Store, ToolCall, assistant
+from bough.errors import Fenced, SessionRunning
+from bough.log import lease as leases
+from bough.log.doctor import session_health
+from bough.log.process import Process, current_process
+from bough.log.runtime import Runtime, real_runtime
+from support.paths import SUPPORT
+from support.postgres import Database
+from support.server import LocalServer
+from support.terminal import bough as command
+
+RUNNER = SUPPORT / "runner_process.py"
+NAMESPACE = ("unshare", "-Urpf", "--mount-proc")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return str(tmp_path / "store.db")
+    database: Database = request.getfixturevalue("database")
+    return database.url
+
+
+@contextmanager
+def inside_its_tool(
+    url: str, session_id: str, how: str = "loop", prefix: tuple[str, ...] = ()
+) -> Iterator[subprocess.Popen[str]]:
+    """A process that runs the session and waits in `charge`."""
+    with subprocess.Popen(
+        [*prefix, sys.executable, str(RUNNER), url, session_id, how],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert line_of(process) == "inside"
+            yield process
+        finally:
+            process.kill()
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def leave_the_tool(process: subprocess.Popen[str]) -> str:
+    """Let the tool return; return how the run ended."""
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    return line_of(process)
+
+
+def kill_unreaped(process: subprocess.Popen[str]) -> None:
+    """Kill it and do not collect its exit status, as a busy parent would: it stays as a zombie."""
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+
+
+def elsewhere(runtime: Runtime, process: Process) -> Runtime:
+    return replace(runtime, holder=lambda: str(process), is_gone=lambda name: Process.parse(name).is_gone())  # type: ignore[union-attr]
+
+
+def resume(session: Session, *, take_over: bool = False) -> str:
+    session.refresh()
+    model = ScriptedModel(["resumed"])
+    return session.resume_sync(model=model, tools=[charge], take_over=take_over).text
+
+
+def charge() -> str:
+    return "charged again"
+
+
+class TestRunner:
+    @pytest.mark.parametrize("how", ["loop", "turn"])
+    def test_one_that_was_killed_is_replaced_at_once_even_before_it_is_reaped(
+        self, url: str, how: str
+    ) -> None:
+        with bough.open(url) as store:
+            session = store.start()
+            with inside_its_tool(url, session.session_id, how) as process:
+                kill_unreaped(process)
+                stuck = [
+                    f.message for f in session_health(store.backend, store.runtime) if f.level == "problem"
+                ]
+                assert len(stuck) == 1
+                assert f":{process.pid} is gone" in stuck[0]
+                assert resume(session) == "resumed"
+
+    @pytest.mark.parametrize("how", ["loop", "turn"])
+    def test_one_that_is_alive_refuses_every_other_until_it_is_taken_over_and_writes_nothing_then(
+        self, url: str, how: str
+    ) -> None:
+        with bough.open(url) as store:
+            session = store.start()
+            with inside_its_tool(url, session.session_id, how) as process:
+                session.refresh()
+                with pytest.raises(SessionRunning, match=f":{process.pid}, whose lease"):
+                    resume(session)
+                with pytest.raises(SessionRunning, match="take_over=True"):
+                    session.turn().__enter__()
+                with pytest.raises(SessionRunning):
+                    session.rewind(0)
+                assert resume(session, take_over=True) == "resumed"
+                before = session.path()
+                assert leave_the_tool(process) == "Fenced"
+            assert session.refresh().status == "idle"
+            assert session.path() == before
+
+    def test_the_command_line_names_it_and_takes_over(self, tmp_path: Path) -> None:
+        path = tmp_path / "store.db"
+        with bough.open(path) as store:
+            session = store.start()
+        with inside_its_tool(str(path), session.session_id, "turn") as process:
+            refused = command("resume", session.session_id, "--rollback", store=path)
+            assert refused.code == 3
+            assert f"bough resume {session.session_id} --take-over" in refused.err
+            taken = command("resume", session.session_id, "--rollback", "--take-over", store=path)
+            assert taken.code == 0
+            assert leave_the_tool(process) == "Fenced"
+
+    def test_a_server_resumes_what_a_killed_one_ran(self, tmp_path: Path) -> None:
+        with bough.open(tmp_path / "store.db") as store:
+            session = store.start()
+            where = f"/api/sessions/{session.session_id}"
+            with LocalServer(store) as server, inside_its_tool(store.backend.url, session.session_id) as one:
+                assert server.get(where)["is_held"]
+                server.post(f"{where}/resume", {"rollback": True}, 409)
+                kill_unreaped(one)
+                detail = server.get(where)
+                assert (detail["session"]["status"], detail["is_held"]) == ("running", False)
+                assert [call["state"] for call in detail["open_tool_calls"]] == ["unknown"]
+                server.post(f"{where}/resume", {"rollback": True}, 202)
+            with LocalServer(store) as server, inside_its_tool(store.backend.url, session.session_id):
+                server.post(f"{where}/resume", {"rollback": True, "take_over": True}, 202)
+
+
+class TestProcess:
+    def test_it_is_gone_once_it_ended_or_another_has_its_pid(self) -> None:
+        here = current_process()
+        assert Process.parse(str(here)) == here
+        assert here.is_gone() is False
+        assert replace(here, host="renamed").is_gone() is False
+        assert replace(here, start="1").is_gone() is True
+        child = subprocess.Popen(["true"])
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert replace(here, pid=child.pid, start=here.start).is_gone() is True
+        child.wait()
+        assert replace(here, pid=child.pid).is_gone() is True
+
+    def test_nothing_is_known_of_another_boot_or_pid_namespace(self) -> None:
+        here = current_process()
+        assert replace(here, boot="another").is_gone() is None
+        assert replace(here, namespace="4").is_gone() is None
+        assert Process("another host", 1).is_gone() is None
+        assert Process.parse("absurd:queue:019a") is None
+
+
+class TestExpiry:
+    def test_a_runner_out_of_sight_keeps_its_lease_for_half_a_minute_after_its_last_sign_of_life(
+        self, store: Store
+    ) -> None:
+        clock = [1_000_000_000]
+        runtime = replace(real_runtime(), now=lambda: clock[0])
+        there = elsewhere(runtime, Process("web", 1, "5", "77", "boot"))
+        here = Store(store.backend, elsewhere(runtime, current_process()))
+        session = here.start()
+        turn = Session(Store(store.backend, there).session(session.session_id).log).turn("q")
+        turn.__enter__()
+        session.refresh()
+        clock[0] += 29_000_000
+        with pytest.raises(SessionRunning, match="web:1"):
+            resume(session)
+        said = [finding.message for finding in session_health(here.backend, here.runtime)]
+        assert any("is run by web:1, in another container" in text for text in said)
+        clock[0] += 1_000_000
+        assert resume(session) == "resumed"
+        with pytest.raises(Fenced):
+            turn.answer(assistant("late"))
+
+    def test_a_turn_that_was_dropped_ends_with_its_object(self, store: Store) -> None:
+        session = store.start()
+        turn = session.turn("q")
+        turn.__enter__()
+        with pytest.raises(SessionRunning):
+            store.session(session.session_id).turn().__enter__()
+        del turn
+        with store.session(session.session_id).turn() as again:
+            again.answer(assistant("a"))
+        assert session.row.holder is None
+
+
+class TestRenewal:
+    @pytest.fixture(autouse=True)
+    def short(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(leases, "LEASE_SECONDS", 0.3)
+        monkeypatch.setattr(leases, "TICK_SECONDS", 0.05)
+
+    def passes_its_first_end(self, store: Store, session_id: str) -> Callable[[], str]:
+        def charge() -> str:
+            first = store.backend.session(session_id).lease_until
+            assert first is not None
+            while store.runtime.now() < first + 300_000:
+                time.sleep(0.01)
+            assert leases.is_held(store.backend.session(session_id), store.runtime)
+            return "charged"
+
+        return charge
+
+    def test_a_tool_may_block_the_event_loop_and_the_callers_thread(self, url: str) -> None:
+        with bough.open(url) as store:
+            session = store.start()
+            blocking = self.passes_its_first_end(store, session.session_id)
+
+            async def charge() -> str:
+                return blocking()
+
+            model = ScriptedModel([assistant(ToolCall("c", "charge")), "done"])
+            assert session.send_sync("q", model=model, tools=[charge]).text == "done"
+            with session.turn("q") as turn:
+                turn.answer(assistant(ToolCall("d", "charge")))
+                turn.result("d", blocking())
+                turn.answer(assistant("done"))
+            assert [e.message.results[0].outcome for e in session.path() if e.role == "tool"] == ["done"] * 2
+
+    def test_it_stops_when_another_takes_over(self, store: Store) -> None:
+        session = store.start()
+        with session.turn("q"):
+            lease = next(iter(leases._alive.values()))
+            session.interrupt()
+            while not lease.is_lost:
+                time.sleep(0.01)
+        assert session.row.status == "interrupted"
+
+    def test_a_child_does_not_renew_what_its_parent_holds(self, tmp_path: Path) -> None:
+        with bough.open(tmp_path / "store.db") as store, store.start().turn("q"):
+            pid = os.fork()
+            if pid == 0:
+                os._exit(len(leases._alive) + len(leases._heartbeats))
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+            assert len(leases._alive) >= 1
