@@ -411,6 +411,7 @@ class TestRunningATool:
         turn.started(call)
         with pytest.raises(CallAlreadyStarted):
             turn.started(call)
+        del turn  # as if its process died
         with store.session(session.session_id).turn() as turn:
             with pytest.raises(CallAlreadyStarted, match='outcome="unknown"'):
                 turn.started(turn.open_tool_calls[0])
