@@ -92,9 +92,9 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     return result
 
 
-def client(provider: str, server: FakeProviders, **options: Any) -> Model:
+def client(provider: str, server: FakeProviders, key: str = KEY, **options: Any) -> Model:
     model = model_by_name(f"{provider}:some-model@{server.url_for(provider)}")
-    return type(model)("some-model", base_url=server.url_for(provider), key=KEY, **options)
+    return type(model)("some-model", base_url=server.url_for(provider), key=key, **options)
 
 
 def asking(*said: Message, tools: tuple[ToolSpec, ...] = TOOLS, max_tokens: int | None = None) -> Request:
@@ -345,6 +345,20 @@ class TestFault:
 )
 def test_too_long_a_history_is_an_overflow(provider, words):
     assert words in str(fail(provider, ErrorReply(400, words), ContextOverflow))
+
+
+@providers
+@pytest.mark.parametrize("key", ["x", "context", "maximum context"])
+def test_an_overflow_is_recognised_before_the_key_is_hidden(provider, key):
+    """The key x made it "ma[key]imum conte[key]t": nothing was compacted, and the message was unreadable."""
+    words = "This model's maximum context length is 128000 tokens."
+    with FakeProviders(ErrorReply(400, words)) as server, pytest.raises(ContextOverflow) as raised:
+        run(listen(client(provider, server, key), asking()))
+    assert words.replace("maximum context", "[key]" if len(key) >= 8 else "maximum context") in str(raised.value)
+
+
+def test_an_overflow_told_after_many_words_is_recognised():
+    fail("openai-chat", ErrorReply(400, "x" * 500 + " maximum context length"), ContextOverflow)
 
 
 def test_an_overflow_is_told_by_its_code_too():

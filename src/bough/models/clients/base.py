@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ...core.redact import MIN_SECRET_LENGTH
 from ...errors import (
     ContextOverflow,
     ModelError,
@@ -39,7 +40,7 @@ TIMEOUT_SECONDS = 600.0
 
 _OVERFLOW = re.compile(
     r"prompt is too long|maximum context length|context_length_exceeded|context window|exceeds? (the )?context"
-    r"|input token count.*exceeds|exceeds the available context|input is too long|maximum number of tokens",
+    r"|input token count.{0,200}?exceeds|exceeds the available context|input is too long|maximum number of tokens",
     re.IGNORECASE | re.DOTALL,
 )
 _STATUS_BY_KIND = {
@@ -191,25 +192,26 @@ class VendorClient(ABC):
     def _model_error(self, error: Exception, connection: VendorConnection, has_begun: bool) -> ModelError:
         """Return the error of ours that says what a caller can do: retry, compact, or check key and name."""
         fault = _read_fault(error)
-        reason = _shorten(
-            fault.message if connection.key == NO_KEY else fault.message.replace(connection.key, "[key]")
-        )
+        reason = _shorten(_mask(fault.message, connection.key))
         if fault.status is not None:
-            return self._error_by_status(reason, fault.status, fault.retry_after)
+            return self._error_by_status(reason, fault)
         if has_begun:
             return TruncatedReply(self._name, f"the stream broke: {reason}")
         if any(isinstance(cause, connection.http.HTTPError) for cause in (error, error.__cause__)):
             return Overloaded(self._name, f"it could not be reached: {reason}")
         return ModelError(self._name, reason)
 
-    def _error_by_status(self, reason: str, status: int, retry_after: float | None) -> ModelError:
+    def _error_by_status(self, reason: str, fault: VendorFault) -> ModelError:
+        """What happened is recognised by the vendor's own words; `reason` is what may be shown of them."""
+        status = fault.status
+        assert status is not None
         if status in (401, 403):
             return ModelUnavailable(self._name, reason, f"check the key in {' or '.join(self.key_variables)}")
         if status == 404:
             return ModelUnavailable(self._name, reason, "check the model name and the base URL")
         if status in (408, 429) or status >= 500:
-            return Overloaded(self._name, f"{reason} ({status})", retry_after)
-        if status == 413 or _OVERFLOW.search(reason):
+            return Overloaded(self._name, f"{reason} ({status})", fault.retry_after)
+        if status == 413 or _OVERFLOW.search(fault.message):
             return ContextOverflow(self._name, reason)
         return ModelError(self._name, f"{reason} ({status})")
 
@@ -265,6 +267,11 @@ def _retry_after(error: Exception, inner: Mapping[str, Any]) -> float | None:
 def _error_text(error: BaseException) -> str:
     """Return the message without a hint: those of our errors are for callers who parse a reply themselves."""
     return (error.problem if isinstance(error, UnrecognizedReply) else str(error)) or type(error).__name__
+
+
+def _mask(message: str, key: str) -> str:
+    """Hide the key. A short one, such as a local server's "x", is no secret and occurs in ordinary words."""
+    return message if len(key) < MIN_SECRET_LENGTH else message.replace(key, "[key]")
 
 
 def _shorten(reason: str) -> str:
