@@ -316,7 +316,7 @@ class Session:
 
     @property
     def open_tool_calls(self) -> tuple[OpenCall, ...]:
-        """The tool calls without a result, in call order."""
+        """The tool calls without a result, in call order, as they are stored. To run them: `turn.open_tool_calls`."""
         return self.log.cursor.open_calls
 
     def idempotency_key(self, call: OpenCall) -> str:

@@ -413,7 +413,10 @@ def open(
     address = os.fspath(url)
     if key is not None and (address == "memory:" or "://" in address):
         raise StoreError("key= is for files; on PostgreSQL encrypt the server's disk and use TLS")
-    runtime = real_runtime(Redactor({**environment_secrets(), **_named(secrets)}))
+    if isinstance(secrets, str):
+        raise StoreError("secrets is a text; pass a list of values, or a dict of names and values")
+    named, unnamed = (secrets, ()) if isinstance(secrets, Mapping) else ({}, secrets)
+    runtime = real_runtime(Redactor({**environment_secrets(), **named}, unnamed))
     if address == "memory:":
         from .stores.memory.store import MemoryStore
 
@@ -429,14 +432,6 @@ def open(
     from .stores.sqlite.store import SqliteStore
 
     return Store(SqliteStore(address, space=space, owner=owner, synchronous=synchronous, key=key), runtime)
-
-
-def _named(secrets: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
-    if isinstance(secrets, Mapping):
-        return dict(secrets)
-    if isinstance(secrets, str):
-        raise StoreError("secrets is a text; pass a list of values, or a dict of names and values")
-    return {f"secret {n}": value for n, value in enumerate(secrets, 1)}
 
 
 def _postgres(url: str, space: str, owner: str | None) -> StoreBackend:

@@ -124,8 +124,12 @@ class Turn:
 
     @property
     def open_tool_calls(self) -> tuple[OpenCall, ...]:
-        """The tool calls without a result, in call order."""
-        return self._log.cursor.open_calls
+        """The tool calls without a result, in call order, as the model made them.
+
+        A secret in the arguments is not stored: after a crash such a call shows placeholders and must not be run
+        (`call.call.is_hidden`), unless all of them are named secrets that this process knows too.
+        """
+        return tuple(self._with_original(call) for call in self._log.cursor.open_calls)
 
     def answer(
         self,
@@ -136,7 +140,10 @@ class Turn:
         model: str | None = None,
         key: str | None = None,
     ) -> Message:
-        """Append a model's answer: an SDK object, a dict or a Message. Usage and evidence are read from it."""
+        """Append a model's answer: an SDK object, a dict or a Message. Usage and evidence are read from it.
+
+        Returns it as it was stored, but its tool calls as the model made them: tools run on what the model said.
+        """
         if self.done:
             raise InvalidOperation(f"turn {self._turn} has ended; open another: session.turn(text)")
         read = wire.parse_reply(reply)
@@ -151,7 +158,16 @@ class Turn:
         self._own_answers.add(appended.leaf.seq)
         message = appended.payloads[0]
         assert isinstance(message, Message)
-        return message
+        calls_made = (
+            self._with_original(OpenCall(appended.leaf.seq, index, call)).call
+            for index, call in enumerate(message.calls)
+        )
+        parts = tuple(next(calls_made) if isinstance(part, ToolCall) else part for part in message.parts)
+        return replace(message, parts=parts)
+
+    def _with_original(self, call: OpenCall) -> OpenCall:
+        original = self._log.original_call(call)
+        return call if original is None else OpenCall(call.seq, call.index, original)
 
     def failed(
         self, why: str, *, usage: Usage | None = None, provider: str | None = None, model: str | None = None
@@ -219,19 +235,30 @@ class Turn:
         open_call = self._open_call(call)
         if self._was_started(open_call):
             raise CallAlreadyStarted(open_call.call.id, open_call.call.name)
+        if open_call.call.is_hidden:
+            hidden = ", ".join(dict.fromkeys(open_call.call.placeholders))
+            raise InvalidOperation(
+                f"call {open_call.call.id} of {open_call.call.name} cannot be run: {hidden} stands in its arguments for "
+                "what only the process knew that has ended; append turn.result(call_id, why, error=True) and let the "
+                "model call it again"
+            )
         self._record_start(open_call)
 
     async def _run(self, call: OpenCall, tool: Tool, *, in_thread: bool) -> Message:
-        from .agent.tool_batch import DENIED, UNKNOWN
+        from .agent.tool_batch import DENIED, UNKNOWN, hidden_result
         from .agent.tools.tool import Happened, NeverHappened, ToolContext
 
         if (refusal := tool.refusal(call.call)) is not None:
             return self._store_result(call, refusal)
         if tool.approval and not self._is_approved(call):
             return self._store_result(call, tool_result(call.call.id, DENIED, error=True, outcome="denied"))
+        was_started = self._was_started(call)
+        if call.call.is_hidden:
+            may_have_run = was_started and tool.effect != "read"
+            return self._store_result(call, hidden_result(call.call, may_have_run=may_have_run))
         key = self._log.idempotency_key(call.seq, call.index)
         context = ToolContext(key, self._log.session_id, call.call, self._log.state)
-        if not self._was_started(call):
+        if not was_started:
             self._record_start(call)
         elif tool.effect == "unsafe":
             outcome = await tool.check_outcome(context, in_thread=in_thread)

@@ -118,6 +118,18 @@ def test_ordinary_text_is_left_alone() -> None:
     assert session.path()[0].message.text == text
 
 
+def test_a_word_that_ends_in_sk_and_an_id_is_no_key() -> None:
+    uuid = "550e8400-e29b-41d4-a716-446655440000"
+    redact = Redactor().redact_text
+    assert redact(f"task-{uuid}, disk-{uuid}") == f"task-{uuid}, disk-{uuid}"
+    assert redact(f"sk-{uuid}, key=sk-{uuid}\nsk-{uuid}") == "[redacted], key=[redacted]\n[redacted]"
+
+
+def test_a_secret_within_another_leaves_nothing_of_that_in_clear() -> None:
+    redactor = Redactor({"USER": "postgres", "URL": "db://postgres@host/name"})
+    assert redactor.redact_text("db://postgres@host/name postgres") == "[redacted URL] [redacted USER]"
+
+
 def test_what_tools_return_and_raise_is_hidden_in_the_loop(place: Path) -> None:
     @bough.tool(effect="read")
     def leak() -> str:

@@ -518,7 +518,7 @@ class TestValues:
         ]
 
     def test_a_secret_never_becomes_durable(self) -> None:
-        runtime = bough.log.runtime.Runtime(*(getattr(deterministic_runtime(), name) for name in ("now", "new_id", "holder", "is_gone")), Redactor(["hunter2hunter2"]))  # fmt: skip
+        runtime = bough.log.runtime.Runtime(*(getattr(deterministic_runtime(), name) for name in ("now", "new_id", "holder", "is_gone")), Redactor(unnamed=["hunter2hunter2"]))  # fmt: skip
         store = Store(MemoryStore(), runtime)
         saver = BoughSaver(store)
         graph = agent([AIMessage("hunter2hunter2 it is", id="a")]).compile(checkpointer=saver)

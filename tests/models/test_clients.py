@@ -354,7 +354,9 @@ def test_an_overflow_is_recognised_before_the_key_is_hidden(provider, key):
     words = "This model's maximum context length is 128000 tokens."
     with FakeProviders(ErrorReply(400, words)) as server, pytest.raises(ContextOverflow) as raised:
         run(listen(client(provider, server, key), asking()))
-    assert words.replace("maximum context", "[key]" if len(key) >= 8 else "maximum context") in str(raised.value)
+    assert words.replace("maximum context", "[key]" if len(key) >= 8 else "maximum context") in str(
+        raised.value
+    )
 
 
 def test_an_overflow_told_after_many_words_is_recognised():

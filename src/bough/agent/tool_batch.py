@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from ..core.drafts import Draft
-from ..core.messages import Message, assistant, tool_result
+from ..core.messages import Message, Outcome, ToolCall, assistant, tool_result
 from ..core.turns import OpenCall
 from ..errors import BoughError, Fenced, SessionTrashed, StaleLeaf
 from .call_status import CallPosition, CallStatus, read_call_status
@@ -36,6 +36,8 @@ NO_TOOL = "There is no tool of this name."
 ABANDONED = "The turn was abandoned before this had a result. Whether it took effect is unknown."
 NOT_RUN = "The turn was abandoned before this was run."
 DENIED = "The user denied this call."
+HIDDEN = "Not run: its arguments were not stored as they were said, and the process that knew them has ended."
+HIDDEN_UNKNOWN = f"{UNKNOWN} Its arguments were not stored as they were said."
 CANNOT_WAIT = (
     "has a task that needs an approval and cannot wait for it: resuming would run the tool again, which an unsafe "
     'tool must not. The task was cancelled. Declare the tool @tool(effect="idempotent") if it may run again, or give '
@@ -139,8 +141,11 @@ class ToolRunner:
             return call, refusal
         if (call.seq, call.index) in status.denied and not was_started:
             return call, tool_result(call.call.id, DENIED, error=True, outcome="denied")
+        original = await self._original(call)
+        if original is None:
+            return call, hidden_result(call.call, may_have_run=was_started and tool.effect != "read")
         key = await self.writer.run_blocking(self.log.idempotency_key, call.seq, call.index)
-        context = ToolContext(key, self.log.session_id, call.call, self.log.state, self.tasks.run)
+        context = ToolContext(key, self.log.session_id, original, self.log.state, self.tasks.run)
         if was_started and call.seq not in self.writer.own_answers and tool.effect == "unsafe":
             outcome = await tool.check_outcome(context)
             if isinstance(outcome, Happened):
@@ -151,6 +156,10 @@ class ToolRunner:
             # Not part of the answer's commit: it needed an approval, or another process made the answer.
             await self.writer.record("calls_started", data={"seq": call.seq, "indexes": [call.index]})
         return call, await self._run(tool, context)
+
+    async def _original(self, call: OpenCall) -> ToolCall | None:
+        """Return the call with the arguments to run it with; None if they are not known any more."""
+        return await self.writer.run_blocking(self.log.original_call, call)
 
     async def _run(self, tool: Tool, context: ToolContext) -> Message | list[PendingApproval]:
         try:
@@ -201,6 +210,14 @@ class ToolRunner:
             why = "cancelled while it ran; whether it took effect is unknown"
             return tool_result(call.call.id, why, error=True, outcome="unknown")
         return tool_result(call.call.id, "cancelled while it ran", error=True, outcome="interrupted")
+
+
+def hidden_result(call: ToolCall, *, may_have_run: bool) -> Message:
+    """Return the result of a call that cannot be run because a secret in its arguments is known no more."""
+    outcome: Outcome = "unknown" if may_have_run else "interrupted"
+    text = HIDDEN_UNKNOWN if may_have_run else HIDDEN
+    hidden = f"{text} Hidden: {', '.join(dict.fromkeys(call.placeholders))}"
+    return tool_result(call.id, hidden, error=True, outcome=outcome)
 
 
 def _call_key(call: OpenCall) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
 
@@ -20,6 +21,7 @@ from .messages import Attachment, Media, Message, Part, Text, ToolCall, ToolResu
 BASE64_MARK = b";base64,"
 ATTACHMENT_MARK = b'{"type":"attachment"'
 MEDIA_MARK = b'{"type":"media"'
+BLOB_REFERENCE = "bough-blob:"
 _URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w=.-]+)*;base64,([A-Za-z0-9+/_-]{64,}={0,2})")
 
 
@@ -48,7 +50,7 @@ def extract_blobs(message: Message) -> tuple[Message, dict[str, Attachment], lis
             )
             parts.append(replace(part, content=content, details=_extract_from_json(part.details, blobs)))
         elif isinstance(part, ToolCall):
-            parts.append(replace(part, arguments=_extract_from_json(part.arguments, blobs)))
+            parts.append(_extract_from_call(part, blobs))
         else:
             parts.append(part)
         origins += [index] * (len(parts) - len(origins))
@@ -78,22 +80,62 @@ def _extract_from_part(
     return pieces
 
 
+def _extract_from_call(call: ToolCall, blobs: dict[str, Attachment]) -> ToolCall:
+    """Extract what `data_url` restores exactly: a tool gets the URL that the model wrote, after a restart too."""
+    references: list[str] = []
+
+    def extract(match: re.Match[str]) -> str:
+        attachment = _decode_url(match)
+        if attachment is None:
+            return match.group(0)
+        reference = _reference(match, attachment)
+        if data_url(reference, attachment.data) != match.group(0):
+            return match.group(0)
+        _add_blob(attachment, blobs)
+        references.append(reference)
+        return reference
+
+    arguments = _map_urls(call.arguments, extract)
+    return replace(call, arguments=arguments, placeholders=(*call.placeholders, *references))
+
+
 def _extract_from_json(value: Any, blobs: dict[str, Attachment]) -> Any:
+    def extract(match: re.Match[str]) -> str:
+        attachment = _decode_url(match)
+        if attachment is None:
+            return match.group(0)
+        _add_blob(attachment, blobs)
+        return _reference(match, attachment)
+
+    return _map_urls(value, extract)
+
+
+def _map_urls(value: Any, extract: Callable[[re.Match[str]], str]) -> Any:
     if isinstance(value, dict):
-        return {key: _extract_from_json(item, blobs) for key, item in value.items()}
+        return {key: _map_urls(item, extract) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_extract_from_json(item, blobs) for item in value]
+        return [_map_urls(item, extract) for item in value]
     if isinstance(value, str) and ";base64," in value:
-        return _URL.sub(lambda match: _reference(match, blobs), value)
+        return _URL.sub(extract, value)
     return value
 
 
-def _reference(match: re.Match[str], blobs: dict[str, Attachment]) -> str:
-    attachment = _decode_url(match)
-    if attachment is None:
-        return match.group(0)
-    media = _add_blob(attachment, blobs)
-    return f"bough-blob:{media.hash};{media.mime};{media.size}"
+def _reference(match: re.Match[str], attachment: Attachment) -> str:
+    """Return what stands for a data URL in JSON, its parameters included."""
+    media = media_handle(attachment)
+    parameters = match.group(0)[len(f"data:{media.mime}") : match.start(2) - match.start() - len(";base64,")]
+    return f"{BLOB_REFERENCE}{media.hash};{media.mime};{media.size}{parameters}"
+
+
+def referenced_digest(reference: str) -> str:
+    """Return the digest of the blob that a reference stands for."""
+    return reference.removeprefix(BLOB_REFERENCE).partition(";")[0]
+
+
+def data_url(reference: str, data: bytes) -> str:
+    """Return the data URL that a reference stands for."""
+    _, mime, _, *parameters = reference.split(";")
+    return ";".join(["data:" + mime, *parameters, "base64,"]) + base64.b64encode(data).decode()
 
 
 def _decode_url(match: re.Match[str]) -> Attachment | None:

@@ -40,6 +40,14 @@ class ToolCall(Struct, frozen=True, tag_field="type", tag="tool_call", omit_defa
     arguments: dict[str, Any] = {}
     malformed: str | None = None
     """The raw text of arguments that are not a JSON object; stored so that the model can be shown its mistake."""
+    placeholders: tuple[str, ...] = ()
+    """What stands in the arguments for something else that the model said, each as often as it does: `[redacted …]` for
+    a secret, `bough-blob:…` for a data URL."""
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether placeholders stand in the arguments, so that no tool may be run with them."""
+        return bool(self.placeholders)
 
 
 class Media(Struct, frozen=True, tag_field="type", tag="media", omit_defaults=True, gc=False):

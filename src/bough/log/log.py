@@ -18,10 +18,10 @@ from msgspec.structs import replace
 from ..core.codec import from_json, to_json
 from ..core.drafts import Draft, EntryBatch, ExtraFact, build_entries
 from ..core.entries import BranchSummary, Entry, Payload, Settings
-from ..core.messages import Message, to_user_message
+from ..core.messages import Message, ToolCall, to_user_message
 from ..core.state import State, fold_state, merge_state, state_updates
 from ..core.tree import Leaf, Range, contains_leaf
-from ..core.turns import Cursor, cursor_from_tail
+from ..core.turns import Cursor, OpenCall, cursor_from_tail
 from ..core.usage import Call, Totals, with_known_counts
 from ..errors import InvalidMessage, InvalidOperation, InvalidPosition, NothingToRedo
 from ..stores.base import (
@@ -35,6 +35,7 @@ from ..stores.base import (
 )
 from .changes import AppendResult, Cut, check, turn_status, with_data
 from .lease import check_free
+from .original_calls import restore_call
 from .runtime import Runtime
 
 LOOK_BACK = 16
@@ -156,6 +157,18 @@ class Log:
                 self._branch_number = bisect_left(sorted(own), self.leaf.branch) + 1
             return f"{self.session_id}/{self._branch_number}/{seq}/{index}"
 
+    def original_call(self, call: OpenCall) -> ToolCall | None:
+        """The open call as the model made it, for a tool to run with; None if a secret in it is known no more."""
+        if not call.call.is_hidden:
+            return call.call
+        answer = Leaf(self.leaf.branch, call.seq)
+        known = self.runtime.original_calls.find(self.session_id, answer, call.index, call.call)
+        return known or restore_call(call.call, self.runtime.redactor.values, self._read_blob)
+
+    def _read_blob(self, digest: str) -> bytes | None:
+        blob = self.store.blob(digest)
+        return None if blob is None else blob.data
+
     # -- appending ---------------------------------------------------------------------------------
 
     def append(
@@ -198,7 +211,23 @@ class Log:
                 inbox_number=takes,
                 fence=fence,
             )
-            return self._commit(change, written, state)
+            result = self._commit(change, written, state)
+            if not result.repeated:
+                self._note_originals(drafts, written)
+            return result
+
+    def _note_originals(self, drafts: Sequence[Draft], written: EntryBatch) -> None:
+        """Keep the calls that were stored with placeholders, until all of their batch have results."""
+        originals = self.runtime.original_calls
+        if not written.cursor.open_calls:
+            originals.remove(self.session_id)
+            return
+        for draft, stored, entry in zip(drafts, written.payloads, written.entries, strict=True):
+            if isinstance(stored, Message) and isinstance(draft.payload, Message):
+                for index, (call, original) in enumerate(zip(stored.calls, draft.payload.calls, strict=True)):
+                    if call.is_hidden and not original.is_hidden:
+                        answer = Leaf(self.leaf.branch, entry.seq)
+                        originals.add(self.session_id, answer, index, call, original)
 
     def _commit(self, change: Change, written: EntryBatch, state: bytes | None) -> AppendResult:
         done = self.store.commit(change)

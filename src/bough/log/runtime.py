@@ -7,10 +7,11 @@ import re
 import time
 from collections.abc import Callable
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from ..core.redact import Redactor
 from .process import Process, current_process
+from .original_calls import OriginalCalls
 
 
 class Runtime(Struct, frozen=True):
@@ -25,6 +26,8 @@ class Runtime(Struct, frozen=True):
     """Whether the process of that name has ended; None if that cannot be known from here."""
     redactor: Redactor = Redactor()
     """Redacts everything before it becomes durable."""
+    original_calls: OriginalCalls = field(default_factory=OriginalCalls)
+    """The open tool calls that were redacted, as the model made them."""
 
 
 _SECRET_NAME = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)

@@ -24,7 +24,7 @@ from ..agent.tools.tool import Tool, ToolContext
 from ..agent.writer import Writer
 from ..core.drafts import Draft, ExtraFact
 from ..core.entries import Entry, Settings
-from ..core.messages import Message
+from ..core.messages import Message, ToolCall
 from ..core.turns import OpenCall
 from ..core.usage import Call
 from ..log.changes import AppendResult
@@ -224,8 +224,12 @@ class ReplayToolRunner(ToolRunner):
         }
         return {**allowed, **others}
 
+    async def _original(self, call: OpenCall) -> ToolCall:
+        """A call whose arguments are hidden has its recorded result all the same; `ToolAnswers` runs no tool on it."""
+        return await super()._original(call) or call.call
+
     async def answer_call(self, context: ToolContext) -> Message:
-        call = next(open_call for open_call in self.log.cursor.open_calls if open_call.call == context.call)
+        call = next(call for call in self.log.cursor.open_calls if call.call.id == context.call.id)
         recorded = self.writer.recorded_result(call)
         parts = self.writer.parts
         task = recorded_task(parts.source, recorded)

@@ -66,7 +66,7 @@ class ToolAnswers:
         self, context: ToolContext, recorded: RecordedResult | None, *, is_allowed: bool, task: RunTask
     ) -> Message:
         call = context.call
-        tool = self.tools.get(call.name) if is_allowed else None
+        tool = self.tools.get(call.name) if is_allowed and not call.is_hidden else None
         if tool is not None and self._is_live(tool, recorded):
             return await self._run(tool, context, task)
         if recorded is not None:

@@ -473,6 +473,41 @@ class TestApproval:
             until(done(installed, queue))
         assert task(installed, queue)[:2] == ("completed", 1)
 
+    def test_a_worker_runs_tools_on_what_the_model_said_and_another_not_on_what_was_stored(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        key, runs = "AKIA" + "A1B2" * 4, []
+
+        @bough.tool(effect="idempotent")
+        def save(text: str) -> str:
+            """Saves."""
+            runs.append(text)
+            return "saved"
+
+        @bough.tool(approval=True)
+        def send(text: str) -> str:
+            """Sends."""
+            runs.append(text)
+            return "sent"
+
+        calls = [assistant(ToolCall(name, name, {"text": key})) for name in ("save", "send", "send")]
+        agent = Agent("a", by_step(*calls, "All done."), [save, send])
+        session = store.start("a")
+        session.send("go", engine="absurd", queue=queue)
+        with working(installed, queue, agent):
+            until(lambda: session.pending_approvals())
+            session.approve(*session.pending_approvals())
+            until(lambda: len(runs) == 2 and session.pending_approvals())
+        assert runs == [key, key]
+        session.approve(*session.pending_approvals())
+        with working(installed, queue, agent):
+            until(answered(session, "All done."))
+            until(done(installed, queue))
+        assert runs == [key, key]
+        outcomes = [r.outcome for e in session.path() if e.message for r in e.message.results]
+        assert outcomes == ["done", "done", "interrupted"]
+        assert key not in str(session.path())
+
     def test_a_word_given_over_http_is_the_workers_to_take_up(
         self, installed: Database, queue: str, store: bough.Store
     ) -> None:

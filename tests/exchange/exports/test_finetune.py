@@ -199,7 +199,7 @@ class TestWhatStaysOut:
 @thorough_settings
 @given(paths())
 def test_every_log_gives_a_line_the_provider_accepts_or_none(path: list[Entry]) -> None:
-    done = finetune(list(redact_entries(path, Redactor(["snowman ☃ 🎄"]))))
+    done = finetune(list(redact_entries(path, Redactor(unnamed=["snowman ☃ 🎄"]))))
     assert "SIG-" not in done.text
     assert "DETAILS" not in done.text
     assert "snowman" not in done.text

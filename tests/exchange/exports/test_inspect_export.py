@@ -362,7 +362,7 @@ class TestContent:
             turn.result("c", word)
             turn.result("d", word, error=True)
         session.end("failed", word)
-        late = Store(store.backend, replace(store.runtime, redactor=Redactor([word]))).session(
+        late = Store(store.backend, replace(store.runtime, redactor=Redactor(unnamed=[word]))).session(
             session.session_id
         )
         assert word not in late.inspect()

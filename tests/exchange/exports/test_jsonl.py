@@ -100,8 +100,8 @@ class TestEntries:
 
     def test_an_entry_of_a_newer_format_is_told_whole(self) -> None:
         path = [replace(path_of(user("q"))[0], payload=Unknown("vote", b'{"x":["late-secret-2"]}'))]
-        (line,) = read(entry_lines("s", redact_entries(path, Redactor(["late-secret-2"]))))
-        assert (line["kind"], line["payload"]) == ("vote", {"x": ["[redacted]"]})
+        (line,) = read(entry_lines("s", redact_entries(path, Redactor(unnamed=["late-secret-2"]))))
+        assert (line["kind"], line["payload"]) == ("vote", {"x": ["[redacted secret 1]"]})
 
     def test_an_unknown_choice_is_refused(self, store: Store) -> None:
         with pytest.raises(InvalidArgument, match="path, all or events"):
@@ -153,7 +153,7 @@ class TestWhatStaysOut:
     @thorough_settings
     @given(paths())
     def test_every_log_can_be_told_and_tells_no_secret(self, path: list[Entry]) -> None:
-        hidden = list(redact_entries(path, Redactor(["snowman ☃ 🎄"])))
+        hidden = list(redact_entries(path, Redactor(unnamed=["snowman ☃ 🎄"])))
         for lines in (entry_lines, event_lines):
             told = list(lines("ses_1", hidden))
             assert told == list(lines("ses_1", hidden))

@@ -284,7 +284,7 @@ def _everywhere(one: str, two: str, three: str) -> list[Entry]:
 @thorough_settings
 @given(paths())
 def test_every_log_can_be_told_and_tells_no_secret(path: list[Entry]) -> None:
-    hidden = list(redact_entries(path, Redactor(["snowman ☃ 🎄"])))
+    hidden = list(redact_entries(path, Redactor(unnamed=["snowman ☃ 🎄"])))
     text = "".join(markdown(ROW, hidden, Totals(), 20))
     assert text == "".join(markdown(ROW, hidden, Totals(), 20))
     assert "SIG-" not in text

@@ -406,7 +406,7 @@ class TestContent:
             turn.result("d", word)
             turn.failed(word)
         session.end("failed", word)
-        late = Store(store.backend, replace(store.runtime, redactor=Redactor([word])))
+        late = Store(store.backend, replace(store.runtime, redactor=Redactor(unnamed=[word])))
         shown = "".join(late.session(session.session_id).spans(content=True))
         assert word not in shown
         assert word in "".join(late.session(session.session_id).spans(content=True, redact=False))

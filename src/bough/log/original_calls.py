@@ -1,0 +1,79 @@
+"""Tool calls as the model made them. What is stored of a call may hold placeholders, and no tool is run on those.
+
+While the process lives that made a call durable, the call itself is in memory. After a restart, or in another process,
+it is restored from what is stored, if every placeholder can be filled in.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
+from threading import Lock
+from typing import Any
+
+from msgspec.structs import replace
+
+from ..core.media import BLOB_REFERENCE, data_url, referenced_digest
+from ..core.messages import ToolCall
+from ..core.redact import strings_in
+from ..core.tree import Leaf
+
+MAX_CALLS = 1_000
+
+_Key = tuple[str, Leaf, int]
+
+
+class OriginalCalls:
+    """The calls of open batches that were stored with placeholders, as they were before. The oldest go first."""
+
+    def __init__(self) -> None:
+        self._calls: OrderedDict[_Key, tuple[ToolCall, ToolCall]] = OrderedDict()
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def add(self, session_id: str, answer: Leaf, index: int, stored: ToolCall, original: ToolCall) -> None:
+        with self._lock:
+            self._calls[session_id, answer, index] = (stored, original)
+            while len(self._calls) > MAX_CALLS:
+                self._calls.popitem(last=False)
+
+    def find(self, session_id: str, answer: Leaf, index: int, stored: ToolCall) -> ToolCall | None:
+        """Return the original of the call that is stored there, unless another process stored another one."""
+        known = self._calls.get((session_id, answer, index))
+        return known[1] if known is not None and known[0] == stored else None
+
+    def remove(self, session_id: str) -> None:
+        """Forget the calls of a session: all have their results."""
+        if self._calls:
+            with self._lock:
+                for key in [key for key in self._calls if key[0] == session_id]:
+                    del self._calls[key]
+
+
+def restore_call(
+    call: ToolCall, secrets: Mapping[str, str], read_blob: Callable[[str], bytes | None]
+) -> ToolCall | None:
+    """Return the call with its placeholders filled in: named secrets with their present values, references with the
+    data URLs they stand for. None if one has no value, or the model wrote the text of a placeholder itself."""
+    values: dict[str, str] = {}
+    for placeholder, count in Counter(call.placeholders).items():
+        value = secrets.get(placeholder)
+        if placeholder.startswith(BLOB_REFERENCE):
+            data = read_blob(referenced_digest(placeholder))
+            value = None if data is None else data_url(placeholder, data)
+        if value is None or sum(text.count(placeholder) for text in strings_in(call.arguments)) != count:
+            return None
+        values[placeholder] = value
+    return replace(call, arguments=_fill(call.arguments, values), placeholders=())
+
+
+def _fill(value: Any, values: Mapping[str, str]) -> Any:
+    if isinstance(value, str):
+        for placeholder, original in values.items():
+            value = value.replace(placeholder, original)
+        return value
+    if isinstance(value, dict):
+        return {_fill(key, values): _fill(item, values) for key, item in value.items()}
+    return [_fill(item, values) for item in value] if isinstance(value, list) else value
