@@ -10,8 +10,8 @@ from collections.abc import Callable
 from msgspec import Struct, field
 
 from ..core.redact import Redactor
-from .process import Process, current_process
 from .original_calls import OriginalCalls
+from .process import Process, current_process
 
 
 class Runtime(Struct, frozen=True):
