@@ -416,6 +416,20 @@ class ToolsNotAllowed(InvalidOperation):
         )
 
 
+class ToolsMissing(InvalidOperation):
+    """Raised before anything is written: the call keeps waiting for a process that has its tool."""
+
+    http_status = 409
+
+    def __init__(self, session_id: str, names: Sequence[str]) -> None:
+        self.session_id, self.names = session_id, tuple(names)
+        super().__init__(
+            f"session {session_id} has a call of {_list_some(names)}, and this process has no tool of that name",
+            "resume it with that tool: session.resume(tools=[…]); the call is still open",
+            f"bough resume {session_id} --tools MODULE:NAME, or resume it where the tool is configured",
+        )
+
+
 class SessionIsReplay(InvalidOperation):
     http_status = 409
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -69,6 +70,15 @@ class TestSessions:
         )
         assert server.post(f"/api/sessions/{name}/restore")["restored"] == [name]
         assert server.post("/api/sessions", {"session_id": name}, 409)["code"] == "id_taken"
+
+    def test_a_row_with_many_tags_or_tool_names_is_listed_with_every_field(self, server: LocalServer) -> None:
+        server.sessions.start("plain")
+        server.sessions.start("tagged", tags={f"tag-{n}": "x" * 40 for n in range(300)})
+        server.sessions.start("tools", tool_names=[f"{'long_name_' * 4}{n}" for n in range(350)])
+        rows = {row["agent"]: row for row in server.get("/api/sessions")["sessions"]}
+        assert rows["tagged"].keys() == rows["tools"].keys() == rows["plain"].keys()
+        assert rows["tools"]["status"] == "idle"
+        assert len(json.dumps(rows)) < 40_000
 
     def test_sessions_are_listed_by_pages_and_filters(self, server: LocalServer) -> None:
         made = [server.sessions.start("even" if n % 2 == 0 else "odd", tags={"n": str(n)}) for n in range(7)]

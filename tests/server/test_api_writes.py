@@ -14,6 +14,7 @@ import pytest
 
 import bough
 from bough import ToolCall, assistant, user
+from bough.errors import ToolsMissing
 from bough.models.scripted import ScriptedModel, Slow
 from bough.server.context import ServerAgent
 from bough.store import Store
@@ -193,6 +194,26 @@ class TestRunning:
                 r for e in store.session(session.session_id).path() if e.message for r in e.message.results
             ]
             assert sorted(r.outcome for r in results) == ["denied", "done"]
+
+    def test_an_approval_by_a_server_without_the_tool_only_records_it_and_the_one_with_it_runs_the_call(
+        self, store: Store
+    ) -> None:
+        calls = assistant(ToolCall("c1", "refund", {"order": 1}))
+        model = say_next(calls, "Done.")
+        session = store.start()
+        session.send_sync("refund it", model=model, tools=[refund])
+        with LocalServer(store, ServerAgent((model,))) as server:
+            answer = server.post(f"{session_url(session)}/approve", {"seq": 2, "index": 0})
+            assert (answer["pending"], answer["resumed"]) == (0, False)
+            problem = server.post(f"{session_url(session)}/resume", {}, 409)
+            assert (problem["code"], "refund" in problem["detail"]) == ("tools_missing", True)
+        again = store.session(session.session_id)
+        assert [call.call.id for call in again.open_tool_calls] == ["c1"]
+        with pytest.raises(ToolsMissing, match="refund"):
+            again.resume_sync(model=model)
+        assert again.row.status == "waiting"
+        assert again.resume_sync(model=model, tools=[refund]).text == "Done."
+        assert [result.outcome for e in again.path() if e.message for result in e.message.results] == ["done"]
 
     @pytest.mark.parametrize("asked_at", ["parent", "child"])
     def test_a_call_that_waits_in_a_task_is_told_and_approved_wherever_one_stands_and_the_parent_goes_on(
@@ -401,7 +422,7 @@ class TestUsageAndSearch:
 class TestExchange:
     def test_a_bundle_goes_out_with_the_internal_token_and_comes_in_again(self, server: LocalServer) -> None:
         session = start_sample_session(server.sessions)
-        address = f"{session_url(session)}/bundle"
+        address = f"/sessions/{session.session_id}/export"
         assert server.get(address, 403)["code"] == "bad_internal_token"
         out = server.client.get(address, headers={"x-internal-token": "inside"})
         direct = io.BytesIO()
@@ -423,7 +444,7 @@ class TestExchange:
         with LocalServer(store) as server:
             for token in ("", "inside"):
                 reply = server.client.get(
-                    f"{session_url(session)}/bundle", headers={"x-internal-token": token}
+                    f"/sessions/{session.session_id}/export", headers={"x-internal-token": token}
                 )
                 assert (reply.status_code, reply.json()["code"]) == (403, "export_disabled")
 

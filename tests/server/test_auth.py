@@ -5,20 +5,25 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from litestar.testing import TestClient
 
 import bough
 from bough import user
 from bough.errors import TokenRequired
-from bough.server.auth import AccessSettings, host_name
+from bough.server.app import create_litestar
+from bough.server.auth import LOGIN, LOGIN_SECONDS, AccessSettings, Caller, host_name
+from bough.server.context import ServerContext
 from bough.store import Store
 from bough.stores.memory.store import MemoryStore
 from support.runtime import deterministic_runtime
@@ -96,12 +101,75 @@ class TestTheDoor:
             server.post("/api/login", {"token": "wrong"}, 401)
             reply = server.client.post("/api/login", json={"token": ANN}, headers=CHANGE_HEADERS)
             assert (reply.status_code, reply.json()["owner"]) == (200, "ann")
-            said = reply.headers["set-cookie"].lower()
-            assert "httponly" in said
-            assert "samesite=strict" in said
+            cookie = reply.headers["set-cookie"].lower()
+            assert "httponly" in cookie
+            assert "samesite=strict" in cookie
+            assert "max-age=604800" in cookie
+            assert ANN.lower() not in cookie
             assert server.get("/api")["owner"] == "ann"
             server.client.delete("/api/login", headers={"x-bough": "1"})
             server.get("/api", 401)
+
+    def test_a_login_is_for_one_port_and_survives_other_cookies(self, plain: Store) -> None:
+        """Browsers send the cookies of all ports of a host, in whatever form another application gave them."""
+        with LocalServer(plain, **TOKENS) as server, LocalServer(plain, token="other") as neighbour:
+            for local, token in ((server, ANN), (neighbour, "other")):
+                local.client.post("/api/login", json={"token": token}, headers=CHANGE_HEADERS)
+            jar = {**dict(server.client.cookies), **dict(neighbour.client.cookies)}
+            assert len(jar) == 2
+            cookie = "; ".join(['settings={"a": [1, "x; y"]}', *(f"{k}={v}" for k, v in jar.items())])
+            for local, level in ((server, "client"), (neighbour, "service")):
+                reply = httpx.get(f"{local.url}/api", headers={"cookie": cookie})
+                assert (reply.status_code, reply.json()["level"]) == (200, level)
+
+    def test_a_login_ends_with_its_time_or_its_token(self) -> None:
+        access = AccessSettings(token="service", client_tokens={"ann": "hers"})
+        value = access.login_cookie("hers", now=1_000)
+        assert access.cookie_caller(value, now=1_000 + LOGIN_SECONDS) == Caller("client", "ann")
+        assert access.cookie_caller(value, now=1_001 + LOGIN_SECONDS) is None
+        later = f"{int(value.partition('.')[0]) + 1}.{value.partition('.')[2]}"
+        for forged in (None, "", "hers", later, value.upper(), f"{value}0", "99999999999." + "0" * 64):
+            assert access.cookie_caller(forged, now=1_000) is None
+        changed = AccessSettings(token="service", client_tokens={"ann": "another"})
+        assert changed.cookie_caller(value, now=1_000) is None
+
+    def test_no_second_spelling_of_a_path_avoids_the_token(self, plain: Store) -> None:
+        with LocalServer(plain, **TOKENS) as server:
+            routes = api_routes(server)
+            assert len(routes) > 30
+            prefixes = ("//api", "///api", "/api/", "/%61pi", "/./api", "/x/../api", "/api;x", "/API")
+            wire = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+            for number, (path, method) in enumerate(routes):
+                # The first prefixes for every route, and each of the others for some.
+                for prefix in (prefixes[0], prefixes[1 + number % (len(prefixes) - 1)]):
+                    spelling = path.replace("/api", prefix, 1)
+                    wire.request(method, spelling, headers={"x-bough": "1"})
+                    reply = wire.getresponse()
+                    body = reply.read()
+                    is_page = reply.status == 200 and body.startswith(b"<!")
+                    assert reply.status in (401, 404, 405) or is_page, (method, spelling, body[:200])
+            wire.close()
+
+    def test_a_route_reached_past_the_middleware_refuses(self, plain: Store) -> None:
+        """The router, not the path, decides which handlers need a caller."""
+        app = create_litestar(ServerContext(plain, AccessSettings(**TOKENS)))
+        with TestClient(app) as client:
+            for path, method in api_routes(client):
+                reply = client.request(method, path, headers=CHANGE_HEADERS)
+                assert reply.status_code == 401, (method, path, reply.text)
+
+
+def api_routes(server: Any) -> list[tuple[str, str]]:
+    """Every path and method under /api, with something in the place of its parameters."""
+    paths = (
+        (server.client if isinstance(server, LocalServer) else server).get("/openapi.json").json()["paths"]
+    )
+    return [
+        (re.sub(r"\{[^}]*\}", "1", path), method.upper())
+        for path, methods in paths.items()
+        if path.startswith("/api") and path != LOGIN
+        for method in methods
+    ]
 
 
 class TestCrossSite:
@@ -166,6 +234,26 @@ class TestSizes:
             assert (reply.status, json.loads(reply.read())["code"]) == (408, "too_slow")
             wire.close()
 
+    def test_a_thousand_half_sent_heads_keep_nobody_out(self, plain: Store) -> None:
+        with LocalServer(plain) as server:
+            slow = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(600)]
+            for connection in slow:
+                connection.sendall(b"GET /api HTTP/1.1\r\nHost: localhost\r\nX-Half: ")
+            assert httpx.get(f"{server.url}/api").status_code == 200
+            for connection in slow:
+                connection.close()
+
+    def test_a_head_that_stops_coming_is_not_waited_for(self, plain: Store) -> None:
+        server = LocalServer(plain)
+        server._server.config.timeout_keep_alive = 1
+        with server, socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+            for head in (b"GET /api HTTP/1.1\r\nHost: localhost\r\n\r\n", b"GET /api HTTP/1.1\r\nHost: "):
+                connection.sendall(head)
+                received = connection.recv(65_536)
+                while head.endswith(b"\r\n\r\n") and b'"level"' not in received:
+                    received += connection.recv(65_536)
+            assert received == b"", "the server closed the connection"
+
 
 class TestErrors:
     def test_an_error_is_told_in_the_words_of_the_command_line(self, server: LocalServer) -> None:
@@ -187,6 +275,16 @@ class TestErrors:
         assert server.get("/api/sessions", 400, page="x")["code"] == "invalid_argument"
         assert server.get("/api/sessions", 400, after="soon")["code"] == "invalid_argument"
         assert server.get("/api/search", 400, q="role:king")["code"] == "invalid_search"
+
+    def test_a_number_or_a_depth_beyond_all_measure_is_the_callers_fault(self, server: LocalServer) -> None:
+        huge = "9" * 26
+        assert server.get("/api/sessions", 400, page=huge)["code"] == "invalid_argument"
+        assert server.get("/api/search", 400, q="x", page=huge)["code"] == "invalid_argument"
+        assert server.get("/api/storage", 400, page=huge)["code"] == "invalid_argument"
+        deep = b'{"agent": ' + b"[" * 200_000 + b"]" * 200_000 + b"}"
+        for body in (deep, b'{"agent": "\xff\xfe"}', b'{"\xff": 1}', b'{"agent": "\xed\xa0\x80"}'):
+            reply = server.client.post("/api/sessions", content=body, headers=CHANGE_HEADERS)
+            assert (reply.status_code, reply.json()["code"]) == (400, "invalid_body"), reply.text
 
     @pytest.mark.parametrize("body", [b"{", b"[]", b'{"agent": 7}', b'{"unknown": 1}', b"\xff\xfe", b'"x"'])
     def test_a_body_that_does_not_fit_is_refused(self, server: LocalServer, body: bytes) -> None:

@@ -61,6 +61,13 @@ class CallStatus(Struct, frozen=True):
         requested = self.approval_requested.union(self.task_approvals, self.trashed_tasks)
         return [c for c in open_calls if self.is_waiting(c, tools) and (c.seq, c.index) not in requested]
 
+    def needing_tool(self, open_calls: Sequence[OpenCall], tools: Mapping[str, Tool]) -> list[str]:
+        """Return the names of tools that `tools` lacks and that calls need to run: another process offered them, for it
+        requested an approval."""
+        requested = self.approval_requested - self.denied - self.started
+        names = (call.call.name for call in open_calls if (call.seq, call.index) in requested)
+        return sorted({name for name in names if name not in tools})
+
     def pending_approvals(self, open_calls: Sequence[OpenCall], session_id: str) -> Iterator[PendingApproval]:
         """Yield the approvals that these calls and their tasks wait for, in call order."""
         for call in open_calls:

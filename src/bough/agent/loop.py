@@ -15,7 +15,7 @@ from ..core.codec import decode
 from ..core.drafts import Draft
 from ..core.messages import Message, assistant, to_user_message
 from ..core.turns import CallModel, Rest, RunTools, next_action
-from ..errors import ContextOverflow, Fenced, ModelError, Overloaded, StaleLeaf, TaskTrashed
+from ..errors import ContextOverflow, Fenced, ModelError, Overloaded, StaleLeaf, TaskTrashed, ToolsMissing
 from ..models.model import Model
 from ..stores.base import SessionRow
 from .call_status import CallStatus, read_call_status
@@ -58,6 +58,8 @@ class Loop:
             row = await self.writer.load()
             self.writer.check(row)
             self.limits.narrow(self.writer.session_limits())
+            if content is None:
+                await self._require_tools()
             limit = await self.limits.check_turn(row) if content is not None else None
             if limit is not None and not limit.is_warning:
                 yield _refused(limit)
@@ -91,6 +93,13 @@ class Loop:
         except BaseException as error:  # also SystemExit and groups: the row must not say `running` for good
             await self._record_crash(error)
             raise
+
+    async def _require_tools(self) -> None:
+        """Refuse to resume calls whose tools only another process has: a result that says so would spoil them."""
+        status = await self.writer.run_blocking(read_call_status, self.log)
+        missing = status.needing_tool(self.log.cursor.open_calls, self.tool_runner.tools)
+        if missing:
+            raise ToolsMissing(self.log.session_id, missing)
 
     async def close(self) -> None:
         """Close the open turn as a cancellation does; raises `Running` if another process drives the session."""

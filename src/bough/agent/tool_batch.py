@@ -135,6 +135,8 @@ class ToolRunner:
         """Return the result of one call: run it, or find out what happened to it before a crash. Or return what its
         tasks wait for."""
         tool = self.allowed().get(call.call.name)
+        if tool is None and was_started and call.seq not in self.writer.own_answers:
+            return call, tool_result(call.call.id, UNKNOWN, error=True, outcome="unknown")
         if tool is None:
             return call, error_result(call.call, NO_TOOL)
         if (refusal := tool.refusal(call.call)) is not None:

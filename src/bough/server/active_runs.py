@@ -14,7 +14,7 @@ from ..agent.call_status import is_awaited_by_worker
 from ..agent.events import Event
 from ..core.context import fold_settings
 from ..engines.local import ModelLike, Run
-from ..errors import BoughError, ModelUnavailable, SessionRunning
+from ..errors import BoughError, ModelUnavailable, SessionRunning, ToolsMissing
 from ..models.availability import available_models
 from ..session import Session
 from .context import ServerAgent, ServerContext
@@ -61,7 +61,7 @@ class ActiveRuns:
             return False
         try:
             await self.resume(session, None)
-        except SessionRunning:
+        except (SessionRunning, ToolsMissing):  # whoever has the tool runs the call; the approval is recorded
             return False
         return True
 

@@ -7,6 +7,7 @@ active runs are cancelled, which the log records, and event streams end.
 from __future__ import annotations
 
 import asyncio
+import resource
 import signal
 import socket
 import threading
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from inspect import signature
 from typing import Any
 
+import h11
 import uvicorn
 from litestar import Litestar
 from litestar.connection import ASGIConnection
@@ -25,10 +27,11 @@ from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme, Tag
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .. import __version__
 from .active_runs import ActiveRuns
-from .auth import AuthMiddleware, Caller
+from .auth import AuthMiddleware, Caller, token_required
 from .context import ServerContext
 from .jobs import Jobs
 from .problems import MEDIA_TYPE, ProblemDetails, Refusal, handle_error
@@ -140,9 +143,16 @@ def refuse_unknown_parameters(
         )
 
 
-def refuse_clients(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """Refuse clients except on handlers marked with `client`."""
+def require_caller(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    """Refuse requests that reach a handler without a known caller, and clients except on handlers marked `client`.
+
+    The middleware finds the caller by the path; this check holds for every route, whatever path led to it.
+    """
+    if handler.opt.get("open"):
+        return
     caller: Caller | None = connection.scope["state"].get("caller")
+    if caller is None and not handler.opt.get("internal"):  # those check the internal token
+        raise token_required()
     if caller is not None and caller.is_client and not handler.opt.get("client"):
         raise Refusal(403, "service_only", "clients may not use this endpoint", "use the service token")
 
@@ -164,7 +174,7 @@ def create_litestar(context: ServerContext) -> Litestar:
     tokens = SecurityScheme(type="http", scheme="bearer", description="A service or client token")
     return Litestar(
         route_handlers(),
-        guards=[refuse_clients, refuse_unknown_parameters],
+        guards=[require_caller, refuse_unknown_parameters],
         exception_handlers={Exception: handle_error, 404: handle_error},
         request_max_body_size=context.access.max_body_bytes,
         logging_config=None,
@@ -185,6 +195,60 @@ def create_litestar(context: ServerContext) -> Litestar:
 def create_app(context: ServerContext) -> AuthMiddleware:
     """Build the complete ASGI application."""
     return AuthMiddleware(create_litestar(context), context.access)
+
+
+class Connection(H11Protocol):
+    """An HTTP connection that is closed unless it sends a complete request head in time.
+
+    Half-sent heads and idle connections never keep others out: when there are too many connections, the oldest one
+    without a request is closed.
+    """
+
+    _head_timer: asyncio.TimerHandle | None = None
+    _opened_at = 0.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._opened_at = self.loop.time()
+        self._watch_head()
+        if len(self.connections) > max_connections():
+            idle = [c for c in self.connections if isinstance(c, Connection) and c._is_idle]
+            if idle:
+                min(idle, key=lambda connection: connection._opened_at).transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._stop_timer()
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether no request is being read or answered."""
+        return self.conn.their_state is h11.IDLE and self.conn.our_state is h11.IDLE
+
+    def _watch_head(self) -> None:
+        """Run the timer as long as the head of the next request is incomplete; more bytes of it do not restart it."""
+        if not self._is_idle:
+            self._stop_timer()
+        elif self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.timeout_keep_alive, self._close_idle)
+
+    def _close_idle(self) -> None:
+        if self._is_idle:
+            self.transport.close()
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+
+def max_connections() -> int:
+    """Return how many connections to accept: half of the files this process may open, at most 2,000."""
+    return min(2_000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
 
 
 class Server(uvicorn.Server):
@@ -227,10 +291,9 @@ def create_server(context: ServerContext) -> Server:
         server_header=False,
         proxy_headers=False,
         ws="none",
-        http="h11",
+        http=Connection,
         timeout_keep_alive=15,
         timeout_graceful_shutdown=10,
-        limit_concurrency=1_000,
     )
     return Server(config, app, context)
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
-from http.cookies import CookieError, SimpleCookie
+import re
+import time
+from collections.abc import Callable
 from typing import Any, Literal
 
 from litestar.types import ASGIApp, Message, Receive, Send
@@ -18,14 +20,17 @@ from msgspec import Struct
 from ..errors import TokenRequired
 from .problems import MEDIA_TYPE, Refusal
 
-COOKIE = "bough_token"
+MAX_REQUESTS = 1_000
+LOGIN_SECONDS = 7 * 24 * 3600
 LOOPBACK = frozenset(["localhost", "127.0.0.1", "::1"])
-IMPORT = "/api/import"
-OPEN = frozenset(["/api/login"])
+IMPORT, LOGIN = "/api/import", "/api/login"
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; font-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+_LOGIN = re.compile(r"([0-9]{1,12})\.([0-9a-f]{64})")
+_PORT = re.compile(r":([0-9]{1,5})$")
+_SLASHES = re.compile("//+")
 HEADERS = {
     "content-security-policy": CSP,
     "x-content-type-options": "nosniff",
@@ -79,9 +84,29 @@ class AccessSettings(Struct, frozen=True, kw_only=True):
         if self.token is None:
             return Caller()
         secret = (token or "").encode("utf-8", "surrogateescape")
-        caller = Caller() if hmac.compare_digest(secret, self.token.encode()) else None
+        return self._first(lambda known: hmac.compare_digest(secret, known.encode()))
+
+    def login_cookie(self, token: str, now: float) -> str:
+        """Return a cookie's value that proves who logged in and expires. It does not contain the token."""
+        expires = int(now) + LOGIN_SECONDS
+        return f"{expires}.{_signature(token, expires)}"
+
+    def cookie_caller(self, value: str | None, now: float) -> Caller | None:
+        """Return the caller of a login cookie, or None; a cookie ends with its token or after `LOGIN_SECONDS`."""
+        if self.token is None:
+            return Caller()
+        match = _LOGIN.fullmatch(value or "")
+        if match is None or int(match[1]) < now:
+            return None
+        expires, signature = int(match[1]), match[2]
+        return self._first(lambda known: hmac.compare_digest(signature, _signature(known, expires)))
+
+    def _first(self, matches: Callable[[str], bool]) -> Caller | None:
+        """Return the caller of the first matching token; tries all of them, so that timing reveals nothing."""
+        assert self.token is not None
+        caller = Caller() if matches(self.token) else None
         for owner, client_token in self.client_tokens.items():
-            if hmac.compare_digest(secret, client_token.encode()):
+            if matches(client_token):
                 caller = caller or Caller("client", owner)
         return caller
 
@@ -97,6 +122,16 @@ class AccessSettings(Struct, frozen=True, kw_only=True):
         if is_loopback(self.host):
             return name in LOOPBACK
         return is_address(name) and (self.host in ("0.0.0.0", "::") or name in LOOPBACK)
+
+
+def _signature(token: str, expires: int) -> str:
+    return hmac.digest(token.encode(), b"bough login %d" % expires, "sha256").hex()
+
+
+def cookie_name(host: str) -> str:
+    """Return the cookie's name for a Host header: browsers share cookies between all ports of a host."""
+    port = _PORT.search(host)
+    return f"bough_login_{port[1] if port else 80}"
 
 
 def is_loopback(host: str) -> bool:
@@ -118,11 +153,16 @@ def host_name(host: str) -> str:
     return host.rpartition(":")[0].lower() if host.count(":") == 1 else host.lower()
 
 
+def token_required() -> Refusal:
+    return Refusal(401, "no_token", "a token is required", "send Authorization: Bearer TOKEN, or log in")
+
+
 class AuthMiddleware:
     """Checks every request and answers those it refuses."""
 
     def __init__(self, app: ASGIApp, access: AccessSettings) -> None:
         self.app, self.access = app, access
+        self._active = 0
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -130,6 +170,7 @@ class AuthMiddleware:
             return
         if scope["type"] != "http":
             return  # web sockets are not supported
+        scope["path"] = normal_path(scope["path"])
         sender = _HeaderSender(send, is_api=scope["path"].startswith("/api"))
         headers = {
             name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]
@@ -139,9 +180,17 @@ class AuthMiddleware:
         except Refusal as refusal:
             await _send_problem(sender, refusal)
             return
-        await self.app(scope, _with_timeout(receive, self.access.body_timeout), sender)
+        self._active += 1
+        try:
+            await self.app(scope, _with_timeout(receive, self.access.body_timeout), sender)
+        finally:
+            self._active -= 1
 
     def _admit(self, scope: Any, headers: dict[str, str]) -> None:
+        if self._active >= MAX_REQUESTS:
+            raise Refusal(
+                503, "too_many_requests", f"{MAX_REQUESTS:,} requests are being answered", "try later"
+            )
         if not self.access.allows_host(headers.get("host", "")):
             raise Refusal(
                 400,
@@ -154,13 +203,16 @@ class AuthMiddleware:
         if scope["method"] not in ("GET", "HEAD", "OPTIONS"):
             check_same_site(headers)
             check_content_type(path, headers)
-        if path == "/api" or (path.startswith("/api/") and path not in OPEN):
-            caller = self.access.caller(request_token(headers))
-            if caller is None:
-                raise Refusal(
-                    401, "no_token", "a token is required", "send Authorization: Bearer TOKEN, or log in"
-                )
-            scope.setdefault("state", {})["caller"] = caller
+        caller = self._caller(headers)
+        if caller is None and (path == "/api" or path.startswith("/api/")) and path != LOGIN:
+            raise token_required()
+        scope.setdefault("state", {})["caller"] = caller
+
+    def _caller(self, headers: dict[str, str]) -> Caller | None:
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            return self.access.caller(token.strip())
+        return self.access.cookie_caller(login_cookie(headers), time.time())
 
     def _check_size(self, path: str, headers: dict[str, str]) -> None:
         length = headers.get("content-length", "0")
@@ -190,15 +242,16 @@ def check_content_type(path: str, headers: dict[str, str]) -> None:
         )
 
 
-def request_token(headers: dict[str, str]) -> str | None:
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer":
-        return token.strip()
-    try:
-        cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-    except CookieError:
-        return None
-    return None if cookie is None else cookie.value
+def normal_path(path: str) -> str:
+    """Return a path as the router reads it, with single slashes: what is checked is what is routed."""
+    return "/" + _SLASHES.sub("/", path).strip("/")
+
+
+def login_cookie(headers: dict[str, str]) -> str | None:
+    """Return the login cookie of a request. Other applications' cookies may have any form."""
+    name = cookie_name(headers.get("host", ""))
+    pairs = (pair.strip().partition("=") for pair in headers.get("cookie", "").split(";"))
+    return next((value for key, _, value in pairs if key == name), None)
 
 
 class _HeaderSender:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import traceback
 from http import HTTPStatus
 from typing import Any
 
@@ -65,6 +66,14 @@ def problem_of(error: BaseException) -> ProblemDetails:
         )
     if isinstance(error, HTTPException):
         return _http_problem(error)
+    if isinstance(error, RecursionError | UnicodeDecodeError) and _is_reading_body(error):
+        return ProblemDetails(
+            title=_title(400),
+            status=400,
+            code="invalid_body",
+            detail="the body is nested too deeply or is not UTF-8",
+            hint=_hint(400),
+        )
     reference = secrets.token_hex(4)
     log.error("%s: request failed", reference, exc_info=error)
     detail = "internal error; see the server's log"
@@ -88,6 +97,12 @@ def _store_problem(error: errors.StoreError) -> ProblemDetails:
         hint="see the server's log, or run bough doctor",
         reference=reference,
     )
+
+
+def _is_reading_body(error: BaseException) -> bool:
+    """Whether the decoder of the body raised it; an error of our own code stays an internal error."""
+    frames = [frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(frames) and frames[-1] == "litestar.serialization.msgspec_hooks"
 
 
 _CODES = {404: "no_page", 405: "method_not_allowed", 413: "too_large", 401: "no_token"}

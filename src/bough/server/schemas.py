@@ -205,7 +205,10 @@ class CancelResult(ApiResponse, kw_only=True):
 class ApprovalResult(ApiResponse, kw_only=True):
     pending: Annotated[int, Meta(description="Calls that still wait for approval, here and in tasks")]
     resumed: Annotated[
-        bool, Meta(description="false if approvals are pending, or if the running driver continues itself")
+        bool,
+        Meta(
+            description="false if approvals are pending, if the running driver continues itself, or if this server lacks the tool"
+        ),
     ]
 
 

@@ -28,6 +28,7 @@ turns, providers or prices: the log decides, the store keeps.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -211,7 +212,8 @@ class SessionQuery(Struct, frozen=True, kw_only=True):
         for name, known in (("status", get_args(Status)), ("relation", get_args(Relation))):
             if getattr(self, name) not in (None, *known):
                 raise InvalidArgument(name, getattr(self, name), ", ".join(known))
-        if self.before is not None and not (isinstance(self.before, str) and self.before.isdecimal()):
+        is_cursor = isinstance(self.before, str) and re.fullmatch("[0-9]{1,18}", self.before)
+        if self.before is not None and not is_cursor:
             raise InvalidArgument("before", self.before, "the `next` of a page")
         if type(self.limit) is not int or not 0 < self.limit <= 100_000:
             raise InvalidArgument("limit", self.limit, "a number from 1 to 100,000")

@@ -115,11 +115,18 @@ class ClaimedWriter(Writer):
         self.has_stopped = False
         """Whether the run stopped at the end of a step because its worker stops."""
         self._model, self._is_stopping = first_model, is_stopping
-        self._step_calls = log.calls_of_turn() if log.cursor.turn else {}
+        self._step_calls: dict[str, Call] = {}
 
     @property
     def is_lost(self) -> bool:
         return self.log.claim.is_lost or super().is_lost
+
+    async def acquire(self, row: SessionRow) -> SessionRow:
+        """Count the calls of the open turn only now: until the lease is taken another worker may add to them."""
+        row = await super().acquire(row)
+        if self.log.cursor.turn:
+            self._step_calls = await self.run_blocking(self.log.calls_of_turn)
+        return row
 
     async def is_cancel_requested(self) -> bool:
         facts = await self.run_blocking(self._read_journal)

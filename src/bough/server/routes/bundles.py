@@ -1,4 +1,4 @@
-"""Routes to export and import bundles. Export requires the internal token."""
+"""Routes to export and import bundles. Export requires the internal token and no other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from litestar import Response, get, post
 from litestar.params import FromPath, HeaderParameter, QueryParameter
 from litestar.response import Stream
 
-from ..auth import Caller
 from ..context import ApiRequest, ServerContext, context_and_caller
 from ..problems import Refusal
 from ..schemas import ImportResponse
@@ -20,7 +19,12 @@ from ..schemas import ImportResponse
 CHUNK = 256 * 1024
 
 
-@get("/api/sessions/{session_id:str}/bundle", tags=["exchange"], media_type="application/octet-stream")
+@get(
+    "/sessions/{session_id:str}/export",
+    opt={"internal": True},
+    tags=["exchange"],
+    media_type="application/octet-stream",
+)
 async def bundle(
     request: ApiRequest,
     session_id: FromPath[str],
@@ -29,10 +33,10 @@ async def bundle(
     redact: Annotated[bool, QueryParameter(description="Redact secrets, under a new session id")] = False,
     internal_token: Annotated[str | None, HeaderParameter(name="X-Internal-Token")] = None,
 ) -> Stream:
-    """Export a session as a bundle; the same session gives the same bytes."""
-    context, caller = context_and_caller(request)
+    """Export a session as a bundle; the same session gives the same bytes. Needs no token but the internal one."""
+    context: ServerContext = request.app.state.context
     _require_internal_token(context, internal_token)
-    file = await asyncio.to_thread(_write_bundle, context, caller, session_id, blobs, children, redact)
+    file = await asyncio.to_thread(_write_bundle, context, session_id, blobs, children, redact)
     name = re.sub(r"[^0-9A-Za-z_-]", "_", session_id)[:80]
     headers = {"content-disposition": f'attachment; filename="{name}.bough"'}
     return Stream(_chunks(file), media_type="application/octet-stream", headers=headers)
@@ -51,10 +55,10 @@ def _require_internal_token(context: ServerContext, token: str | None) -> None:
 
 
 def _write_bundle(
-    context: ServerContext, caller: Caller, session_id: str, blobs: bool, children: bool, redact: bool
+    context: ServerContext, session_id: str, blobs: bool, children: bool, redact: bool
 ) -> IO[bytes]:
     """Write the bundle completely before the first byte is sent, so that errors can still be reported."""
-    session = context.session(caller, session_id)
+    session = context.store.session(session_id)
     file = TemporaryFile()  # noqa: SIM115 – closed by the sender
     try:
         session.export(file, blobs=blobs, children=children, redact=redact)

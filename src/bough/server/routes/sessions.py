@@ -194,9 +194,8 @@ def list_sessions(
 
 
 def _truncated_row(view: Json) -> Json:
-    """Truncate long tags and errors."""
-    shorter, _ = truncate_value(view, 8_000, 2_000)
-    return dict(shorter)
+    """Truncate long tags, tool names and errors, each by itself: a reader of the list finds every field."""
+    return {name: truncate_value(value, 4_000, 2_000)[0] for name, value in view.items()}
 
 
 @get(

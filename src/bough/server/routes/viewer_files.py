@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from hashlib import sha256
 from importlib.resources import files
@@ -13,7 +14,7 @@ from litestar.datastructures import Cookie
 from litestar.params import FromPath, JSONBody
 from msgspec import Struct
 
-from ..auth import COOKIE, AccessSettings
+from ..auth import LOGIN, LOGIN_SECONDS, AccessSettings, cookie_name
 from ..problems import Refusal
 from ..schemas import LoginInfo
 
@@ -58,7 +59,7 @@ def _below(folder: Traversable, prefix: str) -> Iterator[tuple[str, ViewerFile]]
             )
 
 
-@get(["/", "/{page:path}"], sync_to_thread=False, include_in_schema=False)
+@get(["/", "/{page:path}"], sync_to_thread=False, include_in_schema=False, opt={"open": True})
 def page(request: Request[Any, Any, Any], page: FromPath[str | None] = None) -> Response[bytes]:
     """Serve the viewer's page for any address; its script reads the URL."""
     name = (page or "").strip("/")
@@ -67,7 +68,7 @@ def page(request: Request[Any, Any, Any], page: FromPath[str | None] = None) -> 
     return _file_response(request, INDEX)
 
 
-@get("/assets/{name:path}", sync_to_thread=False, include_in_schema=False)
+@get("/assets/{name:path}", sync_to_thread=False, include_in_schema=False, opt={"open": True})
 def asset(request: Request[Any, Any, Any], name: FromPath[str]) -> Response[bytes]:
     return _file_response(request, name.lstrip("/"))
 
@@ -82,7 +83,7 @@ def _file_response(request: Request[Any, Any, Any], name: str) -> Response[bytes
     return Response(file.data, media_type=file.media_type, headers=headers)
 
 
-@get("/openapi.json", sync_to_thread=False, include_in_schema=False)
+@get("/openapi.json", sync_to_thread=False, include_in_schema=False, opt={"open": True})
 def openapi(request: Request[Any, Any, Any]) -> Response[dict[str, Any]]:
     return Response(request.app.openapi_schema.to_schema(), media_type="application/json")
 
@@ -91,22 +92,26 @@ class LoginBody(Struct, forbid_unknown_fields=True):
     token: str
 
 
-@post("/api/login", sync_to_thread=False, status_code=200, tags=["server"], opt={"client": True})
+@post(LOGIN, sync_to_thread=False, status_code=200, tags=["server"], opt={"open": True})
 def login(request: Request[Any, Any, Any], data: JSONBody[LoginBody]) -> Response[LoginInfo]:
-    """Store a token in an HttpOnly, SameSite=Strict cookie."""
+    """Exchange a token for an HttpOnly, SameSite=Strict cookie, which expires after a week."""
     access: AccessSettings = request.app.state.context.access
     caller = access.caller(data.token)
     if caller is None:
         raise Refusal(401, "no_token", "the token is not valid")
-    cookie = Cookie(key=COOKIE, value=data.token, httponly=True, samesite="strict", path="/")
+    cookie = _login_cookie(request, access.login_cookie(data.token, time.time()), LOGIN_SECONDS)
     return Response(LoginInfo(level=caller.level, owner=caller.owner), cookies=[cookie])
 
 
-@delete("/api/login", sync_to_thread=False, status_code=200, tags=["server"], opt={"client": True})
-def logout() -> Response[LoginInfo]:
+@delete(LOGIN, sync_to_thread=False, status_code=200, tags=["server"], opt={"open": True})
+def logout(request: Request[Any, Any, Any]) -> Response[LoginInfo]:
     """Delete the cookie."""
-    cookie = Cookie(key=COOKIE, value="", httponly=True, samesite="strict", path="/", max_age=0)
-    return Response(LoginInfo(level=None), cookies=[cookie])
+    return Response(LoginInfo(level=None), cookies=[_login_cookie(request, "", 0)])
+
+
+def _login_cookie(request: Request[Any, Any, Any], value: str, seconds: int) -> Cookie:
+    name = cookie_name(request.headers.get("host", ""))
+    return Cookie(name, value=value, httponly=True, samesite="strict", path="/", max_age=seconds)
 
 
 HANDLERS = [page, asset, openapi, login, logout]
