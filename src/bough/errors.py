@@ -24,6 +24,7 @@
     │   ├── InvalidPosition         not an entry on this path
     │   ├── NothingToRedo           nothing was rewound
     │   ├── ToolsNotAllowed         the session may no longer use these tools
+    │   ├── ToolsMissing            a call waits for a tool that only another process has
     │   ├── SessionIsReplay         a replay can be read and forked, not continued
     │   └── InvalidReplay           a replay with contradictory options
     ├── InvalidValue                a value that not every store can keep unchanged
