@@ -23,6 +23,7 @@
     │   ├── InvalidMessage          a part its role cannot have, an unknown kind or role
     │   ├── InvalidPosition         not an entry on this path
     │   ├── NothingToRedo           nothing was rewound
+    │   ├── ApprovalPending         a new input while a call waits for a person
     │   ├── ToolsNotAllowed         the session may no longer use these tools
     │   ├── ToolsMissing            a call waits for a tool that only another process has
     │   ├── SessionIsReplay         a replay can be read and forked, not continued
@@ -428,6 +429,21 @@ class ToolsMissing(InvalidOperation):
             f"session {session_id} has a call of {_list_some(names)}, and this process has no tool of that name",
             "resume it with that tool: session.resume(tools=[…]); the call is still open",
             f"bough resume {session_id} --tools MODULE:NAME, or resume it where the tool is configured",
+        )
+
+
+class ApprovalPending(InvalidOperation):
+    http_status = 409
+
+    def __init__(self, session_id: str, calls: Sequence[str]) -> None:
+        self.session_id, self.calls = session_id, tuple(calls)
+        super().__init__(
+            f"session {session_id} waits for {_list_some(calls)}; a new input would abandon "
+            f"{'this call' if len(calls) == 1 else 'these calls'}",
+            "allow it with session.approve(call) and call session.resume(), deny it with allow=False and send again, or queue "
+            "your input with session.enqueue(text)",
+            f"allow it with bough approve {session_id} and bough resume {session_id}, deny it with bough approve {session_id} "
+            "--deny and send again, or queue your input with bough run --queue",
         )
 
 

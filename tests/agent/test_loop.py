@@ -36,6 +36,7 @@ from bough.core.context import Context, Item
 from bough.core.drafts import Draft, ExtraFact
 from bough.core.fit import measure
 from bough.errors import (
+    ApprovalPending,
     BoughError,
     ContextOverflow,
     Fenced,
@@ -46,6 +47,7 @@ from bough.errors import (
     SessionRunning,
 )
 from bough.models.model import Delta
+from bough.models.prices import Rates
 from bough.wire import PROVIDERS, Answer, find_provider
 from conftest import Store
 
@@ -566,10 +568,10 @@ class TestLimits:
             turn.answer(
                 assistant("a"), usage=Usage(1_000_000, 0), provider="anthropic", model="claude-opus-4-5"
             )
-        model = ScriptedModel(["never"])
+        model = ScriptedModel(["never"], rates=Rates(0, 0))
         (event,) = session.send_sync("more", model=model, limits=Limits(max_cost_microcents=100)).events
-        assert event.data["error"]["code"] == "cost_limit"
-        assert model.requests == []
+        assert (event.data["error"]["code"], event.data["error"]["limit"]) == ("turn_limit", "cost")
+        assert (model.requests, len(session.path())) == ([], 3)
 
     def test_a_cap_that_only_warns_says_so_and_goes_on(self, session: Session) -> None:
         with session.turn("q") as turn:
@@ -713,6 +715,24 @@ class TestApproval:
         assert again.row.status == "idle"
         assert is_valid(again)
 
+    def test_a_new_input_does_not_abandon_a_call_that_waits_or_was_allowed(
+        self, session: Session, desk: Desk
+    ) -> None:
+        tools, never = desk.tools(approval=True), ScriptedModel(["never"])
+        session.send_sync("q", model=ScriptedModel([ask(("refund", 7))]), tools=tools)
+        for _ in ("waits", "allowed"):
+            with pytest.raises(
+                ApprovalPending, match="waits for refund; a new input would abandon this call"
+            ):
+                session.send_sync("something else", model=never, tools=tools)
+            assert (session.row.status, session.leaf.seq, never.requests) == ("waiting", 3, [])
+            session.approve(session.open_tool_calls[0])
+        session.enqueue("something else")
+        model = ScriptedModel(["done", "and this"])
+        session.resume_sync(model=model, tools=tools)
+        texts = [entry.message.text for entry in session.transcript()]
+        assert (desk.did, texts) == ([("refund", 7)], ["q", "done", "something else", "and this"])
+
     def test_a_denial_is_told_to_the_model_and_nothing_runs(self, session: Session, desk: Desk) -> None:
         tools = desk.tools(approval=True)
         session.send_sync("q", model=ScriptedModel([ask(("refund", 7))]), tools=tools)
@@ -820,11 +840,12 @@ class TestCancel:
         assert session.row.status == "cancelled"
         assert is_valid(session)
 
-    def test_during_an_approval_wait_there_is_nothing_to_abort_and_a_new_input_is_taken(
+    def test_after_a_denial_there_is_nothing_to_abort_and_a_new_input_is_taken(
         self, session: Session, desk: Desk
     ) -> None:
         tools = desk.tools(approval=True)
         session.send_sync("q", model=ScriptedModel([ask(("refund", 7))]), tools=tools)
+        session.approve(session.open_tool_calls[0], allow=False)
         session.send_sync("never mind", model=ScriptedModel(["all right"]), tools=tools)
         assert desk.did == []
         assert session.path()[3].message.results[0].outcome == "interrupted"

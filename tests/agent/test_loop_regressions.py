@@ -10,6 +10,7 @@ import pytest
 import bough
 from bough import Broken, Limits, Media, ScriptedModel, Session, Slow, ToolCall, ToolContext, assistant, user
 from bough.errors import InvalidOperation, InvalidPosition
+from bough.models.prices import Rates
 from conftest import Store
 
 NOW = Limits(pause=lambda failures: 0.0)
@@ -364,7 +365,8 @@ def test_the_cost_cap_reaches_the_children(session: Session) -> None:
         return await ctx.task("think", seeds=[system(str(n))], models=[Dear(dear, model="claude-opus-4-5")])
 
     lines = [assistant(call("think", f"c{n}", n=n)) for n in range(5)]
-    session.send_sync("q", model=ScriptedModel(lines), tools=[think], limits=Limits(max_cost_microcents=100))
+    model = ScriptedModel(lines, rates=Rates(0, 0))
+    session.send_sync("q", model=model, tools=[think], limits=Limits(max_cost_microcents=50_000))
     assert len(session.children()) == 1
     assert session.path()[-1].message.text.startswith("(stopped")
 

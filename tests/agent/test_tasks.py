@@ -499,9 +499,12 @@ class TestCancel:
         assert session.pending_approvals() == []
         assert all(is_valid(one) for one in family(session))
 
-    def test_a_new_input_leaves_no_child_waiting_behind(self, session: Session, office: Office) -> None:
+    def test_a_new_input_after_a_denial_leaves_no_child_behind(
+        self, session: Session, office: Office
+    ) -> None:
         tools = [office.delegate(4)]
         session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
+        session.approve(session.pending_approvals()[0], allow=False)
         session.send_sync("never mind", model=ScriptedModel(["all right"]), tools=tools)
         assert [one.row.status for one in family(session)] == ["idle", *["cancelled"] * 4]
         assert [one.log.cursor.turn for one in family(session)] == [0] * 5
@@ -513,7 +516,9 @@ class TestCancel:
     ) -> None:
         tools = [office.delegate()]
         session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
-        copied(store, session).send_sync("never mind", model=ScriptedModel(["all right"]), tools=tools)
+        copy = copied(store, session)
+        copy.approve(copy.pending_approvals()[0], allow=False)
+        copy.send_sync("never mind", model=ScriptedModel(["all right"]), tools=tools)
         statuses = sorted(row.status for row in store.all_sessions(relation="task"))
         assert statuses == ["cancelled", "waiting"]
         assert [one.row.status for one in family(session)] == ["waiting", "waiting"]

@@ -219,9 +219,42 @@ class TestRun:
         done = bough("run", "more", "--resume", "latest", "--max-cost", "0.01", home=home)
         assert done.returncode == 1
         assert (
-            "are spent; raise it with --max-cost DOLLARS, or continue in a fork, which is charged separately: bough fork ses_"
+            "of $0.01 is spent; raise it with --max-cost DOLLARS, or continue in a fork, which is charged separately: bough fork ses_"
             in done.stderr
         )
+
+    def test_a_cap_is_told_in_dollars_also_while_a_call_waits_for_approval(self, home: Path) -> None:
+        rates = {"input": 0, "output": 1}
+        lines = [{"calls": [{"name": "refund", "arguments": {"order": 41}}]}, "Done."]
+        (home / "script.json").write_text(json.dumps({"lines": lines, "rates": rates}))
+        (home / "tools.py").write_text(
+            "import bough\n@bough.tool(approval=True)\ndef refund(order: int) -> str:\n    return 'ok'\n"
+        )
+        bough("run", "refund it", *AGENT, home=home)
+        more = ("run", "more", "--resume", "latest", "--tools", "tools.py")
+        done = bough(*more, "--max-cost", "0.000001", home=home)
+        assert (done.code, done.out) == (1, "")
+        assert "of $0.000001 is spent; raise it with --max-cost DOLLARS" in done.err
+        assert "waiting for approval: refund" in done.err
+        assert "microcents" not in done.err
+        assert "the input is saved" not in done.err
+
+        waits = bough(*more, home=home)
+        assert waits.code == 1
+        assert (
+            "waits for refund; a new input would abandon this call; allow it with bough approve ses_"
+            in waits.err
+        )
+        assert [call.call.name for call in only_session(home).pending_approvals()] == ["refund"]
+        assert bough(*more, "--queue", home=home).code == 0
+        assert texts(only_session(home))[0] == "refund it"
+
+    def test_a_cap_refuses_a_model_without_a_price_unless_it_only_warns(self, home: Path) -> None:
+        done = bough("run", "hi", *MODEL, "--max-cost", "1", "--max-turns", "0", home=home)
+        assert (done.code, done.out) == (1, "")
+        assert "has no price, so the limit of $1.00 cannot be checked" in done.err
+        assert "--on-exceed warn" in done.err
+        assert bough("run", "hi", *MODEL, "--max-cost", "1", "--on-exceed", "warn", home=home).out == "One.\n"
 
     def test_events_come_as_json_lines_and_the_last_one_sums_up(self, home: Path) -> None:
         script(home, calls("look_up"), "It is lost.")
@@ -517,7 +550,9 @@ class TestApprove:
         assert bough("ls", "--status", "waiting", home=home).out == ""
 
     def test_the_command_that_goes_on_works_as_it_is_printed(self, home: Path) -> None:
-        script(home, calls("refund"), "Refunded.")
+        lines = [calls("refund"), "Refunded."]
+        priced = {"lines": lines, "rates": {"input": 1, "output": 1}}
+        (home / "script.json").write_text(json.dumps(priced))
         said = bough("run", "refund it", *AGENT, "--max-cost", "2", home=home).err
         resume = said.partition("then bough ")[2].splitlines()[0]
         assert resume.endswith(" --tools tools.py --max-cost 2.0")

@@ -182,6 +182,9 @@ class TestRunning:
                 )
             )
             wait_until(lambda: not server.get(session_url(session))["is_running_here"])
+            more = {"text": "something else"}
+            refused = server.post(f"{session_url(session)}/send", more, 409)
+            assert (refused["code"], session.row.leaf.seq) == ("approval_pending", 2)
             assert server.post(f"{session_url(session)}/approve", {"seq": 2, "index": 0})["pending"] == 1
             assert (
                 server.post(f"{session_url(session)}/approve", {"seq": 2, "index": 0}, 409)["code"]

@@ -56,6 +56,10 @@ class CallStatus(Struct, frozen=True):
             return False
         return position in self.approval_requested or (tool is not None and tool.approval)
 
+    def is_allowed(self, call: OpenCall) -> bool:
+        """Whether a person allowed it and it has not started."""
+        return (call.seq, call.index) in self.approved - self.started
+
     def needing_request(self, open_calls: Sequence[OpenCall], tools: Mapping[str, Tool]) -> list[OpenCall]:
         """Return the calls for which an approval must be requested now."""
         requested = self.approval_requested.union(self.task_approvals, self.trashed_tasks)

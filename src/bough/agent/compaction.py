@@ -29,7 +29,7 @@ from ..models.prices import price_of
 from ..wire import Answer
 from ..wire.base import Blobs
 from .events import Event
-from .limits import LimitChecker
+from .limits import LimitChecker, NextCall
 from .writer import Writer, run_uncancelled
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Compactor:
         if compaction is None:
             return None
         calls: list[Call] = []
-        if limits.summariser is not None and not await self._limits.is_spent():
+        if limits.summariser is not None and await self._is_affordable(limits.summariser, compaction):
             compaction, call = await self._ask_summariser(limits.summariser, compaction)
             calls.append(call)
         await writer.append(Draft(compaction), calls=calls, replaces_call=True)
@@ -87,6 +87,13 @@ class Compactor:
             "tokens_before": compaction.tokens_before,
         }
         return Event("session:compacted", data, writer.journal_number)
+
+    async def _is_affordable(self, model: Model, compaction: Compaction) -> bool:
+        """Whether the limit on the cost allows the call for a summary."""
+        writer = self._writer
+        next_call = NextCall(model, lambda: _summary_request(writer.path, compaction, writer.blob))
+        limit = await self._limits.check_cost(next_call)
+        return limit is None or limit.is_warning
 
     async def _ask_summariser(self, model: Model, compaction: Compaction) -> tuple[Compaction, Call]:
         """Record the call, then make it: so one that a crash cuts off is counted too."""

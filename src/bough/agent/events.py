@@ -12,6 +12,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from ..core.usage import Totals
+from .limits import LIMIT_CODE
 
 EventType = Literal[
     "session:started",
@@ -42,9 +43,9 @@ class Event(Struct, frozen=True, omit_defaults=True):
     | session:approval_requested | seq and index of the call, call_id, name, arguments; of a task: session_id, task_of |
     | session:retry | model, why, seconds |
     | session:compacted | summary, first_kept, tokens_before |
-    | session:limit_passed | code, message |
+    | session:limit_passed | code, limit (cost), message |
     | session:warning | code, message, session_id, call_id, name |
-    | session:turn_completed | stop_reason; error (code, message) if it failed |
+    | session:turn_completed | stop_reason; error (code, message) if it failed; at a limit also limit (turns, rounds, cost) |
     """
 
     type: EventType
@@ -94,7 +95,7 @@ def _status(stop_reason: str | None, error: RunError | None) -> RunStatus:
     if stop_reason is None:
         return "waiting"
     if error is not None:
-        return "stopped" if error.code in ("turn_limit", "cost_limit") else "failed"
+        return "stopped" if error.code == LIMIT_CODE else "failed"
     if stop_reason == "cancelled":
         return "cancelled"
     return "idle" if stop_reason in ("nothing to resume", "empty") else "completed"

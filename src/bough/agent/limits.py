@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..core.usage import Totals, total
+from ..core.messages import Text, ToolCall, ToolResult
+from ..core.usage import Call, Usage, format_dollars, total
 from ..errors import InvalidArgument
 from ..log import ledger
-from ..models.model import Model
-from ..stores.base import SessionRow
+from ..models.model import Model, Request
+from ..models.prices import price_of
 
 if TYPE_CHECKING:
     from .writer import Writer
@@ -29,8 +31,11 @@ class Limits(Struct, frozen=True, kw_only=True):
     rounds: int = DEFAULT_LIMIT
     """Maximum number of model calls within one turn; 0 means the default."""
     max_cost_microcents: int | None = None
+    """Maximum cost of the session and its tasks; 100,000,000 microcents are a dollar. A call that would exceed it by its
+    input alone is not made."""
     on_exceed: Literal["stop", "warn"] = "stop"
-    """At the cost limit: refuse the next model call, or continue with a warning event."""
+    """At the cost limit, or if a call has no price and so cannot be counted: refuse the next model call, or continue with
+    a warning event."""
     context_tokens: int | None = None
     """Compact before a model call whose history would be longer, by estimate."""
     max_messages: int | None = None
@@ -55,6 +60,13 @@ def _check_count(name: str, value: object) -> None:
         raise InvalidArgument(name, value, "an integer of at least 0")
 
 
+def limit_data(limits: Limits) -> dict[str, Any]:
+    """Return the limits as a journal fact or the settings of a session contain them."""
+    names = _COUNTS if limits.max_cost_microcents is None else (*_COUNTS, "on_exceed")
+    values = {name: getattr(limits, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def narrow(limits: Limits, session_limits: Mapping[str, Any] | None) -> Limits:
     """Return the smaller of each limit of the run and of the session's settings.
 
@@ -69,15 +81,16 @@ def narrow(limits: Limits, session_limits: Mapping[str, Any] | None) -> Limits:
         if name in ("turns", "rounds"):
             own, limit = own or DEFAULT_LIMIT, limit or DEFAULT_LIMIT
         narrowed[name] = own if limit is None else min(own, limit)
-    if (session_limits or {}).get("on_exceed") == "stop":
-        narrowed["on_exceed"] = "stop"
+    on_exceed = (session_limits or {}).get("on_exceed")
+    if on_exceed == "stop" or (on_exceed != "warn" and "max_cost_microcents" in narrowed):
+        narrowed["on_exceed"] = "stop"  # the session's own limit is not for a run to pass
     return replace(limits, **narrowed)
 
 
 class LimitHit(Struct, frozen=True):
     """The limit that stops the next model call, or only warns about it, and how to raise it."""
 
-    code: str
+    limit: Literal["turns", "rounds", "cost"]
     problem: str
     hint: str
     """What to do next in Python."""
@@ -92,54 +105,128 @@ class LimitHit(Struct, frozen=True):
     def command_text(self) -> str:
         return f"{self.problem}; {self.command_hint}"
 
+    @property
+    def data(self) -> dict[str, str]:
+        """The error as events and facts contain it. One code for every limit, so that a client needs to know only one."""
+        return {
+            "code": LIMIT_CODE,
+            "limit": self.limit,
+            "message": str(self),
+            "command_message": self.command_text,
+        }
 
-def check_limits(
-    limits: Limits,
-    session_id: str,
-    *,
-    turns: int | None = None,
-    spent: Totals = Totals(),
-    rounds: int = 0,
-) -> LimitHit | None:
-    """Return the limit that forbids the next model call, or warns about it.
 
-    `turns` is how many turns the session has had, if a new one is to start; `spent` what it and its tasks cost.
-    """
+LIMIT_CODE = "turn_limit"
+
+
+class NextCall(Struct, frozen=True):
+    """The model call that is to be made."""
+
+    model: Model
+    request: Callable[[], Request]
+    """Called only if the cost is limited."""
+
+
+def check_turns(limits: Limits, session_id: str, turns: int) -> LimitHit | None:
+    """Return the limit that forbids another turn of a session that has had so many."""
     max_turns = limits.turns or DEFAULT_LIMIT
-    if turns is not None and turns >= max_turns:
+    if turns < max_turns:
+        return None
+    return LimitHit(
+        "turns",
+        f"the session has had its {max_turns} turn{'' if max_turns == 1 else 's'}",
+        "fork it or raise Limits(turns=)",
+        f"raise it with --max-turns N, or continue in a fork: bough fork {session_id}",
+    )
+
+
+def check_rounds(limits: Limits, session_id: str, rounds: int) -> LimitHit | None:
+    """Return the limit that forbids another model call in a turn that has had so many."""
+    if rounds < (limits.rounds or DEFAULT_LIMIT):
+        return None
+    return LimitHit(
+        "rounds",
+        f"the turn has called the model {rounds} times",
+        "raise Limits(rounds=)",
+        f"continue with another turn: bough run --resume {session_id} TEXT",
+    )
+
+
+def check_cost(
+    limits: Limits, session_id: str, calls: Sequence[Call], next_call: NextCall
+) -> LimitHit | None:
+    """Return the limit that forbids the next model call, or warns about it, after the calls so far.
+
+    The next call is counted with the least it can cost: its input.
+    """
+    if limits.max_cost_microcents is None:
+        return None
+    max_cost, spent = limits.max_cost_microcents, total(calls).cost_microcents
+    problem = _uncountable(calls, next_call.model)
+    hint = "pip install 'bough[prices]' for prices of the usual models, pass rates=Rates(…) for others"
+    if problem is not None:
         return LimitHit(
-            "turn_limit",
-            f"the session has had its {max_turns} turn{'' if max_turns == 1 else 's'}",
-            "fork it or raise Limits(turns=)",
-            f"raise it with --max-turns N, or continue in a fork: bough fork {session_id}",
-        )
-    if rounds >= (limits.rounds or DEFAULT_LIMIT):
-        return LimitHit(
-            "turn_limit",
-            f"the turn has called the model {rounds} times",
-            "raise Limits(rounds=)",
-            f"continue with another turn: bough run --resume {session_id} TEXT",
-        )
-    max_cost = limits.max_cost_microcents
-    if max_cost is not None and spent.cost_microcents >= max_cost:
-        return LimitHit(
-            "cost_limit",
-            f"{spent.cost_microcents:,} of {max_cost:,} microcents are spent",
-            "raise Limits(max_cost_microcents=)",
-            f"raise it with --max-cost DOLLARS, or continue in a fork, which is charged separately: bough fork {session_id}",
+            "cost",
+            f"{problem}, so the limit of {format_dollars(max_cost)} cannot be checked",
+            f'{hint}, or continue unchecked with Limits(on_exceed="warn")',
+            f"{hint}, or continue unchecked with --on-exceed warn",
             is_warning=limits.on_exceed == "warn",
         )
-    unpriced = spent.unpriced_calls - spent.unknown_calls  # a call that has just been announced is unknown
-    if max_cost is not None and unpriced:
-        install = "pip install 'bough[prices]' for prices of the usual models"
-        return LimitHit(
-            "cost_unknown",
-            f"{unpriced} call(s) so far have no price, and the limit of {max_cost:,} microcents does not count them",
-            f"{install}, pass rates=Rates(…) for others",
-            install,
-            is_warning=True,
-        )
-    return None
+    minimum = _minimum_cost(calls, next_call)
+    if spent + minimum <= max_cost and spent < max_cost:
+        return None
+    more = "" if spent >= max_cost else f", and the next call costs at least {format_dollars(minimum)}"
+    return LimitHit(
+        "cost",
+        f"{format_dollars(spent)} of {format_dollars(max_cost)} is spent{more}",
+        "raise Limits(max_cost_microcents=), 100,000,000 for each dollar",
+        f"raise it with --max-cost DOLLARS, or continue in a fork, which is charged separately: bough fork {session_id}",
+        is_warning=limits.on_exceed == "warn",
+    )
+
+
+def _uncountable(calls: Sequence[Call], model: Model) -> str | None:
+    """Say which cost is not known. A call without a count of tokens, such as one that a crash cut off, is left out: it
+    would stop the session for good."""
+    if price_of(model, Usage(0, 0, 0, 0)) is None:
+        return f"{model.model} has no price"
+    unpriced = sum(
+        call.price is None and bool(call.usage.input_tokens or call.usage.output_tokens) for call in calls
+    )
+    return f"{unpriced} call{'' if unpriced == 1 else 's'} so far had no price" if unpriced else None
+
+
+BYTES_PER_TOKEN = 8
+"""Twice the usual estimate: what is estimated here must not be more than what the provider counts."""
+
+
+def _minimum_cost(calls: Sequence[Call], next_call: NextCall) -> int:
+    """Return the least that the call can cost, in microcents: its input, from the cache if there may be one."""
+    tokens = _minimum_tokens(next_call.request())
+    is_cached = any(call.model == next_call.model.model for call in calls)
+    price = price_of(next_call.model, Usage(tokens, 0, tokens if is_cached else 0, 0))
+    return 0 if price is None else price.microcents
+
+
+def _minimum_tokens(request: Request) -> int:
+    """Return the least number of tokens of the texts of a request; media are not counted."""
+    texts = [*request.context.system]
+    for item in request.context.items:
+        for part in item.message.parts:
+            texts += _texts(part)
+    size = sum(len(text.encode("utf-8", "replace")) for text in texts)
+    return (size + len(msgspec.json.encode(request.tools)) if request.tools else size) // BYTES_PER_TOKEN
+
+
+def _texts(part: object) -> list[str]:
+    match part:
+        case Text(text=text):
+            return [text]
+        case ToolCall(arguments=arguments):
+            return [msgspec.json.encode(arguments).decode()]
+        case ToolResult(content=content):
+            return [text for item in content for text in _texts(item)]
+    return []
 
 
 class LimitChecker:
@@ -149,32 +236,28 @@ class LimitChecker:
         self.limits = limits
         self._writer, self._parent = writer, parent
 
-    def narrow(self, session_limits: Mapping[str, Any] | None) -> None:
+    def narrow(self, session_limits: Mapping[str, Any]) -> None:
         self.limits = narrow(self.limits, session_limits)
 
-    async def check_turn(self, row: SessionRow) -> LimitHit | None:
-        """Return the limit that a new turn would exceed."""
-        return await self._check(turns=row.turns)
+    async def check_turn(self, turns: int, next_call: NextCall) -> LimitHit | None:
+        """Return the limit that another turn would exceed, after so many, with its first model call."""
+        return check_turns(self.limits, self._writer.log.session_id, turns) or await self.check_cost(
+            next_call
+        )
 
-    async def check_call(self, rounds: int = 0) -> LimitHit | None:
+    async def check_call(self, rounds: int, next_call: NextCall) -> LimitHit | None:
         """Return the limit that another model call would exceed, after `rounds` in its turn."""
-        return await self._check(rounds=rounds)
+        return check_rounds(self.limits, self._writer.log.session_id, rounds) or await self.check_cost(
+            next_call
+        )
 
-    async def is_spent(self) -> bool:
-        """Whether a limit is reached, so that no model may be called."""
-        limit = await self._check()
-        return limit is not None and not limit.is_warning
-
-    async def _check(self, *, turns: int | None = None, rounds: int = 0) -> LimitHit | None:
-        session_id, spent = self._writer.log.session_id, await self._spent()
-        limit = check_limits(self.limits, session_id, turns=turns, spent=spent, rounds=rounds)
+    async def check_cost(self, next_call: NextCall) -> LimitHit | None:
+        """Return the limit on the cost that another model call would exceed, of this run or of those above it."""
+        limit = None
+        if self.limits.max_cost_microcents is not None:
+            writer = self._writer
+            calls = await writer.run_blocking(ledger.model_calls, writer.log, "tree", None)
+            limit = check_cost(self.limits, writer.log.session_id, calls, next_call)
         if self._parent is None or (limit is not None and not limit.is_warning):
             return limit
-        return await self._parent._check() or limit
-
-    async def _spent(self) -> Totals:
-        """Return the cost of the session and its tasks, read only if it is limited."""
-        if self.limits.max_cost_microcents is None:
-            return Totals()
-        writer = self._writer
-        return total(await writer.run_blocking(ledger.model_calls, writer.log, "tree", None))
+        return await self._parent.check_cost(next_call) or limit

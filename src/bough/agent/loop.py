@@ -15,13 +15,22 @@ from ..core.codec import decode
 from ..core.drafts import Draft
 from ..core.messages import Message, assistant, to_user_message
 from ..core.turns import CallModel, Rest, RunTools, next_action
-from ..errors import ContextOverflow, Fenced, ModelError, Overloaded, StaleLeaf, TaskTrashed, ToolsMissing
+from ..errors import (
+    ApprovalPending,
+    ContextOverflow,
+    Fenced,
+    ModelError,
+    Overloaded,
+    StaleLeaf,
+    TaskTrashed,
+    ToolsMissing,
+)
 from ..models.model import Model
 from ..stores.base import SessionRow
 from .call_status import CallStatus, read_call_status
 from .compaction import Compactor
 from .events import Event
-from .limits import LimitChecker, LimitHit, Limits
+from .limits import LimitChecker, LimitHit, Limits, NextCall
 from .model_call import ModelCaller
 from .start_facts import FIRST_FACT, is_one_shot_turn, runner_data, session_data, turn_start_data
 from .tasks import TaskRunner
@@ -57,10 +66,11 @@ class Loop:
             content = None if content is None else to_user_message(content)
             row = await self.writer.load()
             self.writer.check(row)
-            self.limits.narrow(self.writer.session_limits())
+            for session_limits in self.writer.session_limits():
+                self.limits.narrow(session_limits)
             if content is None:
                 await self._require_tools()
-            limit = await self.limits.check_turn(row) if content is not None else None
+            limit = None if content is None else await self._check_turn(row.turns, content)
             if limit is not None and not limit.is_warning:
                 yield _refused(limit)
                 return
@@ -88,7 +98,7 @@ class Loop:
         except asyncio.CancelledError:
             await run_uncancelled(self._cancel_turn())
             raise
-        except (Fenced, TaskTrashed, GeneratorExit):
+        except (Fenced, TaskTrashed, ApprovalPending, GeneratorExit):
             raise  # another process owns the turn now, it waits as before, or the caller reads no further
         except BaseException as error:  # also SystemExit and groups: the row must not say `running` for good
             await self._record_crash(error)
@@ -123,7 +133,7 @@ class Loop:
             await self.writer.run_blocking(self.log.enqueue, content)
             return
         row = await self.writer.run_blocking(self.log.store.session, self.log.session_id)
-        limit = await self.limits.check_turn(row)
+        limit = await self._check_turn(row.turns, content)
         if limit is not None and not limit.is_warning:
             yield _refused(limit)
             return
@@ -138,13 +148,14 @@ class Loop:
             if not queued:
                 return
             row = await self.writer.run_blocking(self.log.store.session, self.log.session_id)
-            limit = await self.limits.check_turn(row)
-            if limit is not None and not limit.is_warning:
-                yield _refused(limit)
-                return
             taken += 1
             message = decode("message", queued[0].body)
             assert isinstance(message, Message)
+            limit = await self._check_turn(row.turns, message)
+            if limit is not None and not limit.is_warning:
+                await self.writer.record("turn_refused", data={"error": limit.data}, takes=queued[0].number)
+                yield _refused(limit, self.writer.journal_number)
+                continue
             self.writer.is_one_shot = False
             async for event in self._turn(message, row, takes=queued[0].number):
                 yield event
@@ -165,13 +176,30 @@ class Loop:
             await self._cancel_turn()
             yield self._completed("cancelled")
             return
+        elif not self.writer.is_turn_checked and (limit := await self._check_sent_turn(row)) is not None:
+            await self.writer.withdraw_turn({"error": limit.data})
+            yield _refused(limit, self.writer.journal_number)
+            return
         else:
             await self._resume_turn()
         async for event in self._steps():
             yield event
 
+    async def _check_turn(self, turns: int, message: Message | None) -> LimitHit | None:
+        """Return the limit that forbids a turn with this input, after so many turns."""
+        caller = self.model_caller
+        return await self.limits.check_turn(
+            turns, NextCall(caller.models[0], lambda: caller.request(message))
+        )
+
+    async def _check_sent_turn(self, row: SessionRow) -> LimitHit | None:
+        """Return the limit that the open turn exceeds: its sender did not know the limits of this run."""
+        limit = await self._check_turn(row.turns - 1, None)
+        return None if limit is None or limit.is_warning else limit
+
     async def _start_turn(self, message: Message, row: SessionRow, takes: int | None) -> AsyncIterator[Event]:
         writer = self.writer
+        await self._refuse_pending_approval()
         await self.tool_runner.close_abandoned_turn()
         data = {**turn_start_data(row, writer.detail), **self._runner_data()}
         data |= {"one_shot": True} if writer.is_one_shot else {}
@@ -216,12 +244,12 @@ class Loop:
                     return
 
     async def _model_step(self) -> AsyncIterator[Event]:
-        limit = await self.limits.check_call(rounds=self.log.cursor.step)
-        if limit is not None and not limit.is_warning:
-            yield await self._stop_at_limit(limit)
-            return
+        caller = self.model_caller
+        limit = await self.limits.check_call(self.log.cursor.step, NextCall(caller.models[0], caller.request))
         if limit is not None:
-            yield Event("session:limit_passed", _error_data(limit))
+            yield await self._limit_event(limit)
+            if not limit.is_warning:
+                return
         if self.compactor.is_needed(self.model_caller):
             compacted = await self.compactor.compact()
             if compacted is not None:
@@ -240,10 +268,12 @@ class Loop:
         for model in caller.models:
             failures = 0
             while failures < max(1, limits.tries):
-                limit = await self.limits.check_call() if error is not None else None
-                if limit is not None and not limit.is_warning:
-                    yield await self._stop_at_limit(limit)
-                    return
+                next_call = NextCall(model, caller.request)
+                limit = await self.limits.check_cost(next_call) if error is not None else None
+                if limit is not None:
+                    yield await self._limit_event(limit)
+                    if not limit.is_warning:
+                        return
                 try:
                     async for event in caller.call(model):
                         yield event
@@ -284,6 +314,17 @@ class Loop:
         tools = self.tool_runner.tools
         return status if all(status.is_waiting(call, tools) for call in open_calls) else None
 
+    async def _refuse_pending_approval(self) -> None:
+        """Raise `ApprovalPending` if a new input would abandon a call that a person is asked about, or has allowed."""
+        status = await self.writer.run_blocking(read_call_status, self.log)
+        pending = [
+            call.call.name
+            for call in self.log.cursor.open_calls
+            if status.is_waiting(call, self.tool_runner.tools) or status.is_allowed(call)
+        ]
+        if pending:
+            raise ApprovalPending(self.log.session_id, pending)
+
     def _refuse_trashed(self, status: CallStatus) -> None:
         """Raise `TaskTrashed` if no decision can help: a call waits for a task in the trash."""
         pending = status.pending_approvals(self.log.cursor.open_calls, self.log.session_id)
@@ -295,8 +336,10 @@ class Loop:
     def _completed(self, stop_reason: str) -> Event:
         return Event("session:turn_completed", {"stop_reason": stop_reason}, self.writer.journal_number)
 
-    async def _stop_at_limit(self, limit: LimitHit) -> Event:
-        """End the turn with a public closing answer, so that no client waits for one."""
+    async def _limit_event(self, limit: LimitHit) -> Event:
+        """Warn, or end the turn with a public closing answer, so that no client waits for one."""
+        if limit.is_warning:
+            return Event("session:limit_passed", limit.data)
         await self.model_caller.drop_call()
         closing = Draft(assistant(f"(stopped: {limit})"), finish="error")
         await self.writer.append(closing, data={"error": str(limit)})
@@ -337,11 +380,11 @@ class Loop:
 
 
 def _refused(limit: LimitHit, journal_number: int | None = None) -> Event:
-    data = {"stop_reason": "error", "error": _error_data(limit)}
+    data = {"stop_reason": "error", "error": limit.data}
     return Event("session:turn_completed", data, journal_number)
 
 
-def _error_data(error: LimitHit | ModelError) -> dict[str, str]:
+def _error_data(error: ModelError) -> dict[str, str]:
     return {"code": error.code, "message": str(error), "command_message": error.command_text}
 
 

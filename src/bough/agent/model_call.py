@@ -13,7 +13,7 @@ from contextlib import aclosing
 from msgspec.structs import replace
 
 from ..core import context as contexts
-from ..core.context import Context
+from ..core.context import Context, Item
 from ..core.drafts import Draft, ExtraFact
 from ..core.messages import Message, Part, ToolCall
 from ..core.redact import Redactor, is_key_text
@@ -51,6 +51,15 @@ class ModelCaller:
         """Return the context of the next call."""
         return trim(contexts.build_context(self.writer.path), self.limits.limits.max_messages)
 
+    def request(self, message: Message | None = None) -> Request:
+        """Return the next request, with an input that is not in the log yet."""
+        context = self.context()
+        if message is not None:
+            item = Item(message, self.log.leaf.seq + 1, 0)
+            context = replace(context, items=(*context.items, item))
+        specs = tuple(tool.spec for tool in self.tool_runner.allowed().values())
+        return Request(context, self.writer.blob, specs)
+
     @property
     def shown_text(self) -> str:
         """The part of the answer in flight that was shown."""
@@ -81,10 +90,9 @@ class ModelCaller:
 
     async def _stream(self, model: Model, buffer: StreamBuffer) -> AsyncGenerator[Event | Answer, None]:
         """Yield deltas as events, then the answer; text is made durable soon after it was shown."""
-        specs = tuple(tool.spec for tool in self.tool_runner.allowed().values())
         saving = asyncio.ensure_future(self._save_periodically(buffer))
         try:
-            async for piece in model.stream(Request(self.context(), self.writer.blob, specs)):
+            async for piece in model.stream(self.request()):
                 if isinstance(piece, Answer):
                     yield piece
                     continue

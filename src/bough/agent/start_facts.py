@@ -56,10 +56,20 @@ def session_data(row: SessionRow, detail: SessionDetail | None) -> dict[str, Any
 
 def is_one_shot_turn(log: Log) -> bool:
     """Whether the open turn was sent as the only one of its session."""
+    return bool(_turn_start(log).get("one_shot"))
+
+
+def turn_limits(log: Log) -> dict[str, Any] | None:
+    """Return the limits that the open turn was sent with."""
+    return _turn_start(log).get("limits")
+
+
+def _turn_start(log: Log) -> dict[str, Any]:
+    """Return the data that the open turn was started with."""
     for fact in reversed(log.store.journal(log.session_id)):
         if fact.kind == "turn_started":
-            return fact.data["turn"] == log.cursor.turn and bool(fact.data.get("one_shot"))
-    return False
+            return fact.data if fact.data["turn"] == log.cursor.turn else {}
+    return {}
 
 
 def _without_empty(**data: Any) -> dict[str, Any]:

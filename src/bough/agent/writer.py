@@ -96,15 +96,21 @@ class Writer:
         """Return the settings in force at the end of the path."""
         return fold_settings(self.path)
 
-    def session_limits(self) -> Mapping[str, Any] | None:
-        """Return the limits that the session's own settings set."""
-        return self.settings().limits
+    def session_limits(self) -> list[Mapping[str, Any]]:
+        """Return the limits that narrow those of the run: the session's own."""
+        limits = self.settings().limits
+        return [] if limits is None else [limits]
 
     def blob(self, digest: str) -> bytes | None:
         blob = self.log.store.blob(digest)
         return None if blob is None else blob.data
 
     # -- the lease ---------------------------------------------------------------------------------
+
+    @property
+    def is_turn_checked(self) -> bool:
+        """Whether the sender of the open turn checked the limits, or it was started in spite of them."""
+        return True
 
     @property
     def is_lost(self) -> bool:
@@ -196,8 +202,10 @@ class Writer:
         calls: Sequence[Call] = (),
         replaces_call: bool = False,
         only_at_leaf: bool = False,
+        takes: int | None = None,
     ) -> None:
-        """Record a fact without entries; one with `only_at_leaf` is refused as stale if the session has moved on."""
+        """Record a fact without entries; one with `only_at_leaf` is refused as stale if the session has moved on.
+        `takes` removes that input from the inbox."""
         committed = await self.run_blocking(
             self.log.record,
             kind,
@@ -206,10 +214,18 @@ class Writer:
             calls=calls,
             replaces_call=replaces_call,
             only_at_leaf=only_at_leaf,
+            takes=takes,
             fence=self.lease.fence,
         )
         self.model_calls |= {call.call_id: call for call in calls}
         self.journal_number = committed.facts
+
+    async def withdraw_turn(self, data: Mapping[str, Any]) -> None:
+        """Move back before the input of the open turn, which a limit refuses, and record why."""
+        turn = self.log.cursor.turn
+        refused = ExtraFact("turn_refused", {"turn": turn, **data})
+        self.journal_number = await self.run_blocking(self.log.withdraw, turn, refused, self.lease.fence)
+        del self.path[turn - 1 :]
 
     async def record_resumed(self, data: Mapping[str, Any]) -> None:
         """Record that this run resumes the open turn."""

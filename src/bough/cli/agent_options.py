@@ -16,7 +16,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from math import isfinite
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import click
 import msgspec
@@ -55,6 +55,7 @@ class AgentOptions(Struct, frozen=True, kw_only=True):
     scope: ScopeTier | None = None
     allow: tuple[str, ...] = ()
     max_cost: float | None = None
+    on_exceed: Literal["stop", "warn"] | None = None
     max_turns: int | None = None
     system: str | None = None
     agent: str | None = None
@@ -120,6 +121,7 @@ class CommandAgent(Struct, frozen=True):
             "--scope": (options.scope,),
             "--allow": options.allow,
             "--max-cost": (options.max_cost,),
+            "--on-exceed": (options.on_exceed,),
             "--max-turns": (options.max_turns,),
         }
         words = [word for flag, values in given.items() for one in values if one for word in (flag, f"{one}")]
@@ -143,7 +145,9 @@ def agent_for(options: AgentOptions, session: Session | None) -> CommandAgent:
         raise CommandError(NO_MODEL)
     models = available_models(names)
     cost = None if options.max_cost is None else _microcents(options.max_cost)
-    limits = Limits(turns=options.max_turns or 50, max_cost_microcents=cost)
+    limits = Limits(
+        turns=options.max_turns or 0, max_cost_microcents=cost, on_exceed=options.on_exceed or "stop"
+    )
     return CommandAgent(options, names, models, load_tools(options.tools), limits, _workspace(options))
 
 
@@ -329,10 +333,17 @@ _AGENT = (
         "--max-cost",
         type=click.FloatRange(min=0),
         metavar="DOLLARS",
-        help="Stop when the session has cost this much.",
+        help="Refuse a model call that would make the session cost more, or that has no price.",
     ),
     click.option(
-        "--max-turns", type=click.IntRange(min=1), help="Limit of turns in the session. Default: 50."
+        "--on-exceed",
+        type=click.Choice(["stop", "warn"]),
+        help="At --max-cost: refuse the call, or only warn. Default: stop.",
+    ),
+    click.option(
+        "--max-turns",
+        type=click.IntRange(min=0),
+        help="Limit of turns in the session. Default, and 0: 50.",
     ),
 )
 _START = (

@@ -18,6 +18,7 @@ from typing import Any, Self, cast
 from msgspec import Struct
 
 from ..agent.events import Event
+from ..agent.limits import LIMIT_CODE
 from ..agent.tools.tool import PendingApproval
 from ..core.messages import Message
 from ..core.turns import OpenCall
@@ -40,12 +41,17 @@ class TurnEnd(Struct, frozen=True):
 
     reason: str
     error: dict[str, Any] | None = None
-    waiting: tuple[OpenCall, ...] = ()
+    """Why it failed or was refused: a refused input leaves calls that wait as they are."""
+    waiting: tuple[PendingApproval, ...] = ()
     """Calls that wait for approval."""
 
     @property
     def is_fine(self) -> bool:
         return self.error is None and not self.waiting and self.reason != "cancelled"
+
+    @property
+    def is_limit(self) -> bool:
+        return self.error is not None and self.error["code"] == LIMIT_CODE
 
 
 class Driver:
@@ -126,9 +132,9 @@ def run_turn(
             raise  # a task of this session, not the session itself
         except (NotFound, SessionTrashed) as gone:
             raise TakenOver(f"the session was removed during the turn: {gone.command_text}") from gone
-        waiting = waiting_calls(session)
-        if not waiting or ask is None or not _decide(session, waiting, ask):
-            return _end(last, waiting)
+        end = _end(last, waiting_calls(session))
+        if end.reason != "waiting" or ask is None or not _decide(session, end.waiting, ask):
+            return end
         run = session.resume(**arguments)
 
 
@@ -147,9 +153,10 @@ def _decide(session: Session, waiting: tuple[PendingApproval, ...], ask: Ask) ->
     return True
 
 
-def _end(last: Event | None, waiting: tuple[OpenCall, ...]) -> TurnEnd:
-    if waiting:
+def _end(last: Event | None, waiting: tuple[PendingApproval, ...]) -> TurnEnd:
+    error = None if last is None else last.data.get("error")
+    if waiting and error is None:
         return TurnEnd("waiting", None, waiting)
     if last is None:
         return TurnEnd("nothing to resume")
-    return TurnEnd(str(last.data["stop_reason"]), last.data.get("error"))
+    return TurnEnd(str(last.data["stop_reason"]), error, waiting)

@@ -114,6 +114,13 @@ def add(first: Totals, second: Totals) -> Totals:
     return Totals(*(a + b for a, b in zip(astuple(first), astuple(second), strict=True)))
 
 
+def format_dollars(microcents: int) -> str:
+    """Format an amount in dollars exactly: with all its digits, and with cents at least."""
+    digits = f"{microcents / 100_000_000:,.8f}"
+    whole, _, fraction = digits.partition(".")
+    return f"${whole}.{fraction.rstrip('0').ljust(2, '0')}"
+
+
 def format_cost(totals: Totals) -> str:
     """Format the cost in dollars; calls without a price are counted, not shown as free."""
     dollars = totals.cost_microcents / 100_000_000

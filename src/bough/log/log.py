@@ -287,12 +287,13 @@ class Log:
         calls: Sequence[Call] = (),
         replaces_call: bool = False,
         only_at_leaf: bool = False,
+        takes: int | None = None,
         key: str | None = None,
         fence: int | None = None,
     ) -> CommitResult:
         """Record a fact without entries: a title, a status, a failed call. The leaf does not move.
 
-        With `only_at_leaf` it raises StaleLeaf if the session has moved meanwhile.
+        With `only_at_leaf` it raises StaleLeaf if the session has moved meanwhile. `takes` removes a queued input.
         """
         with self._lock:
             calls = tuple(map(with_known_counts, calls))
@@ -308,6 +309,7 @@ class Log:
                 calls=calls,
                 replaces_call=replaces_call,
                 after=self.leaf if calls or only_at_leaf else None,
+                inbox_number=takes,
                 fence=fence,
             )
             return self.store.commit(change)
@@ -378,6 +380,26 @@ class Log:
             done = self.store.commit(change)
             self._set_position(done.leaf, None if done.is_repeat else written.cursor, None)
             return done.leaf
+
+    def withdraw(self, turn: int, refused: ExtraFact, fence: int) -> int:
+        """As the runner of an unanswered turn, move back before its input; return the number of the fact that says why."""
+        with self._lock:
+            change = Change(
+                session_id=self.session_id,
+                key=self.runtime.new_id(""),
+                at=self.runtime.now(),
+                kind="moved",
+                data={"from": [self.leaf.branch, self.leaf.seq]},
+                facts=(refused,),
+                after=self.leaf,
+                move_to=self.leaf_at(turn - 1),
+                state=None,
+                columns={"status": "idle"},
+                fence=fence,
+            )
+            done = self.store.commit(change)
+            self._set_position(done.leaf, None, None)
+            return done.facts
 
     def raise_if_running(self) -> None:
         row = self.store.session(self.session_id)

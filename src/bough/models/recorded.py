@@ -21,12 +21,15 @@ from ..core.usage import Usage
 from ..errors import ModelError
 from ..wire import Answer
 from .model import Delta, Request
+from .prices import Rates
 
 
 class RecordedModel:
     """Gives the answer that was recorded after the same history, or raises ModelError."""
 
     provider = "recorded"
+    rates = Rates(0, 0)
+    """Repeating an answer costs nothing."""
 
     def __init__(self, path: Iterable[Entry], *, model: str = "recorded") -> None:
         self.model = model

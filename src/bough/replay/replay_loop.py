@@ -93,9 +93,9 @@ class ReplayWriter(Writer):
     def settings(self) -> Settings:
         return self.parts.path.settings()
 
-    def session_limits(self) -> Mapping[str, Any] | None:
+    def session_limits(self) -> list[Mapping[str, Any]]:
         """None for recorded answers: the effects of limits are part of the recording."""
-        return None if self.parts.uses_recorded_answers else self.settings().limits
+        return [] if self.parts.uses_recorded_answers else super().session_limits()
 
     def recorded_result(self, call: OpenCall) -> RecordedResult | None:
         occurrence = self.parts.path.occurrence(call)
@@ -136,6 +136,7 @@ class ReplayWriter(Writer):
         calls: Sequence[Call] = (),
         replaces_call: bool = False,
         only_at_leaf: bool = False,
+        takes: int | None = None,
     ) -> None:
         if self.parts.uses_recorded_answers and calls:
             return  # about a model call, and none was made
@@ -146,6 +147,7 @@ class ReplayWriter(Writer):
             calls=calls,
             replaces_call=replaces_call,
             only_at_leaf=only_at_leaf,
+            takes=takes,
         )
 
     async def append_host_entries(self, step: int) -> None:

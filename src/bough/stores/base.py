@@ -133,7 +133,7 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
     tags: Mapping[str, str | None] = field(default_factory=dict)
     """Tags to set; None removes one. The store merges them, because another writer may set one at the same time."""
     inbox_number: int | None = None
-    """The number of the queued input it appends, which this change removes from the inbox."""
+    """The number of the queued input that it appends, or refuses, and removes from the inbox."""
     fence: int | None = None
 
 

@@ -28,6 +28,7 @@ from bough.engines.absurd.task_store import TaskStore
 from bough.engines.absurd.worker import Worker
 from bough.log.workspace import Workspace
 from bough.models.model import Request
+from bough.models.prices import Rates
 from bough.server.context import ServerAgent as Driving
 from bough.stores.postgres.pool import Pool
 from bough.stores.postgres.statement import Statement, run_statement
@@ -256,6 +257,61 @@ class TestSending:
         with pytest.raises(errors.LimitReached, match="its 1 turn"):
             session.send("more", engine="absurd", queue=queue, limits=Limits(turns=1))
         assert session.row.leaf.seq == 2
+
+    @pytest.mark.parametrize("who", ["the agent", "the session", "the sender"])
+    def test_a_limit_of_anybody_refuses_what_a_worker_would_run(
+        self, installed: Database, queue: str, store: bough.Store, who: str
+    ) -> None:
+        session, model = store.start("a"), by_step("Yes.")
+        if who == "the session":
+            session.set(limits={"turns": 1})
+        agent = Agent("a", model, limits=Limits(turns=1) if who == "the agent" else Limits())
+        session.append([user("hi"), assistant("ho")])
+        before = [entry.entry_id for entry in session.path()]
+        with working(installed, queue, agent):
+            if who == "the agent":
+                session.send("more", engine="absurd", queue=queue)
+            else:
+                limits = Limits(turns=1) if who == "the sender" else None
+                with pytest.raises(errors.LimitReached, match="its 1 turn"):
+                    session.send("more", engine="absurd", queue=queue, limits=limits)
+            if who != "the sender":
+                session.enqueue("and more", engine="absurd", queue=queue)
+            until(done(installed, queue))
+        session.refresh()
+        assert [entry.entry_id for entry in session.path()] == before
+        assert (model.requests, store.backend.inbox(session.session_id)) == ([], [])
+        refused = [fact.data["error"] for fact in session.journal() if fact.kind == "turn_refused"]
+        assert [error["code"] for error in refused] == {"the agent": 2, "the session": 1}.get(who, 0) * [
+            "turn_limit"
+        ]
+        assert (session.row.status, session.verify()) == ("idle", [])
+
+    def test_a_limit_of_the_agent_above_the_default_is_the_limit(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        session = store.start("a")
+        session.append([message for n in range(50) for message in (user(str(n)), assistant("a"))])
+        session.send("more", engine="absurd", queue=queue)
+        with working(installed, queue, Agent("a", by_step("Yes."), limits=Limits(turns=500))):
+            until(answered(session, "Yes."))
+
+    def test_a_sender_may_narrow_every_limit_of_the_agent(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        model, dear = by_step(looking(1), looking(2), "Seen."), by_step("never")
+        dear.rates = Rates(1_000, 1_000)
+        rounds, cost = store.start("a"), store.start("dear")
+        rounds.send("look", engine="absurd", queue=queue, limits=Limits(rounds=1))
+        cost.send("look", engine="absurd", queue=queue, limits=Limits(max_cost_microcents=0))
+        with working(installed, queue, Agent("a", model, tools=[look]), Agent("dear", dear)):
+            until(done(installed, queue))
+        rounds.refresh()
+        assert rounds.transcript()[-1].message.text.startswith(
+            "(stopped: the turn has called the model 1 time"
+        )
+        (refused,) = [fact.data["error"] for fact in cost.journal() if fact.kind == "turn_refused"]
+        assert (refused["limit"], dear.requests, len(model.requests)) == ("cost", [], 1)
 
     def test_a_session_of_an_owner_is_run_as_that_owners(self, installed: Database, queue: str) -> None:
         with bough.open(installed.url, space="acme", owner="ann") as store:

@@ -195,6 +195,8 @@ class Chat:
         return TerminalWatcher(self.session, self.console)
 
     def _print_end(self, end: TurnEnd) -> None:
+        if end.error is not None:
+            notify(f"{click.style('✗', fg='red')} {safe(end.error['command_message'])}")
         if end.waiting:
             for call in end.waiting:
                 notify(f"waiting for approval: {call_text(call.call)}")
@@ -206,10 +208,8 @@ class Chat:
             )
         elif end.reason == "cancelled":
             notify(dim("Cancelled; everything so far is saved. /undo removes your message"))
-        elif end.error is not None:
-            notify(f"{click.style('✗', fg='red')} {safe(end.error['command_message'])}")
-            if self.session.log.cursor.turn:
-                notify("Your message is saved. /resume tries again, /undo removes it")
+        elif end.error is not None and self.session.log.cursor.turn and not end.is_limit:
+            notify("Your message is saved. /resume tries again, /undo removes it")
 
     # -- errors and other processes -----------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from ...agent.call_status import ancestors, is_awaited_by_worker, read_call_stat
 from ...agent.tools.tool import PendingApproval as AskedCall
 from ...core.turns import OpenCall
 from ...core.usage import Totals, difference, format_cost
-from ...errors import SessionRunning, TaskTrashed
+from ...errors import ApprovalPending, SessionRunning, TaskTrashed
 from ...session import Session
 from ..agent_options import (
     AgentOptions,
@@ -49,7 +49,11 @@ from .worker import engine_option, enqueue_run, parse_engine
 @click.argument("text", required=False)
 @source_options
 @start_options
-@click.option("--queue", is_flag=True, help="If the session is running, queue the input instead of failing.")
+@click.option(
+    "--queue",
+    is_flag=True,
+    help="If the session is running, or waits for approval, queue the input instead of failing.",
+)
 @engine_option
 @json_option
 @pass_location
@@ -89,7 +93,7 @@ def run(
         return 0
     try:
         return _run(location, session, agent, content, is_json=is_json)
-    except SessionRunning:
+    except (SessionRunning, ApprovalPending):
         if not queue or content is None:
             raise
     number = session.enqueue(content)
@@ -258,16 +262,16 @@ def _print_end(session: Session, agent: CommandAgent, end: TurnEnd, spent: Total
     """Print how it ended, how to continue, and what it cost."""
     name = session.session_id
     resume = f"bough resume {name}{agent.flags(session)}"
+    if end.error is not None:
+        notify(f"{click.style('bough:', fg='red')} {safe(end.error['command_message'])}")
     if end.waiting:
         for call in end.waiting:
             notify(f"waiting for approval: {call_text(call.call)}")
         notify(f"continue with: bough approve {name}, then {resume}")
     elif end.reason == "cancelled":
         notify(f"cancelled; everything so far is saved. Continue with: bough run --resume {name} TEXT")
-    elif end.error is not None:
-        notify(f"{click.style('bough:', fg='red')} {safe(end.error['command_message'])}")
-        if session.log.cursor.turn:
-            notify(f"the input is saved; continue with: {resume}")
+    elif end.error is not None and session.log.cursor.turn and not end.is_limit:
+        notify(f"the input is saved; continue with: {resume}")
     notify(dim(f"{name} · {tokens(spent)} · {format_cost(spent)}"))
 
 

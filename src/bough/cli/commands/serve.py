@@ -146,8 +146,8 @@ def _agent(options: AgentOptions) -> Any:
     from ...server.context import ServerAgent
 
     if not options.models and not os.environ.get("BOUGH_MODEL"):
-        if options.workspace or options.max_cost or options.max_turns:
-            raise CommandError("--workspace, --max-cost and --max-turns need --model")
+        if options.workspace or options.max_cost or options.on_exceed or options.max_turns:
+            raise CommandError("--workspace, --max-cost, --on-exceed and --max-turns need --model")
         return ServerAgent(tools=tuple(load_tools(options.tools)))
     made = agent_for(options, None)
     return ServerAgent(tuple(made.models), tuple(made.own_tools), made.limits, made.workspace, options.allow)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 ENGINES = "local, absurd or absurd:QUEUE"
 NOT_INSTALLED = "{} is not installed; install it with: pip install 'bough[absurd]'"
-WORKER_OPTIONS = ("models", "tools", "workspace", "scope", "allow", "max_cost")
+WORKER_OPTIONS = ("models", "tools", "workspace", "scope", "allow", "max_cost", "on_exceed")
 
 engine_option = click.option(
     "--engine",
@@ -181,7 +181,7 @@ def _enqueue(
     if content is None:
         return session.resume(engine="absurd", queue=queue, agent=options.agent)
     try:
-        limits = Limits(turns=options.max_turns or 50)
+        limits = None if options.max_turns is None else Limits(turns=options.max_turns)
         arguments: dict[str, Any] = {"queue": queue, "agent": options.agent, "limits": limits}
         return session.send(content, engine="absurd", **arguments, one_shot=True)
     except SessionRunning:

@@ -11,12 +11,14 @@ from typing import Any
 from absurd_sdk import Absurd
 from msgspec import Struct
 
-from ...agent.limits import Limits, check_limits
+from ...agent.limits import Limits, check_turns, limit_data, narrow
 from ...agent.start_facts import queued_turn_data
 from ...agent.tools.tool import Tool
 from ...agent.tools.workspace import workspace_tools
+from ...core.context import fold_settings
 from ...core.drafts import Draft, ExtraFact
 from ...core.messages import Message, user
+from ...core.usage import MAX_COUNT
 from ...errors import InvalidOperation, LimitReached, PostgresRequired, SessionRunning
 from ...log.log import Log
 from ...log.workspace import Workspace
@@ -113,16 +115,15 @@ def send(
 ) -> EnqueuedTask:
     """Write the input and spawn its task in one transaction. Without content: a task for the open turn.
 
-    With `key` it may be sent again after a lost answer and is written once. The limits on turns are checked here, the
-    others by the worker, which knows the agent's; its model and tools are recorded when it starts the turn.
+    With `key` it may be sent again after a lost answer and is written once. The number of turns is checked here against
+    `limits` and the session's own; the worker checks these and its agent's limits, before it calls a model. Its model and
+    tools are recorded when it starts the turn.
     """
     row = log.refresh()
     key = key or log.runtime.new_id("")
     _check_can_send(log, content)
     if content is not None:
-        stop = check_limits(limits or Limits(), row.session_id, turns=row.turns)
-        if stop is not None:
-            raise LimitReached(row.session_id, stop.problem, stop.hint, stop.command_hint)
+        _check_turns(log, row, limits)
         if log.store.inbox(row.session_id):  # what was queued first runs first
             message = user(content) if isinstance(content, str) else content
             return enqueue(log, message, queue=queue, agent=agent)
@@ -132,6 +133,7 @@ def send(
     else:
         draft = Draft(user(content) if isinstance(content, str) else content)
         about = queued_turn_data(log) | ({"one_shot": True} if one_shot else {})
+        about |= {} if limits is None else {"limits": limit_data(limits)}
         task_log.append([draft], key=key, data=about, facts=[ExtraFact("enqueued", {"queue": queue})])
     return spawning.enqueued_task(log.refresh().leaf.seq)
 
@@ -158,6 +160,14 @@ def _spawning_log(
         return created[0]
 
     return Log(log.store.with_connections(wrap), row, log.runtime, log.cursor), created[0]
+
+
+def _check_turns(log: Log, row: SessionRow, limits: Limits | None) -> None:
+    """Raise if the sender's or the session's limits allow no other turn. Without either, only the worker knows one."""
+    settings = fold_settings(log.store.non_message_entries(row.session_id, leaf=row.leaf))
+    stop = check_turns(narrow(limits or Limits(turns=MAX_COUNT), settings.limits), row.session_id, row.turns)
+    if stop is not None:
+        raise LimitReached(row.session_id, stop.problem, stop.hint, stop.command_hint)
 
 
 def _check_can_send(log: Log, content: str | Message | None) -> None:

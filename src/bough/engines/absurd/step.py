@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from ...agent.start_facts import turn_limits
 from ...agent.writer import Append, Writer
 from ...core.drafts import Draft, EntryBatch, ExtraFact
 from ...core.entries import Entry, Payload
@@ -116,6 +117,13 @@ class ClaimedWriter(Writer):
         """Whether the run stopped at the end of a step because its worker stops."""
         self._model, self._is_stopping = first_model, is_stopping
         self._step_calls: dict[str, Call] = {}
+        self._turn_limits = turn_limits(log) if log.cursor.turn else None
+        self._has_called = False
+
+    @property
+    def is_turn_checked(self) -> bool:
+        """False until a model was called: the sender does not know the limits of this worker's agent."""
+        return self._has_called
 
     @property
     def is_lost(self) -> bool:
@@ -126,7 +134,12 @@ class ClaimedWriter(Writer):
         row = await super().acquire(row)
         if self.log.cursor.turn:
             self._step_calls = await self.run_blocking(self.log.calls_of_turn)
+            self._has_called = bool(self._step_calls)
         return row
+
+    def session_limits(self) -> list[Mapping[str, Any]]:
+        """Return the session's own, and those that the open turn was sent with."""
+        return [*super().session_limits(), *([] if self._turn_limits is None else [self._turn_limits])]
 
     async def is_cancel_requested(self) -> bool:
         facts = await self.run_blocking(self._read_journal)
@@ -172,6 +185,7 @@ class ClaimedWriter(Writer):
         calls: Sequence[Call] = (),
         replaces_call: bool = False,
         only_at_leaf: bool = False,
+        takes: int | None = None,
     ) -> None:
         self._count(calls)
         await super().record(
@@ -181,6 +195,7 @@ class ClaimedWriter(Writer):
             calls=calls,
             replaces_call=replaces_call,
             only_at_leaf=only_at_leaf,
+            takes=takes,
         )
 
     async def record_resumed(self, data: Mapping[str, Any]) -> None:

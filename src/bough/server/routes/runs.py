@@ -9,7 +9,7 @@ from litestar import post
 from litestar.params import FromPath, JSONBody
 from msgspec import Meta, Struct
 
-from ...errors import InvalidMessage, SessionRunning
+from ...errors import ApprovalPending, InvalidMessage, SessionRunning
 from ...session import Session
 from ..active_runs import ActiveRuns
 from ..context import ApiRequest, context_and_caller
@@ -21,7 +21,7 @@ from ..schemas import ApprovalResult, CancelResult, SendResponse
 class SendBody(Struct, forbid_unknown_fields=True):
     text: Annotated[str, Meta(max_length=500_000)]
     queue: bool = False
-    """If the session is busy, queue the input until the turn ends."""
+    """If the session is busy, or waits for approval, queue the input until the turn ends."""
     model: str | None = None
 
 
@@ -37,7 +37,7 @@ async def send(request: ApiRequest, session_id: FromPath[str], data: JSONBody[Se
         await asyncio.to_thread(session.log.raise_if_leased)
         before = await asyncio.to_thread(lambda: session.row.facts)
         event = await runs.send(session, data.text, None if caller.is_client else data.model)
-    except SessionRunning:
+    except (SessionRunning, ApprovalPending):
         if not data.queue:
             raise
         number = await asyncio.to_thread(session.enqueue, data.text)

@@ -328,7 +328,7 @@ export class SessionPage {
     }
     if (fact.kind === "labelled") this.#reloadLabels();
     const entries = fact.entries ?? [];
-    if (entries.some((entry) => entry.role === "assistant") || fact.kind === "turn_ended") {
+    if (entries.some((entry) => entry.role === "assistant") || ["turn_ended", "turn_refused"].includes(fact.kind)) {
       this.#draft = null;
       this.transcript.endDraft();
     }
