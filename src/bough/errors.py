@@ -36,6 +36,7 @@
     │   ├── InvalidArgument         an argument out of its range
     │   ├── WrongSpace              a query for a space this store was not opened for
     │   ├── SecretTooShort          a secret too short to redact
+    │   ├── SecretInName            a secret in an id or a name, where it cannot be redacted
     │   └── InvalidSearch           a search query that cannot be parsed
     ├── MissingBlob                 a media handle without its bytes
     ├── InvalidSummary              a summary that is empty or longer than what it replaces
@@ -532,6 +533,16 @@ class SecretTooShort(InvalidValue):
             f"{name or 'a secret'} has {length} characters, and a secret needs at least {min_length} to be redacted: "
             "replacing a shorter one everywhere would also replace ordinary words and numbers",
             "make it longer, or leave it out and keep it away from tools and prompts",
+        )
+
+
+class SecretInName(InvalidValue):
+    def __init__(self, field: str, redacted: str) -> None:
+        self.field, self.redacted = field, redacted
+        super().__init__(
+            f"the {field} {shorten(redacted)!r} contains a secret, or text in the form of a key; ids and names are stored as "
+            "they are, because redacted two of them could become one",
+            "use another value, such as a hash of it",
         )
 
 

@@ -170,6 +170,7 @@ class Store:
         **options: Unpack[SessionOptions],
     ) -> Session:
         """Start a child session with its own log. The parent records it before it exists, so no child is ever unknown."""
+        self.runtime.redactor.check_name(session_id, "session id")  # before the parent records it
         session_id = session_id or self.runtime.new_id("ses")
         parent.log.record("task_started", data={"child": session_id, "seq": parent.leaf.seq})
         options["relation"] = "task"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,9 @@ from bough import Evidence, Note, ScriptedModel, Settings, ToolCall, assistant, 
 from bough.core.codec import to_json
 from bough.core.drafts import Draft
 from bough.core.redact import Redactor
-from bough.errors import SecretTooShort
+from bough.core.usage import Call
+from bough.errors import NotFound, SecretInName, SecretTooShort
+from conftest import Store
 
 SECRET = 'hunter2"\\ünd more'
 KEY = "sk-ant-api03-" + "a1B2" * 12
@@ -38,7 +41,6 @@ def test_a_secret_is_in_no_table_index_or_log(place: Path) -> None:
                 title=f"t {secret}",
                 state={"k": secret},
                 spec={"s": secret},
-                tags={"t": secret},
             )
             session.append(
                 [
@@ -76,6 +78,92 @@ def test_what_is_hidden_is_named_and_the_rest_stays() -> None:
     session = store.start()
     session.append([user(f"before {SECRET} after {KEY}.")])
     assert session.path()[0].message.text == "before [redacted PASSWORD] after [redacted]."
+
+
+class TestNames:
+    """Redacted, two ids became one: a conversation, an owner or a thread read another's history."""
+
+    OTHER = "sk-ant-api03-" + "a1B2" * 11 + "Zzzz"
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"session_id": KEY},
+            {"conversation_id": f"con-{KEY}"},
+            {"owner": KEY},
+            {"owner": SECRET},
+            {"agent": SECRET},
+            {"model": f"openai:{SECRET}"},
+            {"trigger_type": KEY},
+            {"trigger_id": KEY},
+            {"parent_session": KEY},
+            {"tags": {"user": KEY}},
+            {"tags": {KEY: "x"}},
+            {"tool_names": ["look", SECRET]},
+        ],
+    )
+    def test_a_secret_in_an_id_or_a_name_is_refused_and_nothing_is_written(
+        self, place: Path, options: dict[str, Any]
+    ) -> None:
+        with bough.open(place, secrets={"PASSWORD": SECRET}) as store:
+            with pytest.raises(SecretInName, match="redacted") as refused:
+                store.start(**options)
+            assert KEY not in str(refused.value)
+            assert SECRET not in str(refused.value)
+            assert list(store.all_sessions()) == []
+        assert left(place) == []
+
+    def test_two_ids_never_become_one(self, store: Store) -> None:
+        for name in (KEY, self.OTHER):
+            with pytest.raises(SecretInName, match="conversation id"):
+                store.latest_or_start(name)
+            assert store.latest(name) is None
+            assert store.sessions(owner=name).sessions == []
+            with pytest.raises(NotFound):
+                store.session(name)
+        task, ordinary = f"task-{'550e8400-e29b-41d4-a716-446655440000'}", store.start(owner="AKIA-1")
+        assert store.latest_or_start(task).row.conversation_id == task
+        assert store.sessions(owner="AKIA-1").sessions[0].session_id == ordinary.session_id
+
+    def test_it_is_refused_wherever_a_name_is_given(self, store: Store) -> None:
+        session = store.start()
+        for refused in (
+            lambda: session.tag(user=KEY),
+            lambda: session.set(model=KEY),
+            lambda: session.set(tools=[KEY]),
+            lambda: session.append([user("q")], key=KEY),
+            lambda: session.turn("q", key=KEY).__enter__(),
+            lambda: session.fork(model=KEY),
+            lambda: store.start_task(session, session_id=KEY),
+            lambda: store.start_task(session, conversation_id=KEY),
+        ):
+            with pytest.raises(SecretInName):
+                refused()
+        assert session.path() == []
+        assert KEY not in str(session.journal())
+
+    def test_what_a_provider_says_is_redacted_instead_of_refused(self, store: Store) -> None:
+        """An answer that was paid for is not lost because of a name in it."""
+        session = store.start()
+        session.append([user("q")])
+        said = Draft(assistant(ToolCall("c", f"run_{KEY}", {})), model=f"m-{KEY}", finish=f"stop {KEY}")
+        ledger = Call("k", 0, 1, 2, 1, model=f"m-{KEY}", provider=KEY)
+        session.log.append([said], calls=[ledger])
+        entry, (call,) = session.path()[-1], session.model_calls()
+        assert entry.message is not None
+        assert entry.message.calls[0].name == "run_[redacted]"
+        assert (entry.model, entry.finish) == ("m-[redacted]", "stop [redacted]")
+        assert (call.model, call.provider) == ("m-[redacted]", "[redacted]")
+        assert "run__redacted_" in str(session.messages("anthropic"))
+
+    def test_the_bytes_of_attachments_and_the_ids_of_calls_are_left_alone(self, store: Store) -> None:
+        session = store.start()
+        session.append([user("q", bough.Attachment(KEY.encode(), "text/plain"))])
+        session.append([assistant(ToolCall(KEY, "look"))])
+        session.append([tool_result(KEY, "r")])
+        assert session.path()[0].message.media
+        assert session.path()[1].message.calls[0].id == KEY
+        assert session.verify() == []
 
 
 def test_ids_names_and_evidence_are_left_alone() -> None:

@@ -145,6 +145,7 @@ def _find_or_start(log: Log, key: str, agent: str | None, seeds: Sequence[Messag
         raise InvalidOperation(
             f"tasks may be nested {MAX_TASK_DEPTH} deep; this one would be number {depth + 1}"
         )
+    log.runtime.redactor.check_name(agent, "agent")
     # Recorded in the parent before it exists: a child can be missing, but never unknown.
     data = {"child": child_id, "seq": log.leaf.seq, "task": _task_name(log, key)}
     log.record("task_started", data=data)

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from .codec import chain_id, check_text, decode, decode_evidence, encode, encode_evidence, round_trip
-from .entries import Entry, Evidence, Payload, is_internal, kind_of
+from .entries import Entry, Evidence, Payload, Settings, is_internal, kind_of
 from .evidence import move_evidence
 from .media import ATTACHMENT_MARK, BASE64_MARK, MEDIA_MARK, extract_blobs
 from .messages import Attachment, Message, is_text_only
@@ -113,8 +113,8 @@ def build_entries(
                 is_internal(payload, seed=seed),
                 at,
                 body,
-                check_text(draft.model, "model"),
-                check_text(draft.finish, "finish"),
+                _redact_word(check_text(draft.model, "model"), redactor),
+                _redact_word(check_text(draft.finish, "finish"), redactor),
                 encode_evidence(evidence),
                 media,
             )
@@ -129,6 +129,10 @@ def build_entries(
     return EntryBatch(tuple(entries), tuple(payloads), tuple(blobs.values()), cursor, tuple(facts))
 
 
+def _redact_word(text: str | None, redactor: Redactor | None) -> str | None:
+    return text if redactor is None else redactor.redact_word(text)
+
+
 def _canonical(
     draft: Draft, blobs: dict[str, Blob], redactor: Redactor | None
 ) -> tuple[Payload, bytes, tuple[str, ...], Evidence | None]:
@@ -138,6 +142,12 @@ def _canonical(
     if redactor is not None and redactor.may_contain_secret(body):
         original = round_trip(payload, body)
         payload = redactor.redact_payload(original)
+        if isinstance(payload, Settings):
+            for name, field in (
+                (payload.model, "model"),
+                *((tool, "tool name") for tool in payload.tools or ()),
+            ):
+                redactor.check_name(name, field)
         body = encode(payload)
         evidence = move_evidence(evidence, original, payload)
     if not isinstance(payload, Message):

@@ -1,7 +1,7 @@
 """Redact known secrets, and text in the unmistakable shape of a key, before anything becomes durable.
 
 Runs before the id is computed, so the chain covers exactly what is stored. Ids and evidence are not redacted: two ids
-would become one, and a history with broken ids is useless. One search of the bytes decides whether there is anything
+would become one, and a history with broken ids is useless; `check_name` refuses those that hold a secret. One search of the bytes decides whether there is anything
 to do. A tool call says what was redacted in its arguments, so that nobody runs it on placeholders. Every search is
 linear in the text: tests/test_linear_time.py.
 """
@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from ..errors import SecretTooShort
+from ..errors import SecretInName, SecretTooShort
 from .entries import BranchSummary, Compaction, Note, Payload, Settings
 from .messages import Attachment, Media, Message, Reasoning, Text, ToolCall, ToolResult
 
@@ -41,6 +41,7 @@ _SEARCHES = tuple(
 )
 REDACTED = "[redacted]"
 _PLACEHOLDER = re.compile(r"\[redacted(?: [^\[\]]*)?\]")
+MAX_WORDS = 1_000  # remembered by `redact_word`
 MAX_KEY_LENGTH = 16_384  # more text after the first line of a key is no key
 _KEY_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-"
 
@@ -63,6 +64,7 @@ class Redactor:
         self._known = {value: f"[redacted {name}]" for name, value in secrets}
         self.values = {f"[redacted {name}]": value for name, value in named.items()}
         """The secrets that can be filled in again, by their placeholders: those that have a name of their own."""
+        self._words: dict[str | None, str | None] = {}
         encoded = (re.escape(msgspec.json.encode(value)[1:-1]) for value in self._known)
         self._searches = (*_SEARCHES, *(re.compile(secret).search for secret in encoded))
 
@@ -83,9 +85,18 @@ class Redactor:
             end = next_end
         return "".join([*pieces, text[end:]]) if pieces else text
 
-    def contains_secret(self, text: str) -> bool:
-        """Return whether something in the text would be redacted."""
-        return self.redact_text(text) != text
+    def redact_word(self, text: str | None) -> str | None:
+        """Redact a short text that occurs again and again, such as a model's name."""
+        if text not in self._words:
+            if len(self._words) >= MAX_WORDS:
+                self._words.clear()
+            self._words[text] = None if text is None else self.redact_text(text)
+        return self._words[text]
+
+    def check_name(self, name: object, field: str) -> None:
+        """Raise SecretInName for an id or a name with a secret in it: redacted, two of them could become one."""
+        if isinstance(name, str) and (redacted := self.redact_text(name)) != name:
+            raise SecretInName(field, redacted)
 
     def safe_length(self, text: str) -> int:
         """Return how much of a stream's text may be shown: nothing that follows can turn this part into a secret.
@@ -143,11 +154,12 @@ class Redactor:
         match part:
             case Text(text=text) | Reasoning(text=text):
                 return replace(part, text=self.redact_text(text))
-            case ToolCall(arguments=arguments, malformed=malformed, placeholders=placeholders):
+            case ToolCall(name=name, arguments=arguments, malformed=malformed, placeholders=placeholders):
                 redacted = self.redact_json(arguments)
                 new = _placeholders(redacted) - _placeholders(arguments)
                 return replace(
                     part,
+                    name=self.redact_text(name),
                     arguments=redacted,
                     malformed=self.redact_json(malformed),
                     placeholders=(*placeholders, *sorted(new.elements())),

@@ -35,9 +35,12 @@ from ..stores.base import (
 )
 from .changes import AppendResult, Cut, check, turn_status, with_data
 from .lease import check_free
+from .new_session import check_names
 from .original_calls import restore_call
 from .runtime import Runtime
 
+TEXT = ("title", "error")
+"""The columns of a row that are text of somebody, and redacted."""
 LOOK_BACK = 16
 """Entries read first to find the cursor at a leaf; eight times as many at each further try."""
 
@@ -194,6 +197,7 @@ class Log:
             at = self.runtime.now()
             calls = tuple(map(with_known_counts, calls))
             check(key, calls, data, row)
+            self.runtime.redactor.check_name(key, "key")
             written = build_entries(cursor, drafts, at, redactor=self.runtime.redactor)
             state, encoded = self._next_state(leaf, written.payloads)
             change = Change(
@@ -203,7 +207,7 @@ class Log:
                 after=leaf,
                 entries=written.entries,
                 blobs=written.blobs,
-                calls=calls,
+                calls=self._redact_calls(calls),
                 replaces_call=replaces_call,
                 state=encoded,
                 facts=(*with_data(written.facts, self.runtime.redactor.redact_json(data)), *facts),
@@ -267,6 +271,16 @@ class Log:
         payloads = tuple(entry.to_entry(done.leaf.branch).payload for entry in entries)
         return AppendResult(done.leaf, payloads, tuple(entries), done.facts, repeated=True)
 
+    def _redact_calls(self, calls: Sequence[Call]) -> tuple[Call, ...]:
+        """Redact what a provider says of itself."""
+        word = self.runtime.redactor.redact_word
+        return tuple(
+            call
+            if call.model == word(call.model) and call.provider == word(call.provider)
+            else replace(call, model=word(call.model), provider=word(call.provider))
+            for call in calls
+        )
+
     def enqueue(self, message: Message) -> int:
         """Store an input until the session's runner takes it."""
         draft = Draft(to_user_message(message))
@@ -298,15 +312,19 @@ class Log:
         with self._lock:
             calls = tuple(map(with_known_counts, calls))
             check(key, calls, data, row)
+            redactor = self.runtime.redactor
+            redactor.check_name(key, "key")
+            check_names(redactor, {"tags": tags})
+            text = {name: redactor.redact_json(value) for name, value in (row or {}).items() if name in TEXT}
             change = Change(
                 session_id=self.session_id,
                 key=key or self.runtime.new_id(""),
                 at=self.runtime.now(),
                 kind=kind,
-                data=self.runtime.redactor.redact_json(dict(data or {})),
-                columns=self.runtime.redactor.redact_json(dict(row or {})),
-                tags=self.runtime.redactor.redact_json(dict(tags or {})),
-                calls=calls,
+                data=redactor.redact_json(dict(data or {})),
+                columns={**(row or {}), **text},
+                tags=dict(tags or {}),
+                calls=self._redact_calls(calls),
                 replaces_call=replaces_call,
                 after=self.leaf if calls or only_at_leaf else None,
                 inbox_number=takes,
@@ -449,6 +467,7 @@ class Log:
         self, cut: Cut, row: SessionRow, detail: SessionDetail, settings: Settings | None
     ) -> tuple[SessionRow, Cursor]:
         """Create a session from a position on this path: one row and one branch, no entry copied."""
+        check_names(self.runtime.redactor, {"conversation_id": row.conversation_id, "tags": row.tags})
         parent = self.leaf_at(cut.at)
         cursor = self.cursor_on_path(cut.at)
         drafts = [Draft(settings)] if settings is not None else []

@@ -12,6 +12,7 @@ from ..core.codec import check_json, check_text, decode_or_refuse, to_json
 from ..core.drafts import Draft, build_entries
 from ..core.entries import Note, Payload
 from ..core.messages import Message
+from ..core.redact import Redactor
 from ..core.state import State, merge_state, state_updates
 from ..core.turns import Cursor
 from ..core.usage import MAX_COUNT
@@ -24,6 +25,11 @@ _rows = msgspec.json.Decoder(SessionRow)
 TEXT_COLUMNS = (
     *("session_id", "space", "owner", "conversation_id", "agent", "title", "status", "relation"),
     *("parent_session", "trigger_type", "trigger_id", "model", "holder", "error"),
+)
+
+ID_COLUMNS = (
+    *("session_id", "space", "owner", "conversation_id", "agent", "parent_session"),
+    *("trigger_type", "trigger_id", "model"),
 )
 
 
@@ -63,7 +69,10 @@ def new_session(
         check_json(columns.get(name), name)
     if isinstance(columns.get("tool_names"), str):
         raise InvalidArgument("tool_names", columns["tool_names"], "a list of names")
-    columns = runtime.redactor.redact_json(columns)
+    names = {**columns, "session_id": session_id, "conversation_id": conversation_id}
+    check_names(runtime.redactor, {**names, "space": space, "agent": agent})
+    text = ("title", "spec", "policy", "state")
+    columns |= runtime.redactor.redact_json({name: columns[name] for name in text if name in columns})
     spec, policy, state = (columns.pop(name, None) for name in ("spec", "policy", "state"))
     drafts = [_fill(draft, workspace) for draft in seeds]
     if state is not None:
@@ -98,6 +107,17 @@ def _fold(seeds: Sequence[Payload]) -> State:
         for update in state_updates(seed):
             state = merge_state(state, update)
     return state
+
+
+def check_names(redactor: Redactor, columns: Mapping[str, Any]) -> None:
+    """Raise SecretInName if an id, a name or a tag holds a secret. The other columns are text, and redacted."""
+    for name in ID_COLUMNS:
+        redactor.check_name(columns.get(name), name.replace("_", " "))
+    for tag, value in dict(columns.get("tags") or {}).items():
+        redactor.check_name(tag, "tag")
+        redactor.check_name(value, f"tag {tag}")
+    for tool in columns.get("tool_names") or ():
+        redactor.check_name(tool, "tool name")
 
 
 def _fill(draft: Draft, workspace: Workspace | None) -> Draft:

@@ -304,12 +304,12 @@ class BoughSaver(BaseCheckpointSaver[Any]):
         return ValueCodec(self.serde)  # not cached: the base class swaps the serde of a copy
 
     def _stored_id(self, thread_id: object) -> str:
-        """Return a thread's id as the store holds it: redacted."""
+        """Return a thread's id as text."""
         if thread_id is None or str(thread_id) == "":
             raise InvalidArgument(
                 "thread_id", thread_id, 'a name: config={"configurable": {"thread_id": "1"}}'
             )
-        return self.store.runtime.redactor.redact_text(check_text(str(thread_id), "thread_id"))
+        return check_text(str(thread_id), "thread_id")
 
     def _thread_name(self, config: RunnableConfig) -> tuple[str, str]:
         fields = config.get("configurable", {})

@@ -166,13 +166,13 @@ class SessionBuilder:
 
     def _start(self, staging: StoreBackend, parent: Log | None) -> Log:
         record = self.record
-        conversation_id = record.session_id
+        conversation_id, redactor = record.session_id, self.clock.runtime.redactor
         about: SessionOptions = {
             "owner": staging.owner,
             "title": record.title,
             "relation": "import",
             "state": record.state,
-            "tags": {"imported_from": record.tool, **record.tags},
+            "tags": {"imported_from": record.tool, **redactor.redact_json(record.tags)},
         }
         if parent is not None:
             parent.record("task_started", data={"child": record.session_id, "seq": parent.leaf.seq})
@@ -182,7 +182,13 @@ class SessionBuilder:
         seeds = [Draft(seed) for seed in record.seeds]
         runtime = self.clock.runtime
         new, cursor = new_session(
-            runtime, staging.space, record.agent, seeds, record.session_id, conversation_id, about
+            runtime,
+            staging.space,
+            redactor.redact_json(record.agent),
+            seeds,
+            record.session_id,
+            conversation_id,
+            about,
         )
         row, _ = staging.create(new)
         return Log(staging, row, runtime, cursor)

@@ -1,0 +1,69 @@
+"""A framework's id that holds a secret is refused: redacted, two users would share one history."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from google.adk.sessions import Session as AdkSession
+from langchain_core.messages import HumanMessage
+from langgraph.graph import START, MessagesState, StateGraph
+from pydantic_ai.conversation import Conversation
+from pydantic_ai.messages import ModelRequest, UserPromptPart
+
+from bough.adapters.adk import BoughSessionService
+from bough.adapters.claude_agent import BoughSessionStore
+from bough.adapters.langgraph import BoughSaver
+from bough.adapters.openai_agents import BoughSession
+from bough.adapters.pydantic_ai import BoughConversationStore
+from bough.errors import SecretInName
+from conftest import Store
+
+IDS = ["ghp_" + "a1B2" * 9 + letter for letter in "AB"]
+
+
+def langgraph(store: Store, name: str) -> Any:
+    graph = StateGraph(MessagesState).add_node("n", lambda state: {}).add_edge(START, "n")
+    config: Any = {"configurable": {"thread_id": name}}
+    return graph.compile(checkpointer=BoughSaver(store)).invoke({"messages": [HumanMessage("hi")]}, config)
+
+
+def openai_agents(store: Store, name: str) -> None:
+    asyncio.run(BoughSession(name, store).add_items([{"role": "user", "content": "hi"}]))
+
+
+def adk_session(store: Store, name: str) -> AdkSession:
+    return asyncio.run(BoughSessionService(store).create_session(app_name="a", user_id="u", session_id=name))
+
+
+def adk_user(store: Store, name: str) -> AdkSession:
+    return asyncio.run(BoughSessionService(store).create_session(app_name="a", user_id=name))
+
+
+def claude_agent(store: Store, name: str) -> None:
+    key: Any = {"project_key": "p", "session_id": name}
+    line: Any = {"type": "user", "uuid": "u1", "message": {"role": "user", "content": "hi"}}
+    asyncio.run(BoughSessionStore(store).append(key, [line]))
+
+
+def pydantic_ai(store: Store, name: str) -> None:
+    messages: Any = [ModelRequest(parts=[UserPromptPart("hi")])]
+    asyncio.run(BoughConversationStore(store).save(Conversation(messages=messages, conversation_id=name)))
+
+
+@pytest.mark.parametrize(
+    "start", [langgraph, openai_agents, adk_session, adk_user, claude_agent, pydantic_ai]
+)
+def test_an_id_with_a_secret_starts_no_session_and_is_never_shared(
+    store: Store, start: Callable[[Store, str], Any]
+) -> None:
+    for name in IDS:
+        with pytest.raises(SecretInName):
+            start(store, name)
+    rows = list(store.all_sessions())
+    assert "[redacted" not in str(rows)
+    assert [row for row in rows if row.leaf.seq] == []
+    start(store, "an-ordinary-id")
+    assert [row for row in store.all_sessions() if row.leaf.seq]
