@@ -7,10 +7,12 @@ providers, prices or agents. Threads that share a log take turns on its lock.
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from threading import RLock
 from typing import Any
+from weakref import WeakSet
 
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
@@ -61,6 +63,7 @@ class Log:
         self.batch_since = 0
         """Facts about the open tool calls come after this fact number; 0 if unknown."""
         self._lock = RLock()
+        _LOGS.add(self)
 
     # -- position ---------------------------------------------------------------------------
 
@@ -501,3 +504,16 @@ def hydrate(log: Log) -> HydratedSession:
     state = fold_state(snapshot.entries) if cached is None else from_json(cached)
     seeds, messages = snapshot.entries[:count], snapshot.entries[count:]
     return HydratedSession(snapshot.row, seeds, messages, state, snapshot.row.totals)
+
+
+_LOGS: WeakSet[Log] = WeakSet()
+
+
+def _renew_locks() -> None:
+    """After a fork: a thread that held the lock of a handle does not exist in the child, and never releases it."""
+    for log in list(_LOGS):
+        log._lock = RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)

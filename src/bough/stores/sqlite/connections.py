@@ -11,18 +11,21 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from threading import get_ident
 from typing import Any, TypeVar
 from weakref import WeakSet
 
 import apsw
 
-from ...errors import StoreClosed, StoreFull, StoreReadOnly
+from ...errors import BoughError, StoreClosed, StoreFull, StoreReadOnly
 from . import file
 from .group_commit import Group, Ticket
 from .readonly import check_readable, open_readonly, readonly_snapshot
 from .wal import Wal
 
 R = TypeVar("R")
+PAUSE_SECONDS = 5.0
+"""How long fork() waits for a thread that reads or writes."""
 Work = Callable[[apsw.Connection], Any]
 
 
@@ -39,8 +42,9 @@ class SqliteConnections:
         self._pid = os.getpid()
         self._group: Group[Work, Any] = Group(self._run_batch, run_alone=self._transact)
         self._readers: list[apsw.Connection] = []
-        self._in_use: set[apsw.Connection] = set()
-        self._is_closed = self._can_write = False
+        self._in_use: dict[object, int] = {}
+        """The snapshots that are open or being opened, with the thread of each."""
+        self._is_closed = self._can_write = self._is_paused = self._has_lead = False
         try:
             self._open_writer()
         except (StoreReadOnly, StoreFull) as error:
@@ -62,7 +66,7 @@ class SqliteConnections:
     def close(self) -> None:
         if self._is_closed or self._pid != os.getpid():
             return
-        with self._group.lead:
+        with self._group.lead:  # what waits for it finds the store closed
             self._is_closed = True
             for connection in self._readers:
                 connection.close()
@@ -83,15 +87,33 @@ class SqliteConnections:
             self._open()
 
     def pause(self) -> None:
-        """Wait until no thread writes or reads, and block writers."""
-        self._group.lead.acquire()
-        for _ in range(5_000):
-            if not self._in_use:
-                break
+        """Let no thread begin to read, wait until none reads or writes, and block writers."""
+        self._is_paused = True
+        until = time.monotonic() + PAUSE_SECONDS
+        me = get_ident()
+        while set(self._in_use.copy().values()) - {me} and time.monotonic() < until:
             time.sleep(0.001)
+        self._has_lead = self._group.lead.acquire(timeout=PAUSE_SECONDS)
 
     def unpause(self) -> None:
-        self._group.lead.release()
+        self._is_paused = False
+        if self._has_lead:
+            self._has_lead = False
+            self._group.lead.release()
+            self._group.wake_next()
+
+    def _enter(self, snapshot: object) -> None:
+        """Register a snapshot before anything of it is opened; wait while the process forks.
+
+        It is registered first: either this thread sees the pause, or the pause sees the snapshot. A thread that reads
+        already may read more: the pause waits for it.
+        """
+        me = get_ident()
+        self._in_use[snapshot] = me
+        while self._is_paused and not _is_reading(me, snapshot):
+            del self._in_use[snapshot]
+            time.sleep(0.001)
+            self._in_use[snapshot] = me
 
     def write(self, work: Callable[[apsw.Connection], R]) -> R:
         """Run work in a transaction, perhaps together with other writers; durable on return."""
@@ -122,20 +144,23 @@ class SqliteConnections:
             self._open_writer()
         writer = self._writer
         try:
-            with self._queue:
-                if writer.in_transaction:  # an interrupt came during a rollback
+            self._queue.lock()
+            if writer.in_transaction:  # an interrupt came during a rollback
+                writer.execute("rollback")
+            writer.execute("begin immediate")
+            try:
+                self._wal.extend()
+                result = work(writer)
+                writer.execute("commit")
+            except BaseException as error:
+                _drop_cursors(error)
+                if writer.in_transaction:
                     writer.execute("rollback")
-                writer.execute("begin immediate")
-                try:
-                    self._wal.extend()
-                    result = work(writer)
-                    writer.execute("commit")
-                except BaseException:
-                    if writer.in_transaction:
-                        writer.execute("rollback")
-                    raise
+                raise
         except apsw.Error as error:
             raise file.explain(self._path, error) from None
+        finally:
+            self._queue.unlock()
         return result
 
     def reading(self) -> contextlib.AbstractContextManager[apsw.Connection]:
@@ -145,36 +170,50 @@ class SqliteConnections:
 
     @contextlib.contextmanager
     def _readonly(self) -> Iterator[apsw.Connection]:
-        with readonly_snapshot(self._path) as reader:
-            self._in_use.add(reader)
-            try:
+        snapshot = object()
+        try:
+            self._enter(snapshot)
+            with readonly_snapshot(self._path) as reader:
                 yield reader
-            finally:
-                self._in_use.discard(reader)
+        finally:
+            self._in_use.pop(snapshot, None)
 
     @contextlib.contextmanager
     def _pooled(self) -> Iterator[apsw.Connection]:
+        snapshot, reader = object(), None
         try:
-            reader = self._readers.pop()
-        except IndexError:
-            reader = file.connect(self._path, synchronous=self._synchronous)
-            reader.execute("pragma query_only = on")
-        self._in_use.add(reader)
-        try:
+            self._enter(snapshot)
+            reader = self._idle_reader()
             reader.execute("begin")
             yield reader
             reader.execute("commit")
-        except apsw.Error as error:
-            raise file.explain(self._path, error) from None
+        except BaseException as error:
+            _drop_cursors(error)
+            if reader is not None:
+                self._recover(reader, is_known=isinstance(error, BoughError))
+            if isinstance(error, apsw.Error):
+                raise file.explain(self._path, error) from None
+            raise
+        else:
+            self._recover(reader, is_known=True)
         finally:
-            self._in_use.discard(reader)
-            if reader.in_transaction:
-                with contextlib.suppress(apsw.Error):
-                    reader.execute("rollback")
-            if self._is_closed or reader.in_transaction:
-                reader.close(True)  # unusable; the next reader opens another
-            else:
-                self._readers.append(reader)
+            self._in_use.pop(snapshot, None)
+
+    def _recover(self, reader: apsw.Connection, *, is_known: bool) -> None:
+        """Return a reader to the pool, or close it: after an interrupt or an error of SQLite its state is unknown."""
+        if self._is_closed or not is_known:
+            reader.close(True)
+            return
+        if reader.in_transaction:
+            reader.execute("rollback")
+        self._readers.append(reader)
+
+    def _idle_reader(self) -> apsw.Connection:
+        with contextlib.suppress(IndexError):
+            return self._readers.pop()
+        reader = file.connect(self._path, synchronous=self._synchronous)
+        reader.execute("pragma query_only = on")
+        return reader
 
     def scrub(self) -> bool:
         """Rewrite the file and empty the write-ahead log, so that no deleted byte is left.
@@ -182,14 +221,18 @@ class SqliteConnections:
         `secure_delete` zeroes a cell in place, but balancing leaves copies in the free part of other pages; only a
         vacuum removes them. Returns False if a reader of another process held the log open.
         """
-        with self._group.lead, self._queue:
-            try:
+        try:
+            with self._group.lead:
+                self._queue.lock()
                 self._writer.execute("vacuum")
                 state = self._writer.execute("pragma wal_checkpoint(truncate)").fetchone()
-            except (apsw.BusyError, apsw.LockedError):
-                return False
-            except apsw.Error as error:
-                raise file.explain(self._path, error) from None
+        except (apsw.BusyError, apsw.LockedError):
+            return False
+        except apsw.Error as error:
+            raise file.explain(self._path, error) from None
+        finally:
+            self._queue.unlock()
+            self._group.wake_next()
         return state is not None and state[0] == 0
 
     def backup(self, to: str) -> None:
@@ -200,6 +243,20 @@ class SqliteConnections:
                 file.backup(source, to, readonly.check)
         except apsw.FullError:
             raise StoreFull(to) from None
+
+
+def _drop_cursors(error: BaseException | None) -> None:
+    """Clear the local variables in an error's traceback, now and in this thread.
+
+    A cursor among them would keep its statement, and with it a snapshot, for as long as the error is kept.
+    """
+    while error is not None:
+        step = error.__traceback__
+        while step is not None:
+            with contextlib.suppress(RuntimeError):  # a frame that is still executing
+                step.tb_frame.clear()
+            step = step.tb_next
+        error = error.__context__
 
 
 class _PartlyWritten(Exception):
@@ -217,6 +274,7 @@ def _attempt(writer: apsw.Connection, work: Work) -> Any:
     except apsw.Error:
         raise  # the file itself failed: no work can be kept
     except Exception as error:  # any error belongs to one writer only
+        _drop_cursors(error)
         if writer.total_changes() != before:
             raise _PartlyWritten from error
         return error
@@ -235,6 +293,15 @@ def _before_fork() -> None:
     _paused[:] = sorted(_OPEN, key=id)
     for connections in _paused:
         connections.pause()
+
+
+def _is_reading(thread: int, snapshot: object) -> bool:
+    """Whether the thread has another snapshot open, in any store."""
+    return any(
+        (thread == owner and other is not snapshot)
+        for connections in list(_OPEN)
+        for other, owner in connections._in_use.copy().items()
+    )
 
 
 def _after_fork_in_parent() -> None:

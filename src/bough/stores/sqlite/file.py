@@ -15,6 +15,7 @@ import shutil
 import stat
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from weakref import WeakSet
 
@@ -43,7 +44,9 @@ MIGRATIONS: Mapping[int, Migration] = {}  # to format → what leads there; forw
 
 def connect(path: str, *, synchronous: str, read_only: bool = False) -> apsw.Connection:
     flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
-    connection = apsw.Connection(path, flags=flags | apsw.SQLITE_OPEN_NOMUTEX, statementcachesize=200)
+    # With its mutex: an error's traceback may keep a cursor, and whichever thread drops the error then ends the
+    # statement, perhaps while another one is writing. Without the mutex that has damaged files.
+    connection = apsw.Connection(path, flags=flags | apsw.SQLITE_OPEN_FULLMUTEX, statementcachesize=200)
     OPENED.add(connection)
     unlock(connection, path)
     connection.set_busy_timeout(BUSY_MS)
@@ -75,7 +78,8 @@ def prepare(path: str, *, synchronous: str, migrations: Mapping[int, Migration] 
         raise NotAStore(path, f"no file can be created there ({error})") from None
     queue = Queue(path)
     try:
-        with queue, contextlib.closing(connect(path, synchronous=synchronous)) as connection:
+        queue.lock()
+        with contextlib.closing(connect(path, synchronous=synchronous)) as connection:
             version = check_format(connection, path)
             if version == 0:
                 # 8 kB pages: space 1.25 times the JSON instead of 1.31, for 1-2 % of the time of an append.
@@ -88,7 +92,7 @@ def prepare(path: str, *, synchronous: str, migrations: Mapping[int, Migration] 
     except apsw.Error as error:
         raise explain(path, error) from None
     finally:
-        queue.close()
+        queue.close()  # which unlocks it
 
 
 def _check_place_settled(where: Path) -> None:
@@ -211,25 +215,24 @@ class Queue:
 
     def __init__(self, path: str) -> None:
         self._fd = -1
+        self.lock: Callable[[], object] = bool
+        self.unlock: Callable[[], object] = bool
+        """Call it in a `finally`, whether `lock` returned or was interrupted. No Python code of ours is run: an
+        interrupt at its first step would leave every other process waiting."""
         if fcntl is not None:
             flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC
             try:
                 self._fd = os.open(f"{path}-queue", flags, stat.S_IRUSR | stat.S_IWUSR)
             except OSError as error:
                 raise _refusal(f"{path}-queue", error) from None
-
-    def __enter__(self) -> None:
-        if self._fd >= 0:
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
-
-    def __exit__(self, *_: object) -> None:
-        if self._fd >= 0:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            self.lock = partial(fcntl.flock, self._fd, fcntl.LOCK_EX)
+            self.unlock = partial(fcntl.flock, self._fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+            self.lock = self.unlock = bool
 
 
 def _refusal(path: str, error: OSError) -> Exception:

@@ -4,6 +4,11 @@ Each writer queues a ticket and tries to take the lead. The leader runs every qu
 theirs is done, or until the lead is free and they have waited longest. Each is woken on its own: if they slept on the
 lock, it would pass through all of them before the next one could lead. A writer that finds the lead free and no ticket
 queued writes directly.
+
+Safe against an interrupt between any two steps. The lead is a plain lock that only `with` statements take: the interpreter
+lets no interrupt in between taking such a lock and entering the block, nor between leaving the block and releasing it, as
+it does around `acquire()` and around an `__enter__` written in Python. A wake-up may be lost to an interrupt, so a writer
+looks again after a while; one whose leader vanished with its ticket fails.
 """
 
 from __future__ import annotations
@@ -18,6 +23,8 @@ from ...errors import StoreError
 
 T = TypeVar("T")
 R = TypeVar("R")
+RECHECK_SECONDS = 0.5
+INTERRUPTED = "the writer ahead was interrupted, perhaps after it had written this; look, then try again"
 
 
 class Ticket(Generic[T, R]):
@@ -32,7 +39,7 @@ class Ticket(Generic[T, R]):
         self._asleep.acquire()
 
     def wait(self) -> None:
-        self._asleep.acquire()
+        self._asleep.acquire(timeout=RECHECK_SECONDS)
 
     def wake(self) -> None:
         with contextlib.suppress(RuntimeError):  # it is awake already
@@ -47,33 +54,6 @@ class Ticket(Generic[T, R]):
         self.wake()
 
 
-class Lead(Generic[T, R]):
-    """The right to write, for one thread at a time. Releasing it wakes the thread that has waited longest."""
-
-    def __init__(self, waiting: deque[Ticket[T, R]]) -> None:
-        self._waiting = waiting
-        self._lock = Lock()
-
-    def acquire(self, *, blocking: bool = True) -> bool:
-        return self._lock.acquire(blocking)
-
-    def release(self) -> None:
-        self._lock.release()
-        # A ticket queued before the release is seen here; one queued after it finds the lead free.
-        if self._waiting:
-            self.pass_on()
-
-    def pass_on(self) -> None:
-        with contextlib.suppress(IndexError):  # the queue is empty, or was emptied just now
-            self._waiting[0].wake()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-
 class Group(Generic[T, R]):
     def __init__(
         self,
@@ -85,26 +65,34 @@ class Group(Generic[T, R]):
         self._run_alone = run_alone
         self._max_batch = max_batch
         self._waiting: deque[Ticket[T, R]] = deque()
-        self.lead = Lead(self._waiting)
+        self.lead = Lock()
+        """The right to write, for one thread at a time; call `wake_next` after releasing it."""
+
+    def wake_next(self) -> None:
+        """Wake the thread that has waited longest. A ticket queued before the lead was released is seen here; one
+        queued after that finds the lead free."""
+        with contextlib.suppress(IndexError):  # the queue is empty, or was emptied just now
+            self._waiting[0].wake()
 
     def submit(self, work: T) -> R:
-        if self._run_alone is not None and self.lead.acquire(blocking=False):
+        if self._run_alone is not None and not self._waiting and not self.lead.locked():
             try:
-                if not self._waiting:
-                    return self._run_alone(work)
+                with self.lead:
+                    if not self._waiting:
+                        return self._run_alone(work)
             finally:
-                self.lead.release()
+                self.wake_next()
         return self.wait_for(Ticket(work))
 
     def wait_for(self, ticket: Ticket[T, R]) -> R:
         """Queue a ticket and return its result once this thread or another has run it."""
-        self._waiting.append(ticket)
         try:
+            self._waiting.append(ticket)
             self._run_until_done(ticket)
         except BaseException:  # Ctrl-C: work that has not begun is withdrawn, and the next thread leads
             with contextlib.suppress(ValueError):
                 self._waiting.remove(ticket)
-            self.lead.pass_on()
+            self.wake_next()
             raise
         if ticket.error is not None:
             raise ticket.error
@@ -112,20 +100,23 @@ class Group(Generic[T, R]):
 
     def _run_until_done(self, ticket: Ticket[T, R]) -> None:
         while not ticket.is_done:
-            if not self.lead.acquire(blocking=False):
+            if self.lead.locked():
                 ticket.wait()
                 continue
             try:
-                if not ticket.is_done:
-                    self._lead(ticket)
+                with self.lead:
+                    if not ticket.is_done:
+                        self._lead(ticket)
             finally:
-                self.lead.release()
+                self.wake_next()
 
     def _lead(self, own: Ticket[T, R]) -> None:
         batch: list[Ticket[T, R]] = []
         with contextlib.suppress(IndexError):  # another thread may withdraw its ticket meanwhile
             while len(batch) < self._max_batch:
                 batch.append(self._waiting.popleft())
+        if own not in batch and own not in self._waiting:
+            own.fail(StoreError(INTERRUPTED))  # an earlier leader took it and was interrupted twice
         try:
             self._run_batch(batch)
         except Exception as error:  # noqa: BLE001 - passed on to every waiting writer
@@ -135,7 +126,5 @@ class Group(Generic[T, R]):
         except BaseException as error:  # Ctrl-C: the leader stops, so no thread may wait for it
             for ticket in batch:
                 if not ticket.is_done:
-                    ticket.fail(
-                        error if ticket is own else StoreError("the writer ahead was interrupted; try again")
-                    )
+                    ticket.fail(error if ticket is own else StoreError(INTERRUPTED))
             raise
