@@ -700,6 +700,20 @@ VERBATIM: dict[str, list[Any]] = {
 """What is signed by its issuer, kept as evidence of an error, or not shown as a part."""
 
 
+FIRST_BYTES = [
+    ("image/png", b"\x89PNG\r\n\x1a\n"),
+    ("image/jpeg", b"\xff\xd8\xff"),
+    ("image/gif", b"GIF89a"),
+    ("image/webp", b"RIFF\x1a\0\0\0WEBP"),
+    ("application/pdf", b"%PDF-"),
+    ("audio/wav", b"RIFF\x1a\0\0\0WAVE"),
+    ("audio/mp3", b"ID3"),
+    ("audio/mpeg", b"\xff\xfb"),
+    ("audio/ogg", b"OggS"),
+    ("audio/flac", b"fLaC"),
+]
+
+
 class TestInlineMedia:
     @pytest.mark.parametrize("place", INLINE)
     def test_bytes_in_a_part_become_a_blob_or_are_refused(self, store: Store, place: str) -> None:
@@ -717,6 +731,17 @@ class TestInlineMedia:
         assert digest.encode() in bodies
         assert store.blob(digest) == PIXELS
         assert reopened(store, session).verify() == []
+
+    @pytest.mark.parametrize(("mime", "start"), FIRST_BYTES)
+    def test_a_file_cut_off_or_damaged_anywhere_is_appended_and_verified_alike(
+        self, mime: str, start: bytes
+    ) -> None:
+        session = bough.open("memory:").start()
+        cut = [start[:length] for length in range(len(start) + 1)]
+        for data in [*cut, *(start + bytes([byte]) + b"x" for byte in range(0, 256, 21))]:
+            session.append(in_a_call({}))
+            session.append([tool_result("c", Attachment(data, mime)), user(Attachment(data, mime))])
+        assert session.verify() == []
 
     @pytest.mark.parametrize("place", VERBATIM)
     def test_what_must_stay_verbatim_stays_or_is_refused(self, store: Store, place: str) -> None:

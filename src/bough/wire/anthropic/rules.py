@@ -17,12 +17,13 @@ _ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
 _IMAGE_LIMIT = 5 * 1024 * 1024  # of base64
+# As base64, without the letter that the byte after them has a part in.
 _FIRST_BYTES = {
-    "image/png": ("iVBORw0KGgo",),
+    "image/png": ("iVBORw0KGg",),
     "image/jpeg": ("/9j/",),
     "image/gif": ("R0lGOD",),
     "image/webp": ("UklGR",),
-    "application/pdf": ("JVBERi0",),
+    "application/pdf": ("JVBERi",),
 }
 _THINKING = ("thinking", "redacted_thinking")
 _FIELDS = {

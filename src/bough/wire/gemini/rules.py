@@ -17,14 +17,15 @@ _NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}")
 _BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
 _SIGNATURE = re.compile(r"[A-Za-z0-9+/_-]+={0,2}")
 _INLINE_LIMIT = 20 * 1024 * 1024  # of base64, for the whole request
+# As base64, without the letter that the byte after them has a part in.
 _FIRST_BYTES = {
-    "image/png": ("iVBORw0KGgo",),
+    "image/png": ("iVBORw0KGg",),
     "image/jpeg": ("/9j/",),
     "image/webp": ("UklGR",),
-    "application/pdf": ("JVBERi0",),
+    "application/pdf": ("JVBERi",),
     "audio/wav": ("UklGR",),
     "audio/mp3": ("SUQz", "//"),
-    "audio/ogg": ("T2dnUw",),
+    "audio/ogg": ("T2dnU",),
     "audio/flac": ("ZkxhQ",),
 }
 _ALLOWED_PARTS = {

@@ -16,10 +16,10 @@ _ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _BASE64 = r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
 _IMAGE = re.compile(
-    r"data:image/(?:png;base64,(?=iVBORw0KGgo)|jpeg;base64,(?=/9j/)|gif;base64,(?=R0lGOD)|webp;base64,(?=UklGR))"
+    r"data:image/(?:png;base64,(?=iVBORw0KGg)|jpeg;base64,(?=/9j/)|gif;base64,(?=R0lGOD)|webp;base64,(?=UklGR))"
     + _BASE64
 )
-_PDF = re.compile(r"data:application/pdf;base64,(?=JVBERi0)" + _BASE64)
+_PDF = re.compile(r"data:application/pdf;base64,(?=JVBERi)" + _BASE64)
 _LINK = re.compile(r"https?://\S+")
 _STATUS = ("completed", "incomplete", "in_progress")
 _FIELDS = {
