@@ -26,6 +26,7 @@ from ..stores.base import Fact, QueuedInput, SessionDetail, SessionRow, StoredEn
 from ..stores.message_limits import MessageLimit
 from ..stores.transfer import SessionExport
 from .changes import STATUSES
+from .fact_shapes import check_shape
 
 MAX_SEQ = 2**32 - 1
 ANSWER, INPUT, END = 1, 2, 4
@@ -345,7 +346,7 @@ class SessionWalker:
         try:
             _calls.decode(msgspec.msgpack.encode(call))
             check_call(call)
-        except (BoughError, msgspec.MsgspecError) as error:
+        except (BoughError, msgspec.MsgspecError, OverflowError) as error:
             self.report(where, str(error))
             return False
         for count in (call.after_seq, call.answer_seq or 0, call.at):
@@ -389,12 +390,13 @@ class SessionWalker:
             check_text(fact.kind, "kind")
             check_text(fact.key, "key")
             check_json(data, "its data")
+            check_shape(fact.kind, data)
             if fact.key is not None and next(iter(data), None) == "branch":
                 branches.append(data["branch"])
             if fact.kind == "moved" and "from" in data:
                 branch, _ = data["from"]
                 branches.append(branch)
-        except (BoughError, TypeError, ValueError) as error:
+        except (BoughError, msgspec.ValidationError, TypeError, ValueError) as error:
             self.report(where, str(error))
             return False
         self._check_count(where, fact.at)

@@ -1,0 +1,81 @@
+"""The shapes of the facts that Bough reads back: what any verb takes from a journal, it may rely on.
+
+Other kinds, and other fields of these, are for people and hosts. A store writes these shapes; a journal from elsewhere
+is checked against them before it is imported.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from ..core.usage import MAX_COUNT
+
+Number = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
+
+
+class _Call(Struct):
+    seq: Number
+    index: Number
+
+
+class _CallsStarted(Struct):
+    seq: Number
+    indexes: list[Number]
+
+
+class _TaskWaits(_Call):
+    session: str
+    call: _Call
+
+
+class _TaskStarted(Struct):
+    child: str
+    seq: Number
+    task: str | None = None
+
+
+class _Turn(Struct):
+    turn: Number
+    max_messages: Number | None = None
+
+
+class _Appended(Struct):
+    branch: Number
+    first: Number
+    last: Number
+
+
+class _Moved(Struct, rename={"origin": "from"}):
+    origin: tuple[Number, Number]
+
+
+class _Labelled(Struct):
+    nth: Number
+    seq: Number
+    label: str | None
+
+
+_SHAPES: dict[str, type] = {
+    "appended": _Appended,
+    "approval_requested": _Call,
+    "approved": _Call,
+    "calls_started": _CallsStarted,
+    "cancel_requested": _Turn,
+    "denied": _Call,
+    "labelled": _Labelled,
+    "moved": _Moved,
+    "task_started": _TaskStarted,
+    "task_waits": _TaskWaits,
+    "turn_resumed": _Turn,
+    "turn_started": _Turn,
+}
+
+
+def check_shape(kind: str, data: dict[str, Any]) -> None:
+    """Raise msgspec.ValidationError if a fact of this kind lacks what is read from it, or has it in another type."""
+    shape = _SHAPES.get(kind)
+    if shape is not None:
+        msgspec.convert(data, shape)
