@@ -10,13 +10,25 @@ from typing import Any, NoReturn
 import pytest
 
 import bough
-from bough import Happened, NeverHappened, Session, ToolCall, ToolContext, Turn, Usage, assistant, system
+from bough import (
+    Happened,
+    NeverHappened,
+    Session,
+    ToolCall,
+    ToolContext,
+    Turn,
+    Usage,
+    assistant,
+    system,
+    user,
+)
 from bough.errors import (
     ApprovalRequired,
     CallAlreadyStarted,
     Fenced,
     InvalidOperation,
     OrphanResult,
+    SessionRunning,
     UnrecognizedReply,
 )
 from conftest import Store
@@ -450,3 +462,47 @@ def test_no_model_call_is_announced_behind_a_result_that_ends_the_turn(session: 
         turn.result("b", "seen")
     assert turn.done
     assert (session.usage().calls, session.usage().unknown_calls) == (1, 0)
+
+
+def test_others_may_add_notes_and_inputs_to_an_open_turn_and_nothing_else(
+    store: Store, session: Session
+) -> None:
+    def elsewhere() -> None:
+        other = store.session(session.session_id)
+        other.note({"from": "elsewhere"})
+        other.enqueue("later")
+        for refused in (
+            lambda: other.set(prompt="x"),
+            lambda: other.append([user("x")]),
+            lambda: other.rewind(1),
+            lambda: other.end(),
+        ):
+            with pytest.raises(SessionRunning):
+                refused()
+
+    with session.turn("q", model="anthropic:claude-opus-4-5") as turn:
+        elsewhere()
+        turn.answer(REPLY)
+        elsewhere()
+        turn.result("toolu_1", "lost")
+        session.set(prompt_patch="Be brief.")  # the loop's own handle is the runner
+        elsewhere()
+        turn.failed("overloaded")
+        elsewhere()
+        turn.answer(assistant("It is lost."), usage=Usage(5, 1))
+    kinds = [entry.role or entry.kind for entry in session.path()]
+    assert kinds == [
+        "system",
+        "user",
+        "note",
+        "assistant",
+        "note",
+        "tool",
+        "settings",
+        "note",
+        "note",
+        "assistant",
+    ]
+    assert [call.answer_seq for call in session.model_calls()] == [4, None, 10]
+    assert session.verify() == []
+    store.session(session.session_id).set(prompt="x")  # the turn is over

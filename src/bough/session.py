@@ -44,7 +44,7 @@ from .errors import (
 from .log import labels, ledger
 from .log.changes import AppendResult, Cut
 from .log.fork import fork
-from .log.lease import interrupt
+from .log.lease import check_free, interrupt, is_held
 from .log.log import HydratedSession, Log, hydrate
 from .log.verify import Problem, verify
 from .stores.base import Fact, SessionQuery, SessionRow, Status
@@ -154,8 +154,18 @@ class Session:
     def note(
         self, data: dict[str, Any] | None = None, *, state: dict[str, Any] | None = None
     ) -> AppendResult:
-        """Append data of the host, never shown to a model; `state` is merged into the session's state."""
-        return self.append([Note(data or {}, state)])
+        """Append data of the host, never shown to a model; `state` is merged into the session's state.
+
+        While another handle or process runs the session the note goes behind its newest entry, and the run continues
+        behind the note.
+        """
+        note = [Note(data or {}, state)]
+        while True:
+            try:
+                return self.append(note)
+            except StaleLeaf:
+                if not is_held(self.refresh(), self.log.runtime):
+                    raise
 
     def set(
         self,
@@ -203,9 +213,11 @@ class Session:
     def end(self, status: Status = "completed", error: str | None = None) -> None:
         """Mark the session as ended. It accepts the next input all the same."""
         now = self.log.runtime.now()
+        if self.log.fence is None:
+            check_free(self.row, self.log.runtime)
         check_text(error, "error")
         row = {"status": status, "error": error, "completed_at": now, "holder": None, "lease_until": None}
-        self.log.record("ended", data={"status": status, "error": error}, row=row)
+        self.log.record("ended", data={"status": status, "error": error}, row=row, fence=self.log.fence)
 
     def interrupt(self) -> None:
         """End the run of this session, if its process died or hangs: it can be moved again, and the next turn continues it.

@@ -94,12 +94,14 @@ class Turn:
         self._fence = self._lease.fence
         self._lease.keep()
         self._turn = log.cursor.turn
+        log.fence = self._fence
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         self._lease.stop()
+        self._log.fence = None
         if not self._log.cursor.turn:
             return
         status = "interrupted" if kind is None else "failed" if issubclass(kind, Exception) else "cancelled"
@@ -355,6 +357,7 @@ class Turn:
         )
         if closes:
             self._lease.stop()
+            self._log.fence = None
         return appended
 
     def _closes(self, draft: Draft) -> bool:

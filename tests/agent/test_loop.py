@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
+import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +21,7 @@ from bough import (
     Happened,
     Limits,
     NeverHappened,
+    Note,
     ScriptedModel,
     Session,
     Slow,
@@ -27,6 +31,7 @@ from bough import (
     Workspace,
     assistant,
     system,
+    tool_result,
     user,
 )
 from bough.agent.compaction import Sizes
@@ -902,6 +907,152 @@ class TestLease:
         assert session.path()[3].message.results[0].outcome == "unknown"
         assert desk.did == []
         assert is_valid(session)
+
+
+class TestOtherWriters:
+    @pytest.fixture
+    def store(self, store: Store) -> Store:
+        """With a clock that does not outrun leases."""
+        return Store(store.backend, replace(store.runtime, now=lambda: time.time_ns() // 1_000))
+
+    def test_notes_and_inputs_are_welcome_and_anything_else_is_refused(
+        self, store: Store, session: Session
+    ) -> None:
+        def elsewhere() -> None:
+            other = store.session(session.session_id)
+            other.note({"seen": len(other.path())}, state={"notes": len(other.path())})
+            other.enqueue("more")
+            other.title("renamed")
+            for refused in (
+                lambda: other.set(prompt="other"),
+                lambda: other.append([user("me too")]),
+                lambda: other.append([Note({}), user("me too")]),
+                lambda: other.append([tool_result("c", "not paid")]),
+                lambda: other.rewind(1),
+                lambda: other.end(),
+            ):
+                with pytest.raises(SessionRunning):
+                    refused()
+            session.note({"through": "the runner's own handle"})
+
+        @bough.tool(effect="unsafe")
+        def pay(ctx: ToolContext) -> str:
+            elsewhere()
+            return "paid"
+
+        def answer(request: Any) -> Any:
+            elsewhere()
+            return [assistant(ToolCall("c", "pay")), "done", "more", "more", "more", "more"][
+                sum(item.message.role == "assistant" for item in request.context.items)
+            ]
+
+        limits = Limits(turns=2)
+        session.send_sync("q", model=ScriptedModel(answer), tools=[pay], limits=limits)
+        kinds = [entry.role or entry.kind for entry in session.path()]
+        assert kinds[:9] == ["system", "user", "note", "note", "assistant", "note", "note", "tool", "note"]
+        result = next(entry for entry in session.path() if entry.role == "tool").message.results[0]
+        assert (result.outcome, result.error) == ("done", False)
+        seen = [
+            entry.payload.data["seen"]
+            for entry in session.path()
+            if "seen" in getattr(entry.payload, "data", ())
+        ]
+        assert session.state == {"notes": seen[-1]}
+        assert all(call.usage.output_tokens is not None for call in session.model_calls())
+        assert [call.answer_seq for call in session.model_calls()] == [
+            entry.seq for entry in session.path() if entry.role == "assistant"
+        ]
+        assert is_valid(session)
+
+    @pytest.mark.parametrize("seed", range(6))
+    def test_nothing_known_or_paid_for_is_lost_whatever_others_write_at_every_step(
+        self, store: Store, desk: Desk, seed: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        rng, backend = random.Random(seed), store.backend
+        session = store.start("support", [system("You help.")])
+        notes, queued, refused = 0, 0, 0
+        commit = type(backend).commit
+
+        def interfere() -> None:
+            nonlocal notes, queued, refused
+            other = store.session(session.session_id)
+            match rng.randrange(6):
+                case 0 | 1:
+                    other.note({"n": notes}, state={"notes": notes} if rng.random() < 0.5 else None)
+                    notes += 1
+                case 2 if queued < 2:
+                    other.enqueue(f"queued {queued}")
+                    queued += 1
+                case 3 | 4:
+                    write = rng.choice([lambda: other.set(prompt="x"), lambda: other.append([user("x")])])
+                    with pytest.raises(SessionRunning):
+                        write()
+                    refused += 1
+
+        def interfered(change: Any) -> Any:
+            if change.fence is not None and backend.session(session.session_id).holder is not None:
+                interfere()
+            return commit(backend, change)
+
+        def answer(request: Any) -> Any:
+            interfere()
+            turn = [item for item in request.context.items if item.turn == request.context.items[-1].turn]
+            answers = sum(item.message.role == "assistant" for item in turn)
+            return [ask(("look", 1), ("refund", 2), ("tag", 3)), ask(("refund", 4)), "done"][answers]
+
+        monkeypatch.setattr(backend, "commit", interfered)
+        model = ScriptedModel(answer)
+        session.send_sync("q", model=model, tools=desk.tools())
+        monkeypatch.undo()
+        turns = 1 + queued
+        path = store.session(session.session_id).path()
+        assert [entry.message.text for entry in path if entry.role == "user"] == [
+            "q",
+            *(f"queued {n}" for n in range(queued)),
+        ]
+        assert sum(entry.kind == "note" for entry in path) == notes
+        results = [result for entry in path if entry.message for result in entry.message.results]
+        assert [result.outcome for result in results] == ["done"] * 4 * turns
+        assert desk.did.count(("refund", 2)) == desk.did.count(("refund", 4)) == turns
+        calls = session.model_calls()
+        assert len(calls) == len(model.requests) == 3 * turns
+        assert all(call.usage.output_tokens is not None for call in calls)
+        assert refused + notes > 0
+        assert is_valid(session)
+
+    def test_another_process_may_add_a_note_and_no_settings(self, tmp_path: Path) -> None:
+        script = (
+            "import sys, bough\n"
+            "session = bough.open(sys.argv[1]).session(sys.argv[2])\n"
+            "session.note({'from': 'another process'})\n"
+            "try: session.set(prompt='x')\n"
+            "except bough.errors.SessionRunning: print('refused')"
+        )
+
+        @bough.tool(effect="unsafe")
+        def pay(ctx: ToolContext) -> str:
+            arguments = [sys.executable, "-c", script, str(tmp_path / "agent.db"), ctx.session_id]
+            return subprocess.run(arguments, capture_output=True, text=True, check=True).stdout.strip()
+
+        with bough.open(tmp_path / "agent.db") as store:
+            session = store.start("support")
+            session.send_sync(
+                "q", model=ScriptedModel([assistant(ToolCall("c", "pay")), "done"]), tools=[pay]
+            )
+            assert [entry.role or entry.kind for entry in session.path()] == [
+                *("user", "assistant", "note", "tool", "assistant")
+            ]
+            assert session.path()[3].message.results[0].content[0].text == "refused"
+            assert is_valid(session)
+
+    def test_a_dead_runner_refuses_nobody(self, store: Store, session: Session) -> None:
+        session.append([user("q")])
+        store.backend.lease(session.session_id, "dead", store.runtime.now() + 10**12, store.runtime.now())
+        with pytest.raises(SessionRunning):
+            session.set(prompt="x")
+        gone = bough.Store(store.backend, replace(store.runtime, is_gone=lambda holder: holder == "dead"))
+        gone.session(session.session_id).set(prompt="x")
+        assert session.refresh().leaf.seq == 3
 
 
 class TestStreaming:

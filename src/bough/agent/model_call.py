@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ..core import context as contexts
 from ..core.context import Context, Item
-from ..core.drafts import Draft, ExtraFact
+from ..core.drafts import Draft
 from ..core.messages import Message, Part, ToolCall
 from ..core.redact import Redactor, is_key_text
 from ..core.usage import Usage
@@ -129,16 +129,15 @@ class ModelCaller:
         """Append the answer, its cost and the start of its tool calls in one commit, before anything runs."""
         answer = replace(answer, message=with_unique_ids(answer.message))
         draft = Draft(answer.message, answer.model or model.model, answer.finish, answer.evidence)
-        allowed, seq = self.tool_runner.allowed(), self.log.leaf.seq + 1
-        starting = [
+        allowed = self.tool_runner.allowed()
+        starts = [
             index
             for index, call in enumerate(answer.message.calls)
             if call.name in allowed and not allowed[call.name].approval
         ]
-        facts = [ExtraFact("calls_started", {"seq": seq, "indexes": starting})] if starting else []
         call = self.writer.ledger_row(model, answer.usage, is_answered=True)
-        self.writer.own_answers.add(seq)
-        appended = await self.writer.append(draft, calls=[call], replaces_call=True, facts=facts)
+        appended = await self.writer.append(draft, calls=[call], replaces_call=True, starts=starts)
+        self.writer.own_answers.add(appended.leaf.seq)
         self.writer.call_id = None
         return appended
 

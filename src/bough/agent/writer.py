@@ -16,9 +16,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..core.context import fold_settings
-from ..core.drafts import Draft, ExtraFact
+from ..core.drafts import Draft
 from ..core.entries import Entry, Settings
 from ..core.messages import Message
+from ..core.tree import Leaf
 from ..core.turns import advance
 from ..core.usage import Call, Usage
 from ..errors import SessionIsReplay
@@ -45,8 +46,10 @@ class Append(Struct, frozen=True, kw_only=True):
     replaces_call: bool = False
     row: Mapping[str, Any] | None = None
     data: Mapping[str, Any] | None = None
-    facts: Sequence[ExtraFact] = ()
+    starts: Sequence[int] = ()
     takes: int | None = None
+    after: Leaf
+    """The leaf at which it was built."""
 
 
 class Writer:
@@ -57,6 +60,8 @@ class Writer:
     ) -> None:
         self.log = log
         self.path: list[Entry] = []
+        self.leaf = log.leaf
+        """Where this run stands. The log may be ahead of it, if the host added a note through the same handle."""
         self.detail: SessionDetail | None = None
         self.queued = 0
         """How many inputs were queued when the session was loaded."""
@@ -85,6 +90,7 @@ class Writer:
         """Read row, details and path at the session's current leaf, in one read."""
         reading = await self.run_blocking(self.log.load)
         self.path, self.detail, self.queued = reading.entries, reading.detail, reading.queued
+        self.leaf = reading.row.leaf
         return reading.row
 
     def check(self, row: SessionRow) -> None:
@@ -156,10 +162,13 @@ class Writer:
         replaces_call: bool = False,
         row: Mapping[str, Any] | None = None,
         data: Mapping[str, Any] | None = None,
-        facts: Sequence[ExtraFact] = (),
+        starts: Sequence[int] = (),
         takes: int | None = None,
     ) -> AppendResult:
-        """Append in one commit. Without `calls`, the start of a model call that comes next is part of it."""
+        """Append in one commit. Without `calls`, the start of a model call that comes next is part of it.
+
+        `starts` are the indexes of an answer's tool calls that start at once.
+        """
         if calls is None:
             call = self.announce_next_call(drafts)
             calls = [] if call is None else [call]
@@ -171,24 +180,34 @@ class Writer:
             replaces_call=replaces_call,
             row=row,
             data=data,
-            facts=facts,
+            starts=starts,
             takes=takes,
+            after=self.leaf,
         )
         appended = await self.run_blocking(self.commit, append)
         self.model_calls |= {call.call_id: call for call in calls}
-        self.path.extend(appended.entries)
+        await self._extend_path(appended)
         self.journal_number = appended.fact_number
         return appended
+
+    async def _extend_path(self, appended: AppendResult) -> None:
+        first = appended.new_entries[0].seq
+        if len(self.path) != first - 1:  # notes of others came before
+            notes = await self.run_blocking(self.log.path, since=len(self.path))
+            self.path.extend(entry for entry in notes.entries if entry.seq < first)
+        self.path.extend(appended.entries)
+        self.leaf = appended.leaf
 
     def commit(self, append: Append) -> AppendResult:
         """Write one append to the log; called on a thread of the writer."""
         return self.log.append(
             append.drafts,
+            after=append.after,
             calls=append.calls,
             replaces_call=append.replaces_call,
             row=append.row,
             data=append.data,
-            facts=append.facts,
+            starts=append.starts,
             takes=append.takes,
             fence=self.lease.fence,
         )
@@ -262,7 +281,7 @@ class Writer:
         ends_turn = self.log.cursor.ends_turn or any(result.ends_turn for result in last.results)
         if len(self.log.cursor.open_calls) > len(last.results) or ends_turn:
             return None
-        return replace(self.announce_call(self._first_model), after_seq=self.log.leaf.seq + len(drafts))
+        return replace(self.announce_call(self._first_model), after_seq=self.leaf.seq + len(drafts))
 
     def announce_call(self, model: Model) -> Call:
         """Return the start of a model call at the present leaf."""
@@ -271,7 +290,7 @@ class Writer:
 
     def ledger_row(self, model: Model, usage: Usage | None, *, is_answered: bool) -> Call:
         """Return the ledger row of the announced call, as it ended."""
-        after = self.log.leaf.seq
+        after = self.leaf.seq
         return Call(
             call_id=self.call_id or self.log.runtime.new_id(""),
             branch=0,

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..core.codec import check_text, to_json
 from ..core.drafts import ExtraFact, NewEntry
@@ -72,6 +73,17 @@ def with_data(facts: tuple[ExtraFact, ...], data: Mapping[str, Any] | None) -> t
         ExtraFact(fact.kind, {**fact.data, **data}) if fact.kind in ("turn_started", "turn_ended") else fact
         for fact in facts
     )
+
+
+def started_calls(entries: Sequence[NewEntry], indexes: Sequence[int]) -> list[ExtraFact]:
+    """The fact that these tool calls of the last entry start with its commit."""
+    return [ExtraFact("calls_started", {"seq": entries[-1].seq, "indexes": list(indexes)})] if indexes else []
+
+
+def later_call(call: Call, count: int) -> Call:
+    """The call, recorded `count` entries later on the path."""
+    answer_seq = None if call.answer_seq is None else call.answer_seq + count
+    return replace(call, after_seq=call.after_seq + count, answer_seq=answer_seq)
 
 
 def turn_status(facts: Sequence[ExtraFact]) -> dict[str, Any]:

@@ -19,13 +19,22 @@ from msgspec.structs import replace
 
 from ..core.codec import from_json, to_json
 from ..core.drafts import Draft, EntryBatch, ExtraFact, build_entries
-from ..core.entries import BranchSummary, Entry, Payload, Settings
+from ..core.entries import BranchSummary, Entry, Note, Payload, Settings
 from ..core.messages import Message, ToolCall, to_user_message
 from ..core.state import State, fold_state, merge_state, state_updates
 from ..core.tree import Leaf, Range, contains_leaf
-from ..core.turns import Cursor, OpenCall, cursor_from_tail
+from ..core.turns import Cursor, OpenCall, cursor_after, cursor_from_tail
 from ..core.usage import Call, Totals, with_known_counts
-from ..errors import InvalidMessage, InvalidOperation, InvalidPosition, NothingToRedo
+from ..errors import (
+    InvalidMessage,
+    InvalidOperation,
+    InvalidPosition,
+    NothingToRedo,
+    OpenBatch,
+    OrphanResult,
+    SessionRunning,
+    StaleLeaf,
+)
 from ..stores.base import (
     Change,
     CommitResult,
@@ -35,7 +44,7 @@ from ..stores.base import (
     SessionRow,
     StoreBackend,
 )
-from .changes import AppendResult, Cut, check, turn_status, with_data
+from .changes import AppendResult, Cut, check, later_call, started_calls, turn_status, with_data
 from .lease import check_free
 from .new_session import check_names
 from .original_calls import restore_call
@@ -62,6 +71,8 @@ class Log:
         self._branch_number: int | None = None
         self.batch_since = 0
         """Facts about the open tool calls come after this fact number; 0 if unknown."""
+        self.fence: int | None = None
+        """What this handle appends under while a turn of the caller's own loop is open on it."""
         self._lock = RLock()
         _LOGS.add(self)
 
@@ -188,21 +199,33 @@ class Log:
         row: Mapping[str, Any] | None = None,
         data: Mapping[str, Any] | None = None,
         facts: Sequence[ExtraFact] = (),
+        starts: Sequence[int] = (),
         takes: int | None = None,
         fence: int | None = None,
     ) -> AppendResult:
-        """Append all drafts after the leaf, or none. `data` goes into the `turn_started` or `turn_ended` fact; `facts` follow it."""
+        """Append all drafts after the leaf, or none. `data` goes into the `turn_started` or `turn_ended` fact; `facts` follow it.
+
+        `starts` are the indexes of the last draft's tool calls that start at once. With a runner's `fence` the append
+        goes behind notes that others added meanwhile.
+        """
         if not drafts:
             raise InvalidOperation("nothing to append; pass at least one message or entry")
         with self._lock:
+            fence = self.fence if fence is None else fence
             leaf = self.leaf if after is None else after
             cursor = self.cursor if leaf == self.leaf else self.cursor_at(leaf)
             at = self.runtime.now()
             calls = tuple(map(with_known_counts, calls))
             check(key, calls, data, row)
             self.runtime.redactor.check_name(key, "key")
-            written = build_entries(cursor, drafts, at, redactor=self.runtime.redactor)
+            try:
+                written = build_entries(cursor, drafts, at, redactor=self.runtime.redactor)
+            except (OpenBatch, OrphanResult):
+                if fence is None:  # it waits for the runner's results, not for the caller's
+                    check_free(self.store.session(self.session_id), self.runtime)
+                raise
             state, encoded = self._next_state(leaf, written.payloads)
+            started = started_calls(written.entries, starts)
             change = Change(
                 session_id=self.session_id,
                 key=key or self.runtime.new_id(""),
@@ -213,15 +236,30 @@ class Log:
                 calls=self._redact_calls(calls),
                 replaces_call=replaces_call,
                 state=encoded,
-                facts=(*with_data(written.facts, self.runtime.redactor.redact_json(data)), *facts),
+                facts=(*with_data(written.facts, self.runtime.redactor.redact_json(data)), *facts, *started),
                 columns={**turn_status(written.facts), **(row or {})},
                 inbox_number=takes,
                 fence=fence,
             )
-            result = self._commit(change, written, state)
-            if not result.repeated:
-                self._note_originals(drafts, written)
-            return result
+            try:
+                result = self._commit(change, written, state)
+                if not result.repeated:
+                    self._note_originals(drafts, written)
+                return result
+            except StaleLeaf as stale:
+                count = self._follow_notes(stale, fence)
+            return self.append(
+                drafts,
+                key=key,
+                calls=[later_call(call, count) for call in calls],
+                replaces_call=replaces_call,
+                row=row,
+                data=data,
+                facts=facts,
+                starts=starts,
+                takes=takes,
+                fence=fence,
+            )
 
     def _note_originals(self, drafts: Sequence[Draft], written: EntryBatch) -> None:
         """Keep the calls that were stored with placeholders, until all of their batch have results."""
@@ -236,8 +274,39 @@ class Log:
                         answer = Leaf(self.leaf.branch, entry.seq)
                         originals.add(self.session_id, answer, index, call, original)
 
+    def _follow_notes(self, stale: StaleLeaf, fence: int | None) -> int:
+        """Move a runner behind the notes that others appended after the leaf it expected; return their number.
+
+        Only notes can come between, because the runner holds the session. Anything else is raised as stale.
+        """
+        if fence is None:
+            raise stale
+        expected = stale.expected
+        snapshot = self.store.path(self.session_id, first=expected.seq + 1)
+        is_ahead = any(
+            part.branch == expected.branch and part.last >= expected.seq for part in snapshot.ranges
+        )
+        notes = [entry.payload for entry in snapshot.entries if isinstance(entry.payload, Note)]
+        if not is_ahead or len(notes) != len(snapshot.entries):
+            raise stale
+        if snapshot.row.leaf != self.leaf:
+            cursor, batch_since = cursor_after(snapshot.entries, self.cursor_at(expected)), self.batch_since
+            state = None if any(note.state for note in notes) else self._state
+            self._set_position(snapshot.row.leaf, cursor, state)
+            self.batch_since = batch_since
+        return len(notes)
+
+    def _write(self, change: Change) -> CommitResult:
+        """Commit. The lease of a holder known to be dead refuses nothing: the change is made under its fence."""
+        try:
+            return self.store.commit(change)
+        except SessionRunning:
+            row = self.store.session(self.session_id)
+            check_free(row, self.runtime)
+            return self.store.commit(replace(change, fence=row.fence))
+
     def _commit(self, change: Change, written: EntryBatch, state: bytes | None) -> AppendResult:
-        done = self.store.commit(change)
+        done = self._write(change)
         if done.is_repeat:
             self._set_position(done.leaf, None, None)
             return self._read_repeated(done)
@@ -333,7 +402,13 @@ class Log:
                 inbox_number=takes,
                 fence=fence,
             )
-            return self.store.commit(change)
+            while True:
+                try:
+                    return self.store.commit(change)
+                except StaleLeaf as stale:
+                    count = self._follow_notes(stale, fence)
+                    calls = tuple(later_call(call, count) for call in change.calls)
+                    change = replace(change, after=self.leaf, calls=calls)
 
     # -- moving ------------------------------------------------------------------------------------
 
@@ -398,7 +473,7 @@ class Log:
                 state=None,
                 columns={"status": "idle", "holder": None, "lease_until": None},
             )
-            done = self.store.commit(change)
+            done = self._write(change)
             self._set_position(done.leaf, None if done.is_repeat else written.cursor, None)
             return done.leaf
 

@@ -22,7 +22,7 @@ from ..agent.tasks import TaskRunner
 from ..agent.tool_batch import ToolRunner
 from ..agent.tools.tool import Tool, ToolContext
 from ..agent.writer import Writer
-from ..core.drafts import Draft, ExtraFact
+from ..core.drafts import Draft
 from ..core.entries import Entry, Settings
 from ..core.messages import Message, ToolCall
 from ..core.turns import OpenCall
@@ -110,7 +110,7 @@ class ReplayWriter(Writer):
         replaces_call: bool = False,
         row: Mapping[str, Any] | None = None,
         data: Mapping[str, Any] | None = None,
-        facts: Sequence[ExtraFact] = (),
+        starts: Sequence[int] = (),
         takes: int | None = None,
     ) -> AppendResult:
         is_recorded = self.parts.uses_recorded_answers
@@ -120,7 +120,7 @@ class ReplayWriter(Writer):
             replaces_call=replaces_call and not is_recorded,
             row=row,
             data=data,
-            facts=facts,
+            starts=starts,
             takes=takes,
         )
         if is_recorded:

@@ -7,6 +7,8 @@ The laws in prose; `bough.stores.conformance` is the same list as tests.
 - **Compare and swap.** A change that names the leaf it follows is written only if that is the session's leaf. If it is
   not and the change's key is in the journal, the recorded result is returned and nothing is written; if the key is
   unknown, `StaleLeaf` is raised and nothing is written.
+- **One runner.** While a lease is held, a change without a fence that appends anything but notes, or moves the leaf,
+  raises `SessionRunning` and writes nothing. A runner passes its fence; `Fenced` if another has taken over.
 - **Entries never change.** (branch, seq) is written once. A path from any leaf has no gap.
 - **Branches.** An append extends the leaf's branch if this session owns it and the leaf is its tail; otherwise it opens
   a branch whose parent holds the leaf's entry. Branch numbers are never reused.
@@ -42,7 +44,7 @@ from ..core.entries import Entry
 from ..core.search import Search
 from ..core.tree import Branch, Leaf, Range
 from ..core.usage import Call, Totals
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, SessionRunning
 from .counts import CountColumn, DailyUsage, StorageSize, count_by, storage_size_of, sum_daily
 from .search import IndexProgress, SearchPage
 
@@ -135,6 +137,18 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
     inbox_number: int | None = None
     """The number of the queued input that it appends, or refuses, and removes from the inbox."""
     fence: int | None = None
+
+    @property
+    def needs_free_session(self) -> bool:
+        """Whether a held lease refuses it: it has no fence, and moves the leaf otherwise than by notes."""
+        if self.fence is not None:
+            return False
+        return self.move_to is not None or any(entry.kind != "note" for entry in self.entries)
+
+    def refuse_if_held(self, holder: str | None, lease_until: int | None) -> None:
+        """Raise SessionRunning if the session, held as this says, refuses the change."""
+        if holder is not None and (lease_until or 0) > self.at and self.needs_free_session:
+            raise SessionRunning(self.session_id, holder, lease_until)
 
 
 SETTABLE_COLUMNS = frozenset(

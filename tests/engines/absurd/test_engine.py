@@ -420,6 +420,37 @@ class TestSteps:
         print(f"round trips of a task of 6 steps: {asked[1]}, of 26: {asked[2]}")
         assert (asked[2] - asked[1]) / 20 < 2.5
 
+    def test_notes_of_others_neither_stop_a_step_nor_spoil_its_checkpoint(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        session = store.start("a")
+
+        def elsewhere() -> None:
+            other = store.session(session.session_id)
+            other.note({"from": "elsewhere"}, state={"noted": True})
+            with pytest.raises(errors.SessionRunning):
+                other.set(prompt="x")
+
+        @bough.tool(effect="unsafe")
+        def look(n: int) -> str:
+            """Looks."""
+            elsewhere()
+            return f"saw {n}"
+
+        def answer(request: Request) -> Any:
+            elsewhere()
+            return [looking(1), "Seen."][answers_so_far(request)]
+
+        session.send("look", engine="absurd", queue=queue)
+        with working(installed, queue, Agent("a", ScriptedModel(answer), [look])):
+            until(answered(session, "Seen."))
+            until(done(installed, queue))
+        kinds = [entry.role or entry.kind for entry in session.path()]
+        assert kinds == ["user", "note", "assistant", "note", "tool", "note", "assistant"]
+        found = [msgspec.convert(state, Checkpoint) for state in checkpoints(installed, queue)]
+        assert found == derived(session, 5, 7)
+        assert (session.state, session.verify()) == ({"noted": True}, [])
+
     def test_a_child_runs_under_its_parents_claim(
         self, installed: Database, queue: str, store: bough.Store
     ) -> None:

@@ -12,10 +12,11 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...agent.start_facts import turn_limits
 from ...agent.writer import Append, Writer
-from ...core.drafts import Draft, EntryBatch, ExtraFact
+from ...core.drafts import Draft, EntryBatch
 from ...core.entries import Entry, Payload
 from ...core.messages import Message
 from ...core.turns import CallModel, next_action
@@ -90,7 +91,10 @@ class ClaimedLog(Log):
                 self._ends = None
 
     def _commit(self, change: Change, written: EntryBatch, state: bytes | None) -> AppendResult:
-        with self.claim.ending_step(None if self._ends is None else msgspec.to_builtins(self._ends)):
+        ends = self._ends
+        if ends is not None:  # notes of others may have moved it
+            ends = replace(ends, to_message_number=change.entries[-1].seq)
+        with self.claim.ending_step(None if ends is None else msgspec.to_builtins(ends)):
             return super()._commit(change, written, state)
 
     def replay(self) -> None:
@@ -156,7 +160,7 @@ class ClaimedWriter(Writer):
         replaces_call: bool = False,
         row: Mapping[str, Any] | None = None,
         data: Mapping[str, Any] | None = None,
-        facts: Sequence[ExtraFact] = (),
+        starts: Sequence[int] = (),
         takes: int | None = None,
     ) -> AppendResult:
         self._count(calls or ())
@@ -164,7 +168,7 @@ class ClaimedWriter(Writer):
         if is_step_end:
             self.has_stopped = self._is_stopping()
         appended = await super().append(
-            *drafts, calls=calls, replaces_call=replaces_call, row=row, data=data, facts=facts, takes=takes
+            *drafts, calls=calls, replaces_call=replaces_call, row=row, data=data, starts=starts, takes=takes
         )
         if is_step_end:
             self._step_calls = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...core.drafts import ExtraFact
+from ...core.entries import Note
 from ...core.messages import assistant, user
 from ...errors import (
     Fenced,
@@ -289,6 +290,27 @@ class LeaseConformance(StoreFactory):
         assert (row.holder, row.fence) == ("one", 1)
         writer.append(user("c"), fence=1)
 
+    def test_while_a_lease_is_held_only_its_runner_appends_and_anybody_adds_notes(self) -> None:
+        writer = SessionWriter(self.open_store())
+        writer.append(user("q"))
+        start, cursor = writer.leaf, writer.cursor
+        again = writer.change(user("again"), key="again")
+        writer.store.commit(again)
+        writer.leaf, writer.cursor = writer.row.leaf, writer.next_cursor
+        fence = writer.store.lease("ses_a", "one", until=10_000, at=10)
+        before = read_everything(writer.store, "ses_a")
+        assert_raises(SessionRunning, lambda: writer.append(user("x")))
+        assert_raises(SessionRunning, lambda: writer.append(Note({}), user("x")))
+        assert_raises(SessionRunning, lambda: writer.append(user("stale"), after=start, cursor=cursor))
+        assert_raises(SessionRunning, lambda: writer.move(start, cursor))
+        assert writer.store.commit(again).is_repeat
+        assert read_everything(writer.store, "ses_a") == before
+        writer.append(Note({"n": 1}))
+        writer.append(assistant("a"), fence=fence)
+        assert writer.append(user("the lease has expired"), at=10_000).leaf.seq == 5
+        writer.store.release("ses_a", fence)
+        writer.append(user("nobody runs it"))
+
 
 class DraftConformance(StoreFactory):
     def test_a_draft_is_replaced_as_it_grows_and_holds_while_the_session_stands_there(self) -> None:
@@ -299,7 +321,9 @@ class DraftConformance(StoreFactory):
         for text in ("half", "half a sentence"):
             writer.store.save_draft("ses_a", writer.leaf, text, fence, 20)
         assert writer.store.draft("ses_a") == "half a sentence"
-        writer.append(assistant("whole"))
+        writer.append(Note({"from": "elsewhere"}))
+        assert writer.store.draft("ses_a") == "half a sentence"
+        writer.append(assistant("whole"), fence=fence)
         assert writer.store.draft("ses_a") is None
 
     def test_a_fenced_runner_cannot_draft(self) -> None:

@@ -121,6 +121,7 @@ class MemoryStore(StoreBackend):
                 raise Fenced(change.session_id, change.fence, row.fence)
             if change.after is not None and change.after != row.leaf:
                 return self._find_committed(data, change)
+            change.refuse_if_held(row.holder, row.lease_until)
             self._check_blobs(change.entries, change.blobs)
             self._check_place(change.move_to, row.leaf)
             self._put_blobs(change.blobs, change.at)
@@ -137,7 +138,9 @@ class MemoryStore(StoreBackend):
         for fact in reversed(data.journal):
             if fact.key == change.key:
                 return CommitResult(Leaf(fact.data["branch"], fact.data["last"]), fact.number, is_repeat=True)
-        raise StaleLeaf(change.session_id, change.after, data.row.leaf)
+        row = data.row
+        change.refuse_if_held(row.holder, row.lease_until)
+        raise StaleLeaf(change.session_id, change.after, row.leaf)
 
     def _apply(self, data: SessionData, change: Change, leaf: Leaf) -> CommitResult:
         totals = data.row.totals
@@ -299,8 +302,12 @@ class MemoryStore(StoreBackend):
 
     def draft(self, session_id: str) -> str | None:
         with self._lock:
-            leaf, text = self.tables.drafts.get(session_id, (None, None))
-            return text if leaf == self._data(session_id).row.leaf else None
+            leaf, text = self.tables.drafts.get(session_id, (Leaf(0, 0), None))
+            present = self._data(session_id).row.leaf
+            if leaf.branch != present.branch:
+                return None
+            later = (self.tables.entries[leaf.branch, seq] for seq in range(leaf.seq + 1, present.seq + 1))
+            return text if all(entry.kind == "note" for entry in later) else None
 
     def enqueue(self, session_id: str, body: bytes, at: int) -> int:
         with self._lock:

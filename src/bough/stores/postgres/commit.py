@@ -45,7 +45,7 @@ FACT_NAMES = ("n", "kind", "key", "first", "data")
 FACT_TYPES = ("bigint", "text", "text", "bigint", "text")
 
 SELECT_HEAD = """
-select no, branch, seq, facts, calls, fence, trashed_at, owner,
+select no, branch, seq, facts, calls, fence, trashed_at, owner, holder, lease_until,
        (select session_no from bough.branch where branch.id = session.branch) = no,
        (select max(entry.seq) from bough.entry where entry.branch = session.branch)
 from bough.session where id = %(id)s and (%(owner)s::text is null or owner = %(owner)s) for no key update
@@ -89,6 +89,7 @@ class Shape(Struct, frozen=True):
     drops_draft: bool
     has_leaf: bool
     is_fenced: bool
+    needs_free: bool
     is_owned: bool
 
 
@@ -104,6 +105,8 @@ class PostgresHead(Struct, frozen=True):
     owner: str | None
     can_extend: bool
     """Its leaf is the last entry of a branch of its own."""
+    lease: tuple[str | None, int | None]
+    """Holder and end."""
 
 
 def fits_statement(change: Change) -> bool:
@@ -138,6 +141,7 @@ def shape_of(change: Change, owner: str | None, branch: BranchMode) -> Shape:
         moves or (has_entries and change.fence is not None),
         change.after is not None,
         change.fence is not None,
+        change.needs_free_session,
         owner is not None,
     )
 
@@ -225,6 +229,7 @@ POSITION_EXISTS = f"""
              where {SET_SPACE} and entry.branch = %(to_branch)s and entry.seq = %(to_seq)s)
      or exists (select 1 from bough.branch
                 where {SET_SPACE} and branch.id = %(to_branch)s and branch.parent_seq = %(to_seq)s))"""
+IS_FREE = "(session.holder is null or coalesce(session.lease_until, 0) <= %(at)s)"
 BRANCH = """branch as (
     insert into bough.branch (id, space, session_no, parent, parent_seq)
     select branch, space, no, %(parent_branch)s::bigint, %(parent_seq)s::bigint from head)"""
@@ -294,6 +299,7 @@ def _head(shape: Shape, condition: str) -> str:
     conditions.append("session.trashed_at is null")
     conditions += ["session.branch = %(after_branch)s and session.seq = %(after_seq)s"] * shape.has_leaf
     conditions += ["session.fence = %(fence)s"] * shape.is_fenced
+    conditions += [IS_FREE] * shape.needs_free
     conditions += [CAN_EXTEND] * (shape.branch == "check")
     conditions += [POSITION_EXISTS] * shape.moves
     conditions += ["session.facts = started.known_facts"] * shape.replaces_call
@@ -319,9 +325,12 @@ def lock_head(writer: Connection, session_id: str, owner: str | None) -> Postgre
     row = writer.execute(SELECT_HEAD, {"id": session_id, "owner": owner}).fetchone()
     if row is None:
         raise NotFound(session_id)
-    no, branch, seq, facts, calls, fence, trashed_at, row_owner, is_own, tail = row
+    no, branch, seq, facts, calls, fence, trashed_at, row_owner, *lease, is_own, tail = row
     can_extend = bool(is_own) and (tail is None or tail == seq)
-    return PostgresHead(no, Leaf(branch, seq), facts, calls, fence, trashed_at, row_owner, can_extend)
+    leaf = Leaf(branch, seq)
+    return PostgresHead(
+        no, leaf, facts, calls, fence, trashed_at, row_owner, can_extend, (lease[0], lease[1])
+    )
 
 
 def commit_locked(writer: Connection, change: Change, space: str, owner: str | None) -> CommitResult:
@@ -333,6 +342,7 @@ def commit_locked(writer: Connection, change: Change, space: str, owner: str | N
         raise Fenced(change.session_id, change.fence, head.fence)
     if change.after is not None and change.after != head.leaf:
         return _earlier_result(writer, change, head)
+    change.refuse_if_held(*head.lease)
     check_blobs(writer, space, change.entries, change.blobs)
     insert_blobs(writer, space, change.blobs, change.at)
     parent = head.leaf if change.move_to is None else change.move_to
@@ -355,6 +365,7 @@ def _earlier_result(writer: Connection, change: Change, head: PostgresHead) -> C
     assert change.after is not None
     fact = writer.execute(SELECT_KEY, (head.no, change.key)).fetchone()
     if fact is None or fact[3] is None:
+        change.refuse_if_held(*head.lease)
         raise StaleLeaf(change.session_id, change.after, head.leaf)
     return CommitResult(Leaf(fact[3], fact[5]), fact[0], is_repeat=True)
 

@@ -203,7 +203,10 @@ select 1 from bough.session join bough.inbox on inbox.no = session.no where {MIN
 """
 SELECT_DRAFT = f"""
 select draft.text from bough.session
-left join bough.draft on draft.no = session.no and (draft.branch, draft.seq) = (session.branch, session.seq)
+left join bough.draft on draft.no = session.no and draft.branch = session.branch and not exists (
+    select 1 from bough.entry
+    where entry.branch = draft.branch and entry.seq > draft.seq and entry.seq <= session.seq
+      and entry.kind is distinct from 'note')
 where {MINE}
 """
 SELECT_BLOB = f"""

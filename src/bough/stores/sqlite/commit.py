@@ -24,7 +24,7 @@ from ..base import SETTABLE_COLUMNS, Change, CommitResult, NewSession, SessionRo
 from ..rows import CALL_COLUMNS, FACT_COLUMNS, call_from, call_row, fact_from
 
 SELECT_HEAD = """
-select no, branch, seq, facts, calls, fence, trashed_at,
+select no, branch, seq, facts, calls, fence, trashed_at, holder, lease_until,
        (select session_no from branch where branch.id = session.branch) = no
        and not exists (select 1 from entry where entry.id = (session.branch << 32 | session.seq) + 1)
 from session where id = ? and space = ? and (?3 is null or owner = ?3)
@@ -55,6 +55,7 @@ update session set facts = ?, updated_at = ?, branch = ?, seq = ?, turns = turns
 WHERE_HEAD = """
 where no = ? and branch = ? and seq = ? and facts = ? and calls = ? and fence = coalesce(?, fence)
   and trashed_at is null"""
+WHERE_FREE = " and (holder is null or coalesce(lease_until, 0) <= ?)"
 NOTHING = Totals()
 Executor = apsw.Connection | apsw.Cursor
 Started = tuple[int, Call]
@@ -70,6 +71,8 @@ class SqliteHead(Struct, frozen=True, gc=False):
     calls: int
     is_growing: bool
     """Whether the leaf is the tail of a branch it owns."""
+    lease: tuple[str | None, int | None] = (None, None)
+    """Holder and end, if they were read."""
 
 
 class Heads:
@@ -101,6 +104,7 @@ def apply(connection: apsw.Connection, change: Change, heads: Heads) -> CommitRe
         head = _read(writer, change, heads)
         if change.after is not None and change.after != head.leaf:
             return _find_committed(writer, change, head)
+        change.refuse_if_held(*head.lease)
         if change.move_to is not None:
             _check_place(writer, change.move_to, head.leaf)
     _check_blobs(writer, heads.space, change.entries, change.blobs)
@@ -123,12 +127,12 @@ def _read(writer: apsw.Cursor, change: Change, heads: Heads) -> SqliteHead:
     row = writer.execute(SELECT_HEAD, (change.session_id, heads.space, heads.owner)).fetchone()
     if row is None:
         raise NotFound(change.session_id)
-    no, branch, seq, facts, calls, fence, trashed_at, is_growing = row
+    no, branch, seq, facts, calls, fence, trashed_at, holder, lease_until, is_growing = row
     if trashed_at is not None:
         raise SessionTrashed(change.session_id)
     if change.fence is not None and change.fence != fence:
         raise Fenced(change.session_id, change.fence, fence)
-    return SqliteHead(no, Leaf(branch, seq), facts, calls, bool(is_growing))
+    return SqliteHead(no, Leaf(branch, seq), facts, calls, bool(is_growing), (holder, lease_until))
 
 
 def _find_committed(writer: apsw.Cursor, change: Change, head: SqliteHead) -> CommitResult:
@@ -140,6 +144,7 @@ def _find_committed(writer: apsw.Cursor, change: Change, head: SqliteHead) -> Co
     base = head.no << 32
     row = writer.execute(SELECT_KEY, (base, base + (1 << 32), change.key)).fetchone()
     if row is None:
+        change.refuse_if_held(*head.lease)
         raise StaleLeaf(change.session_id, change.after, head.leaf)
     data = fact_from(row).data
     return CommitResult(Leaf(data["branch"], data["last"]), row[0] & 0xFFFFFFFF, is_repeat=True)
@@ -288,15 +293,18 @@ def _update_row(
     if change.tags:
         bindings.append(to_json(dict(change.tags), "tags").decode())
     bindings += (head.no, head.leaf.branch, head.leaf.seq, head.facts, head.calls, change.fence)
-    writer.execute(_update(tuple(change.columns), bool(change.tags)), bindings)
+    needs_free = change.needs_free_session
+    if needs_free:
+        bindings.append(change.at)
+    writer.execute(_update(tuple(change.columns), bool(change.tags), needs_free), bindings)
 
 
 @lru_cache(maxsize=256)
-def _update(names: tuple[str, ...], with_tags: bool) -> str:
+def _update(names: tuple[str, ...], with_tags: bool, needs_free: bool) -> str:
     assert SETTABLE_COLUMNS.issuperset(names), names
     sets = "".join(f", {name} = ?" for name in names)
     patch = ", tags = json_patch(coalesce(tags, '{}'), ?)" if with_tags else ""
-    return f"{UPDATE_HEAD}{sets}{patch}{WHERE_HEAD}"
+    return f"{UPDATE_HEAD}{sets}{patch}{WHERE_HEAD}{WHERE_FREE if needs_free else ''}"
 
 
 SESSION_COLUMNS_SET = (

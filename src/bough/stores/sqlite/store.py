@@ -72,6 +72,13 @@ SELECT_USAGE = f"""
 where session.space = :space and (:owner is null or session.owner = :owner) and usage.at >= :since
 group by 1, 2, 3, 4
 """
+# A draft belongs to the leaf it was saved at; notes that others appended since do not end it.
+SELECT_DRAFT = """
+select text from draft join session using (no, branch) where no = ? and not exists (
+    select 1 from entry
+    where entry.id > (draft.branch << 32 | draft.seq) and entry.id <= (session.branch << 32 | session.seq)
+      and kind is not 'note')
+"""
 UNREFERENCED = "from blob where space = ? and at < ? and no not in (select blob_no from blob_use)"
 
 
@@ -238,8 +245,7 @@ class SqliteStore(StoreBackend):
 
     def draft(self, session_id: str) -> str | None:
         def work(reader: SessionReader) -> str | None:
-            query = "select text from draft join session using (no, branch, seq) where no = ?"
-            row: Any = reader.connection.execute(query, (reader.number(session_id),)).fetchone()
+            row: Any = reader.connection.execute(SELECT_DRAFT, (reader.number(session_id),)).fetchone()
             return None if row is None else row[0]
 
         return self._read(work)
