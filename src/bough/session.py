@@ -21,10 +21,10 @@ from .core import context as contexts
 from .core.codec import check_text
 from .core.context import Context
 from .core.drafts import Draft
-from .core.entries import BranchSummary, Compaction, Entry, Note, Payload, Settings, Uncompaction
+from .core.entries import PARTIAL, BranchSummary, Compaction, Entry, Note, Payload, Settings, Uncompaction
 from .core.fit import Budget, FitResult, fit
 from .core.log_events import LogEvent, log_events
-from .core.messages import Message, Outcome, tool_result, user
+from .core.messages import Message, Outcome, assistant, tool_result, user
 from .core.redact import Redactor
 from .core.state import State
 from .core.tree import Branch, Leaf
@@ -268,6 +268,17 @@ class Session:
         """Rewind an unanswered turn, as if its input had not been sent; None if no turn is open."""
         turn = self.log.cursor.turn
         return self.log.move(self.log.leaf_at(turn - 1)) if turn else None
+
+    def keep_partial(self) -> str | None:
+        """End the open turn with the part of its answer that was shown before it broke off; None if there is none.
+
+        The answer is marked as interrupted, for people and for the model. `resume` asks the model again instead.
+        """
+        self.refresh()
+        text = self.log.partial_text()
+        if text is not None:
+            self.log.append([Draft(assistant(text), finish=PARTIAL)])
+        return text
 
     def fork(
         self,
@@ -573,6 +584,7 @@ class Session:
         limits: Limits | None = None,
         rollback: bool = False,
         take_over: bool = False,
+        keep_partial: bool = False,
         engine: Literal["local"] = "local",
     ) -> Run: ...
     @overload
@@ -593,14 +605,16 @@ class Session:
         limits: Limits | None = None,
         rollback: bool = False,
         take_over: bool = False,
+        keep_partial: bool = False,
         queue: str = "default",
         agent: str | None = None,
     ) -> Run | EnqueuedTask:
         """Continue the open turn after a crash, a failure or an approval.
 
-        `rollback=True` rewinds an unanswered turn instead, for an interactive start. `take_over=True` ends the run that
-        holds the session's lease, for one that hangs or died elsewhere: it writes nothing more. With `engine="absurd"`
-        a worker continues it, for instance after a task that failed for good.
+        If an answer broke off, what was shown of it becomes an interrupted answer and the model is asked again;
+        `keep_partial=True` ends the turn with it. `rollback=True` rewinds an unanswered turn instead, for an interactive
+        start. `take_over=True` ends the run that holds the session's lease, for one that hangs or died elsewhere: it
+        writes nothing more. With `engine="absurd"` a worker continues it, for instance after a task that failed for good.
         """
         if engine == "absurd":
             if take_over:
@@ -612,6 +626,8 @@ class Session:
             self._end_other_run()
         if rollback:
             self.rollback()
+        if keep_partial:
+            self.keep_partial()
         return run
 
     def resume_sync(
@@ -622,12 +638,20 @@ class Session:
         limits: Limits | None = None,
         rollback: bool = False,
         take_over: bool = False,
+        keep_partial: bool = False,
     ) -> RunResult:
         """`resume` for scripts: run the open turn to its end and return the result."""
         from .engines.local import collect
 
         return collect(
-            self.resume(model=model, tools=tools, limits=limits, rollback=rollback, take_over=take_over)
+            self.resume(
+                model=model,
+                tools=tools,
+                limits=limits,
+                rollback=rollback,
+                take_over=take_over,
+                keep_partial=keep_partial,
+            )
         )
 
     def _start_run(

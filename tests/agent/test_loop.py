@@ -1058,18 +1058,78 @@ class TestOtherWriters:
 class TestStreaming:
     LONG = "word " * 200
 
-    def test_streamed_text_comes_back_as_an_interrupted_answer_that_ends_its_turn(
+    def test_streamed_text_comes_back_as_an_interrupted_answer_and_the_model_is_asked_again(
         self, store: Store, session: Session
     ) -> None:
         session.send_sync("q", model=ScriptedModel([Broken(self.LONG)]), limits=NOW)
         assert store.backend.draft(session.session_id) is not None
-        again = store.session(session.session_id)
-        again.resume_sync(model=ScriptedModel([]))
-        last = again.path()[-1]
-        assert (last.finish, last.internal) == ("interrupted", False)
-        assert last.message.text == self.LONG
+        again, model = store.session(session.session_id), ScriptedModel([Broken("half"), "whole"])
+        again.resume_sync(model=[model, model])
+        half, whole = again.path()[-2:]
+        assert (half.finish, half.internal, half.turn, half.step) == ("interrupted", True, 2, 1)
+        assert (whole.finish, whole.internal, whole.turn, whole.step) == ("stop", False, 2, 2)
+        assert half.message.text == self.LONG
+        assert [entry.message.text for entry in again.transcript()] == ["q", "whole"]
+        for request in model.requests:  # it does not see its own half
+            assert [item.message.text for item in request.context.items] == ["q"]
+        assert "word" not in str(again.messages("anthropic"))
+        assert "[interrupted] word" in again.tree()
+        assert "**interrupted**" in "".join(again.markdown())
+        assert [event.content.get("finish") for event in again.log_events()] == [
+            None,
+            None,
+            "interrupted",
+            None,
+        ]
         assert again.row.status == "idle"
         assert is_valid(again)
+
+    @pytest.mark.parametrize("after_resume", [False, True])
+    def test_the_turn_may_end_with_what_was_shown(
+        self, store: Store, session: Session, after_resume: bool
+    ) -> None:
+        session.send_sync("q", model=ScriptedModel([Broken(self.LONG)]), limits=NOW)
+        again, model = store.session(session.session_id), ScriptedModel([])
+        if after_resume:
+            again.resume_sync(model=ScriptedModel([ModelError("m", "away")]), limits=NOW)
+        again.resume_sync(model=model, keep_partial=True)
+        last = again.path()[-1]
+        assert (last.finish, last.internal, last.message.text) == ("partial", False, self.LONG)
+        assert (model.requests, again.log.cursor.turn, again.row.status) == ([], 0, "idle")
+        assert again.messages("openai-chat")[-1]["content"].endswith("(interrupted)")
+        assert [fact.data["status"] for fact in again.journal() if fact.kind == "turn_ended"][
+            -1
+        ] == "interrupted"
+        assert again.keep_partial() is None
+        assert is_valid(again)
+
+    def test_killed_in_mid_stream_it_is_never_passed_off_as_the_answer(self, tmp_path: Path) -> None:
+        script = (
+            "import os, signal, sys, bough\n"
+            "from bough.models.model import Delta\n"
+            "class Dying(bough.ScriptedModel):\n"
+            "    async def stream(self, request):\n"
+            "        yield Delta('half an answer ' * 100)\n"
+            "        yield Delta('and ')\n"
+            "        os.kill(os.getpid(), signal.SIGKILL)\n"
+            "store = bough.open(sys.argv[1])\n"
+            "store.start('a', session_id='ses_killed').send_sync('q', model=Dying([]))\n"
+        )
+        path = tmp_path / "agent.db"
+        killed = subprocess.run([sys.executable, "-c", script, str(path)], check=False)
+        assert killed.returncode == -9
+        with bough.open(path) as store:
+            session, model = store.session("ses_killed"), ScriptedModel(["whole"])
+            session.note({"from": "somebody who looked"})
+            result = session.resume_sync(model=model)
+            assert (result.text, result.status, len(model.requests)) == ("whole", "completed", 1)
+            entries = [(entry.role or entry.kind, entry.finish) for entry in session.path()]
+            assert entries == [
+                *(("user", None), ("note", None), ("assistant", "interrupted"), ("assistant", "stop"))
+            ]
+            assert session.path()[2].message.text.startswith("half an answer half")
+            assert [call.failed for call in session.model_calls()] == [False, False]
+            assert is_valid(session)
 
     @pytest.mark.parametrize("end", ["the line goes dead", "no stop reason", "a bug"])
     def test_what_was_shown_is_kept_however_short_and_whatever_breaks_it_off(
@@ -1094,11 +1154,20 @@ class TestStreaming:
         shown = asyncio.run(main())
         assert shown.startswith("short words")
         again = store.session(session.session_id)
-        model = ScriptedModel([])
-        again.resume_sync(model=model)
-        last = again.path()[-1]
-        assert (last.message.text, last.finish, model.requests) == (shown, "interrupted", [])
+        again.resume_sync(model=ScriptedModel(["whole"]))
+        half, whole = again.path()[-2:]
+        assert (half.message.text, half.finish, whole.message.text) == (shown, "interrupted", "whole")
         assert (again.row.status, again.log.cursor.turn) == ("idle", 0)
+        assert is_valid(again)
+
+    def test_a_new_input_leaves_what_was_shown_as_the_end_of_its_turn(
+        self, store: Store, session: Session
+    ) -> None:
+        session.send_sync("q", model=ScriptedModel([Broken("half a word ")]), limits=NOW)
+        again = store.session(session.session_id)
+        again.send_sync("never mind", model=ScriptedModel(["fine"]))
+        assert [entry.finish for entry in again.path()] == [None, None, "partial", None, "stop"]
+        assert "(interrupted)" in str(again.messages("anthropic"))
         assert is_valid(again)
 
     def test_what_was_shown_is_durable_soon_though_the_stream_says_no_more(

@@ -465,12 +465,23 @@ class TestResume:
         assert "has no open turn" in done.stderr
         assert only_session(home).row.facts == facts
 
-    def test_what_had_been_said_before_a_crash_is_shown(self, home: Path) -> None:
+    def test_what_was_shown_before_a_crash_is_marked_and_the_model_asked_again_or_it_is_kept(
+        self, home: Path
+    ) -> None:
+        script(home, "Whole.")
         with open_store(home) as store:
-            session = store.start(model="scripted:script.json")
-            session.append([user("hi")])
-            store.backend.save_draft(session.session_id, session.leaf, "Half a sen", 0, 1)
-        assert bough("resume", "latest", home=home).stdout == "Half a sen (interrupted)\n"
+            for title in ("again", "keep"):
+                session = store.start(model="scripted:script.json", title=title)
+                session.append([user("hi")])
+                store.backend.save_draft(session.session_id, session.leaf, "Half a sen", 0, 1)
+        assert bough("resume", "again", home=home).stdout == "Whole.\n"
+        assert "marked as interrupted" in bough("resume", "keep", "--keep-partial", home=home).stderr
+        assert "no answer" in bough("resume", "keep", "--keep-partial", home=home).stderr
+        for title in ("again", "keep"):
+            assert "  interrupted" in bough("show", title, home=home).stdout
+            assert "[interrupted] Half a sen" in bough("log", title, home=home).stdout
+        data = json.loads(bough("show", "keep", "--json", home=home).stdout)
+        assert [entry["finish"] for entry in data["entries"]] == [None, "partial"]
 
 
 class TestNaming:

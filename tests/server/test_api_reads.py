@@ -9,6 +9,7 @@ import pytest
 
 import bough
 from bough import Text, ToolCall, assistant, system, tool_result, user
+from bough.core.drafts import Draft
 from bough.core.messages import Reasoning
 from bough.core.usage import Call, Price, Usage
 from bough.models.scripted import ScriptedModel
@@ -206,8 +207,6 @@ class TestEntries:
         session = start_sample_session(server.sessions)
         price = Price(77, "v")
         call = Call("k1", 0, 7, 9, 5, Usage(10, 2), provider="anthropic", model="m", price=price)
-        from bough.core.drafts import Draft
-
         session.log.append([Draft(user("a")), Draft(assistant("b"))], calls=[call])
         read = server.get(f"{session_url(session)}/entries/9")
         assert (read["call"]["cost_microcents"], read["on_path"]) == (77, True)
@@ -230,6 +229,28 @@ class TestEntries:
         assert (turn["turn"], turn["last"], turn["answer"], turn["steps"]) == (2, 5, "It is lost.", 2)
         assert turn["tools"] == [{"name": "track", "calls": 1, "errors": 1, "outcomes": []}]
         assert rest["next"] is None
+
+    def test_an_answer_that_broke_off_is_marked_and_its_turn_stays_open_until_it_is_kept(
+        self, server: LocalServer
+    ) -> None:
+        session = server.sessions.start("support")
+        session.append([user("q")])
+        session.log.append([Draft(assistant("half an ans"), finish="interrupted")])
+
+        def read() -> tuple[str, str]:
+            last = server.get(f"{session_url(session)}/path")["entries"][-1]
+            (turn,) = server.get(f"{session_url(session)}/turns")["turns"]
+            return last["finish"], turn["status"]
+
+        assert read() == ("interrupted", "open")
+        server.post(f"{session_url(session)}/resume", {"keep_partial": True}, 202)
+        assert read() == ("partial", "interrupted")
+        assert [entry.message.text for entry in session.transcript()] == ["q"]
+        session.refresh()
+        assert [entry.message.text for entry in session.transcript()] == ["q", "half an ans"]
+        session.append([user("again")])
+        problem = server.post(f"{session_url(session)}/resume", {"keep_partial": True}, 409)
+        assert problem["code"] == "nothing_partial"
 
     def test_state_and_journal_are_read(self, server: LocalServer) -> None:
         session = start_sample_session(server.sessions)

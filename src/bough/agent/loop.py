@@ -13,6 +13,7 @@ from typing import Any
 
 from ..core.codec import decode
 from ..core.drafts import Draft
+from ..core.entries import INTERRUPTED
 from ..core.messages import Message, assistant, to_user_message
 from ..core.turns import CallModel, Rest, RunTools, next_action
 from ..errors import (
@@ -213,10 +214,10 @@ class Loop:
     async def _resume_turn(self) -> None:
         writer = self.writer
         writer.is_one_shot = await writer.run_blocking(is_one_shot_turn, self.log)
-        await writer.record_resumed({"turn": self.log.cursor.turn, **self._runner_data()})
         draft = await writer.run_blocking(self.log.store.draft, self.log.session_id)
         if draft is not None:
-            await writer.append(Draft(assistant(draft), finish="interrupted"))
+            await writer.append(Draft(assistant(draft), finish=INTERRUPTED))
+        await writer.record_resumed({"turn": self.log.cursor.turn, **self._runner_data()})
 
     def _runner_data(self) -> dict[str, Any]:
         return runner_data(self.model_caller.models, self.tool_runner.allowed(), self.limits.limits)
@@ -374,7 +375,7 @@ class Loop:
         ]
         text: str | None = self.model_caller.shown_text
         if not text:  # shown by an earlier try, or by an earlier process
-            text = await self.writer.run_blocking(self.log.store.draft, self.log.session_id)
+            text = await self.writer.run_blocking(self.log.partial_text)
         closing = Draft(assistant(f"{(text or '').rstrip()} {CANCELLED}".strip()), finish="cancelled")
         await self.writer.append(*results, closing, row={"status": "cancelled"})
 

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from ..core.drafts import Draft
+from ..core.entries import PARTIAL
 from ..core.messages import Message, Outcome, ToolCall, assistant, tool_result
 from ..core.turns import OpenCall
 from ..errors import BoughError, Fenced, SessionTrashed, StaleLeaf
@@ -199,9 +200,9 @@ class ToolRunner:
             await self.tasks.cancel(status.tasks)
             await self.writer.append(*results, calls=[])
         if self.log.cursor.turn:
-            draft = await self.writer.run_blocking(self.log.store.draft, self.log.session_id)
-            if draft is not None:
-                await self.writer.append(Draft(assistant(draft), finish="interrupted"))
+            text = await self.writer.run_blocking(self.log.partial_text)
+            if text is not None:
+                await self.writer.append(Draft(assistant(text), finish=PARTIAL))
 
     def cancelled_result(self, call: OpenCall, started: frozenset[CallPosition]) -> Message:
         """Return the result of a cancelled call. A thread cannot be stopped, so an unsafe tool may still take effect."""

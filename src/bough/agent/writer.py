@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from ..core.context import fold_settings
 from ..core.drafts import Draft
-from ..core.entries import Entry, Settings
+from ..core.entries import PARTIAL, Entry, Settings
 from ..core.messages import Message
 from ..core.tree import Leaf
 from ..core.turns import advance
@@ -32,7 +32,7 @@ from ..stores.base import SessionDetail, SessionRow
 
 P = ParamSpec("P")
 R = TypeVar("R")
-UNFINISHED = ("cancelled", "interrupted", "error")
+UNFINISHED = ("cancelled", PARTIAL, "error")
 """Finish reasons of an answer that the model did not complete."""
 GRACE_SECONDS = 5.0
 """How long a cancelled tool may take to clean up before it is no longer waited for."""
@@ -268,7 +268,7 @@ class Writer:
         """Whether these end the turn, and not by a limit, a cancellation or a crash."""
         cursor = self.log.cursor
         for draft in drafts:
-            cursor = advance(cursor, draft.payload).cursor
+            cursor = advance(cursor, draft.payload, finish=draft.finish).cursor
         return not cursor.turn and drafts[-1].finish not in UNFINISHED
 
     # -- the ledger --------------------------------------------------------------------------------

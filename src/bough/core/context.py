@@ -11,7 +11,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..errors import ToolsNotAllowed
-from .entries import BranchSummary, Compaction, Entry, Evidence, Payload, Settings, Uncompaction
+from .entries import (
+    INTERRUPTED,
+    PARTIAL,
+    BranchSummary,
+    Compaction,
+    Entry,
+    Evidence,
+    Payload,
+    Settings,
+    Uncompaction,
+)
 from .messages import Message, Text, user
 
 
@@ -125,6 +135,10 @@ def context_item(entry: Entry) -> Item | None:
     """Return an entry as the model sees it; None if the model does not see it."""
     if entry.message is not None:
         message = entry.message
+        if entry.finish == INTERRUPTED and not message.calls:
+            return None  # the model was asked again, or will be
+        if entry.finish == PARTIAL:
+            message = replace(message, parts=(*message.parts, Text("(interrupted)")))
         if message.details is not None:
             message = replace(message, details=None)
         return Item(message, entry.seq, entry.turn, evidence=entry.evidence)

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from .codec import chain_id, check_text, decode, decode_evidence, encode, encode_evidence, round_trip
-from .entries import Entry, Evidence, Payload, Settings, is_internal, kind_of
+from .entries import PARTIAL, Entry, Evidence, Payload, Settings, is_internal, kind_of
 from .evidence import move_evidence
 from .media import ATTACHMENT_MARK, BASE64_MARK, MEDIA_MARK, extract_blobs
 from .messages import Attachment, Message, is_text_only
@@ -20,7 +20,7 @@ from .redact import Redactor
 from .turns import Cursor, advance
 
 # The status of a turn by the finish of its closing answer, where the model did not write that answer.
-_STATUS_BY_FINISH = {"cancelled": "cancelled", "interrupted": "interrupted", "error": "failed"}
+_STATUS_BY_FINISH = {"cancelled": "cancelled", PARTIAL: "interrupted", "error": "failed"}
 
 
 class Draft(Struct, frozen=True, gc=False):
@@ -98,7 +98,7 @@ def build_entries(
     facts: list[ExtraFact] = []
     for draft in drafts:
         payload, body, media, evidence = _canonical(draft, blobs, redactor)
-        position = advance(cursor, payload, seed=seed)
+        position = advance(cursor, payload, seed=seed, finish=draft.finish)
         turn, step, after = position.turn, position.step, position.cursor
         kind, role = ("message", payload.role) if isinstance(payload, Message) else (kind_of(payload), None)
         entry_id = chain_id(cursor.entry_id, kind, turn, step, body)
@@ -110,7 +110,7 @@ def build_entries(
                 step,
                 kind,
                 role,
-                is_internal(payload, seed=seed),
+                is_internal(payload, seed=seed, finish=draft.finish),
                 at,
                 body,
                 _redact_word(check_text(draft.model, "model"), redactor),

@@ -126,10 +126,16 @@ class Entry(Struct, frozen=True, gc=False):
         )
 
 
-def is_internal(payload: Payload, *, seed: bool) -> bool:
-    """Return False for inputs and answers without tool calls, which are public; fixed at append."""
+INTERRUPTED = "interrupted"
+"""The finish of an answer that broke off. Its turn stays open and the model is asked again, which does not see it."""
+PARTIAL = "partial"
+"""The finish of an answer that broke off and ended its turn. The model sees it, marked as interrupted."""
+
+
+def is_internal(payload: Payload, *, seed: bool, finish: str | None = None) -> bool:
+    """Return False for inputs and for answers without tool calls that did not break off: public; fixed at append."""
     if seed or not isinstance(payload, Message):
         return True
     if payload.role == "user":
         return False
-    return not (payload.role == "assistant" and not payload.calls)
+    return not (payload.role == "assistant" and not payload.calls and finish != INTERRUPTED)

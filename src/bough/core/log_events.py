@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, to_builtins
 
-from .entries import Entry
+from .entries import INTERRUPTED, PARTIAL, Entry
 
 EventType = Literal["system_message", "user_message", "assistant_message", "tool_call", "tool_result"]
 
@@ -31,6 +31,8 @@ def log_events(path: Iterable[Entry]) -> Iterator[LogEvent]:
             content: dict[str, Any] = {"role": message.role, "content": message.text}
             if message.calls:
                 content["tool_calls"] = [_call(call) for call in message.calls]
+            if entry.finish in (INTERRUPTED, PARTIAL):
+                content["finish"] = entry.finish
             yield LogEvent(f"{message.role}_message", entry.seq, entry.at, content)  # type: ignore[arg-type]
         for call in message.calls:
             yield LogEvent("tool_call", entry.seq, entry.at, _call(call), call.id)

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from .codec import to_json
-from .entries import BranchSummary, Compaction, Entry, Note, Settings, Uncompaction
+from .entries import (
+    INTERRUPTED,
+    PARTIAL,
+    BranchSummary,
+    Compaction,
+    Entry,
+    Note,
+    Settings,
+    Uncompaction,
+)
 from .messages import Message, Reasoning, Text, ToolCall, ToolResult
 from .tree import Branch, Leaf
 
@@ -124,7 +133,8 @@ def describe_entry(entry: Entry) -> str:
     """Return the content of an entry in one line."""
     match entry.payload:
         case Message() as message:
-            text = " ".join(filter(None, map(_part, message.parts)))
+            mark = "[interrupted]" if entry.finish in (INTERRUPTED, PARTIAL) else ""
+            text = " ".join(filter(None, [mark, *map(_part, message.parts)]))
         case Compaction(summary=summary, first_kept=first):
             text = f"summary of all before {first}: {summary}"
         case Uncompaction(cancels=seq):

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..errors import InvalidPosition, OpenBatch, OrphanResult
-from .entries import Compaction, Entry, Note, Payload, Uncompaction, kind_of
+from .entries import INTERRUPTED, Compaction, Entry, Note, Payload, Uncompaction, kind_of
 from .messages import Message, ToolCall, ToolResult
 
 
@@ -51,8 +51,13 @@ class TurnPosition(Struct, frozen=True, gc=False):
     """Without entry_id: the caller computes the id and adds it."""
 
 
-def advance(cursor: Cursor, payload: Payload, *, seed: bool = False) -> TurnPosition:
-    """Return the position of `payload` after `cursor`; raise OpenBatch, OrphanResult or InvalidPosition if it may not follow."""
+def advance(
+    cursor: Cursor, payload: Payload, *, seed: bool = False, finish: str | None = None
+) -> TurnPosition:
+    """Return the position of `payload` after `cursor`; raise OpenBatch, OrphanResult or InvalidPosition if it may not follow.
+
+    An answer that calls no tool ends the turn, unless its `finish` says that it was interrupted.
+    """
     seq = cursor.seq + 1
     if isinstance(payload, Message):
         if payload.role == "tool":
@@ -60,7 +65,7 @@ def advance(cursor: Cursor, payload: Payload, *, seed: bool = False) -> TurnPosi
         if cursor.open_calls:
             raise OpenBatch([call.call.id for call in cursor.open_calls], payload.role)
         if payload.role == "assistant":
-            return _answer(cursor, payload.calls, seq)
+            return _answer(cursor, payload.calls, seq, finish)
         if payload.role == "user" and not seed:
             return TurnPosition(seq, 0, Cursor(seq, b"", seq, 0))
     elif cursor.open_calls and not isinstance(payload, Note):
@@ -72,8 +77,10 @@ def advance(cursor: Cursor, payload: Payload, *, seed: bool = False) -> TurnPosi
     return TurnPosition(cursor.turn, cursor.step, replace(cursor, seq=seq, entry_id=b""))
 
 
-def _answer(cursor: Cursor, calls: Sequence[ToolCall], seq: int) -> TurnPosition:
+def _answer(cursor: Cursor, calls: Sequence[ToolCall], seq: int, finish: str | None) -> TurnPosition:
     step = cursor.step + 1 if cursor.turn else 0
+    if not calls and finish == INTERRUPTED:
+        return TurnPosition(cursor.turn, step, Cursor(seq, b"", cursor.turn, step))
     if not calls:
         return TurnPosition(cursor.turn, step, Cursor(seq))
     open_calls = tuple([OpenCall(seq, index, call) for index, call in enumerate(calls)])
@@ -100,7 +107,7 @@ def _result(cursor: Cursor, results: Sequence[ToolResult], seq: int) -> TurnPosi
 def cursor_after(entries: Iterable[Entry], cursor: Cursor = Cursor()) -> Cursor:
     """Return the cursor after stored entries. An input that opened no turn was a seed."""
     for entry in entries:
-        after = advance(cursor, entry.payload, seed=not entry.turn).cursor
+        after = advance(cursor, entry.payload, seed=not entry.turn, finish=entry.finish).cursor
         cursor = after.with_id(entry.entry_id)
     return cursor
 
@@ -168,7 +175,8 @@ def is_completed(turn: Sequence[Entry]) -> bool:
         return False
     last = messages[-1]
     if last.role == "assistant":
-        return not last.calls
+        finish = next(entry.finish for entry in reversed(turn) if entry.message is not None)
+        return not last.calls and finish != INTERRUPTED
     return last.role == "tool" and any(r.ends_turn for m in messages for r in m.results)
 
 

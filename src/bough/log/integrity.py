@@ -265,7 +265,7 @@ class SessionWalker:
         is_seed = branch.parent is None and entry.seq <= self.row.seed_count
         try:
             payload = self._payload(where, entry.kind, entry.body)
-            position = advance(cursor, payload, seed=is_seed)
+            position = advance(cursor, payload, seed=is_seed, finish=entry.finish)
             check_text(entry.model, "model")
             check_text(entry.finish, "finish")
         except (BoughError, *INVALID_JSON) as error:
@@ -306,7 +306,7 @@ class SessionWalker:
         self._check_count(where, entry.at)
         if not isinstance(payload, Unknown):
             role = payload.role if isinstance(payload, Message) else None
-            if entry.internal != is_internal(payload, seed=is_seed):
+            if entry.internal != is_internal(payload, seed=is_seed, finish=entry.finish):
                 self.report(where, "its visibility does not match its kind")
             if entry.role != role:
                 self.report(where, f"its role column is {entry.role}, its content's role is {role}")

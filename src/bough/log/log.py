@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from ..core.codec import from_json, to_json
 from ..core.drafts import Draft, EntryBatch, ExtraFact, build_entries
-from ..core.entries import BranchSummary, Entry, Note, Payload, Settings
+from ..core.entries import INTERRUPTED, BranchSummary, Entry, Note, Payload, Settings
 from ..core.messages import Message, ToolCall, to_user_message
 from ..core.state import State, fold_state, merge_state, state_updates
 from ..core.tree import Leaf, Range, contains_leaf
@@ -352,6 +352,18 @@ class Log:
             else replace(call, model=word(call.model), provider=word(call.provider))
             for call in calls
         )
+
+    def partial_text(self) -> str | None:
+        """The part of the open turn's answer that was shown before it broke off: a draft, or an entry already."""
+        turn, open_calls = self.cursor.turn, self.cursor.open_calls
+        if not turn or open_calls:
+            return None
+        draft = self.store.draft(self.session_id)
+        if draft is not None:
+            return draft
+        messages = [entry for entry in self.path(since=turn).entries if entry.message is not None]
+        last = messages[-1] if messages else None
+        return last.message.text if last and last.message and last.finish == INTERRUPTED else None
 
     def enqueue(self, message: Message) -> int:
         """Store an input until the session's runner takes it."""

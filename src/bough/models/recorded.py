@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from ..core import context as contexts
 from ..core.context import Context, Item
-from ..core.entries import Compaction, Entry, Uncompaction
+from ..core.entries import INTERRUPTED, Compaction, Entry, Uncompaction
 from ..core.messages import Message, ToolCall
 from ..core.usage import Usage
 from ..errors import ModelError
@@ -103,7 +103,7 @@ def _answers(path: Iterable[Entry]) -> Iterator[tuple[bytes, Entry]]:
     """Yield each answer with the key of the history before it."""
     history = History()
     for entry in path:
-        if entry.role == "assistant" and entry.turn:
+        if entry.role == "assistant" and entry.turn and entry.finish != INTERRUPTED:
             yield history.key, entry
         history.follow(entry)
 

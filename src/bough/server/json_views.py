@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from ..core.entries import Entry
+from ..core.entries import INTERRUPTED, PARTIAL, Entry
 from ..core.messages import Media, Message, Reasoning, Text, ToolResult
 from ..core.tree_text import describe_entry
 from ..core.usage import Call
@@ -127,7 +127,13 @@ def _short(part: Any) -> Any:
     return part
 
 
-_FINISHES = {"cancelled": "cancelled", "interrupted": "interrupted", "error": "error", "length": "cut_off"}
+_FINISHES = {
+    "cancelled": "cancelled",
+    INTERRUPTED: "interrupted",
+    PARTIAL: "interrupted",
+    "error": "error",
+    "length": "cut_off",
+}
 
 
 def entry_flags(entry: Entry) -> list[str]:

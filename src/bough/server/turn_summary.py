@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..core.entries import Compaction, Entry
+from ..core.entries import INTERRUPTED, PARTIAL, Compaction, Entry
 from ..core.messages import Message
 from ..core.usage import Call, total
 from ..session import Session
@@ -19,7 +19,7 @@ from .truncate import SizedPage, one_line
 STEP = 200
 MAX_SCANNED = 4_000
 Calls = Mapping[tuple[int, int], Sequence[Call]]
-_FINISHES = {"cancelled": "cancelled", "interrupted": "interrupted", "error": "error"}
+_FINISHES = {"cancelled": "cancelled", PARTIAL: "interrupted", INTERRUPTED: "open", "error": "error"}
 
 
 def turns_before(

@@ -16,7 +16,19 @@ import psycopg
 import pytest
 
 import bough
-from bough import Limits, ScriptedModel, Session, Slow, ToolCall, ToolContext, assistant, errors, system, user
+from bough import (
+    Broken,
+    Limits,
+    ScriptedModel,
+    Session,
+    Slow,
+    ToolCall,
+    ToolContext,
+    assistant,
+    errors,
+    system,
+    user,
+)
 from bough.agent.call_status import is_awaited_by_worker
 from bough.core.drafts import ExtraFact
 from bough.core.usage import calls_on_path
@@ -670,6 +682,23 @@ class TestApproval:
             copied.approve(copied.open_tool_calls[0])
             copied.resume_sync(model=model, tools=[pay])
             assert copied.transcript()[-1].message.text == "Paid."  # type: ignore[union-attr]
+
+
+class TestPartialAnswer:
+    def test_half_an_answer_of_a_local_run_is_marked_and_a_worker_asks_the_model_again(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        session = store.start("a")
+        half = ScriptedModel([Broken("half a word ")])
+        session.send_sync("q", model=half, limits=Limits(tries=1))
+        session.resume(engine="absurd", queue=queue)
+        model = by_step("Whole.")
+        with working(installed, queue, Agent("a", model)):
+            until(answered(session, "Whole."))
+            until(done(installed, queue))
+        assert [entry.finish for entry in session.path()] == [None, "interrupted", "stop"]
+        assert [item.message.text for item in model.requests[0].context.items] == ["q"]
+        assert session.verify() == []
 
 
 class TestCancel:

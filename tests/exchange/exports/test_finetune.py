@@ -138,7 +138,7 @@ class TestWhatIsSkipped:
         assert finetune(path).turns == 1
 
     @pytest.mark.parametrize(
-        "finish", ["interrupted", "cancelled", "error", "length", "max_tokens", "MAX_TOKENS"]
+        "finish", ["partial", "cancelled", "error", "length", "max_tokens", "MAX_TOKENS"]
     )
     def test_an_answer_that_was_cut_off_takes_its_turn_with_it(self, store: Store, finish: str) -> None:
         session = store.start()

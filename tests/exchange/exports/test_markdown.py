@@ -113,7 +113,7 @@ class TestWhatIsTold:
         session = store.start()
         session.append([user("q")])
         session.log.append([Draft(assistant("half an"), model="m", finish="interrupted")])
-        assert "## 2 · Assistant · `m` · **cut off**\n" in render(session)
+        assert "## 2 · Assistant · `m` · **interrupted**\n" in render(session)
 
     def test_a_turn_without_an_answer_and_a_call_without_a_result_are_said(self, store: Store) -> None:
         session = store.start()

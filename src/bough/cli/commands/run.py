@@ -108,6 +108,11 @@ def run(
 @agent_options
 @click.option("--rollback", is_flag=True, help="Abandon the open turn instead; bough redo undoes that.")
 @click.option("--take-over", is_flag=True, help="End the run that holds the session: its process is gone.")
+@click.option(
+    "--keep-partial",
+    is_flag=True,
+    help="End the turn with the part of its answer that was shown before it broke off.",
+)
 @json_option
 @pass_location
 def resume(
@@ -116,12 +121,14 @@ def resume(
     options: AgentOptions,
     rollback: bool,
     take_over: bool,
+    keep_partial: bool,
     is_json: bool,
 ) -> int:
     """Continue a turn that was interrupted: after a crash, a failure or an approval.
 
     Finished steps do not run again. A tool call that was running is repeated only if its effect allows it; an unsafe
-    one is settled by its verify function, else its outcome stays unknown.
+    one is settled by its verify function, else its outcome stays unknown. An answer that broke off is kept, marked as
+    interrupted, and the model is asked again.
 
     A run whose process died on this machine is replaced at once, another one half a minute after its last sign of
     life. --take-over does not wait: the other run, should it be alive, writes nothing more.
@@ -140,6 +147,14 @@ def resume(
             "there is no open turn"
             if previous_leaf is None
             else f"turn {turn} abandoned; bough redo {session.session_id} brings it back"
+        )
+        return 0
+    if keep_partial:
+        text = session.keep_partial()
+        notify(
+            f"no answer of {session.session_id} broke off; bough resume {session.session_id} continues its turn, if one is open"
+            if text is None
+            else "the turn ends with what was shown of its answer, marked as interrupted"
         )
         return 0
     if not _has_work(session):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from ...core.entries import Entry
+from ...core.entries import INTERRUPTED, PARTIAL, Entry
 from ...core.messages import Media, Message, Reasoning, Text, ToolCall, ToolResult
 from ...core.tree_text import describe_entry
 from ...core.usage import format_cost, total
@@ -255,9 +255,11 @@ def _entry_lines(entry: Entry, *, full: bool) -> Iterator[str]:
     if entry.message is None:
         yield dim(f"{entry.seq:>5} {name}: {clip(describe_entry(entry), width(200))}")
         return
-    model = dim(f"  {entry.model}") if entry.model else ""
+    after = dim(f"  {entry.model}") if entry.model else ""
+    if entry.finish in (INTERRUPTED, PARTIAL):
+        after += click.style("  interrupted", fg="yellow")
     yield from _message_lines(
-        name, entry.message, full=full, before=dim(f"{entry.seq:>5}") + " ", after=model
+        name, entry.message, full=full, before=dim(f"{entry.seq:>5}") + " ", after=after
     )
 
 

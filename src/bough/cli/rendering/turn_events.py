@@ -14,7 +14,7 @@ import msgspec
 
 from ...agent.events import Event
 from ...core.codec import to_json
-from ...core.messages import Message, Outcome, Text, ToolCall, ToolResult, assistant
+from ...core.messages import Message, Outcome, Text, ToolCall, ToolResult
 from ...session import Session
 from .output import SCHEMA_VERSION, clip, dim, encode_json, notify, safe, width
 
@@ -67,8 +67,6 @@ class Watcher:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.has_answered = False
-        """Whether a final answer came: one recovered after a crash has no event."""
 
     def __enter__(self) -> Self:
         return self
@@ -82,9 +80,7 @@ class Watcher:
             case "session:delta":
                 self.on_delta(data["text"])
             case "session:answer":
-                message = self._message(data["seq"])
-                self.has_answered = self.has_answered or not message.calls
-                self.on_answer(message)
+                self.on_answer(self._message(data["seq"]))
             case "session:tool_result":
                 self.on_result(*self._call_and_result(data["seq"], data["index"], data["call_id"]))
             case "session:retry":
@@ -97,8 +93,6 @@ class Watcher:
                 self.on_notice(data["command_message"])
             case "session:warning":
                 self.on_notice(data["message"])
-            case "session:turn_completed" if data["stop_reason"] == "answered" and not self.has_answered:
-                self.on_answer(self._recovered())
 
     def _message(self, seq: int) -> Message:
         message = self.session.path(since=seq - 1)[0].message
@@ -110,12 +104,6 @@ class Watcher:
         assert answer is not None
         results = (result for message in after if message for result in message.results)
         return answer.calls[index], next(result for result in results if result.call_id == call_id)
-
-    def _recovered(self) -> Message:
-        """Return the text streamed before a crash, which is now the answer."""
-        self.has_answered = True
-        message = self.session.transcript()[-1].message
-        return assistant(f"{message.text if message else ''} (interrupted)")
 
     def on_delta(self, text: str) -> None: ...
 

@@ -204,7 +204,8 @@ class ClaimedWriter(Writer):
 
     async def record_resumed(self, data: Mapping[str, Any]) -> None:
         """The start of the model call that comes next is part of the same commit."""
-        calls = [self.announce_call(self._model)] if await self._calls_model_next() else []
+        calls_model = isinstance(next_action(self.path), CallModel)
+        calls = [self.announce_call(self._model)] if calls_model else []
         row = {"status": "running", "completed_at": None}
         await self.record("turn_resumed", data=data, row=row, calls=calls, only_at_leaf=True)
 
@@ -222,11 +223,6 @@ class ClaimedWriter(Writer):
             return False
         results = sum(len(draft.payload.results) for draft in drafts if isinstance(draft.payload, Message))
         return not last.calls and len(self.log.cursor.open_calls) == results
-
-    async def _calls_model_next(self) -> bool:
-        """Whether the turn continues with a model call: not if another process's answer broke off in mid-stream."""
-        is_next = isinstance(next_action(self.path), CallModel)
-        return is_next and await self.run_blocking(self.log.store.draft, self.log.session_id) is None
 
     def announce_next_call(self, drafts: Sequence[Draft]) -> Call | None:
         """A worker that stops does not announce a call that another one will make."""

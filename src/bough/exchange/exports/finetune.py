@@ -30,7 +30,7 @@ _FATES = {
     "interrupted": "a call was interrupted",
     "not_recorded": "a call of this replay was never made",
 }
-_CUT_OFF = frozenset(["interrupted", "cancelled", "error", "length", "max_tokens", "MAX_TOKENS"])
+_CUT_OFF = frozenset(["interrupted", "partial", "cancelled", "error", "length", "max_tokens", "MAX_TOKENS"])
 
 
 class Skipped(Struct, frozen=True):

@@ -31,7 +31,8 @@ OUTCOMES = {
     "not_recorded": "not recorded: in this replay nothing was done",
 }
 _CUT_OFF = {
-    "interrupted": "cut off",
+    "interrupted": "interrupted",
+    "partial": "interrupted",
     "cancelled": "cancelled",
     "error": "stopped",
     "length": "cut off by the token limit",

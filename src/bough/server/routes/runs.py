@@ -55,6 +55,8 @@ class ResumeBody(Struct, forbid_unknown_fields=True):
     """Discard the unfinished turn instead."""
     take_over: bool = False
     """End the run of another process that holds the session first."""
+    keep_partial: bool = False
+    """End the turn with what was shown of its answer before it broke off."""
 
 
 @post("/api/sessions/{session_id:str}/resume", status_code=202, tags=["running"])
@@ -71,6 +73,10 @@ async def resume(request: ApiRequest, session_id: FromPath[str], data: JSONBody[
         await asyncio.to_thread(session.interrupt)
     if data.rollback:
         await asyncio.to_thread(session.rollback)
+    elif data.keep_partial:
+        if await asyncio.to_thread(session.keep_partial) is None:
+            detail = f"no answer of session {session_id} broke off"
+            raise Refusal(409, "nothing_partial", detail, "resume without keep_partial asks the model")
     else:
         await request.app.state.runs.resume(session, data.model)
     return SendResponse(last_fact=row.facts)

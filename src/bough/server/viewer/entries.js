@@ -13,6 +13,7 @@ import { timeOfDay, count, firstLine, plural, printable, timestamp } from "./for
 const ROLES = { user: "User", assistant: "Assistant", system: "System", tool: "Tool result" };
 const FINISHES = {
   cancelled: ["cancelled", "denied", "denied"], interrupted: ["interrupted", "interrupted", "interrupted"],
+  partial: ["interrupted", "interrupted", "interrupted"],
   error: ["stopped by an error", "error", "error"], length: ["cut off by the token limit", "error", "unknown"],
 };
 const LONG_SYSTEM = 600;

@@ -2,7 +2,7 @@
 // They match the server's, so that a copy looks like the original.
 
 const LINE = 200, STRING = 4000, ROOM = 16000, MIN_ROOM = 1000, FULL = 900_000;
-const FINISHES = { cancelled: "cancelled", interrupted: "interrupted", error: "error", length: "cut_off" };
+const FINISHES = { cancelled: "cancelled", interrupted: "interrupted", partial: "interrupted", error: "error", length: "cut_off" };
 
 export function parts(entry, type) {
   return entry.kind === "message" ? (entry.payload.parts ?? []).filter((part) => part.type === type) : [];
