@@ -1047,7 +1047,7 @@ class TestOtherWriters:
 
     def test_a_dead_runner_refuses_nobody(self, store: Store, session: Session) -> None:
         session.append([user("q")])
-        store.backend.lease(session.session_id, "dead", store.runtime.now() + 10**12, store.runtime.now())
+        store.backend.lease(session.session_id, "dead#1", store.runtime.now() + 10**12, store.runtime.now())
         with pytest.raises(SessionRunning):
             session.set(prompt="x")
         gone = bough.Store(store.backend, replace(store.runtime, is_gone=lambda holder: holder == "dead"))
