@@ -675,17 +675,28 @@ class Session:
         self._run = start_run(self.log, content, model=model, tools=tools, limits=limits, one_shot=one_shot)
         return self._run
 
-    def cancel(self) -> None:
-        """Abort what this handle's latest `send` or `resume` is doing, from any thread; does nothing if it is over.
+    def cancel(self) -> bool:
+        """Abort the open turn: its model call, its tools and their tasks. Return False if no turn is open.
 
-        A turn that runs as a task of the Absurd engine is aborted by its worker, from any handle, in about a second.
+        From any handle, thread or process. A run of this handle is aborted at once; another process or a worker finds
+        the request in about a second; if the runner died, the turn is closed here. The session stays valid and takes
+        the next input.
         """
-        if self._run is not None:
+        if self._run is not None and not self._run.is_over:
             self._run.cancel()
-        elif self.log.store.has_tasks:
+            return True
+        self.refresh()
+        if not self.log.cursor.turn:
+            return False
+        if self.log.store.has_tasks:
             from .engines.absurd.signals import request_cancel
 
-            request_cancel(self.log)
+            if request_cancel(self.log):
+                return True
+        from .engines.local import cancel_turn
+
+        cancel_turn(self.log)
+        return True
 
     def workspace_tools(
         self,

@@ -51,6 +51,7 @@ from bough.errors import (
     Overloaded,
     SessionRunning,
 )
+from bough.log import lease
 from bough.models.model import Delta
 from bough.models.prices import Rates
 from bough.wire import PROVIDERS, Answer, find_provider
@@ -806,6 +807,98 @@ class TestCancel:
         assert events[-1].data == {"stop_reason": "cancelled"}
         assert session.row.status == "cancelled"
         assert is_valid(session)
+
+    @pytest.mark.parametrize("when", ["model", "tool", "task"])
+    def test_from_another_handle(
+        self, store: Store, session: Session, when: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(lease, "TICK_SECONDS", 0.02)
+
+        @bough.tool(effect="idempotent")
+        async def wait(ctx: ToolContext) -> str:
+            if when == "task":
+                return await ctx.task("think", models=[ScriptedModel([Slow(30)])])
+            await asyncio.sleep(30)
+            return "never"
+
+        model = ScriptedModel([Slow(30)] if when == "model" else [assistant(ToolCall("c", "wait"))])
+        cancelled: list[bool] = []
+
+        def cancel_once_it_runs() -> None:
+            kind = {"model": "turn_started", "tool": "calls_started", "task": "task_started"}[when]
+            while not any(fact.kind == kind for fact in session.journal()):
+                time.sleep(0.01)
+            if when == "task":
+                while not session.children() or session.children()[0].row.status != "running":
+                    time.sleep(0.01)
+            cancelled.append(store.session(session.session_id).cancel())
+
+        other = threading.Thread(target=cancel_once_it_runs)
+        other.start()
+        result = session.send_sync("q", model=model, tools=[wait])
+        other.join()
+        assert (result.status, cancelled) == ("cancelled", [True])
+        assert result.events[-1].journal_number == session.row.facts
+        assert [child.row.status for child in session.children()] == ["cancelled"] * (when == "task")
+        assert session.row.status == "cancelled"
+        assert not store.session(session.session_id).cancel()
+        assert is_valid(session)
+        session.send_sync("again", model=ScriptedModel(["fine"]))
+        assert session.path()[-1].message.text == "fine"
+
+    def test_a_task_that_is_cancelled_itself_leaves_its_session_running(
+        self, store: Store, session: Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(lease, "TICK_SECONDS", 0.02)
+
+        @bough.tool(effect="idempotent")
+        async def delegate(ctx: ToolContext) -> str:
+            return await ctx.task("think", models=[ScriptedModel([Slow(30)])])
+
+        def cancel_the_task() -> None:
+            while not session.children() or not session.children()[0].cancel():
+                time.sleep(0.01)
+
+        other = threading.Thread(target=cancel_the_task)
+        other.start()
+        model = ScriptedModel([assistant(ToolCall("c", "delegate")), "It was cancelled."])
+        result = session.send_sync("q", model=model, tools=[delegate])
+        other.join()
+        assert (result.status, result.text) == ("completed", "It was cancelled.")
+        assert session.path()[3].message.results[0].content[0].text == "(cancelled)"
+        assert is_valid(session)
+
+    def test_of_a_turn_whose_runner_died_or_waits_closes_it_at_once(
+        self, store: Store, session: Session, desk: Desk
+    ) -> None:
+        session.send_sync("q", model=ScriptedModel([ask(("refund", 7))]), tools=desk.tools(approval=True))
+        assert store.session(session.session_id).cancel()
+        assert session.row.status == "cancelled"
+        session.refresh()
+        session.append([user("again")])
+        session.log.append([Draft(ask(("refund", 8), ("look", 8)))], starts=[0])
+        store.backend.lease(session.session_id, "gone:1#1", store.runtime.now() + 10**12, store.runtime.now())
+        assert store.session(session.session_id).cancel()
+        session.refresh()
+        results = [result for entry in session.path() if entry.message for result in entry.message.results]
+        assert [result.outcome for result in results] == ["interrupted", "unknown", "interrupted"]
+        assert [fact.kind for fact in session.journal() if fact.kind == "cancel_requested"] == []
+        assert is_valid(session)
+
+    def test_one_that_its_runner_did_not_live_to_see_is_carried_out_by_the_next(
+        self, store: Store, session: Session
+    ) -> None:
+        session.append([user("q")])
+        now = store.runtime.now()
+        fence = store.backend.lease(session.session_id, "elsewhere:1#1", now + 10**12, now)
+        assert store.session(session.session_id).cancel()
+        store.backend.release(session.session_id, fence)
+        model = ScriptedModel(["never"])
+        assert session.resume_sync(model=model).status == "cancelled"
+        assert model.requests == []
+        session.rewind(1)
+        session.append([user("the same place, another turn")])
+        assert session.resume_sync(model=ScriptedModel(["fine"])).text == "fine"
 
     def test_a_tool_in_a_thread_can_see_that_it_is_cancelled(self, session: Session) -> None:
         seen: list[bool] = []

@@ -503,6 +503,41 @@ class TestNaming:
         assert (made.title, made.tags, made.agent) == ("T", {"a": "b"}, "oak")
 
 
+class TestCancel:
+    def test_it_aborts_a_turn_of_another_process_and_says_when_there_is_none(self, home: Path) -> None:
+        script(home, {"text": "Wait.", "calls": [{"name": "sleeps"}]}, "Never.")
+        driving = subprocess.Popen([*BOUGH, "run", "hi", *AGENT], cwd=home, env=environment(home))
+        try:
+            wait_for(home / "asleep")
+            done = bough("cancel", "latest", "--wait", "0", home=home)
+            assert done.returncode == 3
+            assert "has not confirmed" in done.stderr
+            done = bough("cancel", "latest", "--wait", "30", "--json", home=home)
+            assert done.returncode == 0
+            assert "is cancelled" in done.stderr
+            told = json.loads(done.stdout)
+            assert (told["turn"], told["cancelled"], told["status"]) == (1, True, "cancelled")
+            assert driving.wait(20) == 130
+        finally:
+            driving.kill()
+            driving.wait()
+        session = only_session(home)
+        assert texts(session)[-1] == "(cancelled)"
+        assert session.verify() == []
+        done = bough("cancel", "latest", home=home)
+        assert done.returncode == 1
+        assert "has no open turn" in done.stderr
+
+    def test_it_closes_the_turn_of_a_process_that_was_killed(self, home: Path) -> None:
+        (home / "dies").touch()
+        script(home, calls("unverified"), "Never.")
+        bough("run", "hi", *AGENT, home=home)
+        assert bough("cancel", "latest", home=home).returncode == 0
+        session = only_session(home)
+        assert (session.row.status, session.path()[2].message.results[0].outcome) == ("cancelled", "unknown")
+        assert session.verify() == []
+
+
 class TestBusy:
     def test_a_busy_session_is_an_exit_code_and_queued_input_is_answered_next(self, home: Path) -> None:
         script(home, calls("sleeps"), "One.", "Two.")

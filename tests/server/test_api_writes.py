@@ -15,6 +15,7 @@ import pytest
 import bough
 from bough import ToolCall, assistant, user
 from bough.errors import ToolsMissing
+from bough.log import lease
 from bough.models.scripted import ScriptedModel, Slow
 from bough.server.context import ServerAgent
 from bough.store import Store
@@ -157,6 +158,19 @@ class TestRunning:
             wait_until(lambda: not server.get(session_url(session))["is_running_here"])
             assert not server.post(f"{session_url(session)}/cancel")["cancelled"]
             assert store.session(session.session_id).verify() == []
+
+    def test_a_run_elsewhere_is_cancelled_too(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(lease, "TICK_SECONDS", 0.02)
+        session = store.start()
+        model = ScriptedModel([Slow(30, "late")])
+        elsewhere = threading.Thread(target=lambda: session.send_sync("hi", model=model))
+        elsewhere.start()
+        with LocalServer(store, ServerAgent((model,))) as server:
+            wait_until(lambda: session.row.status == "running")
+            assert server.post(f"{session_url(session)}/cancel")["cancelled"]
+            wait_until(lambda: session.row.status == "cancelled")
+        elsewhere.join()
+        assert session.verify() == []
 
     def test_what_runs_when_the_server_ends_is_closed_in_the_log(self, store: Store) -> None:
         session = store.start()

@@ -60,6 +60,7 @@ class Loop:
         self.limits, self.compactor = limits, compactor
         self._takes_inbox = takes_inbox
         self._is_first_turn = False
+        self._is_driving = self._is_cancel_requested = False
 
     async def run(self, content: str | Message | None) -> AsyncIterator[Event]:
         """Run a turn, and those queued after it, event by event; without content resume the open turn."""
@@ -77,9 +78,11 @@ class Loop:
                 return
             row = await self.writer.acquire(row)
             try:
+                self._watch_cancel_requests(row)
                 async for event in self._run(content, row):
                     yield event
             finally:
+                self._is_driving = False
                 await run_uncancelled(self.writer.release())
         finally:
             self.writer.close()
@@ -98,7 +101,10 @@ class Loop:
                     yield event
         except asyncio.CancelledError:
             await run_uncancelled(self._cancel_turn())
-            raise
+            task = asyncio.current_task()
+            if not self._is_cancel_requested or task is None or task.uncancel():
+                raise
+            yield self._completed("cancelled")
         except (Fenced, TaskTrashed, ApprovalPending, GeneratorExit):
             raise  # another process owns the turn now, it waits as before, or the caller reads no further
         except BaseException as error:  # also SystemExit and groups: the row must not say `running` for good
@@ -111,6 +117,18 @@ class Loop:
         missing = status.needing_tool(self.log.cursor.open_calls, self.tool_runner.tools)
         if missing:
             raise ToolsMissing(self.log.session_id, missing)
+
+    def _watch_cancel_requests(self, row: SessionRow) -> None:
+        """Cancel the open turn, and not the task that iterates over it, when a person requests it from elsewhere."""
+        events, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def cancel() -> None:
+            if self._is_driving and not self._is_cancel_requested:
+                self._is_cancel_requested = task.cancel()
+
+        self._is_driving = True
+        self.writer.on_cancel_request(row.facts, lambda: events.call_soon_threadsafe(cancel))
 
     async def close(self) -> None:
         """Close the open turn as a cancellation does; raises `Running` if another process drives the session."""

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..core.context import fold_settings
-from ..core.drafts import Draft
+from ..core.drafts import Draft, ExtraFact
 from ..core.entries import PARTIAL, Entry, Settings
 from ..core.messages import Message
 from ..core.tree import Leaf
@@ -29,6 +29,7 @@ from ..log.log import Log
 from ..models.model import Model
 from ..models.prices import price_of
 from ..stores.base import SessionDetail, SessionRow
+from .cancellation import CancelPoll, is_cancel_requested
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -245,6 +246,7 @@ class Writer:
         refused = ExtraFact("turn_refused", {"turn": turn, **data})
         self.journal_number = await self.run_blocking(self.log.withdraw, turn, refused, self.lease.fence)
         del self.path[turn - 1 :]
+        self.leaf = self.log.leaf
 
     async def record_resumed(self, data: Mapping[str, Any]) -> None:
         """Record that this run resumes the open turn."""
@@ -257,7 +259,21 @@ class Writer:
 
     async def is_cancel_requested(self) -> bool:
         """Whether a person cancelled the open turn before this run took it."""
-        return False
+        facts = await self.run_blocking(self.log.store.journal, self.log.session_id)
+        return is_cancel_requested(facts, self.log.cursor.turn)
+
+    def on_cancel_request(self, facts: int, cancel: Callable[[], object]) -> None:
+        """Call `cancel`, from another thread, when a fact after number `facts` requests to cancel the open turn.
+
+        The journal is read with each tick of the lease, on the thread that renews it: appending costs nothing more.
+        """
+        poll = CancelPoll(self.log, facts)
+
+        def check() -> None:
+            if poll.is_requested():
+                cancel()
+
+        self.lease.on_tick = check
 
     def save_draft(self, text: str) -> None:
         """Keep the part of an answer that was shown so far, for the case that it breaks off."""

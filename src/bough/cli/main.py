@@ -28,6 +28,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "chat": ("chat.chat", "Talk to an agent in the terminal; every message is saved as it is sent."),
         "run": ("commands.run", "Send one input to an agent and print its answer."),
         "resume": ("commands.run", "Continue a turn that was interrupted."),
+        "cancel": ("commands.run", "Cancel the turn of a session, wherever it runs."),
         "approve": ("commands.run", "Approve or deny tool calls that wait for approval."),
     },
     "Look": {

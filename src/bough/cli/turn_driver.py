@@ -84,7 +84,10 @@ class Driver:
         self._loop.add_signal_handler(signal.SIGINT, interrupt)
         try:
             with watcher:
-                return self._loop.run_until_complete(_consume(run, watcher))
+                last = self._loop.run_until_complete(_consume(run, watcher))
+            if last is not None and last.data["stop_reason"] == "cancelled":  # here, or from another process
+                self._has_cancelled = True
+            return last
         finally:
             self._loop.remove_signal_handler(signal.SIGINT)
 

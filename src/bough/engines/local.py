@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from ..agent.cancellation import CANCEL_REQUESTED
 from ..agent.events import Event, RunResult, run_result
 from ..agent.limits import Limits
 from ..agent.loop import Loop, build_loop
@@ -17,7 +19,8 @@ from ..agent.tools.tool import Tool, tool
 from ..agent.writer import Writer
 from ..core.messages import Message
 from ..core.usage import total
-from ..errors import InvalidOperation, InvalidTool
+from ..errors import InvalidOperation, InvalidTool, SessionRunning
+from ..log.lease import is_held
 from ..log.log import Log
 from ..models.model import Model
 
@@ -41,6 +44,11 @@ class Run:
         if self._result is None:
             raise InvalidOperation("the run has not ended; iterate over its events to the end, or await it")
         return self._result
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self._task is not None and self._task.done()
 
     def cancel(self) -> None:
         """Abort the model call and the tools in flight; the session stays valid and resumable. From any thread."""
@@ -96,6 +104,25 @@ def start_run(
     models = resolve_models(model)
     writer = Writer(log, models[0], is_one_shot=one_shot)
     return Run(build_loop(writer, models, tools_by_name(tools), limits or Limits()), content)
+
+
+def cancel_turn(log: Log) -> None:
+    """Cancel the session's open turn, whoever runs it.
+
+    A runner that holds the session finds the request in the journal and aborts what it does. If none does, because it
+    died or the turn waits for a person, the turn is closed here.
+    """
+    while True:
+        row = log.refresh()
+        if is_held(row, log.runtime):
+            log.record(CANCEL_REQUESTED, data={"turn": log.cursor.turn})
+            return None
+        loop = build_loop(Writer(log, None), [], {}, Limits())
+        try:
+            with ThreadPoolExecutor(1) as thread:  # an event loop may be running in this one
+                return thread.submit(asyncio.run, loop.close()).result()
+        except SessionRunning:
+            pass  # another process took it in this moment
 
 
 def tools_by_name(tools: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]:

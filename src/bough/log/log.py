@@ -505,7 +505,11 @@ class Log:
                 columns={"status": "idle"},
                 fence=fence,
             )
-            done = self.store.commit(change)
+            try:
+                done = self.store.commit(change)
+            except StaleLeaf as stale:
+                self._follow_notes(stale, fence)
+                return self.withdraw(turn, refused, fence)
             self._set_position(done.leaf, None, None)
             return done.facts
 

@@ -783,12 +783,16 @@ class TestCancel:
         with working(installed, queue, Agent("a", by_step("Yes."))):
             until(answered(session, "Yes."))
 
-    def test_a_turn_that_is_no_task_is_left_alone(self, store: bough.Store) -> None:
+    def test_a_turn_that_is_no_task_is_closed_though_an_earlier_one_was(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
         session = store.start("a")
+        session.send("hello", engine="absurd", queue=queue)
+        with working(installed, queue, Agent("a", by_step("Yes."))):
+            until(answered(session, "Yes."))
         session.append([user("hi")])
-        facts = len(session.journal())
-        store.session(session.session_id).cancel()
-        assert len(session.journal()) == facts
+        assert store.session(session.session_id).cancel()
+        assert session.row.status == "cancelled"
 
 
 class TestClaim:

@@ -1,8 +1,9 @@
-"""`bough run`, `bough resume` and `bough approve`."""
+"""`bough run`, `bough resume`, `bough cancel` and `bough approve`."""
 
 from __future__ import annotations
 
 import sys
+import time
 
 import click
 
@@ -10,7 +11,7 @@ from ...agent.call_status import ancestors, is_awaited_by_worker, read_call_stat
 from ...agent.tools.tool import PendingApproval as AskedCall
 from ...core.turns import OpenCall
 from ...core.usage import Totals, difference, format_cost
-from ...errors import ApprovalPending, SessionRunning, TaskTrashed
+from ...errors import ApprovalPending, ExitCode, SessionRunning, TaskTrashed
 from ...session import Session
 from ..agent_options import (
     AgentOptions,
@@ -163,6 +164,62 @@ def resume(
         )
         return 0
     return _run(location, session, agent_for(options, session), None, is_json=is_json)
+
+
+@click.command()
+@required_reference
+@click.option(
+    "--wait",
+    "seconds",
+    type=click.FloatRange(min=0),
+    default=10.0,
+    show_default=True,
+    help="How many seconds to wait until the turn has ended.",
+)
+@json_option
+@pass_location
+def cancel(location: StoreLocation, reference: str, seconds: float, is_json: bool) -> int:
+    """Cancel the turn of a session, wherever it runs: in this or another process, a server or a worker.
+
+    Its model call, its tools and their tasks are aborted; what was shown and every result stay, and the session takes
+    the next input. If its process died, the turn is closed here. Exit codes: 0 cancelled, 1 no turn is open, 3 its
+    process has not confirmed in time; the request stays and is carried out when the turn is resumed.
+
+    \b
+    bough cancel latest
+    bough cancel latest --wait 0
+    """
+    session = resolve_runnable(location, reference)
+    session.refresh()
+    turn = session.log.cursor.turn
+    is_requested, deadline = session.cancel(), time.monotonic() + seconds
+    while (has_turn := _is_open(session, turn)) and is_requested and time.monotonic() < deadline:
+        time.sleep(0.1)
+    is_cancelled = is_requested and not has_turn
+    if is_json:
+        print_json(
+            session_id=session.session_id,
+            turn=turn or None,
+            requested=is_requested,
+            cancelled=is_cancelled,
+            status=session.row.status,
+        )
+    if not is_requested:
+        notify(f"{session.session_id} has no open turn; nothing to cancel")
+        return FAILURE
+    if not is_cancelled:
+        notify(
+            f"the process that runs {session.session_id} has not confirmed; it cancels turn {turn} when it sees the request, "
+            f"or bough resume {session.session_id} --take-over ends it"
+        )
+        return ExitCode.LOCKED
+    notify(f"turn {turn} of {session.session_id} is cancelled")
+    return 0
+
+
+def _is_open(session: Session, turn: int) -> bool:
+    session.refresh()
+    return bool(turn) and session.log.cursor.turn == turn
 
 
 @click.command()

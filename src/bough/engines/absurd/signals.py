@@ -6,19 +6,18 @@ processes that run no worker.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from msgspec.structs import replace
 
+from ...agent.cancellation import CANCEL_REQUESTED
 from ...core.turns import OpenCall
 from ...log.log import Log
-from ...stores.base import Fact, SessionRow
+from ...stores.base import SessionRow
 from ...stores.postgres.connections import Connection, PostgresConnections
 from ...stores.postgres.store import PostgresStore
 from .shared_transaction import EngineConnections
 
-CANCEL_REQUESTED = "cancel_requested"
 SIGNALS = ("approved", "denied", "task_decided", CANCEL_REQUESTED)
 # Under the session's lock: how many signals there are with the new one, and the queue of the latest task that waits.
 SELECT_WAITING = """
@@ -71,31 +70,29 @@ def record_task_decision(log: Log, data: dict[str, Any]) -> None:
     _waking_log(log, log.store.session(log.session_id)).record("task_decided", data=data)
 
 
-def request_cancel(log: Log) -> None:
-    """Ask the worker that has the open turn's task, or will have it, to cancel the turn; no effect without a task.
+def request_cancel(log: Log) -> bool:
+    """Ask the worker that has the open turn's task, or will have it, to cancel the turn; return False without a task.
 
     The request is durable: a worker that runs the task polls for it every second, a sleeping task is woken by it, and
     a worker that takes the task later reads it. The turn gets a closing answer and the session accepts the next input.
     """
     row = log.refresh()
-    if log.cursor.turn and _is_task(log, row):
-        _waking_log(log, row).record(CANCEL_REQUESTED, data={"turn": log.cursor.turn})
+    if not log.cursor.turn or not _is_task(log, row):
+        return False
+    _waking_log(log, row).record(CANCEL_REQUESTED, data={"turn": log.cursor.turn})
+    return True
 
 
 def _is_task(log: Log, row: SessionRow) -> bool:
-    facts = log.store.journal(log.session_id)
-    return (row.holder or "").startswith("absurd:") or any(fact.kind == "enqueued" for fact in facts)
-
-
-def is_cancel_requested(facts: Iterable[Fact], turn: int) -> bool:
-    """Return whether cancelling this turn was requested, and it was not enqueued again since."""
-    is_requested = False
-    for fact in facts:
-        if fact.kind == CANCEL_REQUESTED and fact.data.get("turn") == turn:
-            is_requested = True
-        elif fact.kind == "enqueued":
-            is_requested = False
-    return is_requested
+    """Whether a task runs the open turn, or will: it was enqueued since it started, or it waits as one."""
+    if (row.holder or "").startswith("absurd:"):
+        return True
+    for fact in reversed(log.store.journal(log.session_id)):
+        if fact.kind == "enqueued" or (fact.kind == "waiting" and "queue" in fact.data):
+            return True
+        if fact.kind in ("turn_started", "turn_ended"):
+            return False
+    return False
 
 
 def _waking_log(log: Log, row: SessionRow) -> Log:

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ...agent.cancellation import is_cancel_requested
 from ...agent.start_facts import turn_limits
 from ...agent.writer import Append, Writer
 from ...core.drafts import Draft, EntryBatch
@@ -28,7 +29,6 @@ from ...log.runtime import Runtime
 from ...models.model import Model
 from ...stores.base import Change, Fact, SessionRow
 from .claim import Claim
-from .signals import is_cancel_requested
 from .task_store import TaskStore
 
 NOT_RUN = ("denied", "interrupted")
@@ -144,6 +144,9 @@ class ClaimedWriter(Writer):
     def session_limits(self) -> list[Mapping[str, Any]]:
         """Return the session's own, and those that the open turn was sent with."""
         return [*super().session_limits(), *([] if self._turn_limits is None else [self._turn_limits])]
+
+    def on_cancel_request(self, facts: int, cancel: Callable[[], object]) -> None:
+        """Nothing: the worker polls for all of its tasks at once."""
 
     async def is_cancel_requested(self) -> bool:
         facts = await self.run_blocking(self._read_journal)

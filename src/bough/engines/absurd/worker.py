@@ -27,6 +27,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...agent.call_status import read_call_status
+from ...agent.cancellation import CANCEL_REQUESTED, is_cancel_requested
 from ...agent.loop import Loop, build_loop
 from ...agent.tools.tool import Tool, error_text
 from ...core.redact import Redactor
@@ -49,7 +50,7 @@ from ...stores.postgres.url import Address
 from . import schema as absurd_schema
 from .claim import AbsurdClient, CancellableRun, Claim, ClaimedConnections, ConnectionHandle, is_claim_lost
 from .engine import TASK, Agent, TaskParams
-from .signals import CANCEL_REQUESTED, SIGNALS, is_cancel_requested, signal_event
+from .signals import SIGNALS, signal_event
 from .step import ClaimedLog, ClaimedWriter
 from .task_store import TaskStore
 

@@ -88,10 +88,11 @@ def _has_work(session: Session) -> bool:
 
 @post("/api/sessions/{session_id:str}/cancel", status_code=200, tags=["running"])
 async def cancel(request: ApiRequest, session_id: FromPath[str]) -> CancelResult:
-    """Cancel the run of this session in this server; the session stays valid."""
+    """Cancel the open turn of this session, wherever it runs; the session stays valid."""
     context, caller = context_and_caller(request)
-    await asyncio.to_thread(context.session, caller, session_id)
-    return CancelResult(cancelled=request.app.state.runs.cancel(session_id))
+    session = await asyncio.to_thread(context.session, caller, session_id)
+    is_cancelled = request.app.state.runs.cancel(session_id) or await asyncio.to_thread(session.cancel)
+    return CancelResult(cancelled=is_cancelled)
 
 
 class ApproveBody(Struct, forbid_unknown_fields=True):
