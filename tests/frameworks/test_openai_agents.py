@@ -519,6 +519,23 @@ class TestARun:
         await stored(session)
 
 
+    @on_a_loop
+    async def test_goes_on_behind_notes_of_others(
+        self, store: Store, is_hooked: bool, is_streamed: bool
+    ) -> None:
+        @function_tool
+        async def lookup(order: int) -> str:
+            store.session((await stored(session)).session_id).note({"order": order})
+            return f"{order} is lost"
+
+        session, own = BoughSession("user-42", store), SQLiteSession("user-42")
+        hooks = BoughHooks(session) if is_hooked else None
+        await run_whole(support(lookup), session, hooks, is_streamed=is_streamed)
+        await run_whole(support(lookup), own, None, is_streamed=is_streamed)
+        assert await session.get_items() == await own.get_items()
+        assert sum(entry.kind == "note" for entry in (await stored(session)).path()) >= 2
+
+
 class TestOverHttp:
     @on_a_loop
     async def test_a_run_of_the_real_client_is_kept_and_its_history_is_taken_back(self, store: Store) -> None:

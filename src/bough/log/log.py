@@ -73,6 +73,8 @@ class Log:
         """Facts about the open tool calls come after this fact number; 0 if unknown."""
         self.fence: int | None = None
         """What this handle appends under while a turn of the caller's own loop is open on it."""
+        self.follows_notes = False
+        """Whether appends go behind notes of others without a fence: for a framework that runs the session by itself."""
         self._lock = RLock()
         _LOGS.add(self)
 
@@ -279,7 +281,7 @@ class Log:
 
         Only notes can come between, because the runner holds the session. Anything else is raised as stale.
         """
-        if fence is None:
+        if fence is None and not self.follows_notes:
             raise stale
         expected = stale.expected
         snapshot = self.store.path(self.session_id, first=expected.seq + 1)

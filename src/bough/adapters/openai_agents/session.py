@@ -16,7 +16,7 @@ from agents.memory.session_settings import coerce_session_settings, resolve_sess
 from agents.tool_context import ToolContext
 from msgspec.structs import replace
 
-from ...core.drafts import Draft, ExtraFact
+from ...core.drafts import Draft
 from ...core.entries import Compaction, Entry, Uncompaction
 from ...core.messages import Message
 from ...core.tree import Leaf
@@ -123,6 +123,7 @@ class BoughSession:
             self._source = self._source.latest_or_start(
                 self.session_id, self._agent, title=self._title, tags=self._tags
             )
+        self._source.log.follows_notes = True
         return self._source
 
     def _read(self, limit: int | None) -> list[Item]:
@@ -218,9 +219,8 @@ class BoughSession:
             self._ahead.call = None if log.cursor.open_calls else call
             return
         base, seq = log.leaf, log.leaf.seq + len(drafts)
-        starting = [index for index, tool in enumerate(tool_calls) if tool.name not in needing_approval]
-        started = [ExtraFact("calls_started", {"seq": seq, "indexes": starting})] if starting else []
-        log.append(drafts, calls=[replace(call, answer_seq=seq)], facts=started)
+        starts = [index for index, tool in enumerate(tool_calls) if tool.name not in needing_approval]
+        log.append(drafts, calls=[replace(call, answer_seq=seq)], starts=starts)
         self._ahead.add(base, log.leaf, items)
 
     def _write_tool_start(self, call_id: str) -> None:
