@@ -518,7 +518,6 @@ class TestARun:
             assert await session.get_items() == await own.get_items()
         await stored(session)
 
-
     @on_a_loop
     async def test_goes_on_behind_notes_of_others(
         self, store: Store, is_hooked: bool, is_streamed: bool
