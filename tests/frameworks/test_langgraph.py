@@ -29,6 +29,7 @@ from langchain_core.messages import (
     SystemMessage,
     ToolMessage,
 )
+from langchain_core.tools import tool
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.conformance import checkpointer_test, validate
@@ -37,9 +38,10 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.func import entrypoint, task
-from langgraph.graph import END, START, StateGraph
-from langgraph.types import Command, Send
-from langgraph_graphs import Twin, agent, asking, asks_a_person, comparable, on, with_a_subgraph
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
+from langgraph.types import Command, Send, interrupt
+from langgraph_graphs import Twin, agent, asking, asks_a_person, comparable, on, weather, with_a_subgraph
 from typing_extensions import TypedDict
 
 import bough
@@ -766,6 +768,58 @@ class TestWriters:
             session = session_of(store, "killed")
             assert [words for _, words in roles_and_texts(session)] == ["Bonn?", "Sunny.", "Sure?", "Yes."]
             assert session.verify() == []
+
+
+class TestRunOnce:
+    """Kills are in `test_kills.py`; here what a resumed graph does with the calls it finds."""
+
+    def run(self, saver: BoughSaver, ran: list[str], order: str = "41", *, is_async: bool) -> list[str]:
+        def pay(order: str) -> str:
+            """Pay for an order; what it does is in its name."""
+            ran.append(order)
+            if ran == ["raises"]:
+                raise ConnectionError("no network")
+            if order == "interrupts":
+                return f"approved by {interrupt('May I?')}"
+            return f"paid {order}"
+
+        wraps: Any = {"wrap_tool_call": saver.run_once, "awrap_tool_call": saver.arun_once}
+        node = ToolNode([tool("pay")(pay)], handle_tool_errors=False, **wraps)
+        builder = StateGraph(MessagesState).add_node("tools", node).add_edge(START, "tools")
+        graph = builder.compile(checkpointer=saver)
+        call = {"name": "pay", "args": {"order": order}, "id": "call"}
+        state = graph.get_state(on("1"))
+        given: Any = None if state.next else {"messages": [AIMessage("", tool_calls=[call])]}
+        given = Command(resume="Ann") if state.interrupts else given
+        result = asyncio.run(graph.ainvoke(given, on("1"))) if is_async else graph.invoke(given, on("1"))
+        return texts(result)
+
+    @pytest.mark.parametrize("is_async", [False, True])
+    def test_a_call_whose_id_was_used_before_is_another_call(self, saver: BoughSaver, is_async: bool) -> None:
+        ran: list[str] = []
+        self.run(saver, ran, is_async=is_async)
+        assert self.run(saver, ran, is_async=is_async) == ["", "paid 41", "", "paid 41"]
+        assert ran == ["41", "41"]
+
+    @pytest.mark.parametrize("is_async", [False, True])
+    def test_a_tool_that_raised_or_interrupted_has_ended_and_runs_again(
+        self, saver: BoughSaver, is_async: bool
+    ) -> None:
+        ran: list[str] = []
+        with pytest.raises(ConnectionError):
+            self.run(saver, ran, "raises", is_async=is_async)
+        assert self.run(saver, ran, is_async=is_async) == ["", "paid raises"]
+        self.run(saver, ran, "interrupts", is_async=is_async)
+        assert self.run(saver, ran, is_async=is_async)[-1] == "approved by Ann"
+        assert ran == ["raises"] * 2 + ["interrupts"] * 2
+
+    def test_nothing_durable_before_the_tool_runs_is_refused(self, saver: BoughSaver) -> None:
+        node = ToolNode([weather], wrap_tool_call=saver.run_once, handle_tool_errors=False)
+        graph = StateGraph(MessagesState).add_node("tools", node).add_edge(START, "tools")
+        with pytest.raises(InvalidArgument, match="exit"):
+            graph.compile(checkpointer=saver).invoke(
+                {"messages": [asking("1", "Bonn")]}, on("1"), durability="exit"
+            )
 
 
 class TestDocs:

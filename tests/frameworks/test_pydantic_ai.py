@@ -326,6 +326,23 @@ class TestTheStore:
         )
 
     @on_a_loop
+    async def test_finds_an_entry_of_a_conversation_that_it_has_not_read(self, store: Store) -> None:
+        kept = BoughConversationStore(store)
+        entries = []
+        for name in ("con-1", "con-2", "con-3"):
+            conversation = talk(name=name)
+            conversation.messages.extend([request_message(name), response_message(f"to {name}")])
+            entries += await kept.save(conversation)
+        store.start("another", [bough.user("not a conversation of the framework")])
+        for entry in entries:
+            cold = BoughConversationStore(store)
+            assert dumped([(await cold.read_entry(entry.id)).message]) == dumped([entry.message])
+            history = await BoughConversationStore(store).read_history(entry.id)
+            assert history[-1].id == entry.id
+        with pytest.raises(LookupError, match="in no conversation of this store"):
+            await kept.read_entry("unknown")
+
+    @on_a_loop
     async def test_refuses_who_has_not_seen_what_another_saved(self, store: Store) -> None:
         kept = BoughConversationStore(store)
         first = talk(*ORDINARY[:1])
@@ -766,7 +783,7 @@ class TestAKilledProcess:
     def test_is_told_whole_at_the_command_line(self, killed: Path) -> None:
         shown = CliRunner().invoke(command, ["--store", str(killed), "show", "con-1"])
         assert shown.exit_code == 0, shown.output
-        for word in ("Where?", "let me see", "lookup", "41 is lost"):
+        for word in ("Where?", "let me see", "lookup", "41 is lost", "started, outcome unknown"):
             assert word in shown.output
 
 

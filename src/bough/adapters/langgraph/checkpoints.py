@@ -7,6 +7,8 @@ The adapter's notes hold, under `data["langgraph"]`, one of:
     {"writes": {"checkpoint": id, "task": id, "path": text, "items": [[index, channel, value], …]}}
     {"message": value}        a message of the graph that may not be an entry of its own
     {"dropped": [id, …]}      checkpoints that are no longer listed; their content stays
+    {"call": {"task": namespace, "id": id, "status": …, "result": value}}    a tool call that runs once: started, done,
+                              or raised, which ends it without a result
 
 A checkpoint's note holds the values that are new with it; `value_seqs` gives, for the others, the seq of the note on its
 path that holds them. `messages_channel` is the channel whose value is the messages of its path. Knows no store, graph or
@@ -103,11 +105,20 @@ class WriteRecord(Struct, frozen=True):
     task_path: str
 
 
+class CallRecord(Struct, frozen=True):
+    """The index's record of one tool call: the leaf at its latest note, and the status there."""
+
+    leaf: Leaf
+    status: str
+
+
 class CheckpointIndex:
-    """The checkpoints and pending writes of a session, from its notes; later notes win."""
+    """The checkpoints, pending writes and tool calls of a session, from its notes; later notes win."""
 
     def __init__(self) -> None:
         self.checkpoints: dict[str, CheckpointRecord] = {}
+        self.calls: dict[tuple[str, str], CallRecord] = {}
+        """By the namespace of the task that runs it and the id of the call, which alone may be used again."""
         self.dropped: set[str] = set()
         self._writes: dict[str, dict[tuple[str, int], WriteRecord]] = {}
 
@@ -126,6 +137,13 @@ class CheckpointIndex:
                 records[writes["task"], index] = WriteRecord(leaf, position, writes["path"])
         elif "dropped" in data:
             self.dropped.update(data["dropped"])
+        elif "call" in data:
+            call = data["call"]
+            self.calls[call["task"], call["id"]] = CallRecord(leaf, call["status"])
+
+    def has_started(self, call_id: str) -> bool:
+        """Whether a call with this id has started and not ended."""
+        return any(name == call_id and call.status == "started" for (_, name), call in self.calls.items())
 
     def has_write(self, checkpoint_id: str, task: str, index: int) -> bool:
         return (task, index) in self._writes.get(checkpoint_id, ())

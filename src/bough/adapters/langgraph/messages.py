@@ -19,9 +19,21 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from msgspec import Struct
 
+from ...agent.tool_batch import UNKNOWN
 from ...core.codec import MAX_INT_BITS, decode, encode, from_json, to_json
 from ...core.media import BASE64_MARK
-from ...core.messages import Attachment, Media, Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
+from ...core.messages import (
+    Attachment,
+    Media,
+    Message,
+    Outcome,
+    Part,
+    Reasoning,
+    Role,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 from ...core.usage import Usage
 from ...errors import StoreDamaged, UnrecognizedReply
 from ...formats.langchain import media_source
@@ -87,7 +99,8 @@ def _parts(message: BaseMessage, role: Role) -> Iterator[Part]:
     pieces = list(_pieces(message.content, role))
     if isinstance(message, ToolMessage):
         content = tuple(piece for piece in pieces if isinstance(piece, Text | Media | Attachment))
-        yield ToolResult(message.tool_call_id, content, error=message.status == "error")
+        outcome: Outcome = "unknown" if message.content == UNKNOWN else "done"
+        yield ToolResult(message.tool_call_id, content, message.status == "error", outcome)
         return
     yield from pieces
     for call in message.tool_calls if isinstance(message, AIMessage) else ():

@@ -17,10 +17,12 @@ no event loop waits for a disk.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import BaseMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
     WRITES_IDX_MAP,
@@ -35,7 +37,10 @@ from langgraph.checkpoint.base import (
     get_checkpoint_metadata,
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.types import Command
+from msgspec import Struct
 
+from ...agent.tool_batch import UNKNOWN
 from ...core.codec import check_text
 from ...errors import InvalidArgument, NotFound, SessionTrashed
 from ...store import Store
@@ -46,7 +51,41 @@ from .messages import ValueCodec
 from .thread_log import PathCache, ThreadLog
 from .threads import Threads
 
+if TYPE_CHECKING:
+    from langgraph.prebuilt.tool_node import ToolCallRequest
+
 Writes = dict[str, list[PendingWrite]]
+POLL_SECONDS = 0.002
+DURABLE_SECONDS = 60
+ToolResponse = ToolMessage | Command[Any]
+REPEATABLE_EFFECTS = ("read", "idempotent")
+"""The effects, in a tool's metadata, with which a call may run again after a crash; unsafe is the default."""
+
+
+class OnceCall(Struct, frozen=True):
+    """A tool call that runs at most once."""
+
+    thread: ThreadLog
+    codec: ValueCodec
+    task: str
+    """The namespace of the task that runs it: the same when the graph is resumed."""
+    call_id: str
+    name: str
+    is_repeatable: bool
+
+    def begin(self) -> ToolResponse | None:
+        """Record the start; return the response instead if the call must not run (again)."""
+        record = self.thread.begin_call(self.task, self.call_id, self.codec, is_repeatable=self.is_repeatable)
+        if record is None:
+            return None
+        if record.status == "done":
+            return cast(ToolResponse, self.thread.call_result(record, self.codec))
+        return ToolMessage(UNKNOWN, name=self.name, tool_call_id=self.call_id, status="error")
+
+    def end(self, status: str, response: ToolResponse | None = None) -> None:
+        """Record how the call ended."""
+        result = {} if response is None else self.codec.encode(response)
+        self.thread.end_call(self.task, self.call_id, status, result, self.codec)
 
 
 class BoughSaver(BaseCheckpointSaver[Any]):
@@ -194,6 +233,90 @@ class BoughSaver(BaseCheckpointSaver[Any]):
             thread_id,
             namespace,
             lambda thread: thread.put_writes(checkpoint_id, task_id, task_path, indexed, self._codec),
+        )
+
+    # -- running tools once ------------------------------------------------------------------------
+
+    def run_once(
+        self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], ToolResponse]
+    ) -> ToolResponse:
+        """Run a tool call at most once: `ToolNode(tools, wrap_tool_call=saver.run_once)`.
+
+        Its start is durable before it runs, its result as soon as it returns. When the graph is resumed after a crash, a
+        call that is done is not run again, and one that had started is answered with an unknown outcome. A tool with
+        `metadata={"effect": "read"}` or `"idempotent"` is run again. One that raises or interrupts has not run.
+        """
+        call = self._tool_call(request)
+        if call is None:
+            return execute(request)
+        for _ in _until_durable():
+            if self._is_durable(request):
+                break
+            time.sleep(POLL_SECONDS)
+        response = call.begin()
+        if response is not None:
+            return response
+        try:
+            response = execute(request)
+        except Exception:
+            call.end("raised")
+            raise
+        call.end("done", response)
+        return response
+
+    async def arun_once(
+        self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Awaitable[ToolResponse]]
+    ) -> ToolResponse:
+        """Run a tool call at most once: `ToolNode(tools, awrap_tool_call=saver.arun_once)`."""
+        call = await self._bridge.run(self._tool_call, request)
+        if call is None:
+            return await execute(request)
+        for _ in _until_durable():
+            if await self._bridge.run(self._is_durable, request):
+                break
+            await asyncio.sleep(POLL_SECONDS)  # not on a thread: the checkpoint may be waiting for one
+        response = await self._bridge.run(call.begin)
+        if response is not None:
+            return response
+        try:
+            response = await execute(request)
+        except Exception:
+            await self._bridge.run(call.end, "raised")
+            raise
+        await self._bridge.run(call.end, "done", response)
+        return response
+
+    def _is_durable(self, request: ToolCallRequest) -> bool:
+        """Whether the checkpoints that the call follows are written.
+
+        With LangGraph's default durability they may still be on their way. A tool that runs before them would run again
+        after a crash, for another call: the graph would ask its model anew.
+        """
+        fields = request.runtime.config["configurable"]
+        thread_id = self._stored_id(fields["thread_id"])
+        checkpoints = fields.get("checkpoint_map", {})
+        return all(self._threads.has_checkpoint(thread_id, *name) for name in checkpoints.items())
+
+    def _tool_call(self, request: ToolCallRequest) -> OnceCall | None:
+        """Return the call of a request; None outside of a thread, or if the model gave it no id."""
+        fields = request.runtime.config.get("configurable", {})
+        call_id = request.tool_call["id"]
+        if not fields.get("thread_id") or not call_id:
+            return None
+        if fields.get("__pregel_durability") == "exit":
+            raise InvalidArgument(
+                "durability", "exit", "sync or async: run_once needs the checkpoint of a call"
+            )
+        # In the root's session even for a subgraph, whose own session may not exist yet.
+        thread = self._threads.find_or_start(self._stored_id(fields["thread_id"]), "")
+        effect = ((request.tool.metadata if request.tool is not None else None) or {}).get("effect")
+        return OnceCall(
+            thread,
+            self._codec,
+            fields.get("checkpoint_ns") or "",
+            call_id,
+            request.tool_call["name"],
+            effect in REPEATABLE_EFFECTS,
         )
 
     def get_next_version(self, current: Any, channel: None) -> Any:
@@ -361,6 +484,16 @@ class BoughSaver(BaseCheckpointSaver[Any]):
             parent_config=None if record.parent is None else _config(thread_id, namespace, record.parent),
             pending_writes=loaded.writes,
         )
+
+
+def _until_durable() -> Iterator[None]:
+    """Yield until a checkpoint should have been written; then raise."""
+    deadline = time.monotonic() + DURABLE_SECONDS
+    while time.monotonic() < deadline:
+        yield
+    raise TimeoutError(
+        f"the checkpoint of a tool call was not written within {DURABLE_SECONDS} s, so the tool was not run"
+    )
 
 
 def _config(thread_id: Any, namespace: str, checkpoint_id: str | None = None) -> RunnableConfig:

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from langchain_core.messages import BaseMessage
 
-from ...core.drafts import Draft
+from ...core.drafts import Draft, ExtraFact
 from ...core.entries import Entry, Note
 from ...core.messages import Message, Text, ToolResult
 from ...core.tree import Leaf
@@ -29,6 +29,7 @@ from ...stores.base import SessionRow
 from .. import NO_RESULT
 from .checkpoints import (
     FILLER,
+    CallRecord,
     CheckpointIndex,
     CheckpointRecord,
     KnownPath,
@@ -139,7 +140,7 @@ class ThreadLog:
         first = 1 if newest is None else newest.leaf.seq + 1
         tail = self.log.store.path(self.log.session_id, leaf=leaf, first=first).entries
         notes = [note_data(entry) or {} for entry in tail]
-        self._has_foreign_tail = not all("writes" in data or "dropped" in data for data in notes)
+        self._has_foreign_tail = not all(data.keys() & {"writes", "dropped", "call"} for data in notes)
 
     def _prepare_write(self) -> None:
         """Move the leaf to where the thread is, if it is elsewhere."""
@@ -200,6 +201,9 @@ class ThreadLog:
         }
         data = new.note_data(versions, codec)
         builder.add(Note({KEY: data}, hidden=True))
+        builder.add_starts(
+            self.index.has_started
+        )  # tools may run before the checkpoint with their calls is put
         leaf, newest, had_tail = self.log.leaf, self._newest, self._has_foreign_tail
         if base != leaf:
             self.log.move(base, data={KEY: TO_APPEND})
@@ -215,7 +219,7 @@ class ThreadLog:
             self._newest, self._has_foreign_tail = newest, had_tail
 
     def _append(self, builder: EntryBuilder, data: dict[str, Any]) -> None:
-        appended = self.log.append(builder.drafts, calls=builder.calls)
+        appended = self.log.append(builder.drafts, calls=builder.calls, facts=builder.facts)
         self.index.add(appended.leaf, data)
         # Otherwise other facts came between: they are read by the next `catch_up`.
         if appended.fact_number == self._last_fact + builder.fact_count:
@@ -294,6 +298,47 @@ class ThreadLog:
         builder = EntryBuilder(self.log, codec)
         builder.add(Note({KEY: data}, hidden=True))
         self._append(builder, data)
+
+    # -- tool calls that run once ------------------------------------------------------------------
+
+    def begin_call(
+        self, task: str, call_id: str, codec: ValueCodec, *, is_repeatable: bool
+    ) -> CallRecord | None:
+        """Record that a call starts, and return None; or return its record, if it may not start (again)."""
+        ended: list[CallRecord] = []
+
+        def write() -> None:
+            self.catch_up()
+            record = self.index.calls.get((task, call_id))
+            if record is not None and record.status in (("done",) if is_repeatable else ("done", "started")):
+                ended.append(record)
+                return
+            self._append_call(task, call_id, "started", {}, codec)
+
+        self._retry_if_stale(write)
+        return ended[0] if ended else None
+
+    def end_call(
+        self, task: str, call_id: str, status: str, result: dict[str, Any], codec: ValueCodec
+    ) -> None:
+        """Record how a call ended: `done` with its encoded result, or `raised`."""
+        self._retry_if_stale(lambda: self._append_call(task, call_id, status, result, codec))
+
+    def _append_call(
+        self, task: str, call_id: str, status: str, result: dict[str, Any], codec: ValueCodec
+    ) -> None:
+        data = {
+            "call": {"task": task, "id": call_id, "status": status, **({"result": result} if result else {})}
+        }
+        builder = EntryBuilder(self.log, codec)
+        builder.add(Note({KEY: data}, hidden=True))
+        if status == "started":
+            builder.add_starts({call_id}.__contains__)
+        self._append(builder, data)
+
+    def call_result(self, record: CallRecord, codec: ValueCodec) -> Any:
+        """Return the result of a call that is done."""
+        return codec.decode(PathCache(self.log, [record.leaf]).note(record.leaf)["call"]["result"])
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -390,6 +435,7 @@ class EntryBuilder:
         self.messages = list(messages)
         self.drafts: list[Draft] = []
         self.calls: list[Call] = []
+        self.facts: list[ExtraFact] = []
         self.fact_count = 1
         """How many facts the append will record."""
 
@@ -399,6 +445,14 @@ class EntryBuilder:
         self.fact_count += bool(self._cursor.turn and not cursor.turn)
         self.drafts.append(Draft(payload, model, finish))
         self._cursor = cursor
+
+    def add_starts(self, has_started: Callable[[str], bool]) -> None:
+        """Record the start of the open calls that have started."""
+        calls = [call for call in self._cursor.open_calls if has_started(call.call.id)]
+        if calls:
+            data = {"seq": calls[0].seq, "indexes": [call.index for call in calls]}
+            self.facts.append(ExtraFact("calls_started", data))
+            self.fact_count += 1
 
     def add_message(self, message: BaseMessage, recorded: Container[str] | None) -> None:
         """Add a message of the graph. Its model call is recorded unless it is in `recorded`, or that is None."""

@@ -63,6 +63,13 @@ class Threads:
             return self._cache(thread, namespace, self.store.session(row.session_id))
         return self._cache(thread, namespace, self._start(thread, namespace))
 
+    def has_checkpoint(self, thread: str, namespace: str, checkpoint_id: str) -> bool:
+        """Whether a checkpoint was written. Others' are read only if this process does not know it."""
+        cached = self._logs.get((thread, namespace))
+        if cached is None or checkpoint_id not in cached.index.checkpoints:
+            cached = self.find(thread, namespace)
+        return cached is not None and checkpoint_id in cached.index.checkpoints
+
     def _row(self, thread: str, namespace: str) -> SessionRow | None:
         if namespace:
             page = self.store.sessions(

@@ -12,6 +12,7 @@ from contextlib import suppress
 from copy import copy
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 from msgspec.structs import replace
 from pydantic import TypeAdapter
@@ -25,6 +26,7 @@ from pydantic_ai.conversation_store import (
     ConversationRecord,
     ConversationStore,
 )
+from pydantic_ai.exceptions import ToolFailed
 from pydantic_ai.messages import (
     ModelMessage,
     ModelMessagesTypeAdapter,
@@ -33,9 +35,11 @@ from pydantic_ai.messages import (
     ToolReturnPart,
 )
 from pydantic_ai.models import ModelRequestContext
-from pydantic_ai.tools import DeferredToolRequests
+from pydantic_ai.tools import DeferredToolRequests, ToolDefinition
 from pydantic_ai.usage import RunUsage
 
+from ...agent.call_status import read_call_status
+from ...agent.tool_batch import UNKNOWN
 from ...core.context import fold_settings
 from ...core.entries import Entry
 from ...core.tree import Leaf
@@ -55,6 +59,8 @@ SCOPE_TAG = "scope"
 CONVERSATION_RELATIONS = (None, "import", "fork")
 """The relations of sessions that are conversations; tasks and replays are not."""
 MAX_REMEMBERED_ENTRIES = 10_000
+REPEATABLE_EFFECTS = ("read", "idempotent")
+"""The effects, in a tool's metadata, with which a call may run again after a crash; unsafe is the default."""
 
 _usage_adapter = TypeAdapter(RunUsage)
 _deferred_adapter: TypeAdapter[DeferredToolRequests | None] = TypeAdapter(DeferredToolRequests | None)
@@ -105,6 +111,10 @@ class BoughConversationStore(ConversationStore):
         """Return the Bough session of a conversation, to show, search, compact or export."""
         return await self._bridge.run(self._conversations.find, conversation_id)
 
+    async def write_tool_start(self, conversation_id: str, call_id: str) -> bool:
+        """Record that a call starts, before it runs; return False if its start was recorded before."""
+        return await self._bridge.run(self._conversations.write_start, conversation_id, call_id)
+
     async def write_tool_result(self, conversation_id: str, part: ToolReturnPart[Any]) -> None:
         """Write a tool's result when it arrives; the rest of its request is saved later."""
         dumped = ModelMessagesTypeAdapter.dump_python([ModelRequest([part])], mode="json")
@@ -112,10 +122,13 @@ class BoughConversationStore(ConversationStore):
 
 
 class BoughSteps(AbstractCapability[Any]):
-    """Save every step as it happens: a request before the model is called, its answer before tools run, each result.
+    """Save every step as it happens: a request before the model is called, its answer, each tool's start and result.
 
     `Agent(…, capabilities=[BoughSteps(store)])`. The run saves itself, including the result's revision: `store.save` is
     not needed. `ConversationConflict` if the run's history differs from the stored conversation.
+
+    A call that had started when its process was killed is not run again: the model is told that its outcome is unknown.
+    A tool with `metadata={"effect": "read"}` or `"idempotent"` is run again.
     """
 
     def __init__(self, store: BoughConversationStore) -> None:
@@ -123,6 +136,8 @@ class BoughSteps(AbstractCapability[Any]):
         self._conversation = Conversation()
         self._known: list[ModelMessage] = []
         """The messages of the run's history that are in the conversation."""
+        self._deferred: set[str] = set()
+        """The calls that an earlier run deferred: they started, and had no effect yet."""
 
     async def for_run(self, ctx: RunContext[Any]) -> BoughSteps:
         return type(self)(self.store)
@@ -137,6 +152,9 @@ class BoughSteps(AbstractCapability[Any]):
         elif not history or history != saved[len(saved) - len(history) :]:
             raise ConversationConflict(conversation_id)
         self._known = list(history)
+        deferred = self._conversation.deferred_tool_requests
+        if deferred is not None:
+            self._deferred = {call.tool_call_id for call in (*deferred.approvals, *deferred.calls)}
 
     async def before_model_request(
         self, ctx: RunContext[Any], request_context: ModelRequestContext
@@ -148,6 +166,22 @@ class BoughSteps(AbstractCapability[Any]):
         if isinstance(node, CallToolsNode):
             await self._save(ctx)
         return node
+
+    async def wrap_tool_execute(
+        self,
+        ctx: RunContext[Any],
+        *,
+        call: ToolCallPart[Any],
+        tool_def: ToolDefinition,
+        args: Any,
+        handler: Any,
+    ) -> Any:
+        is_first = await self.store.write_tool_start(self._conversation.conversation_id, call.tool_call_id)
+        is_repeatable = (tool_def.metadata or {}).get("effect") in REPEATABLE_EFFECTS
+        if not (is_first or is_repeatable or call.tool_call_id in self._deferred):
+            raise ToolFailed(UNKNOWN)
+        self._deferred.discard(call.tool_call_id)
+        return await handler(args)
 
     async def after_tool_execute(
         self, ctx: RunContext[Any], *, call: ToolCallPart[Any], tool_def: Any, args: Any, result: Any
@@ -284,12 +318,18 @@ class Conversations:
         return fold_settings(session.log.store.non_message_entries(session.session_id, leaf=leaf)).prompt
 
     def _session_of(self, entry_id: str) -> Session:
+        """Return the session of an entry: remembered, else found by going through those it may be in."""
         session_id = self._session_ids.get(entry_id)
-        if session_id is None:
-            raise LookupError(
-                f"entry {entry_id!r} is not in a conversation that was read; load its conversation first"
-            )
-        return self._store.session(session_id)
+        if session_id is not None:
+            return self._store.session(session_id)
+        rows = [row for row in self._store.all_sessions() if row.relation in CONVERSATION_RELATIONS]
+        minted = _minted_at(entry_id)  # last come those that were not written since, unless by another clock
+        for row in sorted(rows, key=lambda row: row.updated_at < minted):
+            session = Session(Log(self._store.backend, row, self._store.runtime))
+            if self._leaf_of(session, entry_id) is not None:
+                self._session_ids[entry_id] = row.session_id
+                return session
+        raise LookupError(f"entry {entry_id!r} is in no conversation of this store")
 
     def _leaf_of(self, session: Session, entry_id: str) -> Leaf | None:
         """Return where in a session's tree an entry of the framework ends."""
@@ -369,7 +409,7 @@ class Conversations:
             else None
         )
         open_calls = [call.call.id for call in session.open_tool_calls]
-        builder = MessageDraftBuilder(open_calls, prompt, self._tail(session)[1])
+        builder = MessageDraftBuilder(open_calls, prompt, self._tail(session)[1], _started_calls(session))
         dumped = ModelMessagesTypeAdapter.dump_python([entry.message for entry in new], mode="json")
         for entry, message in zip(new, dumped, strict=True):
             builder.add(message, entry.id)
@@ -399,6 +439,16 @@ class Conversations:
             price=price(usage, provider, model),
         )
 
+    def write_start(self, conversation_id: str, call_id: str) -> bool:
+        """Record the start of an open call; return False if it was recorded before."""
+        session = self.find(conversation_id)
+        for call in () if session is None else session.open_tool_calls:
+            if session is not None and call.call.id == call_id:
+                if (call.seq, call.index) in read_call_status(session.log).started:
+                    return False
+                session.log.record("calls_started", data={"seq": call.seq, "indexes": [call.index]})
+        return True
+
     def write_result(self, conversation_id: str, part: Dumped) -> None:
         """Write a result if its call is open. Results of one batch may arrive at the same time."""
         while (session := self.find(conversation_id)) is not None:
@@ -417,6 +467,23 @@ class Conversations:
         if session is None or stored is None or stored.revision != expected_revision:
             raise ConversationConflict(conversation_id)
         self._store.delete(session.session_id)
+
+
+def _started_calls(session: Session) -> set[str]:
+    """Return the open calls that may have run."""
+    if not session.open_tool_calls:
+        return set()
+    started = read_call_status(session.log).started
+    return {call.call.id for call in session.open_tool_calls if (call.seq, call.index) in started}
+
+
+def _minted_at(entry_id: str) -> int:
+    """Return when the framework made an entry's id, a UUID of version 7, in microseconds; 0 for any other id."""
+    try:
+        uuid = UUID(entry_id)
+    except ValueError:
+        return 0
+    return (uuid.int >> 80) * 1_000 if uuid.version == 7 else 0
 
 
 def _record_fields(record: ConversationRecord) -> Dumped:

@@ -9,7 +9,7 @@ repeated with every request. Pure: knows dumped messages, no session and no stor
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -27,6 +27,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
+from ...agent.tool_batch import UNKNOWN
 from ...core.codec import from_json, to_json
 from ...core.drafts import Draft
 from ...core.entries import Entry, Evidence, Note, Payload, Settings
@@ -44,7 +45,7 @@ from ...core.messages import (
 )
 from ...wire import Blobs
 from ...wire.parsing import parse_tool_call
-from .. import NO_RESULT, arguments_text, is_spaced, no_blob, stored_record
+from .. import NO_RESULT, UNKNOWN_RESULT, arguments_text, is_spaced, no_blob, stored_record
 from ..json_diff import apply_edits, diff
 
 Dumped = dict[str, Any]
@@ -94,16 +95,22 @@ class PathMessage(Struct, frozen=True):
 class MessageDraftBuilder:
     """Turns messages into drafts for a path on which `prompt` is in force and the calls `open_calls` are open.
 
-    `last` is the last message of the path: results in it may belong to the request that is added first.
+    `last` is the last message of the path: results in it may belong to the request that is added first. The calls
+    `started` may have run.
     """
 
     def __init__(
-        self, open_calls: Iterable[str] = (), prompt: str | None = None, last: PathMessage | None = None
+        self,
+        open_calls: Iterable[str] = (),
+        prompt: str | None = None,
+        last: PathMessage | None = None,
+        started: Container[str] = (),
     ) -> None:
         self.drafts: list[Draft] = []
         self.answers: list[tuple[int, Dumped]] = []
         """The responses, by the index of their drafts."""
         self._open_calls = list(open_calls)
+        self._started = started
         self._prompt = prompt
         self._unclosed = None if last is None or last.is_closed else last
 
@@ -209,6 +216,8 @@ class MessageDraftBuilder:
         """Give every open call a result, hidden from the framework: only results may follow open calls."""
         for call_id in self._open_calls:
             result = ToolResult(call_id, (Text(NO_RESULT),), error=True, outcome="interrupted")
+            if call_id in self._started:
+                result = replace(result, content=(Text(UNKNOWN_RESULT),), outcome="unknown")
             self.drafts.append(Draft(Message("tool", (result,), details={KEY: {"hidden": True}})))
         self._open_calls = []
 
@@ -368,7 +377,7 @@ def _parse_request_part(part: Dumped) -> tuple[Role | None, tuple[Part, ...], st
                 str(part.get("tool_call_id")),
                 (Text(text),),
                 error=outcome in ("failed", "retried", "denied", "interrupted"),
-                outcome=_OUTCOMES.get(outcome, "done"),
+                outcome="unknown" if text == UNKNOWN else _OUTCOMES.get(outcome, "done"),
             )
             return "tool", (result,), None if is_text else "json"
     return None, (), None
