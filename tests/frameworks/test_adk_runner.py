@@ -303,17 +303,21 @@ class TestKilled:
     def test_nothing_is_lost_and_a_person_goes_on(self, place: str) -> None:
         killed_in_a_tool(place)
         with bough.open(place) as store:
-            here = Shop(store, helper("Hello.", "I do not know whether it was refunded."))
+            agent = helper("Hello.", None, "I do not know whether it was refunded.")
+            here = Shop(store, agent)
             assert [call.call.name for call in here.below().open_tool_calls] == ["look", "refund"]
             assert list(store.verify()) == []
             shown = CliRunner().invoke(command, ["--store", place, "show", "one"])
             assert shown.exit_code == 0, shown.output
-            for told in ("Refund 41", "refund", "it started, and its end was not recorded"):
+            for told in ("Refund 41", "refund", "started, outcome unknown"):
                 assert told in shown.output
             here.say("And?")
             closed, asked, answered = here.messages()[-3:]
             assert {result.outcome for result in closed.results} == {"unknown"}
             assert (asked.text, answered.text) == ("And?", "I do not know whether it was refunded.")
+            lost, said, _ = here.session().events[-3:]
+            assert (lost.author, said.author) == ("helper", "user")
+            assert ["may or may not" in str(r.response) for r in lost.get_function_responses()] == [True] * 2
             assert list(store.verify()) == []
 
     def test_nothing_is_lost_and_adk_goes_on_with_the_invocation(self, place: str) -> None:

@@ -118,7 +118,7 @@ def run_adk(store: bough.Store, shop: Shop) -> None:
     class Model(BaseLlm):
         async def generate_content_async(self, llm_request: Any, stream: bool = False) -> Any:
             parts = [part for content in llm_request.contents for part in content.parts]
-            if any(part.function_call for part in parts):  # with or without a response
+            if any(part.function_response for part in parts):
                 shop.reach("before the last answer")
                 yield LlmResponse(content=types.ModelContent("Done."))
                 return

@@ -120,7 +120,7 @@ def event_drafts(event: Event, cursor: Cursor, patch: State, history: EventHisto
         delta = actions.pop("state_delta", {})
         actions |= {} if delta == patch else {"state_delta": delta}
         record |= {"actions": actions} if actions else {}
-    closing = _closing_results(cursor, messages)
+    closing = [] if not messages or _fits(cursor, messages) else _closing_results(event, cursor, history)
     before = [*closing, *_shown_notes(event, _advance(cursor, closing), history)] if closing else []
     answer = model = finish = None
     if len(messages) == 1 and messages[0].role == "assistant":
@@ -300,14 +300,37 @@ def _advance(cursor: Cursor, payloads: Sequence[Payload]) -> Cursor:
     return cursor
 
 
-def _closing_results(cursor: Cursor, messages: Sequence[Message]) -> list[Payload]:
-    """Return an explicit result for every open call, if `messages` could not follow otherwise."""
-    if not messages or _fits(cursor, messages):
-        return []
-    results = [
-        ToolResult(call.call.id, (Text(UNKNOWN_RESULT),), True, "unknown") for call in cursor.open_calls
-    ]
-    return [Message("tool", tuple(results), details={KEY: {"closes": True}})]
+def _closing_results(event: Event, cursor: Cursor, history: EventHistory) -> list[Payload]:
+    """Return an explicit result for every open call.
+
+    A call that a person leaves behind was running when its process ended, unless it runs long by intention. ADK would not
+    show such a call to the model, which would make it again: so its result is an event that ADK sees.
+    """
+    calling = history.calling_event()
+    long_running = calling.get("long_running_tool_ids") or ()
+    lost: list[ToolCall] = []
+    waiting: list[ToolCall] = []
+    for call in cursor.open_calls:
+        is_lost = event.author == USER and "id" in calling and call.call.id not in long_running
+        (lost if is_lost else waiting).append(call.call)
+    payloads: list[Payload] = []
+    if lost:
+        fields = ("author", "invocation_id", "branch")
+        record: Json = {key: value for key, value in calling.items() if key in fields}
+        names = [call.name for call in lost]
+        record |= {"id": closing_event_id(event), "timestamp": event.timestamp, "tool_names": names}
+        payloads.append(_unknown_results(lost, record))
+    return [*payloads, _unknown_results(waiting, {"closes": True})] if waiting else payloads
+
+
+def _unknown_results(calls: Sequence[ToolCall], record: Json) -> Message:
+    results = (ToolResult(call.id, (Text(UNKNOWN_RESULT),), True, "unknown") for call in calls)
+    return Message("tool", tuple(results), details={KEY: record})
+
+
+def closing_event_id(event: Event) -> str:
+    """Return the id of the event with the results of calls that were lost when `event` came."""
+    return f"lost-before-{event.id}"
 
 
 def _shown_notes(event: Event, cursor: Cursor, history: EventHistory) -> list[Payload]:

@@ -43,8 +43,10 @@ from .. import require_store
 from ..async_bridge import AsyncBridge
 from .events import (
     KEY,
+    USER,
     EventDrafts,
     Json,
+    closing_event_id,
     event_drafts,
     events,
     find_call,
@@ -299,13 +301,21 @@ class BoughSessionService(BaseSessionService):
             event = self._trim_temp_delta_state(event)
             delta = to_jsonable_python(event.actions.state_delta, serialize_unknown=True)
             app_delta, user_delta, own = split_scopes(delta)
+            before = handle.session.leaf.seq
             leaf, is_new = self._write(handle, session, event, own)
+            if event.author == USER and leaf.seq > before + 1:
+                session.events.extend(self._closing_events(handle.session, before, event))
             change_key = f"{handle.session.session_id}/{event.id}"
             self._share(name, app_delta, user_delta, change_key, is_new=is_new)
             handle.shared_through = event.id
             session._storage_update_marker = str(leaf)
             session.last_update_time = event.timestamp
             return self._commit_event_to_session(session, event)
+
+    def _closing_events(self, session: Session, before: int, event: Event) -> list[Event]:
+        """Return the event with the results of calls that were lost, if it was stored with this one."""
+        wanted = closing_event_id(event)
+        return [one for one in events(session.path(since=before), self._blob) if one.id == wanted]
 
     def _write(
         self, handle: SessionHandle, session: AdkSession, event: Event, delta: State
