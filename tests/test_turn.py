@@ -206,6 +206,7 @@ def test_a_tool_may_end_the_turn(session: Session) -> None:
         turn.answer(assistant(ToolCall("a", "hang_up")))
         turn.result("a", "bye", ends_turn=True)
     assert session.row.status == "idle"
+    assert [entry.message.text for entry in session.transcript()] == ["q", "(ended by a tool)"]
     assert session.verify() == []
 
 

@@ -40,6 +40,7 @@ from bough.agent.writer import Writer
 from bough.core.context import Context, Item
 from bough.core.drafts import Draft, ExtraFact
 from bough.core.fit import measure
+from bough.core.turns import Rest, next_action
 from bough.errors import (
     ApprovalPending,
     BoughError,
@@ -418,6 +419,15 @@ class TestTools:
         model = ScriptedModel([assistant(ToolCall("a", "hang_up"))])
         events = session.send_sync("q", model=model, tools=[hang_up]).events
         assert events[-1].data == {"stop_reason": "ended by a tool"}
+        closing = session.transcript()[-1]
+        assert (closing.message.text, closing.finish) == ("(ended by a tool)", "ended_by_tool")
+        assert (closing.turn, session.row.status, session.verify()) == (2, "idle", [])
+        assert next_action(session.path()) == Rest("ended by a tool")
+        session.rewind(closing.seq - 1)
+        assert (
+            session.resume_sync(model=ScriptedModel([])).events[-1].data["stop_reason"] == "ended by a tool"
+        )
+        assert session.transcript()[-1].message == closing.message
         assert session.row.status == "idle"
 
 

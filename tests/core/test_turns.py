@@ -114,12 +114,14 @@ def test_next_action_rests_when_there_is_nothing_to_do() -> None:
     assert next_action(ended) == Rest("ended by a tool")
 
 
-def test_a_turn_is_completed_by_its_final_answer_or_by_a_tool() -> None:
+def test_a_turn_is_completed_by_its_final_answer() -> None:
     assert is_completed(path_of(user("q"), assistant("a")))
     assert not is_completed(path_of(user("q")))
     assert not is_completed(path_of(user("q"), ASK))
     assert not is_completed(path_of(user("q"), ASK, tool_result("a"), tool_result("b")))
-    assert is_completed(path_of(user("q"), ASK, tool_result("a"), tool_result("b", ends_turn=True)))
+    ended = [user("q"), ASK, tool_result("a"), tool_result("b", ends_turn=True)]
+    assert not is_completed(path_of(*ended))
+    assert is_completed(path_of(*ended, assistant("(ended by a tool)")))
     assert not is_completed([])
 
 

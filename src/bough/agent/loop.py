@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from ..core.codec import decode
-from ..core.drafts import Draft
+from ..core.drafts import CLOSING, Draft
 from ..core.entries import INTERRUPTED
 from ..core.messages import Message, assistant, to_user_message
 from ..core.turns import CallModel, Rest, RunTools, next_action
@@ -259,6 +259,8 @@ class Loop:
                         self._refuse_trashed(waiting)
                         return
                 case Rest(reason=reason):
+                    if self.log.cursor.turn:  # rewound to before its closing answer
+                        await writer.append(CLOSING)
                     yield self._completed(reason)
                     return
 

@@ -20,7 +20,7 @@ from ..core.drafts import Draft, ExtraFact
 from ..core.entries import PARTIAL, Entry, Settings
 from ..core.messages import Message
 from ..core.tree import Leaf
-from ..core.turns import advance
+from ..core.turns import Cursor, advance
 from ..core.usage import Call, Usage
 from ..errors import SessionIsReplay
 from ..log.changes import AppendResult
@@ -282,10 +282,14 @@ class Writer:
 
     def _completes_turn(self, drafts: Sequence[Draft]) -> bool:
         """Whether these end the turn, and not by a limit, a cancellation or a crash."""
+        cursor = self.cursor_after(drafts)
+        return (not cursor.turn or cursor.is_ended_by_tool) and drafts[-1].finish not in UNFINISHED
+
+    def cursor_after(self, drafts: Sequence[Draft]) -> Cursor:
         cursor = self.log.cursor
         for draft in drafts:
             cursor = advance(cursor, draft.payload, finish=draft.finish).cursor
-        return not cursor.turn and drafts[-1].finish not in UNFINISHED
+        return cursor
 
     # -- the ledger --------------------------------------------------------------------------------
 

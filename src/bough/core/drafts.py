@@ -6,7 +6,7 @@ it to the previous entry. Pure; the log passes the result to a store.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -15,9 +15,9 @@ from .codec import chain_id, check_text, decode, decode_evidence, encode, encode
 from .entries import PARTIAL, Entry, Evidence, Payload, Settings, is_internal, kind_of
 from .evidence import move_evidence
 from .media import ATTACHMENT_MARK, BASE64_MARK, MEDIA_MARK, extract_blobs
-from .messages import Attachment, Message, is_text_only
+from .messages import Attachment, Message, assistant, is_text_only
 from .redact import Redactor
-from .turns import Cursor, advance
+from .turns import ENDED_BY_TOOL, Cursor, advance
 
 # The status of a turn by the finish of its closing answer, where the model did not write that answer.
 _STATUS_BY_FINISH = {"cancelled": "cancelled", PARTIAL: "interrupted", "error": "failed"}
@@ -88,6 +88,20 @@ class EntryBatch(Struct, frozen=True, gc=False):
     facts: tuple[ExtraFact, ...]
 
 
+CLOSING = Draft(assistant("(ended by a tool)"), finish=ENDED_BY_TOOL)
+"""The public closing answer of a turn that a tool ended, so that no client waits for one."""
+
+
+def _with_closing(drafts: Sequence[Draft]) -> Iterator[Draft]:
+    """Yield the drafts, and the closing answer wherever a turn may need it: before the next input, and in the end."""
+    for draft in drafts:
+        if isinstance(draft.payload, Message) and draft.payload.role == "user":
+            yield CLOSING
+        yield draft
+    if drafts:
+        yield CLOSING
+
+
 def build_entries(
     cursor: Cursor, drafts: Sequence[Draft], at: int, *, seed: bool = False, redactor: Redactor | None = None
 ) -> EntryBatch:
@@ -96,7 +110,9 @@ def build_entries(
     payloads: list[Payload] = []
     blobs: dict[str, Blob] = {}
     facts: list[ExtraFact] = []
-    for draft in drafts:
+    for draft in _with_closing(drafts):
+        if draft is CLOSING and not cursor.is_ended_by_tool:
+            continue
         payload, body, media, evidence = _canonical(draft, blobs, redactor)
         position = advance(cursor, payload, seed=seed, finish=draft.finish)
         turn, step, after = position.turn, position.step, position.cursor

@@ -16,6 +16,9 @@ from ..errors import InvalidPosition, OpenBatch, OrphanResult
 from .entries import INTERRUPTED, Compaction, Entry, Note, Payload, Uncompaction, kind_of
 from .messages import Message, ToolCall, ToolResult
 
+ENDED_BY_TOOL = "ended_by_tool"
+"""The finish of the closing answer of a turn that a tool ended."""
+
 
 class OpenCall(Struct, frozen=True, gc=False):
     """A tool call without its result, identified by the seq of its answer and its index there."""
@@ -35,7 +38,12 @@ class Cursor(Struct, frozen=True, gc=False):
     step: int = 0
     open_calls: tuple[OpenCall, ...] = ()
     ends_turn: bool = False
-    """Whether a result of the open batch ends the turn once the batch is closed."""
+    """Whether a result ends the turn: once the batch is closed, a closing answer follows and no model is called."""
+
+    @property
+    def is_ended_by_tool(self) -> bool:
+        """Whether a tool ended the turn, and only its closing answer is missing."""
+        return self.ends_turn and bool(self.turn) and not self.open_calls
 
     def with_id(self, entry_id: bytes) -> Cursor:
         """Return the same cursor with the id of its entry."""
@@ -98,8 +106,8 @@ def _result(cursor: Cursor, results: Sequence[ToolResult], seq: int) -> TurnPosi
         else:
             raise OrphanResult(result.call_id, [open_call.call.id for open_call in open_calls])
         ends_turn = ends_turn or result.ends_turn
-    if not open_calls and ends_turn:
-        return TurnPosition(cursor.turn, cursor.step, Cursor(seq))
+    if not open_calls and not cursor.turn:
+        return TurnPosition(0, cursor.step, Cursor(seq))
     after = Cursor(seq, b"", cursor.turn, cursor.step, tuple(open_calls), ends_turn)
     return TurnPosition(cursor.turn, cursor.step, after)
 
@@ -161,11 +169,11 @@ def next_action(path: Sequence[Entry], started: Iterable[tuple[int, int]] = ()) 
         open_keys = {(call.seq, call.index) for call in cursor.open_calls}
         return RunTools(cursor.open_calls, frozenset(open_keys.intersection(started)))
     if cursor.turn:
-        return CallModel()
-    last = next((e.message for e in reversed(path) if e.message is not None and e.turn), None)
+        return Rest("ended by a tool") if cursor.is_ended_by_tool else CallModel()
+    last = next((entry for entry in reversed(path) if entry.message is not None and entry.turn), None)
     if last is None:
         return Rest("empty")
-    return Rest("ended by a tool" if last.role == "tool" else "answered")
+    return Rest("ended by a tool" if last.finish == ENDED_BY_TOOL else "answered")
 
 
 def is_completed(turn: Sequence[Entry]) -> bool:
@@ -174,10 +182,8 @@ def is_completed(turn: Sequence[Entry]) -> bool:
     if not messages:
         return False
     last = messages[-1]
-    if last.role == "assistant":
-        finish = next(entry.finish for entry in reversed(turn) if entry.message is not None)
-        return not last.calls and finish != INTERRUPTED
-    return last.role == "tool" and any(r.ends_turn for m in messages for r in m.results)
+    finish = next(entry.finish for entry in reversed(turn) if entry.message is not None)
+    return last.role == "assistant" and not last.calls and finish != INTERRUPTED
 
 
 class HasTurn(Protocol):

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..core.entries import INTERRUPTED, PARTIAL, Compaction, Entry
 from ..core.messages import Message
+from ..core.turns import ENDED_BY_TOOL
 from ..core.usage import Call, total
 from ..session import Session
 from .json_views import to_json
@@ -19,7 +20,13 @@ from .truncate import SizedPage, one_line
 STEP = 200
 MAX_SCANNED = 4_000
 Calls = Mapping[tuple[int, int], Sequence[Call]]
-_FINISHES = {"cancelled": "cancelled", PARTIAL: "interrupted", INTERRUPTED: "open", "error": "error"}
+_FINISHES = {
+    "cancelled": "cancelled",
+    PARTIAL: "interrupted",
+    INTERRUPTED: "open",
+    "error": "error",
+    ENDED_BY_TOOL: "ended_by_tool",
+}
 
 
 def turns_before(
@@ -85,8 +92,7 @@ def turn_status(turn: Sequence[Entry]) -> str:
         return "open"
     if last.role == "assistant" and not last.message.calls:
         return _FINISHES.get(last.finish or "", "answered")
-    ends = last.role == "tool" and any(r.ends_turn for e in turn if e.message for r in e.message.results)
-    return "ended_by_tool" if ends else "open"
+    return "open"
 
 
 def _tools(turn: Sequence[Entry]) -> list[dict[str, Any]]:

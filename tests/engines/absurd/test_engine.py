@@ -335,6 +335,25 @@ class TestSending:
 
 
 class TestSteps:
+    def test_a_turn_that_a_tool_ends_has_a_public_closing_answer_in_the_commit_of_its_step(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        @bough.tool(effect="read")
+        def hang_up(n: int, ctx: ToolContext) -> str:
+            ctx.ends_turn = True
+            return "bye"
+
+        session = store.start("a")
+        session.send("go", engine="absurd", queue=queue)
+        model = by_step(assistant(ToolCall("c", "hang_up", {"n": 1})))
+        with working(installed, queue, Agent("a", model, [hang_up])):
+            until(answered(session, "(ended by a tool)"))
+            until(done(installed, queue))
+        (state,) = checkpoints(installed, queue)
+        figures = ("to_message_number", "finish_reason", "executed_local_tool_count")
+        assert [state[name] for name in figures] == [4, "tool_use", 1]
+        assert [entry.message.text for entry in session.transcript()] == ["go", "(ended by a tool)"]
+
     def test_a_checkpoint_holds_four_figures_that_follow_from_the_log(
         self, installed: Database, queue: str, store: bough.Store
     ) -> None:

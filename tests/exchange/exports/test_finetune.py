@@ -148,11 +148,12 @@ class TestWhatIsSkipped:
         assert session.finetune().skipped == (Skipped(1, "an answer was cut off"),)
         assert roles(session) == ["user", "assistant"]
 
-    def test_a_turn_that_says_nothing_in_the_end_is_left_out(self) -> None:
+    def test_a_turn_that_says_nothing_in_the_end_is_left_out(self, store: Store) -> None:
+        session = store.start()
         ended = [user("q"), assistant("x", ToolCall("c", "stop")), tool_result("c", "ok", ends_turn=True)]
-        done = finetune(path_of(*ended, user("w"), assistant(" "), user("v"), assistant("a")))
-        says_nothing = "its last answer is empty"
-        assert done.skipped == (Skipped(1, says_nothing), Skipped(4, says_nothing))
+        session.append([*ended, user("w"), assistant(" "), user("v"), assistant("a")])
+        done = session.finetune()
+        assert done.skipped == (Skipped(1, "a tool ended it"), Skipped(5, "its last answer is empty"))
         assert done.turns == 1
 
     def test_a_turn_that_is_still_open_is_left_out(self, store: Store) -> None:

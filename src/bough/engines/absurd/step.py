@@ -17,10 +17,10 @@ from msgspec.structs import replace
 from ...agent.cancellation import is_cancel_requested
 from ...agent.start_facts import turn_limits
 from ...agent.writer import Append, Writer
-from ...core.drafts import Draft, EntryBatch
+from ...core.drafts import CLOSING, Draft, EntryBatch
 from ...core.entries import Entry, Payload
 from ...core.messages import Message
-from ...core.turns import CallModel, next_action
+from ...core.turns import ENDED_BY_TOOL, CallModel, next_action
 from ...core.usage import Call, Totals, calls_on_path, total
 from ...errors import SessionRewound
 from ...log.changes import AppendResult
@@ -50,7 +50,7 @@ def checkpoint(path: Sequence[Entry], drafts: Sequence[Draft], calls: Iterable[C
     """
     to, start, finish, executed, is_answered = len(path) + len(drafts), 0, None, 0, False
     for seq, payload, finished in _backwards(path, drafts):
-        if not isinstance(payload, Message):
+        if not isinstance(payload, Message) or finished == ENDED_BY_TOOL:
             continue
         if is_answered:
             start = seq
@@ -180,7 +180,9 @@ class ClaimedWriter(Writer):
     def commit(self, append: Append) -> AppendResult:
         if not self._is_step_end(append.drafts):
             return super().commit(append)
-        with self.log.step_end(checkpoint(self.path, append.drafts, self._step_calls.values())):
+        is_ended = self.cursor_after(append.drafts).is_ended_by_tool
+        drafts = (*append.drafts, CLOSING) if is_ended else append.drafts
+        with self.log.step_end(checkpoint(self.path, drafts, self._step_calls.values())):
             return super().commit(append)
 
     async def record(

@@ -19,7 +19,7 @@ from ...core import context as contexts
 from ...core.context import Item
 from ...core.entries import Entry
 from ...core.messages import Media, Message, Text, ToolResult
-from ...core.turns import group_by_turn, is_completed
+from ...core.turns import ENDED_BY_TOOL, group_by_turn, is_completed
 from ...wire import render
 from ...wire.media import media_stub
 from ...wire.openai_chat import request as openai_chat
@@ -94,6 +94,8 @@ def _fault(unit: Sequence[Entry]) -> str | None:
             return _FATES[result.outcome]
     if any(entry.finish in _CUT_OFF for entry in unit):
         return "an answer was cut off"
+    if any(entry.finish == ENDED_BY_TOOL for entry in unit):
+        return "a tool ended it"
     if unit[0].turn and not _is_answer(messages[-1]):
         return "its last answer is empty"
     return None
