@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from ...core.codec import from_json, to_json
 from ...core.drafts import Draft
 from ...core.entries import Entry, Evidence, Note, Payload
-from ...core.media import digest, extract_blobs
+from ...core.media import data_url, digest, extract_blobs
 from ...core.messages import Attachment, Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
 from ...core.state import State, state_updates
 from ...core.turns import Cursor, advance
@@ -48,7 +48,7 @@ STANDARD_BASE64 = str.maketrans("-_", "+/")
 BLOB_PREFIX = "bough-blob:"
 """What the log writes in place of the bytes of a data: URL in JSON."""
 
-_BLOB = re.compile(BLOB_PREFIX + r"([0-9a-f]{64});([\w.+-]+/[\w.+-]+);\d+")
+_BLOB = re.compile(BLOB_PREFIX + r"([0-9a-f]{64});[\w.+-]+/[\w.+-]+(?:;[\w=.-]+)*;\d+")
 _PART_KINDS = ("text", "function_call", "function_response", "inline_data", "file_data")
 
 
@@ -566,4 +566,4 @@ def inline_blobs(value: Any, blobs: Blobs) -> Any:
 
 def _data_url(match: re.Match[str], blobs: Blobs) -> str:
     data = blobs(match[1])
-    return match[0] if data is None else f"data:{match[2]};base64,{base64.b64encode(data).decode()}"
+    return match[0] if data is None else data_url(match[0], data)

@@ -174,7 +174,7 @@ class _FolderWalk:
     """The regular files below a folder, in order, and a count of what was left out."""
 
     def __init__(self, scope: Scope, folder: str, glob: str) -> None:
-        if re.search(r"\{[^{}]*,[^{}]*\}", glob):
+        if re.search(r"\{[^{},]*,[^{}]*\}", glob):
             raise InvalidArgument(
                 "glob", glob, "a glob of *, **, ? and [ ]; {a,b} is not supported, call once per alternative"
             )

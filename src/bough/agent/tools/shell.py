@@ -58,6 +58,8 @@ _GIT_SAFE_COMMANDS = re.compile(
     r"|mv|name-rev|restore|rev-list|rev-parse|rm|shortlog|show|show-ref|status|switch|version"
 )
 """Commands that make no commit. All others need approval: an unknown one may be an alias of commit."""
+MAX_SCRIPT_LENGTH = 10_000
+"""A longer script that names git at all needs approval: each git in it would be read to the script's end."""
 _GIT_IN_TEXT = re.compile(r"(?<![\w./+-])(?:[\w./-]*/)?git(?=\s|$)")
 
 
@@ -155,6 +157,8 @@ def needs_approval(argv: Sequence[str]) -> bool:
     if Path(words[0]).name.startswith("git-"):
         return _git_needs_approval([Path(words[0]).name[4:], *words[1:]])
     rest = re.sub(r"""[\\'"]|\$\{?@\}?|\$\*""", "", " ".join(words[1:]))
+    if len(rest) > MAX_SCRIPT_LENGTH:
+        return _GIT_IN_TEXT.search(rest) is not None
     return any(_git_needs_approval(rest[match.end() :].split()) for match in _GIT_IN_TEXT.finditer(rest))
 
 

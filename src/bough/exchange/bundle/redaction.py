@@ -21,7 +21,7 @@ from ...stores.base import Fact, QueuedInput, SessionDetail, SessionRow, StoredE
 from ...stores.transfer import SessionExport
 from .rename import IdMap, rename_links, with_owner
 
-_HIDDEN = re.compile(r"\[redacted(?: ([^\]]*))?\]")
+_HIDDEN = re.compile(r"\[redacted(?: ([^\[\]]*))?\]")
 UNNAMED = "looks like a secret"
 MARK = "redacted"
 """The tag that marks a redacted session in any store."""

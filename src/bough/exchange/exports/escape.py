@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 _BREAK = re.compile(r"\r\n|\r|\n")
 _TICKS = re.compile(r"`+")
-_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})[ \t]*([\w+#-]{0,20})[^`]*")
+_FENCE = re.compile(r" {0,3}(`{3,}+|~{3,}+)[ \t]*+([\w+#-]{0,20}+)[^`]*")
 # An entity is always text; a backslash could be undone by one before it.
 _INERT = {"<": "&lt;", "](": "]&#40;", "]:": "]&#58;"}
 _ACTIVE = re.compile("|".join(map(re.escape, _INERT)))

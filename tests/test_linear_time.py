@@ -1,0 +1,160 @@
+"""Every search of text that a person, a model or another tool wrote takes time in proportion to its length.
+
+A regular expression that tries again at every position is quadratic for the right text: 560 kB of unended key headers
+took 64 s to append. Each search is given text made for it, once and four times as long.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import pytest
+
+import bough
+from bough import Attachment, Message, Text, ToolCall, ToolResult, assistant, user
+from bough.agent.model_call import StreamBuffer
+from bough.agent.tools.files import _FolderWalk
+from bough.agent.tools.http import _without_user
+from bough.agent.tools.shell import needs_approval
+from bough.cli.reference import _split_reference
+from bough.cli.rendering.turn_screen import _FENCE as SCREEN_FENCE
+from bough.cli.rendering.turn_screen import _ITEM as SCREEN_ITEM
+from bough.core.codec import to_json
+from bough.core.media import extract_blobs
+from bough.core.redact import Redactor
+from bough.core.search import parse_query
+from bough.errors import BoughError
+from bough.exchange.bundle.redaction import CountingRedactor
+from bough.exchange.exports.escape import code, fence, lines_of, quote
+from bough.exchange.exports.workflow import _OPENER, _SLUG
+from bough.exchange.exports.yaml import to_yaml
+from bough.formats.jsonl import _LONE_SURROGATE
+from bough.formats.langchain import DATA_URL
+from bough.log.original_calls import restore_call
+from bough.log.workspace import Workspace
+from bough.models.clients.base import _OVERFLOW, _mask
+from bough.models.model import Delta
+from bough.models.names import _URL as MODEL_URL
+from bough.replay.turn_comparison import _split
+from bough.stores.transfer import blob_references
+from bough.wire import find_provider
+from bough.wire.anthropic.rules import _BASE64
+from bough.wire.openai_chat.rules import _IMAGE, _LINK, _PDF
+from bough.wire.tool_pairs import legal_name
+
+LENGTH = 20_000
+KEY_BEGIN = "-----BEGIN RSA PRIVATE KEY-----\n"
+KEY_END = "-----END RSA PRIVATE KEY-----\n"
+REFERENCE = f"bough-blob:{'0' * 64};a/b;1"
+redactor = Redactor({"NAME": "correct horse battery staple", "AAA": "a" * 40})
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """The least of a few runs: what else the machine does only adds to it."""
+    times = []
+    for _ in range(3):
+        start = time.process_time()
+        with suppress(BoughError):  # refusing is an answer too
+            work()
+        times.append(time.process_time() - start)
+    return min(times)
+
+
+def stream(text: str) -> None:
+    buffer = StreamBuffer(redactor)
+    for start in range(0, len(text), 500):
+        buffer.add(Delta(text[start : start + 500]))
+    buffer.rest()
+
+
+def append(text: str) -> None:
+    session = bough.open("memory:", secrets={"NAME": "correct horse battery staple"}).start()
+    session.append([user(text), assistant(text, ToolCall("c", "t", {"text": text}))])
+
+
+def counting(text: str) -> None:
+    CountingRedactor(redactor).redact_text(text + " correct horse battery staple")
+
+
+def extract(text: str) -> None:
+    extract_blobs(Message("assistant", (Text(text), ToolCall("c", "t", {"a": text}))))
+    extract_blobs(Message("tool", (ToolResult("c", (Text(text), Attachment(b"x", "a/b"))),)))
+
+
+def restore(text: str) -> None:
+    restore_call(
+        ToolCall("c", "t", {"a": text}, placeholders=("[redacted NAME]",)), redactor.values, lambda _: None
+    )
+
+
+def redact_call(text: str) -> None:
+    redactor.redact_payload(assistant(ToolCall("c", "t", {"a": text, text: [text]})))
+
+
+def glob(text: str) -> None:
+    _FolderWalk(None, ".", text)  # type: ignore[arg-type]  # refused, or not, before the folder is looked at
+
+
+def read_image(url: str) -> None:
+    for provider in ("openai-chat", "openai"):
+        part = (
+            {"type": "image_url", "image_url": {"url": url}}
+            if provider == "openai-chat"
+            else {"type": "input_image", "image_url": url}
+        )
+        find_provider(provider).parse_messages([{"role": "user", "content": [part]}])
+
+
+SEARCHES: list[tuple[str, Callable[[str], object], list[str]]] = [
+    (
+        "redacted text",
+        redactor.redact_text,
+        [KEY_BEGIN, KEY_BEGIN + KEY_END, "-----BEGIN ", "-----BEGIN A", "-----END RSA PRIVATE KEY-----", "PRIVATE KEY-----",
+         "-", "sk-", "task-", "sk-ant-", "sk-proj-", "ghp_", "github_pat_", "AKIA", "AIza", "xoxb-", "a", "correct horse "],
+    ),
+    ("bytes to redact", lambda text: redactor.may_contain_secret(to_json(text, "t")), [KEY_BEGIN, "-----BEGIN A", "sk-", "a", "AKIA"]),
+    ("a tool call to redact", redact_call, [KEY_BEGIN, "[redacted ", "[redacted", "[", "[redacted NAME] "]),
+    ("an appended message", append, [KEY_BEGIN, "[redacted ", "data:a/b;base64,", ";base64,"]),
+    ("a stream", stream, [KEY_BEGIN, KEY_BEGIN + KEY_END, "-----BEGIN ", "sk-", "a b ", "correct horse "]),
+    ("what was hidden in a bundle", counting, ["[redacted ", "[redacted", "[redacted NAME] "]),
+    ("placeholders to fill in", restore, ["[redacted ", "[redacted NAME] ", REFERENCE + " "]),
+    ("data URLs in messages", extract, ["data:", "data:a", "data:a/", "data:a/b", "data:a/b;", "data:a/b;c=", ";base64,", "data:a/b;base64,", "data:a/b;base64,AAAA", ";base64,data:a/b;c"]),
+    ("references to blobs", lambda text: blob_references("note", to_json(text, "t")), ["bough-blob:", f"bough-blob:{'0' * 64};", REFERENCE]),
+    ("a data URL", read_image, ["data:", "data:;", "data:a/b;base64,", ";", "data:a/b" + ";" * 40]),
+    ("a data URL of LangChain", DATA_URL.fullmatch, ["data:", "data:;", "data:;base64", "data:a/b;base64,"]),
+    ("slots in prompts", Workspace(working_dir="/")._fill_text, ["{{", "{{ ", "{{ctx.", "{{ctx.a ", "{{ctx.a.", "{{ctx.a }"]),
+    ("a search", lambda text: parse_query(text, 0), ['"', "a:", "-", 'a:"', "tag:", "a_"]),
+    ("a fence in Markdown", quote, ["```", "``` ", "~~~ ", "``` `", "`", " ", "~~~a", "```a "]),
+    ("one long fence in Markdown", lambda text: quote("```" + text + "`"), [" ", "\t", "a", "a "]),
+    ("code in Markdown", lambda text: (code(text), fence(lines_of(text), "x")), ["`", "` ", "\r", "\r\n"]),
+    ("YAML", lambda text: to_yaml({"a": text}), ["a ", "a, ", " \n", "\n", "a\n", "a \n", "\t", "("]),
+    ("a workflow", lambda text: (_OPENER.sub("", text), _SLUG.findall(text)), ["{", "{{", "a", "-"]),
+    ("words to compare", _split, [" ", "a ", "\n", " \n", "a"]),
+    ("an error of a provider", lambda text: _OVERFLOW.search(_mask(text, "secret-key")), ["input token count", "exceed", "exceeds the ", "input token count exceed", "secret-ke"]),
+    ("a command", lambda text: needs_approval(["sh", "-c", text]), ["git ", "git add ", "git -C ", "a/", "/git", "./", "git-"]),
+    ("a glob", glob, ["{", "{,", ",", "{a,", "{}"]),
+    ("one long glob", lambda text: glob("{" + text), [",", "a,", "a"]),
+    ("a URL to show", _without_user, ["//", "//a", "a", "/", "@"]),
+    ("a reference", _split_reference, ["@", "@1", "@1:", "1", "@1:1"]),
+    ("the name of a model", lambda text: MODEL_URL.split(text, maxsplit=1), ["@", "@http", "@https:/"]),
+    ("the name of a tool", lambda text: legal_name(text, 64), ["a", "!", "ü"]),
+    ("lines of another tool", lambda text: _LONE_SURROGATE.sub(b"", text.encode()), ["\\", "\\u", "\\ud83d", "\\ud83d\\u"]),
+    ("lines on the screen", lambda text: (SCREEN_FENCE.match(text), SCREEN_ITEM.match(text)), [" ", "1", "`", "- "]),
+    ("base64", _BASE64.fullmatch, ["A", "AAAA", "AAAA=", "="]),
+    ("an image", lambda text: (_IMAGE.fullmatch("data:image/png;base64,iVBORw0KGgo" + text), _PDF.fullmatch(text)), ["A", "A=", "data:"]),
+    ("a link", _LINK.fullmatch, ["https://", "https://a", "https://a "]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("search", "pieces"), [pytest.param(*case[1:], id=case[0]) for case in SEARCHES])
+def test_four_times_the_text_takes_about_four_times_as_long(
+    search: Callable[[str], Any], pieces: list[str]
+) -> None:
+    for piece in pieces:
+        text = piece * (LENGTH // len(piece) + 1)
+        short, long = seconds(partial(search, text)), seconds(partial(search, text * 4))
+        assert long <= 8 * short + 0.005, f"{piece!r}: {short:.4f} s, then {long:.4f} s"
