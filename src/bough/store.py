@@ -382,7 +382,7 @@ class Store:
     def raise_if_running(self, rows: Iterable[SessionRow]) -> None:
         """Raise SessionRunning if one of the sessions is running."""
         for row in rows:
-            check_free(row, self.runtime)
+            check_free(row, self.runtime, self.backend)
 
     def verify(self) -> Iterator[Problem]:
         """Check every session of this space, the trash included, and yield what is wrong. Changes nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -26,7 +27,8 @@ from support.server import LocalServer
 from support.terminal import bough as command
 
 RUNNER = SUPPORT / "runner_process.py"
-NAMESPACE = ("unshare", "-Urpf", "--mount-proc")
+NAMESPACE = ("unshare", "-Urpf", "--mount-proc", "--kill-child")
+RENAMED = ("sh", "-c", 'hostname renamed && exec "$@"', "sh")
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -152,6 +154,76 @@ class TestRunner:
                 server.post(f"{where}/resume", {"rollback": True, "take_over": True}, 202)
 
 
+def can_make_namespaces() -> bool:
+    if shutil.which("unshare") is None:
+        return False
+    return subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(not can_make_namespaces(), reason="no pid namespaces here; TestExpiry does it without")
+class TestContainer:
+    """Processes with pid 1 in pid namespaces of their own, under one host name, or two."""
+
+    def test_one_that_is_alive_keeps_its_session_and_its_result(self, tmp_path: Path) -> None:
+        url = str(tmp_path / "store.db")
+        with bough.open(url) as store:
+            session = store.start()
+            with inside_its_tool(url, session.session_id, prefix=NAMESPACE) as process:
+                assert session.refresh().holder.split("/")[0].endswith(":1")  # type: ignore[union-attr]
+                with pytest.raises(SessionRunning):
+                    resume(session)
+                with inside_its_tool(url, store.start().session_id, "turn", NAMESPACE) as other:
+                    assert leave_the_tool(other) == "done"
+                refused = subprocess.run(
+                    [*NAMESPACE, sys.executable, str(RUNNER), url, session.session_id, "resume"],
+                    stdout=subprocess.PIPE,
+                    check=True,
+                )
+                assert refused.stdout == b"SessionRunning\n"
+                assert leave_the_tool(process) == "done"
+            session.refresh()
+            outcomes = [r.outcome for e in session.path() if e.message for r in e.message.results]
+            assert (outcomes, session.row.status) == (["done"], "idle")
+
+    @pytest.mark.parametrize("name", ["the same host name", "another host name"])
+    def test_one_that_was_killed_is_replaced_at_once_by_the_next(self, name: str, tmp_path: Path) -> None:
+        url = str(tmp_path / "store.db")
+        restart = NAMESPACE if name == "the same host name" else (*NAMESPACE, "--uts", *RENAMED)
+        with bough.open(url) as store:
+            session = store.start()
+        with inside_its_tool(url, session.session_id, "turn", NAMESPACE) as process:
+            kill_unreaped(process)
+        again = subprocess.run(
+            [*restart, sys.executable, str(RUNNER), url, session.session_id, "resume"],
+            stdout=subprocess.PIPE,
+            check=True,
+        )
+        assert again.stdout == b"resumed\n"
+
+    def test_a_renamed_host_still_knows_its_own_processes(self, tmp_path: Path) -> None:
+        url = str(tmp_path / "store.db")
+        with bough.open(url) as store:
+            session = store.start()
+        with inside_its_tool(url, session.session_id) as process:
+            kill_unreaped(process)
+            again = subprocess.run(
+                [
+                    "unshare",
+                    "-Ur",
+                    "--uts",
+                    *RENAMED,
+                    sys.executable,
+                    str(RUNNER),
+                    url,
+                    session.session_id,
+                    "resume",
+                ],
+                stdout=subprocess.PIPE,
+                check=True,
+            )
+        assert again.stdout == b"resumed\n"
+
+
 class TestProcess:
     def test_it_is_gone_once_it_ended_or_another_has_its_pid(self) -> None:
         here = current_process()
@@ -213,13 +285,14 @@ class TestRenewal:
         monkeypatch.setattr(leases, "LEASE_SECONDS", 0.3)
         monkeypatch.setattr(leases, "TICK_SECONDS", 0.05)
 
-    def passes_its_first_end(self, store: Store, session_id: str) -> Callable[[], str]:
+    def until_renewed(self, store: Store, session_id: str) -> Callable[[], str]:
+        """A tool that blocks until the lease has been renewed twice."""
+
         def charge() -> str:
-            first = store.backend.session(session_id).lease_until
-            assert first is not None
-            while store.runtime.now() < first + 300_000:
+            ends = {store.backend.session(session_id).lease_until}
+            while len(ends) < 3:
                 time.sleep(0.01)
-            assert leases.is_held(store.backend.session(session_id), store.runtime)
+                ends.add(store.backend.session(session_id).lease_until)
             return "charged"
 
         return charge
@@ -227,7 +300,7 @@ class TestRenewal:
     def test_a_tool_may_block_the_event_loop_and_the_callers_thread(self, url: str) -> None:
         with bough.open(url) as store:
             session = store.start()
-            blocking = self.passes_its_first_end(store, session.session_id)
+            blocking = self.until_renewed(store, session.session_id)
 
             async def charge() -> str:
                 return blocking()
@@ -238,7 +311,8 @@ class TestRenewal:
                 turn.answer(assistant(ToolCall("d", "charge")))
                 turn.result("d", blocking())
                 turn.answer(assistant("done"))
-            assert [e.message.results[0].outcome for e in session.path() if e.role == "tool"] == ["done"] * 2
+            outcomes = [r.outcome for e in session.path() if e.message for r in e.message.results]
+            assert outcomes == ["done", "done"]
 
     def test_it_stops_when_another_takes_over(self, store: Store) -> None:
         session = store.start()

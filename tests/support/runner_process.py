@@ -1,6 +1,7 @@
-"""A process that runs a session and waits inside its tool: `python runner_process.py URL SESSION loop|turn`.
+"""A process that runs a session and waits inside its tool: `python runner_process.py URL SESSION loop|turn|resume`.
 
-It prints `inside` once the tool runs, goes on when it reads a line, and prints how its run ended.
+It prints `inside` once the tool runs, goes on when it reads a line, and prints how its run ended. With `resume` it
+continues what another one left.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ def main(url: str, session_id: str, how: str) -> None:
     with bough.open(url) as store:
         session = store.session(session_id)
         try:
+            if how == "resume":
+                print(session.resume_sync(model=ScriptedModel(["resumed"]), tools=[charge]).text, flush=True)
+                return
             if how == "loop":
                 model = ScriptedModel([assistant(ToolCall("c", "charge")), "done"])
                 session.send_sync("charge it", model=model, tools=[charge])
             else:
                 with session.turn("charge it") as turn:
-                    turn.answer(assistant(ToolCall("c", "charge")))
-                    turn.result("c", charge())
+                    (call,) = turn.answer(assistant(ToolCall("c", "charge"))).calls
+                    turn.run(call, charge)
                     turn.answer(assistant("done"))
             print("done", flush=True)
         except errors.BoughError as error:

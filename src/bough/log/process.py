@@ -45,6 +45,12 @@ class Process(Struct, frozen=True):
         return not _is_alive(self)
 
 
+def is_of_this_boot(name: str) -> bool:
+    """Whether it names a process that runs, or ran, under the same kernel as this one."""
+    process = Process.parse(name)
+    return process is not None and process.boot != "" and process.boot == current_process().boot
+
+
 def current_process() -> Process:
     return _process(os.getpid())
 

@@ -409,6 +409,17 @@ class StoreBackend(ABC):
         `SessionRunning` if another holder has it, unless its lease has expired or its fence is `take_from`.
         """
 
+    def life_token(self) -> str | None:
+        """Return the name of a lock that this process holds until it ends, seen by all processes of the machine.
+
+        None if the store has none: then only the expiry of its leases tells other containers that it has ended.
+        """
+        return None
+
+    def has_ended(self, life_token: str) -> bool | None:
+        """Whether the process of the same machine that holds the lock has ended; None if that cannot be known."""
+        return None
+
     @abstractmethod
     def renew(self, session_id: str, fence: int, until: int) -> bool:
         """Extend the lease of that fence, expired or not; return False if it was released or another has it."""

@@ -54,6 +54,7 @@ from ..transfer import ImportResult, SessionExports
 from .commit import Heads, apply, insert_blobs, insert_session
 from .connections import SqliteConnections
 from .encryption import register_key
+from .life_lock import LifeLock
 from .purge import SELECT_CHILDREN, SELECT_TASKS, SELECT_TRASHED_TASKS, SqlitePurge, children
 from .read import SessionReader
 from .search import SqliteSearch
@@ -98,10 +99,12 @@ class SqliteStore(StoreBackend):
         self.space, self.owner = space, owner
         self._connections = SqliteConnections(self.url, synchronous)
         self._heads = Heads(space, owner)
+        self._life = LifeLock(self.url)
         self._index = SqliteSearchIndex(self._connections, space, owner, self.url)
 
     def close(self) -> None:
         self._connections.close()
+        self._life.close()
 
     def _reader(self, connection: apsw.Connection) -> SessionReader:
         return SessionReader(connection, self.space, self.owner, self.url)
@@ -217,6 +220,12 @@ class SqliteStore(StoreBackend):
             return fence
 
         return self._write(work)
+
+    def life_token(self) -> str | None:
+        return self._life.token()
+
+    def has_ended(self, life_token: str) -> bool | None:
+        return self._life.is_free(life_token)
 
     def renew(self, session_id: str, fence: int, until: int) -> bool:
         def work(reader: SessionReader) -> bool:
