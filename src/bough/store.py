@@ -71,7 +71,7 @@ class Store:
 
     def __init__(self, backend: StoreBackend, runtime: Runtime | None = None) -> None:
         self.backend = backend
-        self.runtime = runtime or real_runtime()
+        self.runtime = runtime or real_runtime(store=backend)
 
     def __enter__(self) -> Self:
         return self
@@ -382,7 +382,7 @@ class Store:
     def raise_if_running(self, rows: Iterable[SessionRow]) -> None:
         """Raise SessionRunning if one of the sessions is running."""
         for row in rows:
-            check_free(row, self.runtime, self.backend)
+            check_free(row, self.runtime)
 
     def verify(self) -> Iterator[Problem]:
         """Check every session of this space, the trash included, and yield what is wrong. Changes nothing."""
@@ -417,22 +417,23 @@ def open(
     if isinstance(secrets, str):
         raise StoreError("secrets is a text; pass a list of values, or a dict of names and values")
     named, unnamed = (secrets, ()) if isinstance(secrets, Mapping) else ({}, secrets)
-    runtime = real_runtime(Redactor({**environment_secrets(), **named}, unnamed))
+    redactor = Redactor({**environment_secrets(), **named}, unnamed)
     if address == "memory:":
         from .stores.memory.store import MemoryStore
 
-        return Store(MemoryStore(space=space, owner=owner), runtime)
+        return Store(MemoryStore(space=space, owner=owner), real_runtime(redactor))
     if is_postgres_url(address):
         if synchronous != "full":
             raise StoreError(
                 "synchronous= is for files; set synchronous_commit on the PostgreSQL server or role"
             )
-        return Store(_postgres(address, space, owner), runtime)
+        return Store(_postgres(address, space, owner), real_runtime(redactor))
     if "://" in address:
         raise NotAStore(address, "only paths, memory: and postgresql:// are known")
     from .stores.sqlite.store import SqliteStore
 
-    return Store(SqliteStore(address, space=space, owner=owner, synchronous=synchronous, key=key), runtime)
+    file = SqliteStore(address, space=space, owner=owner, synchronous=synchronous, key=key)
+    return Store(file, real_runtime(redactor, file))
 
 
 def _postgres(url: str, space: str, owner: str | None) -> StoreBackend:

@@ -21,6 +21,7 @@ from bough.log import lease as leases
 from bough.log.doctor import session_health
 from bough.log.process import Process, current_process
 from bough.log.runtime import Runtime, real_runtime
+from bough.stores.sqlite.life_lock import LifeLock
 from support.paths import SUPPORT
 from support.postgres import Database
 from support.server import LocalServer
@@ -243,6 +244,17 @@ class TestProcess:
         assert replace(here, namespace="4").is_gone() is None
         assert Process("another host", 1).is_gone() is None
         assert Process.parse("absurd:queue:019a") is None
+
+    def test_between_namespaces_of_one_boot_the_lock_tells(self, tmp_path: Path) -> None:
+        here, another = (LifeLock(str(tmp_path / "store.db")) for _ in range(2))
+        process = replace(current_process(), namespace="4", life_token=here.token() or "")
+        assert process.is_gone(here.is_free) is process.is_gone(another.is_free) is False
+        assert replace(process, boot="another").is_gone(another.is_free) is None
+        assert replace(process, life_token="no.token").is_gone(another.is_free) is None
+        here.close()  # as the kernel does when a process ends
+        assert process.is_gone(another.is_free) is True
+        (tmp_path / "store.db-runners").rename(tmp_path / "elsewhere")
+        assert process.is_gone(here.is_free) is None
 
 
 class TestExpiry:

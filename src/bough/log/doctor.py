@@ -27,7 +27,7 @@ def session_health(
     for row in store.all_sessions(SessionQuery()):
         progress()
         count += 1
-        if is_stuck(row, runtime, store):
+        if is_stuck(row, runtime):
             findings.append(
                 Finding(
                     "problem",
@@ -35,7 +35,7 @@ def session_health(
                     f"bough resume {row.session_id}, or bough doctor --fix",
                 )
             )
-        elif row.holder is not None and is_gone(row.holder, runtime, store) is None:
+        elif row.holder is not None and is_gone(row.holder, runtime) is None:
             findings.append(
                 Finding(
                     "warning",
@@ -69,16 +69,16 @@ def session_health(
     return findings
 
 
-def is_stuck(row: SessionRow, runtime: Runtime, store: StoreBackend) -> bool:
+def is_stuck(row: SessionRow, runtime: Runtime) -> bool:
     """Whether it is marked running although its runner is dead or its lease has expired."""
     if row.status != "running" or row.holder is None:
         return False
     is_expired = row.lease_until is not None and row.lease_until <= runtime.now()
-    return is_expired or bool(is_gone(row.holder, runtime, store))
+    return is_expired or bool(is_gone(row.holder, runtime))
 
 
 def stuck_sessions(store: StoreBackend, runtime: Runtime) -> list[SessionRow]:
-    return [row for row in store.all_sessions(SessionQuery()) if is_stuck(row, runtime, store)]
+    return [row for row in store.all_sessions(SessionQuery()) if is_stuck(row, runtime)]
 
 
 def mark_interrupted(store: StoreBackend, runtime: Runtime, row: SessionRow) -> None:

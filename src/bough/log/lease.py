@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, WeakValueDictionary
 
 from ..errors import SessionRunning
-from ..stores.base import SessionRow, StoreBackend
-from .process import is_of_this_boot
+from ..stores.base import SessionRow
 
 if TYPE_CHECKING:
     from .log import Log
@@ -35,9 +34,7 @@ class Lease:
 
     def __init__(self, log: Log) -> None:
         self._store, self._runtime, self._session_id = log.store, log.runtime, log.session_id
-        token = log.store.life_token()
-        run = log.runtime.new_id("")
-        self.holder = f"{log.runtime.holder()}#{run}" + (f"/{token}" if token is not None else "")
+        self.holder = f"{log.runtime.holder()}#{log.runtime.new_id('')}"
         self.fence = 0
         self.is_lost = False
         """Whether another runner has taken the session: nothing more may be written for this one."""
@@ -47,9 +44,7 @@ class Lease:
 
     def take(self, row: SessionRow) -> None:
         """Take the lease, given the row as last read. `SessionRunning` if another has it and is not known to be gone."""
-        abandoned = (
-            row.fence if row.holder is not None and is_gone(row.holder, self._runtime, self._store) else None
-        )
+        abandoned = row.fence if row.holder is not None and is_gone(row.holder, self._runtime) else None
         now = self._runtime.now()
         self.fence = self._store.lease(self._session_id, self.holder, _end(now), now, take_from=abandoned)
         self.keep()
@@ -59,7 +54,7 @@ class Lease:
 
         `SessionRunning` as for `take`.
         """
-        check_free(row, self._runtime, self._store)
+        check_free(row, self._runtime)
         self.fence = row.fence + 1
         return {"holder": self.holder, "lease_until": _end(self._runtime.now()), "fence": self.fence}
 
@@ -91,26 +86,23 @@ class Lease:
             self.on_tick()
 
 
-def is_gone(holder: str, runtime: Runtime, store: StoreBackend) -> bool | None:
+def is_gone(holder: str, runtime: Runtime) -> bool | None:
     """Whether the run that holds a lease has ended; None if that cannot be known from this process."""
-    process, _, run = holder.rpartition("#")
+    process, _, _ = holder.rpartition("#")
     gone = runtime.is_gone(process)
-    if gone is None:
-        token = run.partition("/")[2]
-        return store.has_ended(token) if token and is_of_this_boot(process) else None
     return holder not in _alive if not gone and process == runtime.holder() else gone
 
 
-def is_held(row: SessionRow, runtime: Runtime, store: StoreBackend) -> bool:
+def is_held(row: SessionRow, runtime: Runtime) -> bool:
     """Whether a run has the lease: it has not expired, and its holder is not known to be gone."""
     if row.holder is None or (row.lease_until or 0) <= runtime.now():
         return False
-    return not is_gone(row.holder, runtime, store)
+    return not is_gone(row.holder, runtime)
 
 
-def check_free(row: SessionRow, runtime: Runtime, store: StoreBackend) -> None:
+def check_free(row: SessionRow, runtime: Runtime) -> None:
     """Raise `SessionRunning` if a run has the lease."""
-    if is_held(row, runtime, store):
+    if is_held(row, runtime):
         raise SessionRunning(row.session_id, row.holder, row.lease_until)
 
 

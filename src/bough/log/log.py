@@ -518,12 +518,12 @@ class Log:
     def raise_if_running(self) -> None:
         row = self.store.session(self.session_id)
         if row.status == "running":
-            check_free(row, self.runtime, self.store)
+            check_free(row, self.runtime)
 
     def raise_if_leased(self) -> SessionRow:
         """Raise SessionRunning if a run holds the session's lease; return the row."""
         row = self.store.session(self.session_id)
-        check_free(row, self.runtime, self.store)
+        check_free(row, self.runtime)
         return row
 
     def checkout(self, leaf: Leaf) -> Leaf:

@@ -1,13 +1,15 @@
 """Which process holds a lease, and whether it is still alive.
 
 A process is named by its host, pid, start time, pid namespace and boot. Whether it is alive can be known only within
-its boot and pid namespace: pid 1 of one container says nothing about pid 1 of another, and a host may be renamed.
+its boot and pid namespace: pid 1 of one container says nothing about pid 1 of another, and a host may be renamed. Between
+namespaces of one boot a lock tells, where the store has one.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Callable
 from functools import lru_cache
 
 from msgspec import Struct
@@ -24,31 +26,32 @@ class Process(Struct, frozen=True):
     start: str = ""
     namespace: str = ""
     boot: str = ""
+    life_token: str = ""
+    """The lock that it holds until it ends (`StoreBackend.life_token`), if its store has one."""
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.pid}/{self.start}/{self.namespace}/{self.boot}"
+        return f"{self.host}:{self.pid}/{self.start}/{self.namespace}/{self.boot}/{self.life_token}"
 
     @classmethod
     def parse(cls, text: str) -> Process | None:
         """Return the process of that name; None if it names something else, such as a task of an engine."""
-        name, *details = text.rsplit("/", 3)
+        name, *details = text.rsplit("/", 4)
         host, _, pid = name.rpartition(":")
-        return cls(host, int(pid), *details) if len(details) == 3 and pid.isdigit() else None
+        return cls(host, int(pid), *details) if len(details) == 4 and pid.isdigit() else None
 
-    def is_gone(self) -> bool | None:
-        """Whether it has ended; None if that cannot be known from this process."""
+    def is_gone(self, has_ended: Callable[[str], bool | None] = lambda life_token: None) -> bool | None:
+        """Whether it has ended; None if that cannot be known from this process.
+
+        `has_ended` tells it by the lock, which a process of the same boot sees from any namespace.
+        """
         here = current_process()
-        if (self.boot, self.namespace) != (here.boot, here.namespace):
+        if self.boot != here.boot:
             return None
+        if self.namespace != here.namespace:
+            return has_ended(self.life_token) if self.boot and self.life_token else None
         if not self.boot and self.host != here.host:
             return None
         return not _is_alive(self)
-
-
-def is_of_this_boot(name: str) -> bool:
-    """Whether it names a process that runs, or ran, under the same kernel as this one."""
-    process = Process.parse(name)
-    return process is not None and process.boot != "" and process.boot == current_process().boot
 
 
 def current_process() -> Process:

@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ..core.redact import Redactor
+from ..stores.base import StoreBackend
 from .original_calls import OriginalCalls
 from .process import Process, current_process
 
@@ -43,16 +45,24 @@ def environment_secrets() -> dict[str, str]:
     }
 
 
-def real_runtime(redactor: Redactor | None = None) -> Runtime:
+def real_runtime(redactor: Redactor | None = None, store: StoreBackend | None = None) -> Runtime:
+    """Return the system's clock, random ids and the name of this process, which `store` helps to recognise."""
     return Runtime(
         now=lambda: time.time_ns() // 1_000,
         new_id=lambda prefix: f"{prefix}_{os.urandom(10).hex()}" if prefix else os.urandom(6).hex(),
-        holder=lambda: str(current_process()),  # called each time: after os.fork() this is another process
-        is_gone=_is_gone,
+        holder=lambda: _holder(store),  # called each time: after os.fork() this is another process
+        is_gone=lambda name: _is_gone(name, store),
         redactor=redactor or Redactor(),
     )
 
 
-def _is_gone(name: str) -> bool | None:
+def _holder(store: StoreBackend | None) -> str:
+    token = None if store is None else store.life_token()
+    return str(replace(current_process(), life_token=token or ""))
+
+
+def _is_gone(name: str, store: StoreBackend | None) -> bool | None:
     process = Process.parse(name)
-    return None if process is None else process.is_gone()
+    if process is None:
+        return None
+    return process.is_gone() if store is None else process.is_gone(store.has_ended)

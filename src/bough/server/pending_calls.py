@@ -21,7 +21,7 @@ MAX_CALLS = 200
 def open_call_views(session: Session, known: CallStatus) -> list[Json]:
     """Return the calls without results with the state of each."""
     row = session.row
-    is_driven = row.status == "running" and is_held(row, session.log.runtime, session.log.store)
+    is_driven = row.status == "running" and is_held(row, session.log.runtime)
     return [
         {**_call_view(call), "state": _state(known, (call.seq, call.index), is_driven)}
         for call in session.open_tool_calls[:MAX_CALLS]

@@ -286,7 +286,7 @@ def read_session(request: ApiRequest, session_id: FromPath[str]) -> SessionRespo
         queued=len(store.inbox(session_id)),
         draft=store.draft(session_id),
         is_running_here=request.app.state.runs.is_running(session_id),
-        is_held=is_held(row, session.log.runtime, store),
+        is_held=is_held(row, session.log.runtime),
         parent=_parent(store, row),
         related=[_truncated_row(row_view(child, heading(store, child))) for child in related.sessions],
         related_next=related.next,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-from weakref import WeakSet
+from weakref import WeakValueDictionary
 
 try:
     import fcntl
@@ -21,7 +21,14 @@ except (ImportError, AttributeError):
 
 FLOCK = struct.Struct("@hhqqi4x")
 """C's `struct flock`: type, whence, start, length, pid."""
-OPEN: WeakSet[LifeLock] = WeakSet()
+_LOCKS: WeakValueDictionary[str, LifeLock] = WeakValueDictionary()
+
+
+def life_lock(path: str) -> LifeLock:
+    """Return the lock of this process beside that store: one, however often it is opened."""
+    place = os.path.abspath(path)
+    lock = _LOCKS.get(place)
+    return lock if lock is not None else _LOCKS.setdefault(place, LifeLock(path))
 
 
 class LifeLock:
@@ -56,7 +63,6 @@ class LifeLock:
     def _open(self) -> int:
         if self._fd < 0:
             self._fd = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-            OPEN.add(self)
         return self._fd
 
     def close(self) -> None:
@@ -64,10 +70,13 @@ class LifeLock:
             os.close(self._fd)
         self._fd, self._token = -1, None
 
+    def __del__(self) -> None:
+        self.close()
+
 
 def _close_all() -> None:
     """After a fork: the child must not keep the lock of its parent."""
-    for lock in list(OPEN):
+    for lock in list(_LOCKS.values()):
         lock.close()
 
 

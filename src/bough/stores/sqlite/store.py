@@ -54,7 +54,7 @@ from ..transfer import ImportResult, SessionExports
 from .commit import Heads, apply, insert_blobs, insert_session
 from .connections import SqliteConnections
 from .encryption import register_key
-from .life_lock import LifeLock
+from .life_lock import life_lock
 from .purge import SELECT_CHILDREN, SELECT_TASKS, SELECT_TRASHED_TASKS, SqlitePurge, children
 from .read import SessionReader
 from .search import SqliteSearch
@@ -99,12 +99,11 @@ class SqliteStore(StoreBackend):
         self.space, self.owner = space, owner
         self._connections = SqliteConnections(self.url, synchronous)
         self._heads = Heads(space, owner)
-        self._life = LifeLock(self.url)
+        self._life = life_lock(self.url)
         self._index = SqliteSearchIndex(self._connections, space, owner, self.url)
 
     def close(self) -> None:
         self._connections.close()
-        self._life.close()
 
     def _reader(self, connection: apsw.Connection) -> SessionReader:
         return SessionReader(connection, self.space, self.owner, self.url)
