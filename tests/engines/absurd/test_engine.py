@@ -31,6 +31,7 @@ from bough import (
 )
 from bough.agent.call_status import is_awaited_by_worker
 from bough.core.drafts import ExtraFact
+from bough.core.redact import Redactor
 from bough.core.usage import calls_on_path
 from bough.engines.absurd import schema as absurd_schema
 from bough.engines.absurd.claim import AbsurdClient, Claim, ClaimedConnections, ConnectionHandle
@@ -38,6 +39,7 @@ from bough.engines.absurd.engine import TASK, Agent
 from bough.engines.absurd.step import Checkpoint, ClaimedLog, checkpoint
 from bough.engines.absurd.task_store import TaskStore
 from bough.engines.absurd.worker import Worker
+from bough.log.runtime import real_runtime
 from bough.log.workspace import Workspace
 from bough.models.model import Request
 from bough.models.prices import Rates
@@ -324,6 +326,37 @@ class TestSending:
         )
         (refused,) = [fact.data["error"] for fact in cost.journal() if fact.kind == "turn_refused"]
         assert (refused["limit"], dear.requests, len(model.requests)) == ("cost", [], 1)
+
+    def test_input_of_a_client_is_redacted_and_answered_by_a_worker_that_has_its_agent(
+        self, installed: Database, queue: str
+    ) -> None:
+        """The client's role knows no queue: what it put into the inbox was never answered, and lay there in clear."""
+        phrase = "correct horse battery staple"
+        with bough.open(installed.url, space="acme", owner="ann") as store:
+            mine, other = store.start("client's"), store.start("nobody's")
+            for session in (mine, other):
+                with psycopg.connect(installed.client_url) as client:
+                    settings = "select set_config('bough.space', 'acme', true), set_config('bough.owner', 'ann', true)"
+                    client.execute(settings)
+                    for text in (f"my word is {phrase}", "and more"):
+                        given = "insert into bough.public_input (session_id, text) values (%s, %s)"
+                        client.execute(given, (session.session_id, text))
+            copied = other.fork()
+            copied.enqueue("queued by the service, for a runner of its own")
+            agent = Agent("client's", ScriptedModel([Slow(1.5, "Yes."), "Yes."]))
+            runtime = real_runtime(Redactor({"phrase": phrase}))
+            with working(installed, queue, agent, runtime=runtime):
+                until(lambda: len(mine.refresh() and mine.transcript()) == 1)
+                bodies = [queued.body for queued in store.backend.inbox(mine.session_id)]
+                assert phrase not in str(bodies)
+                until(lambda: len(mine.refresh() and mine.transcript()) == 4)
+                until(done(installed, queue))
+            texts = [entry.message.text for entry in mine.transcript()]
+            assert texts == ["my word is [redacted phrase]", "Yes.", "and more", "Yes."]
+            assert (mine.row.owner, store.backend.inbox(mine.session_id), mine.verify()) == ("ann", [], [])
+            assert [len(store.backend.inbox(one.session_id)) for one in (other, copied)] == [2, 1]
+            assert installed.run(f"select count(*) from absurd.t_{queue}") == [(2,)]
+        installed.run("delete from bough.inbox")
 
     def test_a_session_of_an_owner_is_run_as_that_owners(self, installed: Database, queue: str) -> None:
         with bough.open(installed.url, space="acme", owner="ann") as store:

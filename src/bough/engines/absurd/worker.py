@@ -49,6 +49,7 @@ from ...stores.postgres.store import PostgresStore
 from ...stores.postgres.url import Address
 from . import schema as absurd_schema
 from .claim import AbsurdClient, CancellableRun, Claim, ClaimedConnections, ConnectionHandle, is_claim_lost
+from .client_inputs import spaces_with_client_input, take_client_inputs
 from .engine import TASK, Agent, TaskParams
 from .signals import SIGNALS, signal_event
 from .step import ClaimedLog, ClaimedWriter
@@ -57,6 +58,7 @@ from .task_store import TaskStore
 POLL_SECONDS = 0.25
 CANCEL_POLL_SECONDS = 1.0
 """How often a worker polls for requests to cancel."""
+CLIENT_INPUT_POLL_SECONDS = 1.0
 BUSY_SECONDS = 1.0
 """How long a task sleeps while another runner has its session."""
 SHUTDOWN_SECONDS = 5.0
@@ -127,7 +129,8 @@ class Worker:
         )
         slots = [Thread(target=Slot(self, n).run, daemon=True) for n in range(self.concurrency)]
         maintenance = [
-            Thread(target=job.run, daemon=True) for job in (LeaseRenewer(self), CancelWatcher(self))
+            Thread(target=job.run, daemon=True)
+            for job in (LeaseRenewer(self), CancelWatcher(self), ClientInputWatcher(self))
         ]
         for thread in (*maintenance, *slots):
             thread.start()
@@ -215,6 +218,22 @@ class CancelWatcher:
             has_grown = lengths.get(run.session_id, 0) > run.facts_read
             if has_grown and run.is_cancel_requested() and claim in self._worker.claims:
                 claim.cancel()
+
+
+class ClientInputWatcher:
+    """Polls, every second, for inputs that clients put into the database, and makes them tasks of this queue."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def run(self) -> None:
+        while not self._worker.stopping.wait(CLIENT_INPUT_POLL_SECONDS):
+            self._worker.report_errors(self._take)
+
+    def _take(self) -> None:
+        worker = self._worker
+        for space in spaces_with_client_input(worker.store("default")):
+            take_client_inputs(worker.store(space), worker.queue, worker.agents, worker.runtime.redactor)
 
 
 class SlotClient(AbsurdClient):

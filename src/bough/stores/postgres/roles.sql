@@ -57,6 +57,8 @@ begin
     execute format('create policy reader on bough.entry for select to {owner} using (%s and not internal)', own);
     execute format('create policy reader on bough.journal for select to {owner} using (%s)', own);
     execute format('create policy reader on bough.inbox to {owner} using (%s) with check (%s)', own, own);
+    execute 'drop policy if exists waiting on bough.inbox'; -- for spaces_with_client_input; own_inputs compares the owner
+    execute 'create policy waiting on bough.inbox for select to {owner} using (key is null)';
 end
 $$;
 create policy reader on bough.migration to {owner} using (true) with check (true);
@@ -125,7 +127,7 @@ create or replace function bough.own_facts(of_session text, after bigint)
 returns table (session_id text, n bigint, kind text, at bigint)
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
     select mine.id, journal.n, -- an internal fact has no kind: the numbers have no gap
-           case when journal.kind in ('turn_started', 'turn_ended') then journal.kind end, journal.at
+           case when journal.kind in ('turn_started', 'turn_ended', 'turn_refused') then journal.kind end, journal.at
     from bough.mine join bough.journal on journal.session_no = mine.no
     where mine.id collate "POSIX" = coalesce(of_session, mine.id) and journal.n > after
     order by mine.id, journal.n
@@ -137,6 +139,15 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
     select mine.id, inbox.n, inbox.at, bough.text_of(inbox.body)
     from bough.mine join bough.inbox on inbox.no = mine.no and inbox.owner = mine.owner
 $$;
+
+-- The spaces in which a client's input waits: for a worker, which serves all of them and sees one at a time. Only such
+-- an input has no key.
+create or replace function bough.spaces_with_client_input() returns table (space text)
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+    select distinct inbox.space from bough.inbox where inbox.key is null
+$$;
+revoke all on function bough.spaces_with_client_input() from public;
+grant execute on function bough.spaces_with_client_input() to {service};
 
 -- Input for a session of the caller: always a user message, always text. The error does not show whether a session
 -- is missing or another owner's.

@@ -296,6 +296,11 @@ class PostgresStore(StoreBackend):
     def close(self) -> None:
         self._connections.close()
 
+    @property
+    def connections(self) -> PostgresConnections:
+        """For an engine that runs statements of its own in this store's space."""
+        return self._connections
+
     def with_connections(self, wrap: Callable[[PostgresConnections], PostgresConnections]) -> PostgresStore:
         """Return this store with an engine's connections: what they do in a transaction commits with its changes."""
         other = copy(self)

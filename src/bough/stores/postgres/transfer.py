@@ -109,7 +109,10 @@ values ({", ".join("%s::text::jsonb" if name == "tags" else "%s" for name in SES
 INSERT_DETAIL = """
 insert into bough.session_detail (no, space, spec, policy, workspace, state) values (%s, %s, %s, %s, %s, %s)
 """
-INSERT_INPUT = "insert into bough.inbox (no, n, space, owner, body, at) values (%s, %s, %s, %s, %s, %s)"
+# With a key: only a client's input has none, and a worker would answer it.
+INSERT_INPUT = """
+insert into bough.inbox (no, n, space, owner, body, at, key) values (%s, %s, %s, %s, %s, %s, gen_random_uuid()::text)
+"""
 INSERT_BLOB = """
 insert into bough.blob (space, hash, mime, size, at, bytes) values (%s, %s, %s, %s, %s, %s)
 """

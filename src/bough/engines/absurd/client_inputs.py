@@ -1,0 +1,59 @@
+"""Client input: what the database's own clients put into an inbox, through the view `public_input`.
+
+Such an input has no key and no task: the client's role knows neither queues nor secrets. A worker redacts it and spawns
+its task in one transaction. Does not run tasks.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from typing import Any
+
+from absurd_sdk import Absurd
+
+from ...core.codec import decode, encode
+from ...core.redact import Redactor
+from ...stores.postgres.connections import Connection
+from ...stores.postgres.store import PostgresStore
+from .engine import ATTEMPTS, RETRY, TASK
+
+SELECT_SPACES = "select space from bough.spaces_with_client_input()"
+# Another worker's rows are skipped, and so are those for agents that only other workers have.
+SELECT_INPUTS = """
+select inbox.no, inbox.n, inbox.body, session.id, session.agent
+from bough.inbox join bough.session on session.no = inbox.no
+where inbox.key is null and session.trashed_at is null and session.agent = any(%s)
+order by inbox.no, inbox.n limit 100 for update of inbox skip locked
+"""
+UPDATE_INPUT = "update bough.inbox set key = %s, body = %s where no = %s and n = %s"
+
+
+def spaces_with_client_input(store: PostgresStore) -> list[str]:
+    """Return the spaces in which a client's input waits for a worker."""
+    return [space for (space,) in store.connections.query(SELECT_SPACES)]
+
+
+def take_client_inputs(store: PostgresStore, queue: str, agents: Iterable[str], redactor: Redactor) -> int:
+    """Redact the inputs of clients for these agents in the store's space, and spawn their tasks; return how many."""
+    names = list(agents)
+
+    def work(connection: Connection) -> int:
+        rows: list[Any] = connection.execute(SELECT_INPUTS, (names,)).fetchall()
+        absurd = Absurd(connection, queue)
+        for no, n, body, session_id, agent in rows:
+            key = secrets.token_hex(16)
+            message = redactor.redact_payload(decode("message", bytes(body)))
+            connection.execute(UPDATE_INPUT, (key, encode(message), no, n))
+            params = {"session": session_id, "space": store.space, "agent": agent}
+            absurd.spawn(
+                TASK,
+                params,
+                max_attempts=ATTEMPTS,
+                retry_strategy=RETRY,
+                queue=queue,
+                idempotency_key=f"{session_id}/{key}",
+            )
+        return len(rows)
+
+    return store.connections.transaction(work)
