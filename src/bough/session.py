@@ -737,7 +737,10 @@ class Session:
         call = OpenCall(call.seq, call.index, call.call)
         while True:
             log.refresh()
-            if call not in log.cursor.open_calls:
+            # As it is stored, or with what stands in clear in `turn.open_tool_calls`.
+            if not any(
+                call.call in (c.call, log.original_call(c)) for c in log.cursor.open_calls if _is_at(c, call)
+            ):
                 raise InvalidPosition(f"call {call.call.id}", 0, log.leaf.seq)
             _refuse_unseen(log, call, allow=allow)
             try:
@@ -985,6 +988,10 @@ def _refuse_unseen(log: Log, call: OpenCall, *, allow: bool) -> None:
             f"call {call.call.id} waits for {below[0].call.name} of its task {below[0].session_id}; approve that one: "
             "session.pending_approvals() lists the calls that session.approve() takes"
         )
+
+
+def _is_at(a: OpenCall, b: OpenCall) -> bool:
+    return (a.seq, a.index) == (b.seq, b.index)
 
 
 def _decide(log: Log, call: OpenCall, kind: Literal["approved", "denied"]) -> None:

@@ -149,6 +149,17 @@ class TestShow:
         assert "find out first whether refund ran" in silent.err
         assert "continues" not in silent.err
 
+    def test_a_call_whose_arguments_are_hidden_is_shown_as_such(self, tmp_path: Path) -> None:
+        place, key = tmp_path / "s.db", "AKIA" + "A1B2" * 4
+        with library.open(place) as store:
+            turn = store.start(session_id="ses_h").turn("q").__enter__()
+            turn.started(
+                turn.answer(library.assistant(library.ToolCall("c", "save", {"text": key}))).calls[0]
+            )
+        shown = bough("show", "ses_h", store=place)
+        assert "started, outcome unknown; its arguments hold a secret that was not stored" in shown.out
+        assert key not in shown.out
+
 
 class TestLog:
     def test_one_line_per_entry(self, store_path: Path) -> None:

@@ -90,6 +90,19 @@ def test_after_an_approval_the_same_process_runs_what_the_model_said(store: Stor
     assert tools.runs == [SAID]
 
 
+def test_a_call_is_approved_as_it_is_shown_or_as_it_was_made(store: Store) -> None:
+    tools, session = Recorder(), store.start()
+    tool = tools.tool(approval=True)
+    session.send_sync("go", model=ScriptedModel([calling()]), tools=[tool])
+    with session.turn() as turn:
+        (made,) = turn.open_tool_calls
+    with pytest.raises(bough.errors.InvalidPosition):
+        session.approve(replace(made, call=ToolCall("c", "write", {"text": "another"})))
+    session.approve(made)
+    session.resume_sync(model=ScriptedModel(["done"]), tools=[tool])
+    assert tools.runs == [SAID]
+
+
 def test_another_process_does_not_run_a_call_whose_arguments_it_does_not_know(store: Store) -> None:
     tools, session = Recorder(), store.start()
     model, tool = ScriptedModel([calling(), "done"]), tools.tool(approval=True)

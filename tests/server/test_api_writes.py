@@ -45,6 +45,15 @@ class TestMoving:
         server.post(f"{session_url(session)}/rewind", {"to": "99"}, 404)
         server.post(f"{session_url(session)}/rewind", {}, 400)
 
+    def test_a_secret_in_an_id_is_refused_and_finds_nothing(self, server: LocalServer) -> None:
+        key = "ghp_" + "a1B2" * 9
+        for body in ({"owner": key}, {"conversation_id": key}, {"session_id": key}):
+            refused = server.post("/api/sessions", body, 400)
+            assert refused["code"] == "secret_in_name"
+            assert key not in str(refused)
+        assert server.get(f"/api/sessions?owner={key}")["sessions"] == []
+        assert server.get(f"/api/sessions?conversation={key}")["sessions"] == []
+
     def test_compact_uncompact_and_settings(self, server: LocalServer) -> None:
         session = start_sample_session(server.sessions)
         made = server.post(f"{session_url(session)}/compact", {"summary": "He asked; it is lost."})

@@ -64,7 +64,7 @@ class Redactor:
         self._known = {value: f"[redacted {name}]" for name, value in secrets}
         self.values = {f"[redacted {name}]": value for name, value in named.items()}
         """The secrets that can be filled in again, by their placeholders: those that have a name of their own."""
-        self._words: dict[str | None, str | None] = {}
+        self._words: dict[str, str] = {}
         encoded = (re.escape(msgspec.json.encode(value)[1:-1]) for value in self._known)
         self._searches = (*_SEARCHES, *(re.compile(secret).search for secret in encoded))
 
@@ -87,11 +87,14 @@ class Redactor:
 
     def redact_word(self, text: str | None) -> str | None:
         """Redact a short text that occurs again and again, such as a model's name."""
-        if text not in self._words:
+        if text is None:
+            return None
+        redacted = self._words.get(text)
+        if redacted is None:
             if len(self._words) >= MAX_WORDS:
                 self._words.clear()
-            self._words[text] = None if text is None else self.redact_text(text)
-        return self._words[text]
+            self._words[text] = redacted = self.redact_text(text)
+        return redacted
 
     def check_name(self, name: object, field: str) -> None:
         """Raise SecretInName for an id or a name with a secret in it: redacted, two of them could become one."""

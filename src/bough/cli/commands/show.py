@@ -334,6 +334,8 @@ def _open_call_lines(session: Session) -> Iterator[str]:
         elif place not in known.decided and not known.has_recorded_starts:
             mark = "no start recorded: it may have run"
             unrecorded.append(call.call.name)
+        if session.log.original_call(call) is None:
+            mark += "; its arguments hold a secret that was not stored, so it is not run again"
         yield f"      {click.style('?', fg='red', bold=True)} {bold(call.call.name)} {click.style(f'[{mark}]', fg='red')}"
     first = "".join(f"bough restore {task}, then " for task in dict.fromkeys(known.trashed_tasks.values()))
     first += (
