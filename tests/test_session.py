@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import subprocess
 import sys
@@ -18,8 +19,10 @@ from bough import (
     Budget,
     Cut,
     Leaf,
+    Limits,
     Media,
     Note,
+    ScriptedModel,
     Session,
     Settings,
     StaleLeaf,
@@ -504,6 +507,59 @@ class TestCompact:
         assert advised is not None
         eval(advised[0], {"session": session})
         session.append([user("now it may")])
+
+
+class TestRow:
+    def test_it_names_the_model_of_the_latest_turn(self, store: Store) -> None:
+        session = store.start("a", model="anthropic:first")
+        session.send_sync("q", model=ScriptedModel(["a"], model="scripted:second"))
+        assert session.row.model == "scripted:second"
+        session.set(model="openai:third")
+        assert session.row.model == "openai:third"
+        with session.turn("q", model="gemini:fourth") as turn:
+            turn.answer(assistant(ToolCall("c", "look")), usage=Usage(1, 1))
+        assert session.row.model == "gemini:fourth"
+        session.close_batch("gone")
+        session.resume_sync(model=[ScriptedModel(["a"], model="scripted:fifth")])
+        assert session.row.model == "scripted:fifth"
+        assert session.fork(model="openai:sixth").row.model == "openai:sixth"
+
+    def test_a_turn_ended_by_a_limit_is_failed_in_its_fact_and_in_its_row(self, store: Store) -> None:
+        session = store.start("a")
+        model = ScriptedModel(lambda request: assistant(ToolCall(f"c{len(request.context.items)}", "look")))
+        session.send_sync("q", model=model, limits=Limits(rounds=2))
+        ended = [fact for fact in session.log.store.journal(session.session_id) if fact.kind == "turn_ended"]
+        assert [(fact.data["status"], fact.data["error"]) for fact in ended] == [
+            ("failed", session.row.error)
+        ]
+        assert session.row.status == "failed"
+        assert "2" in (session.row.error or "")
+        session.send_sync("q", model=ScriptedModel(["a"]))
+        assert (session.row.status, session.row.error) == ("idle", None)
+
+    def test_a_fork_that_was_resumed_counts_the_turn_it_inherited(self, store: Store) -> None:
+        """Once, on whatever branch it is answered, and not before."""
+        session = store.start("a", [system("s")])
+        session.append([user("q"), assistant("a"), user("open")])
+        for settings in ({}, {"model": "scripted:other"}):
+            fork = session.fork(**settings)
+            assert fork.row.turns == 0
+            model = ScriptedModel([assistant(ToolCall("c", "look")), "a", "b"])
+            fork.resume_sync(model=model)
+            assert (fork.row.status, fork.row.turns) == ("idle", 1)
+            fork.send_sync("more", model=model)
+            assert fork.row.turns == 2
+            assert fork.verify() == []
+            copy = bough.open("memory:")
+            copy.import_bundle(io.BytesIO(_bundle(fork)))
+            assert copy.session(fork.session_id).verify() == []
+        assert session.row.turns == 2
+
+
+def _bundle(session: Session) -> bytes:
+    file = io.BytesIO()
+    session.export(file)
+    return file.getvalue()
 
 
 class TestReading:

@@ -113,6 +113,18 @@ def test_the_state_of_seeds_and_the_state_of_the_start_are_folded_together(store
     assert session.verify() == []
 
 
+def test_the_state_given_at_the_start_is_no_seed(store: Store) -> None:
+    session = store.start("a", [system("s"), user("hi")], state={"n": 1}, session_id="ses_a")
+    assert (session.row.seed_count, session.leaf.seq) == (2, 3)
+    assert [entry.role for entry in session.hydrate().seeds] == ["system", "user"]
+    again = store.start("a", [system("s"), user("hi")], state={"n": 1}, session_id="ses_a")
+    assert again.leaf == session.leaf
+    with pytest.raises(IdTaken):
+        store.start("a", [system("s"), user("hi")], session_id="ses_a")
+    assert session.fork().row.seed_count == 2
+    assert session.verify() == []
+
+
 def test_every_row_is_read_page_by_page(store: Store) -> None:
     names = [store.start("a").session_id for _ in range(7)]
     assert [row.session_id for row in store.all_sessions(limit=3)] == names[::-1]

@@ -80,6 +80,8 @@ class Turn:
             "status": "running",
             "completed_at": None,
             **self._lease.columns(before),
+            "error": None,
+            **({} if self._model is None else {"model": self._model}),
         }
         if self._content is None:
             if not log.cursor.turn:

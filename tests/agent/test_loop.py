@@ -200,6 +200,7 @@ class TestStart:
         model = ScriptedModel(["one", "two"])
         started = session.send_sync("q", model=model).events[0]
         told = {"working_dir": "/w", "git_ref": "main", "variables": {"team": "blue"}}
+        told |= {"fs_scope_tier": "sandboxed"}  # the default too: it decides what the tools may do
         assert (started.type, started.journal_number) == ("session:started", 1)
         assert started.data == {
             "session_id": session.session_id,

@@ -232,6 +232,21 @@ class TestTail:
 
 
 class TestUsage:
+    def test_tokens_that_nobody_reported_are_unknown_and_not_zero(self, tmp_path: Path) -> None:
+        place = tmp_path / "s.db"
+        with library.open(place) as store:
+            session = store.start(session_id="ses_u")
+            with session.turn("q", model="openai:m") as turn:
+                turn.answer(library.assistant("a"))
+        assert "tokens unknown" in bough("show", "ses_u", store=place).out
+        line = bough("usage", "ses_u", store=place).out.splitlines()[-1].split()
+        assert line[1:7] == ["1", "(1", "unknown)", "unknown", "unknown", "unknown"]
+        assert "- Tokens: unknown\n" in bough("export", "ses_u", "--markdown", "-o", "-", store=place).out
+        assert bough("usage", "ses_u", "--json", store=place).json["total"]["unknown_calls"] == 1
+        with library.open(place) as store, store.session("ses_u").turn("q") as turn:
+            turn.answer(library.assistant("a"), usage=library.Usage(10, 2))
+        assert "10 in, 2 out + 1 unknown" in bough("show", "ses_u", store=place).out
+
     def test_sums_of_the_store_equal_the_calls_made(self, store_path: Path) -> None:
         whole = bough("usage", "--json", store=store_path).json
         assert whole["total"]["calls"] == 4

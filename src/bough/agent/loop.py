@@ -222,7 +222,7 @@ class Loop:
         await self.tool_runner.close_abandoned_turn()
         data = {**turn_start_data(row, writer.detail), **self._runner_data()}
         data |= {"one_shot": True} if writer.is_one_shot else {}
-        started = await writer.append(Draft(message), row={"status": "running"}, data=data, takes=takes)
+        started = await writer.append(Draft(message), row=writer.running_row(), data=data, takes=takes)
         if self._is_first_turn:
             self._is_first_turn = False
             yield Event("session:started", session_data(row, writer.detail), FIRST_FACT)
@@ -397,7 +397,7 @@ class Loop:
         if not text:  # shown by an earlier try, or by an earlier process
             text = await self.writer.run_blocking(self.log.partial_text)
         closing = Draft(assistant(f"{(text or '').rstrip()} {CANCELLED}".strip()), finish="cancelled")
-        await self.writer.append(*results, closing, row={"status": "cancelled"})
+        await self.writer.append(*results, closing)
 
 
 def _refused(limit: LimitHit, journal_number: int | None = None) -> Event:

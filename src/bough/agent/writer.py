@@ -26,7 +26,7 @@ from ..errors import SessionIsReplay
 from ..log.changes import AppendResult
 from ..log.lease import Lease
 from ..log.log import Log
-from ..models.model import Model
+from ..models.model import Model, model_name
 from ..models.prices import price_of
 from ..stores.base import SessionDetail, SessionRow
 from .cancellation import CancelPoll, is_cancel_requested
@@ -250,8 +250,13 @@ class Writer:
 
     async def record_resumed(self, data: Mapping[str, Any]) -> None:
         """Record that this run resumes the open turn."""
-        row = {"status": "running", "completed_at": None}
-        await self.record("turn_resumed", data=data, row=row, only_at_leaf=True)
+        await self.record("turn_resumed", data=data, row=self.running_row(), only_at_leaf=True)
+
+    def running_row(self) -> dict[str, Any]:
+        """Return the columns of a session whose turn this run starts or resumes; the model is the latest turn's."""
+        name = None if self._first_model is None else model_name(self._first_model)
+        model = {} if name is None else {"model": name}
+        return {"status": "running", "completed_at": None, "error": None, **model}
 
     async def record_waiting(self) -> None:
         """Record that the open turn waits for a person."""

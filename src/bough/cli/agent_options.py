@@ -25,10 +25,12 @@ from msgspec import Struct
 from ..agent.limits import Limits
 from ..agent.tools.tool import Tool, tool
 from ..core.context import fold_settings
+from ..core.entries import Settings
 from ..core.messages import system as system_message
 from ..log.workspace import ScopeTier, Workspace
 from ..models.availability import available_models
 from ..models.model import Model
+from ..models.names import is_model_name
 from ..models.prices import MICROCENTS_PER_DOLLAR
 from ..session import Session
 from ..store import Store
@@ -129,7 +131,7 @@ class CommandAgent(Struct, frozen=True):
 
     def update_prompt(self, session: Session) -> None:
         """Append --system to an existing session as its new prompt, unless it is the prompt already."""
-        prompt = self.options.system
+        prompt = session.log.fill(Settings(prompt=self.options.system)).prompt
         if prompt is None or "\n\n".join(session.context().system) == prompt:
             return
         session.log.raise_if_leased()
@@ -171,7 +173,9 @@ def _own_models(session: Session | None) -> tuple[str, ...]:
         return (model,)
     row, spec = session.row, _spec(session)
     chain = tuple(spec.get("models", ()))
-    return chain if chain[:1] == (row.model,) else (row.model,) if row.model else ()
+    if chain[:1] == (row.model,):
+        return chain
+    return (row.model,) if row.model and is_model_name(row.model) else ()
 
 
 def _environment() -> tuple[str, ...]:

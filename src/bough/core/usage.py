@@ -101,6 +101,11 @@ class Totals(Struct, frozen=True, gc=False):
     """Calls whose tokens were never reported, for example because of a crash."""
 
     @property
+    def is_unknown(self) -> bool:
+        """Whether no call reported its tokens, so that the sums say nothing."""
+        return 0 < self.calls == self.unknown_calls
+
+    @property
     def cost_cents(self) -> float:
         return self.cost_microcents / 1_000_000
 
@@ -126,6 +131,14 @@ def format_cost(totals: Totals) -> str:
     dollars = totals.cost_microcents / 100_000_000
     cost = f"${dollars:,.4f}" if 0 < dollars < 1 else f"${dollars:,.2f}"
     return f"{cost} + {totals.unpriced_calls} unpriced" if totals.unpriced_calls else cost
+
+
+def format_tokens(totals: Totals) -> str:
+    """Format the sums of tokens; calls that reported none are unknown, not zero."""
+    if totals.is_unknown:
+        return "tokens unknown"
+    counts = f"{totals.input_tokens:,} in, {totals.output_tokens:,} out"
+    return f"{counts} + {totals.unknown_calls} unknown" if totals.unknown_calls else counts
 
 
 def total(calls: Iterable[Call]) -> Totals:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 from msgspec import Struct
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ..core.codec import check_text, to_json
 from ..core.drafts import ExtraFact, NewEntry
-from ..core.entries import Entry, Payload
+from ..core.entries import Entry, Payload, Settings
 from ..core.tree import Leaf
 from ..core.usage import MAX_COUNT, Call, check_call
 from ..errors import InvalidArgument, InvalidCount
@@ -87,9 +87,21 @@ def later_call(call: Call, count: int) -> Call:
 
 
 def turn_status(facts: Sequence[ExtraFact]) -> dict[str, Any]:
-    """The row's status after these facts: an input sets it to running, the final answer to idle."""
+    """The row's status after these facts: running after an input; after the end of a turn what the fact says, or idle."""
     if not facts:
         return {}
-    kinds = [fact.kind for fact in facts]
-    row = {"status": "running" if kinds[-1] == "turn_started" else "idle", "error": None}
-    return {**row, "completed_at": None} if "turn_started" in kinds else row
+    last = facts[-1]
+    ended = last.data.get("status", "running")
+    row: dict[str, Any] = {
+        "status": "idle" if ended == "completed" else ended,
+        "error": last.data.get("error"),
+    }
+    return {**row, "completed_at": None} if any(fact.kind == "turn_started" for fact in facts) else row
+
+
+def latest_model(payloads: Iterable[Payload]) -> dict[str, Any]:
+    """The row's model after settings that name one."""
+    names = [
+        payload.model for payload in payloads if isinstance(payload, Settings) and payload.model is not None
+    ]
+    return {"model": names[-1]} if names else {}

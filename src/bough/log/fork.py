@@ -26,6 +26,7 @@ def fork(
         check_tools_allowed(
             log.store.non_message_entries(log.session_id, leaf=log.leaf_at(cut.at)), [settings]
         )
+    settings = log.fill(settings)
     runtime, (source, detail) = log.runtime, log.store.session_with_detail(log.session_id)
     row = SessionRow(
         session_id=runtime.new_id("ses"),

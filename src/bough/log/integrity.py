@@ -103,7 +103,9 @@ class SessionWalker:
         self._inherited_turns: set[tuple[int, int]] = set()
         self._marks = {number: bytearray() for number in self.own}
         """By branch: one byte per entry, of the flags `ANSWER`, `INPUT` and `END`."""
-        self._inputs = 0
+        self._turns = 0
+        self._inherited: dict[int, tuple[int, int]] = {}
+        """By own branch: the open turn that it inherits and the steps of it that other sessions made."""
         self._journal = JournalFold(row, self.branches, self.own, self._marks, report)
 
     # -- row and branches --------------------------------------------------------------------------
@@ -239,6 +241,10 @@ class SessionWalker:
             self.report(f"branch {branch.branch}", f"its anchor {position} does not exist or cannot be read")
         else:
             self._pass(branch, anchor)
+            if branch.branch in self.own and branch.parent in self._inherited:
+                self._inherited[branch.branch] = self._inherited[branch.parent]
+            elif branch.branch in self.own and branch.parent not in self.own and anchor[0].turn:
+                self._inherited[branch.branch] = (anchor[0].turn, anchor[0].step)
         return anchor
 
     def _anchor(self, branch: int | None, seq: int) -> Anchor | None:
@@ -279,7 +285,8 @@ class SessionWalker:
         if (branch.branch, entry.seq) in self._inherited_turns and not is_input:
             self.report(where, "it has a message limit, but is not the input of a turn")
         if branch.branch in self.own:
-            self._inputs += is_input
+            answers_inherited = (entry.turn, entry.step - 1) == self._inherited.get(branch.branch)
+            self._turns += is_input or (answers_inherited and entry.role == "assistant")
             is_end = bool(cursor.turn and not position.cursor.turn)
             mark = ANSWER * (entry.role == "assistant") | INPUT * is_input | END * is_end
             self._mark(branch, entry.seq, mark)
@@ -425,8 +432,8 @@ class SessionWalker:
     def check_caches(self, state: bytes | None) -> None:
         """Check the columns of the row that follow from the entries, once all have passed by."""
         row = self.row
-        if self._inputs != row.turns:
-            self.report("turns", f"the row counts {row.turns}, the log has {self._inputs} inputs")
+        if self._turns != row.turns:
+            self.report("turns", f"the row counts {row.turns}, the log has {self._turns}")
         anchor = self._anchor(row.leaf.branch, row.leaf.seq)
         if anchor is None:
             self.report("leaf", f"{row.leaf} is not an entry of its tree")

@@ -44,11 +44,12 @@ from ..stores.base import (
     SessionRow,
     StoreBackend,
 )
-from .changes import AppendResult, Cut, check, later_call, started_calls, turn_status, with_data
+from .changes import AppendResult, Cut, check, later_call, latest_model, started_calls, turn_status, with_data
 from .lease import check_free
 from .new_session import check_names
 from .original_calls import restore_call
 from .runtime import Runtime
+from .workspace import has_slot, stored_workspace
 
 TEXT = ("title", "error")
 """The columns of a row that are text of somebody, and redacted."""
@@ -69,6 +70,8 @@ class Log:
         self._ranges: tuple[Range, ...] | None = None
         self._last_cursor = Cursor()
         self._branch_number: int | None = None
+        self._inherited: int | None = 0 if row.parent_session is None else None
+        """How many entries it inherits at most; None if that was not read yet."""
         self.batch_since = 0
         """Facts about the open tool calls come after this fact number; 0 if unknown."""
         self.fence: int | None = None
@@ -214,6 +217,7 @@ class Log:
             raise InvalidOperation("nothing to append; pass at least one message or entry")
         with self._lock:
             fence = self.fence if fence is None else fence
+            drafts = [self._filled(draft) for draft in drafts]
             leaf = self.leaf if after is None else after
             cursor = self.cursor if leaf == self.leaf else self.cursor_at(leaf)
             at = self.runtime.now()
@@ -226,6 +230,7 @@ class Log:
                 if fence is None:  # it waits for the runner's results, not for the caller's
                     check_free(self.store.session(self.session_id), self.runtime)
                 raise
+            turn_facts = with_data(written.facts, self.runtime.redactor.redact_json(data))
             state, encoded = self._next_state(leaf, written.payloads)
             started = started_calls(written.entries, starts)
             change = Change(
@@ -238,8 +243,9 @@ class Log:
                 calls=self._redact_calls(calls),
                 replaces_call=replaces_call,
                 state=encoded,
-                facts=(*with_data(written.facts, self.runtime.redactor.redact_json(data)), *facts, *started),
-                columns={**turn_status(written.facts), **(row or {})},
+                facts=(*turn_facts, *facts, *started),
+                columns={**turn_status(turn_facts), **latest_model(written.payloads), **(row or {})},
+                inherited_turns=int(self._answers_inherited(leaf, cursor.turn, written.payloads)),
                 inbox_number=takes,
                 fence=fence,
             )
@@ -306,6 +312,32 @@ class Log:
             row = self.store.session(self.session_id)
             check_free(row, self.runtime)
             return self.store.commit(replace(change, fence=row.fence))
+
+    def _answers_inherited(self, leaf: Leaf, turn: int, payloads: Sequence[Payload]) -> bool:
+        """Whether the payloads hold this session's first answer to an input that it inherits."""
+        is_answer = any(isinstance(payload, Message) and payload.role == "assistant" for payload in payloads)
+        if not turn or not is_answer or self._inherited == 0:
+            return False
+        if self._inherited is not None and turn > self._inherited:
+            return False
+        branches = self.store.branches(self.session_id)
+        own = {branch.branch: branch for branch in branches if branch.session_id == self.session_id}
+        self._inherited = own[min(own)].parent_seq
+        path = self.store.path(self.session_id, leaf=leaf, first=turn).entries
+        return path[0].branch not in own and not any(
+            entry.role == "assistant" and entry.branch in own for entry in path
+        )
+
+    def _filled(self, draft: Draft) -> Draft:
+        payload = draft.payload
+        return replace(draft, payload=self.fill(payload)) if isinstance(payload, Settings) else draft
+
+    def fill(self, settings: Settings) -> Settings:
+        """Replace every known `{{ctx.name}}` in a prompt by the session's workspace, as in the seeds."""
+        if not has_slot(settings):
+            return settings
+        workspace = stored_workspace(self.store.detail(self.session_id).workspace)
+        return settings if workspace is None else workspace.fill_settings(settings)
 
     def _commit(self, change: Change, written: EntryBatch, state: bytes | None) -> AppendResult:
         done = self._write(change)

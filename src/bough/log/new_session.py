@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ..core.codec import check_json, check_text, decode_or_refuse, to_json
 from ..core.drafts import Draft, build_entries
-from ..core.entries import Note, Payload
+from ..core.entries import Note, Payload, Settings
 from ..core.messages import Message
 from ..core.redact import Redactor
 from ..core.state import State, merge_state, state_updates
@@ -65,6 +65,8 @@ def new_session(
     """The session to create, and the cursor after its seeds."""
     columns: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     workspace: Workspace | None = columns.pop("workspace", None)
+    if workspace is not None and not isinstance(workspace, Workspace):
+        raise InvalidArgument("workspace", workspace, "a Workspace")
     for name in ("spec", "policy", "state"):
         check_json(columns.get(name), name)
     if isinstance(columns.get("tool_names"), str):
@@ -86,7 +88,7 @@ def new_session(
         space=space,
         conversation_id=conversation_id or runtime.new_id("con"),
         agent=agent,
-        seed_count=len(written.entries),
+        seed_count=len(seeds),  # the note that holds the state is none: no model sees it
         started_at=now,
         updated_at=now,
         **columns,
@@ -95,7 +97,7 @@ def new_session(
     detail = SessionDetail(
         spec=None if spec is None else to_json(spec, "spec"),
         policy=None if policy is None else to_json(policy, "policy"),
-        workspace=None if workspace is None else to_json(msgspec.to_builtins(workspace), "workspace"),
+        workspace=None if workspace is None else workspace.to_json(),
         state=None if state is None else to_json(_fold(written.payloads), "state"),
     )
     return NewSession(row, runtime.new_id(""), detail, written.entries, written.blobs), written.cursor
@@ -121,9 +123,13 @@ def check_names(redactor: Redactor, columns: Mapping[str, Any]) -> None:
 
 
 def _fill(draft: Draft, workspace: Workspace | None) -> Draft:
-    if workspace is None or not isinstance(draft.payload, Message):
+    if workspace is None:
         return draft
-    return replace(draft, payload=workspace.fill(draft.payload))
+    if isinstance(draft.payload, Settings):
+        return replace(draft, payload=workspace.fill_settings(draft.payload))
+    return (
+        replace(draft, payload=workspace.fill(draft.payload)) if isinstance(draft.payload, Message) else draft
+    )
 
 
 def check_row(row: SessionRow) -> None:

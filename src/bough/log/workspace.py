@@ -9,12 +9,16 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
+import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from ..core.codec import check_text, to_json
+from ..core.entries import Settings
 from ..core.messages import Message, Text
+from ..errors import InvalidArgument
 
 ScopeTier = Literal["sandboxed", "project", "full"]
 _SLOT = re.compile(r"\{\{\s*ctx\.([A-Za-z_][\w.]*)\s*\}\}")
@@ -24,6 +28,13 @@ class Selection(Struct, frozen=True):
     file: str
     start_line: int
     end_line: int
+
+    def __post_init__(self) -> None:
+        _check_text("file", self.file)
+        for name, least in (("start_line", 1), ("end_line", self.start_line)):
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise InvalidArgument(name, value, f"a line number from {least} on")
 
     def __str__(self) -> str:
         return f"{self.file}:{self.start_line}-{self.end_line}"
@@ -38,6 +49,21 @@ class Workspace(Struct, frozen=True, omit_defaults=True, kw_only=True):
     git_ref: str | None = None
     fs_scope_tier: ScopeTier = "sandboxed"
     variables: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_text("working_dir", self.working_dir)
+        for name in ("active_file", "git_ref"):
+            if getattr(self, name) is not None:
+                _check_text(name, getattr(self, name))
+        if self.selection is not None and not isinstance(self.selection, Selection):
+            raise InvalidArgument("selection", self.selection, "a Selection")
+        if self.fs_scope_tier not in get_args(ScopeTier):
+            raise InvalidArgument("fs_scope_tier", self.fs_scope_tier, ", ".join(get_args(ScopeTier)))
+        if not isinstance(self.variables, dict):
+            raise InvalidArgument("variables", self.variables, "texts by name")
+        for name, value in self.variables.items():
+            _check_text("variables", name)
+            _check_text(f"variables[{name!r}]", value)
 
     @classmethod
     def detect(
@@ -63,10 +89,22 @@ class Workspace(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     def fill(self, message: Message) -> Message:
         """Replace every known `{{ctx.name}}` in the message; unknown ones stay."""
-        parts = tuple(Text(self._fill_text(p.text)) if isinstance(p, Text) else p for p in message.parts)
+        parts = tuple(Text(self.fill_text(p.text)) if isinstance(p, Text) else p for p in message.parts)
         return message if parts == message.parts else replace(message, parts=parts)
 
-    def _fill_text(self, text: str) -> str:
+    def fill_settings(self, settings: Settings) -> Settings:
+        """Do the same in the prompt and its patch."""
+        prompt, patch = (
+            None if text is None else self.fill_text(text)
+            for text in (settings.prompt, settings.prompt_patch)
+        )
+        return replace(settings, prompt=prompt, prompt_patch=patch)
+
+    def to_json(self) -> bytes:
+        """What is stored and echoed: what is known, and always the tier, which decides what tools may do."""
+        return to_json({**msgspec.to_builtins(self), "fs_scope_tier": self.fs_scope_tier}, "workspace")
+
+    def fill_text(self, text: str) -> str:
         def replacement(match: re.Match[str]) -> str:
             name = match.group(1)
             value = self.variables.get(name, fields.get(name))
@@ -88,13 +126,35 @@ class Workspace(Struct, frozen=True, omit_defaults=True, kw_only=True):
         return {**fields, "selection": str(self.selection), **selection}
 
 
+def has_slot(settings: Settings) -> bool:
+    """Whether a prompt may hold a slot, so that the workspace has to be read."""
+    return any(text is not None and _SLOT.search(text) for text in (settings.prompt, settings.prompt_patch))
+
+
+def stored_workspace(data: bytes | None) -> Workspace | None:
+    """Read a workspace as it was stored; None if there is none, or one that another program wrote in another form."""
+    try:
+        return None if data is None else msgspec.json.decode(data, type=Workspace)
+    except (msgspec.MsgspecError, InvalidArgument):
+        return None
+
+
+def _check_text(name: str, value: object) -> None:
+    if not isinstance(value, str) or not value:
+        raise InvalidArgument(name, value, "text")
+    check_text(value, name)
+
+
 def _git_ref(folder: Path) -> str | None:
     """The branch or commit checked out in this folder or a parent, without running git."""
     for parent in (folder, *folder.parents):
-        head = parent / ".git" / "HEAD"
+        place = parent / ".git"
         try:
-            text = head.read_text().strip()
-        except OSError:
-            continue
-        return text.removeprefix("ref: refs/heads/")
+            if place.is_file():  # a worktree or a submodule: it names the folder that holds its HEAD
+                place = parent / place.read_text().strip().removeprefix("gitdir: ")
+            elif not place.exists():
+                continue
+            return (place / "HEAD").read_text().strip().removeprefix("ref: refs/heads/")
+        except (OSError, UnicodeDecodeError):
+            return None
     return None

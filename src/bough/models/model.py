@@ -50,3 +50,9 @@ class Model(Protocol):
     def stream(self, request: Request) -> AsyncIterator[Delta | Answer]:
         """Yield deltas, then exactly one Answer. A stream that ends without a stop reason raises `TruncatedReply`."""
         ...
+
+
+def model_name(model: Model) -> str | None:
+    """Return the name by which `bough.models` finds this model again, if it has one: `provider:model`."""
+    name: str | None = getattr(model, "name", f"{model.provider}:{model.model}")
+    return name

@@ -20,11 +20,16 @@ _URL = re.compile(r"@(?=https?://)")
 def model_by_name(name: str) -> Model:
     """Return the model `provider:model`, or `provider:model@http://host/path` on another server."""
     prefix, _, rest = name.partition(":")
-    make = _MAKERS.get(prefix)
-    if make is None or not rest:
+    if not is_model_name(name):
         known = ", ".join(f"{known}:…" for known in _MAKERS)
         raise ModelUnavailable(name, "there is no model with this name", f"known names: {known}")
-    return make(rest)
+    return _MAKERS[prefix](rest)
+
+
+def is_model_name(name: str) -> bool:
+    """Whether a name has the form `provider:model`; a model of the host's own may have any other."""
+    prefix, _, rest = name.partition(":")
+    return prefix in _MAKERS and bool(rest)
 
 
 def _client(module: str, class_name: str) -> Callable[[str], Model]:

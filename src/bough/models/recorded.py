@@ -30,6 +30,8 @@ class RecordedModel:
     provider = "recorded"
     rates = Rates(0, 0)
     """Repeating an answer costs nothing."""
+    name = None
+    """A session is not named after a recording."""
 
     def __init__(self, path: Iterable[Entry], *, model: str = "recorded") -> None:
         self.model = model

@@ -58,7 +58,7 @@ class ScriptedModel:
         model: str = "scripted",
         rates: Rates | None = None,
     ) -> None:
-        self.model = model
+        self.model = self.name = model
         self.rates = rates
         self.requests: list[Request] = []
         """Every request so far, for a test to check."""

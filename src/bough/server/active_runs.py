@@ -16,6 +16,7 @@ from ..core.context import fold_settings
 from ..engines.local import ModelLike, Run
 from ..errors import BoughError, ModelUnavailable, SessionRunning, ToolsMissing
 from ..models.availability import available_models
+from ..models.names import is_model_name
 from ..session import Session
 from .context import ServerAgent, ServerContext
 from .problems import problem_of
@@ -119,7 +120,7 @@ class ActiveRuns:
 
 
 def _models(agent: ServerAgent, session: Session, requested: str | None) -> ModelLike:
-    """Return the model named in the request, else in the session's settings, else the server's, else the session's first.
+    """Return the model named in the request, else in the session's settings, else the server's, else the session's latest.
 
     A model that the server does not configure is refused if its package or key is missing, before input is stored.
     """
@@ -133,7 +134,7 @@ def _models(agent: ServerAgent, session: Session, requested: str | None) -> Mode
     if agent.models:
         return list(agent.models)
     row = session.row
-    if row.model is None:
+    if row.model is None or not is_model_name(row.model):
         raise ModelUnavailable(
             session.session_id,
             "no model is configured",

@@ -77,6 +77,7 @@ class SessionRow(Struct, frozen=True, kw_only=True):
     leaf: Leaf = Leaf(0, 0)
     seed_count: int = 0
     turns: int = 0
+    """Inputs it appended, on any branch, and inherited ones that it answered."""
     totals: Totals = Totals()
     facts: int = 0
     """The length of its journal, which is the number of the latest fact."""
@@ -134,6 +135,8 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
     """Values of `SETTABLE_COLUMNS`."""
     tags: Mapping[str, str | None] = field(default_factory=dict)
     """Tags to set; None removes one. The store merges them, because another writer may set one at the same time."""
+    inherited_turns: int = 0
+    """1 if it holds this session's first answer to an input that it inherits: a fork that was resumed ran that turn."""
     inbox_number: int | None = None
     """The number of the queued input that it appends, or refuses, and removes from the inbox."""
     fence: int | None = None

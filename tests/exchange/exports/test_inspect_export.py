@@ -170,6 +170,18 @@ class TestUsage:
         }
         assert sample(session)["model_usage"] == {"anthropic/m-1": used}
 
+    def test_usage_that_was_not_reported_is_left_out(self, store: Store) -> None:
+        """Inspect would show zeros."""
+        session = store.start("a")
+        with session.turn("q", model="openai:m") as turn:
+            turn.failed("cut")
+            turn.answer(assistant("a"))
+        log = read(session)
+        assert log["stats"]["model_usage"] == {}
+        events = [event for event in log["samples"][0]["events"] if event["event"] == "model"]
+        assert len(events) == 2
+        assert not any("usage" in event["output"] for event in events)
+
     def test_money_is_told_in_dollars(self) -> None:
         session = bough.open("memory:").start()
         log = session.log

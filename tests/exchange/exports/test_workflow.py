@@ -15,7 +15,19 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import bough
-from bough import Attachment, Evidence, Reasoning, Session, ToolCall, assistant, system, tool_result, user
+from bough import (
+    Attachment,
+    Evidence,
+    Limits,
+    Reasoning,
+    ScriptedModel,
+    Session,
+    ToolCall,
+    assistant,
+    system,
+    tool_result,
+    user,
+)
 from bough.core.drafts import Draft
 from bough.core.entries import Entry
 from bough.core.redact import Redactor
@@ -204,12 +216,21 @@ class TestTurns:
         session.append([tool_result("4", "r"), tool_result("5", "r"), assistant("done")])
         assert turns(session)[0]["tools"] == ["z", "a", "m"]
 
-    def test_a_turn_a_tool_ended_is_completed(self, store: Store) -> None:
+    def test_a_turn_without_a_final_text_of_the_model_is_kept_in_the_metadata_only(
+        self, store: Store
+    ) -> None:
+        """Ended by a tool, a limit or a person, cut off, or answered with nothing."""
         session = store.start("support")
-        session.append(
-            [user("stop"), assistant(ToolCall("c", "stop")), tool_result("c", "ok", ends_turn=True)]
-        )
-        assert [turn["tools"] for turn in turns(session)] == [["stop"]]
+        session.append([user("stop"), assistant(ToolCall("c", "stop")), tool_result("c", "", ends_turn=True)])
+        looping = ScriptedModel(lambda _: assistant(ToolCall("c", "look")))
+        session.send_sync("too long", model=looping, limits=Limits(rounds=1))
+        for finish in ("cancelled", "interrupted", "error"):
+            session.log.append([Draft(user("cut")), Draft(assistant("half"), finish=finish)])
+        session.append([user("empty"), assistant(Reasoning("hm"))])
+        assert turns(session) == []
+        assert len([message for message in transcript(session) if message["role"] == "user"]) == 6
+        session.append([user("now"), assistant("a")])
+        assert [turn["prompt_template"] for turn in turns(session)] == ["now"]
 
     def test_seeds_are_no_turns(self, store: Store) -> None:
         session = store.start("support", [system("s"), user("example"), assistant("answer")])

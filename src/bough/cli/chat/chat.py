@@ -21,7 +21,7 @@ from ...core.entries import Entry
 from ...core.tree import Leaf
 from ...core.tree_text import describe_entry
 from ...core.turns import OpenCall
-from ...core.usage import difference, format_cost
+from ...core.usage import difference, format_cost, format_tokens
 from ...errors import BoughError, Fenced, InvalidPosition, SessionRunning, StaleLeaf, short_holder
 from ...models.names import model_by_name
 from ...session import Session
@@ -36,7 +36,7 @@ from ..agent_options import (
 from ..commands.export import export_file_name
 from ..reference import complete
 from ..rendering.error_text import CONFLICT, FAILURE, CommandError, describe_error
-from ..rendering.output import bold, dim, notify, safe, tokens, width
+from ..rendering.output import bold, dim, notify, safe, width
 from ..rendering.turn_events import PlainWatcher, Watcher, call_details, call_text
 from ..run_source import reject_naming_options, resolve_runnable
 from ..store_option import StoreLocation, pass_location
@@ -184,7 +184,7 @@ class Chat:
         spent = difference(session.row.totals, before)
         self._print_end(end)
         if self.is_terminal:
-            notify(dim(f"{tokens(spent)} · {format_cost(spent)}"))
+            notify(dim(f"{format_tokens(spent)} · {format_cost(spent)}"))
         return 0 if end.is_fine else FAILURE
 
     def _watcher(self) -> Watcher:
@@ -437,8 +437,8 @@ def _compact(chat: Chat, rest: str) -> None:
 
 def _usage(chat: Chat, rest: str) -> None:
     own, path = chat.session.usage(), chat.session.usage("path")
-    click.echo(f"  this session  {own.calls} calls, {tokens(own)}, {format_cost(own)}")
-    click.echo(f"  this path     {path.calls} calls, {tokens(path)}, {format_cost(path)}")
+    click.echo(f"  this session  {own.calls} calls, {format_tokens(own)}, {format_cost(own)}")
+    click.echo(f"  this path     {path.calls} calls, {format_tokens(path)}, {format_cost(path)}")
 
 
 def _model(chat: Chat, rest: str) -> None:

@@ -10,7 +10,7 @@ import click
 from ...agent.call_status import ancestors, is_awaited_by_worker, read_call_status
 from ...agent.tools.tool import PendingApproval as AskedCall
 from ...core.turns import OpenCall
-from ...core.usage import Totals, difference, format_cost
+from ...core.usage import Totals, difference, format_cost, format_tokens
 from ...errors import ApprovalPending, ExitCode, SessionRunning, TaskTrashed
 from ...session import Session
 from ..agent_options import (
@@ -36,7 +36,6 @@ from ..rendering.output import (
     print_json,
     safe,
     to_json_value,
-    tokens,
 )
 from ..rendering.turn_events import JsonWatcher, PlainWatcher, call_details, call_text
 from ..run_source import Source, resolve_runnable, source_options
@@ -344,7 +343,7 @@ def _print_end(session: Session, agent: CommandAgent, end: TurnEnd, spent: Total
         notify(f"cancelled; everything so far is saved. Continue with: bough run --resume {name} TEXT")
     elif end.error is not None and session.log.cursor.turn and not end.is_limit:
         notify(f"the input is saved; continue with: {resume}")
-    notify(dim(f"{name} · {tokens(spent)} · {format_cost(spent)}"))
+    notify(dim(f"{name} · {format_tokens(spent)} · {format_cost(spent)}"))
 
 
 def _print_json_end(session: Session, end: TurnEnd, spent: Totals) -> None:

@@ -9,7 +9,7 @@ import click
 from ...core.entries import INTERRUPTED, PARTIAL, Entry
 from ...core.messages import Media, Message, Reasoning, Text, ToolCall, ToolResult
 from ...core.tree_text import describe_entry
-from ...core.usage import format_cost, total
+from ...core.usage import format_cost, format_tokens, total
 from ...session import Session
 from ...stores.base import SessionQuery
 from ...wire import PROVIDERS
@@ -28,7 +28,6 @@ from ..rendering.output import (
     print_lines,
     safe,
     to_json_value,
-    tokens,
     width,
 )
 from ..store_option import StoreLocation, pass_location
@@ -227,7 +226,13 @@ def _header_lines(session: Session) -> Iterator[str]:
     row = session.row
     name = row.title or row.agent
     yield f"{bold(clip(name, 100))}  {dim(row.session_id)}" if name else bold(row.session_id)
-    facts = [status(row), row.model, plural(row.turns, "turn"), format_cost(row.totals), tokens(row.totals)]
+    facts = [
+        status(row),
+        row.model,
+        plural(row.turns, "turn"),
+        format_cost(row.totals),
+        format_tokens(row.totals),
+    ]
     yield dim(" · ").join(filter(None, [*facts, format_time(row.updated_at)]))
     if row.parent_session:
         yield dim(f"{row.relation} of {row.parent_session} at {row.parent_seq}")
@@ -363,7 +368,7 @@ def _show_entry(position: Position, *, is_json: bool) -> None:
         print_json(entry=entry_data(entry), usage=to_json_value(total(calls)) if calls else None)
         return
     click.echo("\n".join(_entry_lines(entry, full=True)))
-    spent = f" · {format_cost(total(calls))} · {tokens(total(calls))}" if calls else ""
+    spent = f" · {format_cost(total(calls))} · {format_tokens(total(calls))}" if calls else ""
     click.echo(
         dim(
             f"      {entry.entry_id.hex()} · turn {entry.turn} · step {entry.step} · {format_time(entry.at)}{spent}"

@@ -114,8 +114,9 @@ def _line(name: str, sums: Totals) -> tuple[str, ...]:
     return (
         clip(name, 60),
         f"{sums.calls:,}{unknown}",
-        f"{sums.input_tokens:,}",
-        f"{sums.cache_read_tokens:,}",
-        f"{sums.output_tokens:,}",
+        *(
+            "unknown" if sums.is_unknown else f"{count:,}"
+            for count in (sums.input_tokens, sums.cache_read_tokens, sums.output_tokens)
+        ),
         format_cost(sums),
     )

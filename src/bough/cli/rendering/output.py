@@ -17,7 +17,6 @@ from unicodedata import category, east_asian_width
 import click
 import msgspec
 
-from ...core.usage import Totals
 from .error_text import CommandError
 
 SCHEMA_VERSION = 1
@@ -133,10 +132,6 @@ def format_age(at: int, now: int) -> str:
 
 def iso(at: int) -> str:
     return datetime.fromtimestamp(at / 1e6).astimezone().isoformat(timespec="seconds")
-
-
-def tokens(totals: Totals) -> str:
-    return f"{totals.input_tokens:,} in, {totals.output_tokens:,} out"
 
 
 def plural(count: int, noun: str) -> str:

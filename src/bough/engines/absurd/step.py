@@ -211,8 +211,7 @@ class ClaimedWriter(Writer):
         """The start of the model call that comes next is part of the same commit."""
         calls_model = isinstance(next_action(self.path), CallModel)
         calls = [self.announce_call(self._model)] if calls_model else []
-        row = {"status": "running", "completed_at": None}
-        await self.record("turn_resumed", data=data, row=row, calls=calls, only_at_leaf=True)
+        await self.record("turn_resumed", data=data, row=self.running_row(), calls=calls, only_at_leaf=True)
 
     async def record_waiting(self) -> None:
         """With the queue of the task, which the person's decision must wake."""

@@ -171,14 +171,17 @@ def _settings(settings: Settings) -> Iterator[str]:
 
 
 def _usage(totals: Totals) -> str:
+    counts = (
+        f"{totals.input_tokens:,} in ({totals.cache_read_tokens:,} from the cache, "
+        f"{totals.cache_write_tokens:,} into it), {totals.output_tokens:,} out"
+    )
     told = [
         f"- Model calls: {totals.calls:,}",
-        f"- Tokens: {totals.input_tokens:,} in ({totals.cache_read_tokens:,} from the cache, "
-        f"{totals.cache_write_tokens:,} into it), {totals.output_tokens:,} out",
+        f"- Tokens: {'unknown' if totals.is_unknown else counts}",
         f"- Cost: ${totals.cost_microcents / 1e8:,.4f}",
     ]
     if totals.unpriced_calls:
         told.append(f"- Without a price: {totals.unpriced_calls:,} calls")
     if totals.unknown_calls:
-        told.append(f"- Tokens never told: {totals.unknown_calls:,} calls")
+        told.append(f"- Tokens unknown: {totals.unknown_calls:,} calls")
     return "## Usage\n\n" + "\n".join(told) + "\n"

@@ -52,7 +52,7 @@ def workflow_id(title: str | None) -> str:
 
 
 def completed_turns(path: Iterable[Entry]) -> list[list[Entry]]:
-    """Return the turns with a final answer, in order. Consecutive inputs without an answer are one turn."""
+    """Return the turns with a final text of the model, in order. Consecutive inputs without an answer are one turn."""
     found: list[list[Entry]] = []
     for entry in path:
         if entry.message is None or not entry.turn:
@@ -61,7 +61,15 @@ def completed_turns(path: Iterable[Entry]) -> list[list[Entry]]:
             found[-1].append(entry)
         else:
             found.append([entry])
-    return [turn for turn in found if is_completed(turn)]
+    return [turn for turn in found if _has_final_text(turn)]
+
+
+def _has_final_text(turn: Sequence[Entry]) -> bool:
+    """Whether the model ended the turn with a text; a tool, a limit, a person or a crash may have ended it instead."""
+    last = turn[-1]
+    if not is_completed(turn) or last.message is None or last.finish in ("cancelled", "interrupted", "error"):
+        return False
+    return last.role == "assistant" and bool(last.message.text.strip())
 
 
 def _is_answered(turn: Iterable[Entry]) -> bool:

@@ -121,6 +121,11 @@ class VendorClient(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model!r})"
 
+    @property
+    def name(self) -> str:
+        """The name that `model_by_name` takes, with the server if it is not the vendor's."""
+        return f"{self._name}@{self._base_url}" if self._base_url else self._name
+
     async def stream(self, request: Request) -> AsyncIterator[Delta | Answer]:
         # In a thread: importing an SDK must not block the event loop.
         connection = await asyncio.to_thread(self._connection)

@@ -8,7 +8,7 @@ import { entryRow } from "./entries.js";
 import { Path } from "./path.js";
 import { navigate, route, sessionLink, buildUrl } from "./route.js";
 import { diffWords } from "./text_diff.js";
-import { cost, count, plural, money, printable } from "./format.js";
+import { cost, plural, money, printable, tokens } from "./format.js";
 
 const PAGE = 50, TURN = 60;
 const KINDS = { same: "same", reworded: "reworded", "result changed": "result", "arguments changed": "arguments",
@@ -141,7 +141,7 @@ function sideHead(name, page, session) {
   return h("div", h("span.badge", name), " ",
     h("a", { href: sessionLink(page.session_id, page.seq || null) }, printable(session.heading)),
     h("div.muted", [session.relation, page.models.map(printable).join(", ") || session.model,
-      `${count(page.totals.input_tokens)} in`, `${count(page.totals.output_tokens)} out`,
+      `${tokens(page.totals, "input_tokens")} in`, `${tokens(page.totals, "output_tokens")} out`,
       cost(page.totals)].filter(Boolean).join(" · ")));
 }
 

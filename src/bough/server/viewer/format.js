@@ -24,6 +24,13 @@ export function count(number) {
   return `${(number / 1e6).toFixed(1)}M`;
 }
 
+/** One of the token sums. Calls that reported none are unknown, not zero: some make the sum a lower bound. */
+export function tokens(totals, key) {
+  if (!totals) return "–";
+  if (totals.calls && totals.unknown_calls === totals.calls) return "unknown";
+  return `${count(totals[key] ?? 0)}${totals.unknown_calls ? "+" : ""}`;
+}
+
 export function plural(number, singular, pluralForm = `${singular}s`) {
   return `${number.toLocaleString("en")} ${number === 1 ? singular : pluralForm}`;
 }

@@ -4,7 +4,7 @@
 import { fetchJson, rawUrl, sessionPath } from "./api.js";
 import { button, copy, fill, h, icon, savePreference, loadPreference } from "./dom.js";
 import { jsonTree } from "./json_tree.js";
-import { bytes, cost, count, plural, money, printable, timestamp } from "./format.js";
+import { bytes, cost, count, plural, money, printable, timestamp, tokens } from "./format.js";
 
 const TABS = [["entry", "Entry"], ["prompt", "Prompt"], ["usage", "Usage"], ["raw", "JSON"]];
 const TOTALS = [["calls", "calls"], ["input_tokens", "input"], ["output_tokens", "output"],
@@ -85,7 +85,9 @@ async function entryTab(entry, host) {
 
 function tokensOf(usage) {
   if (!usage) return null;
-  return Object.entries(usage).filter(([, value]) => typeof value === "number" && value)
+  const counts = Object.entries(usage).filter(([, value]) => typeof value === "number");
+  if (!counts.length) return "unknown";
+  return counts.filter(([, value]) => value)
     .map(([name, value]) => `${count(value)} ${name.replace("_tokens", "").replace("_", " ")}`).join(" · ");
 }
 
@@ -186,13 +188,14 @@ async function usageTab(entry, host) {
     turn ? fetchJson(path, { view: "path", leaf: at, since: turn - 1 }) : null,
     fetchJson(path, { view: "path", leaf: at }), fetchJson(path, { view: "tree" }), fetchJson(sessionPath(host.id, "/storage")),
   ]);
-  const message = detail.call && { calls: 1, ...detail.call.usage, cost_microcents: detail.call.cost_microcents };
+  const used = detail.call?.usage ?? {}, isUnknown = used.input_tokens === undefined && used.output_tokens === undefined;
+  const message = detail.call && { calls: 1, unknown_calls: isUnknown ? 1 : 0, ...used, cost_microcents: detail.call.cost_microcents };
   const columns = [["entry", message], ["turn", turnUsage?.total], ["path", pathUsage.total], ["tree", tree.total]];
   return [
     h("div.wide", h("table.usage",
       h("thead", h("tr", h("th", ""), columns.map(([name]) => h("th", { scope: "col" }, name)))), h("tbody",
       TOTALS.map(([key, label]) => h("tr", h("th", { scope: "row" }, label),
-        columns.map(([, totals]) => h("td", totals ? count(totals[key] ?? 0) : "–")))),
+        columns.map(([, totals]) => h("td", key === "calls" ? count(totals?.calls) : tokens(totals, key))))),
       h("tr", h("th", { scope: "row" }, "cost"),
         columns.map(([, totals]) => h("td", totals ? cost({ unpriced_calls: 0, ...totals }) : "–")))))),
     h("p.muted", "Turn and path: up to this entry. Tree: all branches and tasks."),

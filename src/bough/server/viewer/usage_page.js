@@ -4,7 +4,7 @@ import { fetchJson } from "./api.js";
 import { fill, h } from "./dom.js";
 import { barChart, columnChart } from "./charts.js";
 import { navigate, route, sessionLink, buildUrl } from "./route.js";
-import { bytes, cost, count, plural, money, printable } from "./format.js";
+import { bytes, cost, count, plural, money, printable, tokens } from "./format.js";
 
 const SINCE = [["7d", "7 days"], ["30d", "30 days"], ["90d", "90 days"], ["", "All"]];
 const DAY = 864e5, MOST_DAYS = 365, LARGEST = 25, ROWS = 200;
@@ -54,8 +54,8 @@ function head(since, total) {
     h("div.choice", { role: "radiogroup", "aria-label": "Time" }, SINCE.map(([value, label]) => h("button", {
     type: "button", role: "radio", "aria-checked": String((value || "all") === since), onclick: () => navigate(buildUrl("/usage",
       { since: value || "all" })),
-  }, label)))), figures([["cost", cost(total)], ["calls", count(total.calls)], ["input", count(total.input_tokens)],
-    ["output", count(total.output_tokens)], ["cache read", count(total.cache_read_tokens)],
+  }, label)))), figures([["cost", cost(total)], ["calls", count(total.calls)], ["input", tokens(total, "input_tokens")],
+    ["output", tokens(total, "output_tokens")], ["cache read", tokens(total, "cache_read_tokens")],
     ["unpriced", total.unpriced_calls ? plural(total.unpriced_calls, "call") : null],
     ["unknown", total.unknown_calls ? plural(total.unknown_calls, "call") : null]]));
 }
@@ -100,7 +100,7 @@ function table(rows) {
     heads(["day", "model", "agent", "bucket"], ["calls", "input", "output", "cost"]),
     h("tbody", shownRows.map(({ day, model, agent, bucket, totals }) => h("tr",
       [day, printable(model), printable(agent), bucket].map((cell) => h("td", cell || "–")),
-      [count(totals.calls), count(totals.input_tokens), count(totals.output_tokens),
+      [count(totals.calls), tokens(totals, "input_tokens"), tokens(totals, "output_tokens"),
         cost(totals)].map((cell) => h("td.number", cell)))))),
     rows.length > ROWS && h("p.muted", `The newest ${ROWS} of ${count(rows.length)} rows.`));
 }

@@ -81,7 +81,7 @@ class MemoryStore(StoreBackend):
             if present is None:
                 return self._insert(new), True
             row = present.row
-            seeds = [entry.entry_id for entry in self._path(row.leaf, 1, row.seed_count)]
+            seeds = [entry.entry_id for entry in self._path(row.leaf, 1, present.journal[0].data["last"])]
             is_same_tenant = (row.space, row.owner) == (self.space, new.row.owner)
             is_same = new.fork_point is None and seeds == [seed.entry_id for seed in new.seeds]
             if not (is_same_tenant and is_same):
@@ -169,7 +169,9 @@ class MemoryStore(StoreBackend):
             data.row,
             leaf=leaf,
             totals=totals,
-            turns=data.row.turns + sum(entry.turn == entry.seq for entry in change.entries),
+            turns=data.row.turns
+            + change.inherited_turns
+            + sum(entry.turn == entry.seq for entry in change.entries),
             facts=len(data.journal),
             updated_at=change.at,
             tags={name: tag for name, tag in {**data.row.tags, **change.tags}.items() if tag is not None},

@@ -151,7 +151,7 @@ def values_of(
 ) -> dict[str, Any]:
     """Return the values of the statement by name. `parent`: where a branch that it opens begins."""
     entries, after, to = change.entries, change.after, change.move_to
-    turns = 0
+    turns = change.inherited_turns
     for entry in entries:
         turns += entry.turn == entry.seq
     state = change.state

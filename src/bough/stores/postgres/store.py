@@ -549,7 +549,8 @@ class PostgresStore(StoreBackend):
             row = self.session(new.row.session_id)
         except NotFound:
             raise IdTaken(new.row.session_id) from None
-        seeds = self.path(row.session_id, last=row.seed_count).entries if row.seed_count else []
+        count = self.journal(row.session_id, 0, 1)[0].data["last"]
+        seeds = self.path(row.session_id, last=count).entries if count else []
         check_same(new, row, [seed.entry_id for seed in seeds])
         return row
 

@@ -283,7 +283,7 @@ def _text(data: dict[str, Any]) -> str | None:
 def _update_row(
     writer: apsw.Cursor, change: Change, head: SqliteHead, leaf: Leaf, growth: Totals, facts: int
 ) -> None:
-    turns = 0
+    turns = change.inherited_turns
     for entry in change.entries:
         turns += entry.turn == entry.seq
     bindings = [facts, change.at, leaf.branch, leaf.seq, turns, *astuple(growth)]

@@ -144,8 +144,9 @@ class SqliteStore(StoreBackend):
             return reader.row(session_id), True
         if tenant != (self.space, new.row.owner):
             raise IdTaken(session_id)
-        row = reader.row(session_id)
-        seeds = reader.entries(reader.lineage(row.leaf), 1, row.seed_count)
+        number, row = reader.find(session_id)
+        started = next(reader.facts(number, limit=1))
+        seeds = reader.entries(reader.lineage(row.leaf), 1, started.data["last"])
         is_same = [seed.entry_id for seed in seeds] == [seed.entry_id for seed in new.seeds]
         if not is_same or new.fork_point is not None:
             raise IdTaken(session_id)

@@ -118,7 +118,7 @@ class EventBuilder:
             "message": self._chats[entry.seq][0],
             "stop_reason": _STOPS.get(entry.finish or "", "unknown"),
         }
-        usage = {} if call is None else {"usage": usage_of(total([call]))}
+        usage = {} if call is None else _usage(call)
         asked = self._path[entry.seq - 2].at if entry.seq > 1 else entry.at
         start = asked if call is None else call_start(call, asked, self._moments.models)
         output = {"model": model or NONE, "choices": [choice], **usage}
@@ -127,7 +127,7 @@ class EventBuilder:
 
     def _unanswered(self, call: Call) -> Event:
         """Return the event of a call that failed, was interrupted, or wrote a summary."""
-        output = {"model": call.model or NONE, "choices": [], "usage": usage_of(total([call]))}
+        output = {"model": call.model or NONE, "choices": [], **_usage(call)}
         is_side = call.purpose != "answer"
         asked = self._path[call.after_seq - 1].at if call.after_seq else None
         start = call_start(call, asked, self._moments.models) if call.failed else call.at
@@ -200,6 +200,12 @@ def model_of(call: Call) -> str:
 def model_name(provider: str | None, model: str | None) -> str:
     """As Inspect names models, `anthropic/…`; it wants both parts, or no scorer can be run."""
     return f"{_APIS.get(provider or NONE, provider or NONE)}/{model or NONE}"
+
+
+def _usage(call: Call) -> dict[str, Any]:
+    """Return a call's usage; nothing if the provider reported none: Inspect would show zeros."""
+    totals = total([call])
+    return {} if totals.is_unknown else {"usage": usage_of(totals)}
 
 
 def usage_of(totals: Totals) -> dict[str, Any]:

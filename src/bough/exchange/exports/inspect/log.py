@@ -143,7 +143,8 @@ def _usage(calls: Iterable[Call]) -> dict[str, Any]:
     found: dict[str, list[Call]] = {}
     for call in calls:
         found.setdefault(model_of(call), []).append(call)
-    return {model: usage_of(total(rows)) for model, rows in found.items()}
+    sums = {model: total(rows) for model, rows in found.items()}
+    return {model: usage_of(totals) for model, totals in sums.items() if not totals.is_unknown}
 
 
 def _error(message: str | None) -> dict[str, Any]:
