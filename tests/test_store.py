@@ -55,7 +55,7 @@ def test_a_session_is_started_with_all_that_is_known_of_it(store: Store) -> None
         "email",
         "mail-1",
         ("x",),
-        3,
+        2,
     )
     assert session.state == {"n": 1}
     assert [entry.internal for entry in session.path()] == [True, True, True]

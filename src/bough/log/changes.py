@@ -87,13 +87,13 @@ def later_call(call: Call, count: int) -> Call:
 
 
 def turn_status(facts: Sequence[ExtraFact]) -> dict[str, Any]:
-    """The row's status after these facts: running after an input; after the end of a turn what the fact says, or idle."""
+    """The row's status after these facts: running after an input, failed or cancelled after a turn that ended so, else idle."""
     if not facts:
         return {}
     last = facts[-1]
-    ended = last.data.get("status", "running")
-    row: dict[str, Any] = {
-        "status": "idle" if ended == "completed" else ended,
+    status = "running" if last.kind == "turn_started" else last.data["status"]
+    row = {
+        "status": status if status in ("running", "failed", "cancelled") else "idle",
         "error": last.data.get("error"),
     }
     return {**row, "completed_at": None} if any(fact.kind == "turn_started" for fact in facts) else row

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from ..agent.limits import Limits
 from ..agent.tools.tool import Tool
-from ..core.entries import Entry, Settings
+from ..core.entries import Entry, Note, Settings
 from ..core.usage import Totals, total
 from ..engines.local import ModelLike, resolve_models, tools_by_name
 from ..errors import InvalidReplay
@@ -94,10 +94,20 @@ class Replay:
 
     def _find_cut(self) -> tuple[Cut, int]:
         """Return the cut, which keeps at least the seeds, and the last entry of the source that is replayed."""
-        seeds = self.source.seed_count_on(self.source.ranges())
+        seeds = self._opening_count()
         until = self.source.cut(self.source.leaf.seq).at
         requested = seeds if self.plan.start is None else self.plan.start
         return Cut(self.source.cut(max(requested, seeds)).at, requested), until
+
+    def _opening_count(self) -> int:
+        """Return how many entries were there at the start: the seeds, and the note with the state that was given."""
+        seeds = self.source.seed_count_on(self.source.ranges())
+        source = self.source
+        read = source.store.path(source.session_id, leaf=source.leaf, first=seeds + 1, last=seeds + 1)
+        after = read.entries[0] if read.entries else None
+        if after is None or after.turn or not isinstance(after.payload, Note):
+            return seeds
+        return seeds if after.payload.state is None else seeds + 1
 
     def _build_parts(self, recording: Recording, overrides: Settings, path: IncrementalPath) -> ReplayParts:
         models: list[Model] = self.models or [RecordedModel(recording.path[: recording.until])]
