@@ -829,6 +829,8 @@ class TestDocs:
         monkeypatch.chdir(tmp_path)
         known: dict[str, Any] = {"__name__": "page"}
         exec("\n".join(blocks), known)
+        assert list(known["store"].all_sessions())  # the page stored a thread
+        assert list(known["store"].verify()) == []
         known["store"].close()
 
 

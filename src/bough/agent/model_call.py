@@ -83,7 +83,7 @@ class ModelCaller:
             yield event
         except (asyncio.CancelledError, Fenced):
             raise  # the text becomes part of the closing answer, or another process closes the turn
-        except Exception:
+        except Exception:  # whatever a model raises: the text that was shown is kept
             if self._buffer is buffer and not buffer.is_saved:
                 await run_uncancelled(self._save(buffer))
             raise

@@ -133,7 +133,7 @@ class Writer:
             if row.leaf != leaf:  # another runner finished between the first read and the lease
                 row = await self.load()
             return row
-        except BaseException:
+        except BaseException:  # also a cancellation: nobody else gives the lease back
             await run_uncancelled(self.release())
             raise
 

@@ -239,7 +239,7 @@ def outcome(arguments: list[str]) -> int:
         if sys.stdout is not out:  # also a closed pipe: click wraps the stream and raises SystemExit
             return 0
         raise
-    except Exception as error:
+    except Exception as error:  # the one place where errors become messages; unknown ones are raised again
         from .rendering.error_text import describe_error, print_error
 
         report = describe_error(error)

@@ -284,7 +284,9 @@ class TestRun:
             ran(root, ["no-such-program"], "full")
 
     def test_bytes_that_are_no_text_become_text_any_store_keeps(self, root: Path) -> None:
-        ran(root, ["sh", "-c", r"printf '\377\355\240\200'"]).output.encode()
+        output = ran(root, ["sh", "-c", r"printf 'a\377\355\240\200b'"]).output
+        assert (output[0], output[-1], "\ufffd" in output) == ("a", "b", True)
+        assert output.encode().decode() == output
 
     def test_long_output_is_spilled_and_its_end_is_shown(self, root: Path) -> None:
         runner, kept = shell(root)

@@ -42,6 +42,7 @@ class TestDenial:
             for session_id in (fork.session_id, made.session_id):
                 sessions.backend.trash(session_id, 1)
                 sessions.backend.purge(session_id)
+            assert list(sessions.all_sessions()) == list(sessions.all_sessions(trashed=True)) == []
         client.execute("discard all")
 
     def test_an_input_that_is_not_committed_stops_no_step(self, database: Database, client: Client) -> None:
@@ -53,6 +54,7 @@ class TestDenial:
             mine.append([user("q"), assistant("a")])
             sessions.backend.release(mine.session_id, sessions.backend.lease(mine.session_id, "h", 9, 1))
             sessions.backend.trash(mine.session_id, 1)
+            assert mine.row.trashed_at == 1
 
     def test_who_waits_for_it_is_told_in_time(
         self, database: Database, client: Client, monkeypatch: pytest.MonkeyPatch

@@ -330,7 +330,7 @@ def _replace(parent_fd: int, name: str, data: bytes, before_stat: os.stat_result
             os.fsync(fd)
         _refuse_if_changed(parent_fd, name, before_stat)
         os.rename(temporary_name, name, src_dir_fd=parent_fd, dst_dir_fd=parent_fd)
-    except BaseException:
+    except BaseException:  # also Ctrl-C: no half-written file is left behind
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary_name, dir_fd=parent_fd)
         raise

@@ -157,7 +157,7 @@ def open_at(parent_fd: int, name: str, path: str) -> BinaryIO:
     try:
         _check_type(os.fstat(fd).st_mode, path, may_be_folder=False)
         return os.fdopen(fd, "rb")
-    except BaseException:
+    except BaseException:  # also Ctrl-C: no file object owns the descriptor yet
         os.close(fd)
         raise
 

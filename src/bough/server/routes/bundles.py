@@ -63,7 +63,7 @@ def _write_bundle(
     try:
         session.export(file, blobs=blobs, children=children, redact=redact)
         file.seek(0)
-    except BaseException:
+    except BaseException:  # also a cancelled request: nobody else closes the file
         file.close()
         raise
     return file

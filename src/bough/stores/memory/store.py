@@ -254,7 +254,7 @@ class MemoryStore(StoreBackend):
             before = self.tables.copy()
             try:
                 return MemoryImporter(self).import_all(exports, at)
-            except BaseException:
+            except BaseException:  # also Ctrl-C: all of it or nothing
                 self.tables.restore(before)
                 raise
 

@@ -104,7 +104,7 @@ class PostgresConnections:
         connection = address.connect()  # no retries: opening a store fails at once
         try:
             postgres_schema.check_schema(connection, self.url)
-        except BaseException:
+        except BaseException:  # also Ctrl-C: the pool does not have it yet, so nobody else would close it
             connection.close()
             raise
         self._open()
@@ -277,7 +277,7 @@ class PostgresConnections:
         connection.execute(opening, prepare=False)
         try:
             yield
-        except BaseException:
+        except BaseException:  # also Ctrl-C: the pool must not lend a connection with an open transaction
             if connection.pgconn.transaction_status in OPEN:  # else it broke, or a statement is still running
                 connection.pgconn.exec_(b"rollback")  # psycopg's own drops every prepared statement
             raise

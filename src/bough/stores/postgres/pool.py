@@ -117,7 +117,7 @@ class Pool:
                     if time.monotonic() > deadline or self._is_closed:
                         raise
                     time.sleep(RETRY_SECONDS)
-        except BaseException:
+        except BaseException:  # also Ctrl-C: a place of the pool that is not given back is lost for good
             self._forget(pooled)
             raise
 

@@ -165,7 +165,7 @@ def _apply(connection: apsw.Connection, path: str, migrations: Mapping[int, Migr
             migrations[to](connection)
             connection.execute(f"pragma user_version = {to}")
         connection.execute("commit")
-    except BaseException:
+    except BaseException:  # also Ctrl-C: the connection lives on and must not hold the write lock
         connection.execute("rollback")
         raise
 
@@ -188,8 +188,8 @@ def backup(connection: apsw.Connection, to: str, check: Callable[[], None] = lam
                 copy.step(1_000)
         check()
         os.replace(partial, to)
-    except BaseException:
-        _delete(partial)  # a full disk needs the space
+    except BaseException:  # also Ctrl-C: a full disk needs the space
+        _delete(partial)
         raise
 
 

@@ -107,8 +107,10 @@ def readonly_snapshot(path: str) -> Iterator[apsw.Connection]:
             try:
                 yield reader
                 reader.execute("commit")
-            except Exception:
-                readonly.check()  # a torn read looks like damage
+            except (
+                Exception
+            ):  # a torn read looks like damage of any kind; it is raised again if the file held still
+                readonly.check()
                 raise
             readonly.check()
     except apsw.Error as error:
