@@ -155,7 +155,9 @@ class Turn:
         read = replace(read, usage=usage, provider=provider or read.provider, model=model or read.model)
         draft = Draft(read.message, read.model, read.finish, read.evidence)
         seq = self._log.leaf.seq
-        calls = [self._ledger(read, seq)] if usage is not None or self._call_id is not None else []
+        # A reply that names its model was paid for, though its server may report no tokens: they are unknown, not 0.
+        is_call = usage is not None or self._call_id is not None or read.model is not None
+        calls = [self._ledger(read, seq)] if is_call else []
         replaces = self._call_id is not None
         appended = self._append(draft, key=key, calls=calls, replaces_call=replaces)
         self._call_id = None  # only now: if the answer is refused, the call is still to be recorded
