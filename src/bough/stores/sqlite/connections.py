@@ -152,7 +152,7 @@ class SqliteConnections:
                 self._wal.extend()
                 result = work(writer)
                 writer.execute("commit")
-            except BaseException as error:
+            except BaseException as error:  # also Ctrl-C: the next writer needs a connection without a transaction
                 _drop_cursors(error)
                 if writer.in_transaction:
                     writer.execute("rollback")
@@ -187,7 +187,7 @@ class SqliteConnections:
             reader.execute("begin")
             yield reader
             reader.execute("commit")
-        except BaseException as error:
+        except BaseException as error:  # also Ctrl-C: the pool must not lend a reader with an open snapshot
             _drop_cursors(error)
             if reader is not None:
                 self._recover(reader, is_known=isinstance(error, BoughError))
