@@ -178,7 +178,7 @@ class TestWhatIsDriven:
         session = store.start()
         task = store.start_task(session)
         self.drive(store, task)
-        with pytest.raises(SessionRunning, match="elsewhere:1#a") as refused:
+        with pytest.raises(SessionRunning, match="run by elsewhere:1,") as refused:
             store.delete(session.session_id)
         assert refused.value.session_id == task.session_id
         assert {row.trashed_at for row in store.family(session.session_id)} == {None}

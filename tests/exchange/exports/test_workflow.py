@@ -224,11 +224,11 @@ class TestTurns:
         session.append([user("stop"), assistant(ToolCall("c", "stop")), tool_result("c", "", ends_turn=True)])
         looping = ScriptedModel(lambda _: assistant(ToolCall("c", "look")))
         session.send_sync("too long", model=looping, limits=Limits(rounds=1))
-        for finish in ("cancelled", "interrupted", "error"):
+        for finish in ("cancelled", "interrupted", "partial", "error"):
             session.log.append([Draft(user("cut")), Draft(assistant("half"), finish=finish)])
         session.append([user("empty"), assistant(Reasoning("hm"))])
         assert turns(session) == []
-        assert len([message for message in transcript(session) if message["role"] == "user"]) == 6
+        assert len([message for message in transcript(session) if message["role"] == "user"]) == 7
         session.append([user("now"), assistant("a")])
         assert [turn["prompt_template"] for turn in turns(session)] == ["now"]
 

@@ -12,9 +12,9 @@ from itertools import pairwise
 from typing import Any
 
 from ...core.codec import from_json
-from ...core.entries import Entry
+from ...core.entries import PARTIAL, Entry
 from ...core.messages import Attachment, Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
-from ...core.turns import is_completed
+from ...core.turns import ENDED_BY_TOOL, is_completed
 from ...log.log import Log
 from ...stores.base import SessionRow
 from .path_reader import iso
@@ -22,6 +22,8 @@ from .path_reader import iso
 FORMAT = "1.0"
 NO_TITLE = "exported-session"
 
+UNFINISHED = ("cancelled", PARTIAL, "error", ENDED_BY_TOOL)
+"""How answers finish that the model did not complete, or did not write."""
 _OPENER = re.compile(r"\{(?=\{)")
 _SLUG = re.compile(r"[A-Za-z0-9]+")
 
@@ -67,7 +69,7 @@ def completed_turns(path: Iterable[Entry]) -> list[list[Entry]]:
 def _has_final_text(turn: Sequence[Entry]) -> bool:
     """Whether the model ended the turn with a text; a tool, a limit, a person or a crash may have ended it instead."""
     last = turn[-1]
-    if not is_completed(turn) or last.message is None or last.finish in ("cancelled", "interrupted", "error"):
+    if not is_completed(turn) or last.message is None or last.finish in UNFINISHED:
         return False
     return last.role == "assistant" and bool(last.message.text.strip())
 

@@ -152,7 +152,9 @@ class SqliteConnections:
                 self._wal.extend()
                 result = work(writer)
                 writer.execute("commit")
-            except BaseException as error:  # also Ctrl-C: the next writer needs a connection without a transaction
+            except (
+                BaseException
+            ) as error:  # also Ctrl-C: the next writer needs a connection without a transaction
                 _drop_cursors(error)
                 if writer.in_transaction:
                     writer.execute("rollback")
