@@ -240,13 +240,13 @@ class Session:
         With `summary` the new branch starts with a summary of the one left behind, shown to the model.
         """
         cut = self.log.cut(to)
-        branch_summary = None
+        drafts = []
         if summary is not None:
             if not summary.strip():
                 raise InvalidSummary("the summary of the branch is empty")
-            branch_summary = BranchSummary(summary, self.leaf.seq, self.log.cursor.entry_id.hex())
+            drafts = [Draft(BranchSummary(summary, self.leaf.seq, self.log.cursor.entry_id.hex()))]
         data = {"requested": to} if cut.has_moved else None
-        self.log.move(self.log.leaf_at(cut.at), summary=branch_summary, data=data)
+        self.log.move(self.log.leaf_at(cut.at), drafts=drafts, data=data)
         return cut
 
     def undo(self) -> Cut:

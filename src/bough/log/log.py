@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from ..core.codec import from_json, to_json
 from ..core.drafts import Draft, EntryBatch, ExtraFact, build_entries
-from ..core.entries import INTERRUPTED, BranchSummary, Entry, Note, Payload, Settings
+from ..core.entries import INTERRUPTED, Entry, Note, Payload, Settings
 from ..core.messages import Message, ToolCall, to_user_message
 from ..core.state import State, fold_state, merge_state, state_updates
 from ..core.tree import Leaf, Range, contains_leaf
@@ -496,15 +496,14 @@ class Log:
         self,
         to: Leaf,
         *,
-        summary: BranchSummary | None = None,
+        drafts: Sequence[Draft] = (),
         key: str | None = None,
         data: Mapping[str, Any] | None = None,
     ) -> Leaf:
-        """Move the leaf anywhere in this session's tree. Nothing is deleted."""
+        """Move the leaf anywhere in this session's tree, and append the drafts there, in one commit. Nothing is deleted."""
         with self._lock:
             self.raise_if_running()
             at = self.runtime.now()
-            drafts = [] if summary is None else [Draft(summary)]
             cursor = self.cursor_at(to) if to.seq else Cursor()
             written = build_entries(cursor, drafts, at, redactor=self.runtime.redactor)
             change = Change(
@@ -516,8 +515,10 @@ class Log:
                 after=self.leaf,
                 move_to=to,
                 entries=written.entries,
+                blobs=written.blobs,
+                facts=written.facts,
                 state=None,
-                columns={"status": "idle", "holder": None, "lease_until": None},
+                columns={"status": "idle", "holder": None, "lease_until": None, **turn_status(written.facts)},
             )
             done = self._write(change)
             self._set_position(done.leaf, None if done.is_repeat else written.cursor, None)

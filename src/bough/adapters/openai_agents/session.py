@@ -7,13 +7,15 @@ SDK's threads do not delay entries.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, cast
 
 from agents import Agent, ItemHelpers, ModelResponse, RunContextWrapper, RunHooks, Tool, TResponseInputItem
 from agents.memory import SessionSettings
 from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
 from agents.tool_context import ToolContext
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ...core.drafts import Draft
@@ -30,6 +32,7 @@ from ..async_bridge import AsyncBridge
 from .items import Item, ItemDraftBuilder, is_ahead, path_items
 
 if TYPE_CHECKING:
+    from agents.memory.session import _CompactionSnapshot
     from agents.result import RunResultBase
 
 CallUsage = tuple[Usage, str | None, str | None]
@@ -115,6 +118,29 @@ class BoughSession:
         """Write a tool's result when it arrives."""
         await self._bridge.run(self._write_tool_result, item)
 
+    # -- the SDK's private hooks for compaction ------------------------------------------------------
+
+    async def _get_compaction_snapshot(
+        self, limit: int, *, prune_prefix: Callable[[TResponseInputItem], bool] | None = None
+    ) -> _CompactionSnapshot | None:
+        """Return the latest items, with a function that replaces the last of them in one commit if no one else wrote."""
+        from agents.memory.session import _CompactionSnapshot
+
+        suffix = await self._bridge.run(self._suffix, limit)
+        if suffix is None:
+            return None
+
+        async def replace_suffix(start: int, output: list[TResponseInputItem]) -> bool:
+            return await self._bridge.run(self._replace_suffix, suffix, start, output, prune_prefix)
+
+        items = cast(list[TResponseInputItem], [item for _, item in suffix.items])
+        return _CompactionSnapshot(items, suffix.is_complete, replace_suffix)
+
+    async def _atomic_replace_items(self, items: list[TResponseInputItem]) -> bool:
+        """Replace all items in one commit. The old ones stay in the tree."""
+        await self._bridge.run(self._replace_all, items)
+        return True
+
     # -- on the thread -----------------------------------------------------------------------------
 
     @property
@@ -185,11 +211,54 @@ class BoughSession:
             return None
         last = pairs[-1][0]
         *rest, popped = (item for entry, items in pairs if entry.seq >= last.seq for item in items)
-        session.log.move(session.log.leaf_at(last.seq - 1))
         # Consecutive items of the model are one entry: the rest of it is appended again, on a branch of its own.
-        if rest:
-            session.log.append(self._builder(last.model).add(rest))
+        self._replace_after(last.seq - 1, rest, last.model)
         return popped
+
+    def _suffix(self, limit: int) -> ItemSuffix | None:
+        """Return the latest items; None after a compaction by Bough, whose summary is not where its entry is."""
+        session = self._session
+        session.refresh()
+        pairs = self._latest(limit + 1)
+        if any(isinstance(entry.payload, Compaction) for entry, _ in pairs):
+            return None
+        items = [(entry.seq, item) for entry, items in pairs for item in items]
+        return ItemSuffix(session.leaf, items[-limit:], len(items) <= limit)
+
+    def _replace_suffix(
+        self,
+        suffix: ItemSuffix,
+        start: int,
+        output: Sequence[object],
+        prune_prefix: Callable[[TResponseInputItem], bool] | None,
+    ) -> bool:
+        """Replace the items from `start` on; False if there are none, or if the leaf has moved."""
+        self._session.refresh()
+        replaced = suffix.items[start:]
+        if not replaced or self._session.leaf != suffix.leaf:
+            return False
+        base = min(seq for seq, _ in replaced) - 1
+        # What precedes them in the same answer, or came later than them, is appended again.
+        kept = [item for seq, item in suffix.items[:start] if seq > base]
+        if prune_prefix is not None:
+            before = self._read(None)[: -len(replaced)]
+            expired = list(takewhile(prune_prefix, cast(list[TResponseInputItem], before)))
+            base, kept = (0, before[len(expired) :]) if expired else (base, kept)
+        self._replace_after(base, [*kept, *output])
+        return True
+
+    def _replace_all(self, items: Sequence[object]) -> None:
+        self._session.refresh()
+        self._replace_after(0, items)
+
+    def _replace_after(self, seq: int, items: Sequence[object], model: str | None = None) -> None:
+        """Move the leaf back to `seq` and append items there, on a branch, in one commit."""
+        log = self._session.log
+        base = log.leaf_at(seq)
+        open_calls = log.cursor_at(base).open_calls if seq else ()
+        drafts = ItemDraftBuilder([call.call.id for call in open_calls], model=model).add(items) if items else []
+        self._ahead.clear()
+        log.move(base, drafts=drafts)
 
     def _clear(self) -> None:
         self._session.refresh()
@@ -251,6 +320,14 @@ class BoughSession:
             model=model,
             price=price(usage, provider, model),
         )
+
+
+class ItemSuffix(Struct, frozen=True):
+    """The latest items of a session, each with the seq of its entry, and the leaf they were read at."""
+
+    leaf: Leaf
+    items: list[tuple[int, Item]]
+    is_complete: bool
 
 
 class WrittenAhead:
