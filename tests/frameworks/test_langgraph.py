@@ -536,6 +536,21 @@ class TestValues:
         )
         assert len(session.branches()) == 1
 
+    def test_a_state_is_kept_as_it_is_where_redaction_is_off(self, store: Store) -> None:
+        key = "AKIA" + "Q" * 16
+
+        def answer(state: MessagesState) -> Any:
+            return {"messages": [AIMessage(f"The key is {key}.")]}
+
+        for redact in (True, False):
+            saver, thread = BoughSaver(store, redact=redact), on(f"redact {redact}")
+            graph = StateGraph(MessagesState).add_node("answer", answer).add_edge(START, "answer")
+            graph.compile(checkpointer=saver).invoke({"messages": [HumanMessage(key)]}, thread)
+            state = graph.compile(checkpointer=BoughSaver(store)).get_state(thread)
+            assert (texts(state.values) == [key, f"The key is {key}."]) == (not redact)
+        session = session_of(store, "redact False")
+        assert key not in "".join(session.markdown())  # exports are redacted by who opens the store
+
     @pytest.mark.parametrize("serde", [EncryptedSerializer(Inverted()), InvertedSerializer()])
     def test_a_serde_that_encrypts_leaves_nothing_in_clear(self, store: Store, serde: Any) -> None:
         saver = BoughSaver(store, serde=serde)

@@ -6,12 +6,15 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from ..core.entries import Note, Payload
 from ..core.messages import Message, ToolCall
+from ..core.redact import NullRedactor
+from ..log.log import Log
 from ..session import Session
 from ..store import Store
 
@@ -36,13 +39,23 @@ def needs_extra(extra: str) -> Iterator[None]:
         ) from error
 
 
-def require_store(value: V, adapter: str, *, or_session: bool = False) -> V:
-    """Return `value` if it is a store (or a session, where that is allowed); else raise TypeError."""
+def require_store(value: V, adapter: str, *, or_session: bool = False, redact: bool = True) -> V:
+    """Return `value` if it is a store (or a session, where that is allowed); else raise TypeError.
+
+    Without `redact`, what is written through it is stored as it is; exports are redacted by who opens the store.
+    """
     if isinstance(value, Store) or (or_session and isinstance(value, Session)):
-        return value
+        return value if redact else cast(V, _unredacted(value))
     hint = f"; pass bough.open({str(value)!r})" if isinstance(value, str | Path) else ""
     expected = "the Store that bough.open(path) returns" + (", or a Session" if or_session else "")
     raise TypeError(f"{adapter} expected {expected}, not {type(value).__name__}{hint}")
+
+
+def _unredacted(value: Store | Session) -> Store | Session:
+    runtime = replace((value if isinstance(value, Store) else value.log).runtime, redactor=NullRedactor())
+    if isinstance(value, Store):
+        return Store(value.backend, runtime)
+    return Session(Log(value.log.store, value.row, runtime))
 
 
 def stored_record(payload: Payload, key: str) -> dict[str, Any] | None:

@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from threading import Lock
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 R = TypeVar("R")
 
@@ -27,6 +28,7 @@ class _Threads:
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
         self._lock = Lock()
+        self.bridges: WeakSet[AsyncBridge] = WeakSet()
 
     def submit(self, function: Callable[[], None]) -> None:
         with self._lock:
@@ -36,6 +38,8 @@ class _Threads:
 
     def forget(self) -> None:
         self._pool, self._lock = None, Lock()
+        for bridge in list(self.bridges):
+            bridge.forget()
 
 
 _threads = _Threads()
@@ -48,6 +52,11 @@ class AsyncBridge:
 
     def __init__(self, *, in_order: bool = False) -> None:
         self._in_order = in_order
+        self.forget()
+        _threads.bridges.add(self)
+
+    def forget(self) -> None:
+        """Forget calls under way: after a fork their thread is in the other process."""
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_draining = False
         self._lock = Lock()

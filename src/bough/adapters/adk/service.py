@@ -74,15 +74,16 @@ SessionName = tuple[str, str, str]
 
 
 class BoughSessionService(BaseSessionService):
-    """ADK's sessions in a Bough store. The caller opens the store and closes it.
+    """ADK's sessions in a Bough store. The caller opens the store and closes it. With `redact=False` events and state are
+    stored as they are, secrets included.
 
     A session is stale if another process has written to it since it was loaded, judged by its leaf and not by the clock:
     `append_event` raises `StaleSessionError` and nothing is written.
     """
 
-    def __init__(self, store: Store) -> None:
-        self.store = require_store(store, "BoughSessionService")
-        self._shared = SharedStates(store)
+    def __init__(self, store: Store, *, redact: bool = True) -> None:
+        self.store = require_store(store, "BoughSessionService", redact=redact)
+        self._shared = SharedStates(self.store)
         self._handles: HandleCache[SessionName] = HandleCache()
         self._bridge = AsyncBridge()
 

@@ -52,11 +52,12 @@ class BoughSessionStore(SessionStore):
     """Transcripts of the Claude Agent SDK as Bough sessions; sub-agents are their tasks.
 
     Lines are returned exactly as they were appended, and are also the messages, calls, results and usage of a real session.
-    Two processes may append to one transcript: the slower one's lines come after the other's.
+    Two processes may append to one transcript: the slower one's lines come after the other's. With `redact=False` lines are
+    stored as they are, secrets included.
     """
 
-    def __init__(self, store: Store, *, agent: str = "claude-agent") -> None:
-        self.store, self.agent = require_store(store, "BoughSessionStore"), agent
+    def __init__(self, store: Store, *, agent: str = "claude-agent", redact: bool = True) -> None:
+        self.store, self.agent = require_store(store, "BoughSessionStore", redact=redact), agent
         self._lock = Lock()
         self._writers: OrderedDict[str, TranscriptWriter] = OrderedDict()
 

@@ -91,7 +91,8 @@ class OnceCall(Struct, frozen=True):
 class BoughSaver(BaseCheckpointSaver[Any]):
     """A checkpointer whose threads are sessions. Safe to use from several threads and by several processes.
 
-    `messages` is the channel that is the conversation; `agent` is the agent name of its sessions.
+    `messages` is the channel that is the conversation; `agent` is the agent name of its sessions. With `redact=False` the
+    graph's state is stored as it is, secrets included.
     """
 
     def __init__(
@@ -101,10 +102,11 @@ class BoughSaver(BaseCheckpointSaver[Any]):
         agent: str = "langgraph",
         messages: str = "messages",
         serde: SerializerProtocol | None = None,
+        redact: bool = True,
     ) -> None:
         super().__init__(serde=serde)
-        self.store, self.messages = require_store(store, "BoughSaver"), messages
-        self._threads = Threads(store, agent)
+        self.store, self.messages = require_store(store, "BoughSaver", redact=redact), messages
+        self._threads = Threads(self.store, agent)
         self._bridge = AsyncBridge()
 
     # -- reading -----------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ class BoughSession:
 
     With a store, `session_id` is a conversation id: its newest session is continued, or one is started with the given
     agent, title and tags. With a Bough session, for example a fork, it is only a name. One object serves one run at a
-    time: an append after another writer's raises `StaleLeaf`.
+    time: an append after another writer's raises `StaleLeaf`. With `redact=False` items are stored as they are.
     """
 
     session_settings: SessionSettings | None
@@ -58,11 +58,12 @@ class BoughSession:
         agent: str | None = None,
         title: str | None = None,
         tags: Mapping[str, str] | None = None,
+        redact: bool = True,
     ) -> None:
         self.session_id = session_id
         settings = SessionSettings() if session_settings is None else session_settings
         self.session_settings = coerce_session_settings(settings)
-        self._source = require_store(store, "BoughSession", or_session=True)
+        self._source = require_store(store, "BoughSession", or_session=True, redact=redact)
         self._agent, self._title, self._tags = agent, title or session_id, dict(tags or {})
         self._bridge = AsyncBridge(in_order=True)
         self._ahead = WrittenAhead()
@@ -256,7 +257,9 @@ class BoughSession:
         log = self._session.log
         base = log.leaf_at(seq)
         open_calls = log.cursor_at(base).open_calls if seq else ()
-        drafts = ItemDraftBuilder([call.call.id for call in open_calls], model=model).add(items) if items else []
+        drafts = (
+            ItemDraftBuilder([call.call.id for call in open_calls], model=model).add(items) if items else []
+        )
         self._ahead.clear()
         log.move(base, drafts=drafts)
 

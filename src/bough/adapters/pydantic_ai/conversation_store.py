@@ -70,13 +70,20 @@ class BoughConversationStore(ConversationStore):
     """Pydantic AI's conversations as sessions of a store, in its space and for its owner.
 
     `conversation_id` is the session's conversation id and its first title. `agent` and `tags` are for the sessions it
-    starts. Deleting moves a session to the trash; `store.restore` brings it back.
+    starts. Deleting moves a session to the trash; `store.restore` brings it back. With `redact=False` messages are stored as
+    they are, secrets included.
     """
 
     def __init__(
-        self, store: Store, *, agent: str | None = None, tags: Mapping[str, str] | None = None
+        self,
+        store: Store,
+        *,
+        agent: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        redact: bool = True,
     ) -> None:
-        self._conversations = Conversations(require_store(store, "BoughConversationStore"), agent, tags)
+        store = require_store(store, "BoughConversationStore", redact=redact)
+        self._conversations = Conversations(store, agent, tags)
         self._bridge = AsyncBridge()
 
     # -- the framework's contract ------------------------------------------------------------------

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from bough import assistant, user
 from bough.adapters import require_store
 from bough.session import Session
+from bough.store import Store
 
 ROOT = Path(__file__).parents[2]
 FRAMEWORKS = {
@@ -56,3 +58,18 @@ class TestAStore:
         assert require_store(session, "BoughSession", or_session=True) is session
         with pytest.raises(TypeError, match=r"BoughSaver expected the Store that bough\.open"):
             require_store(session, "BoughSaver")
+
+
+class TestRedaction:
+    KEY = "AKIA" + "Q" * 16
+
+    def test_is_off_only_for_what_is_written_through_the_adapter(self, store: Store) -> None:
+        kept = require_store(store, "BoughSaver", redact=False)
+        session = kept.start("a", [user(self.KEY)])
+        by_session = require_store(session, "BoughSession", or_session=True, redact=False)
+        by_session.append([assistant(self.KEY)])
+        store.session(session.session_id).append([user(self.KEY)])
+        session.refresh()
+        texts = [entry.message.text for entry in session.path() if entry.message is not None]
+        assert texts == [self.KEY, self.KEY, "[redacted]"]
+        assert session.verify() == []
