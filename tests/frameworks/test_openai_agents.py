@@ -414,6 +414,25 @@ class TestASession:
         assert len((await stored(session)).entries()) == 6
 
     @on_a_loop
+    async def test_replaces_its_last_items_in_one_commit_unless_another_wrote(self, store: Store) -> None:
+        summary: Any = {"type": "compaction", "id": "cmp_1", "encrypted_content": "s"}
+        for start in range(3):  # inside an answer, between a call and its result, after them
+            session = BoughSession(f"user-{start}", store)
+            await session.add_items(ORDINARY)
+            found = await stored(session)
+            count = sum(fact.kind in ("appended", "moved") for fact in found.journal())
+            snapshot = await session._get_compaction_snapshot(3)
+            assert snapshot is not None
+            assert (snapshot.items, snapshot.complete) == (ORDINARY[-3:], False)
+            assert await snapshot.replace_suffix(start, [summary])
+            assert await session.get_items() == [*ORDINARY[: len(ORDINARY) - 3 + start], summary]
+            found = await stored(session)
+            assert sum(fact.kind in ("appended", "moved") for fact in found.journal()) == count + 1
+            assert not await snapshot.replace_suffix(start, [])
+            assert await session._atomic_replace_items([*ORDINARY[:1], summary])
+            assert await session.get_items() == [*ORDINARY[:1], summary]
+
+    @on_a_loop
     async def test_moves_in_a_bundle_without_what_is_sealed(self, store: Store) -> None:
         session = BoughSession("user-42", store)
         items = [
