@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack
 
@@ -16,7 +17,7 @@ from .core.messages import Media
 from .core.redact import Redactor
 from .core.search import parse_query
 from .core.turns import Cursor
-from .errors import NotAStore, StoreError, WrongSpace
+from .errors import NotAStore, NotFound, StoreError, WrongSpace
 from .log.lease import check_free
 from .log.log import HydratedSession, Log, hydrate
 from .log.new_session import SessionOptions, new_session
@@ -359,7 +360,8 @@ class Store:
 
     def purge(self, session_id: str, *, with_forks: bool = False) -> PurgeResult:
         """Delete a trashed session for good. Entries that a surviving fork needs stay until that fork goes."""
-        self.raise_if_running(self.family(session_id, forks=with_forks))
+        with suppress(NotFound):  # an earlier purge may have deleted it and not finished
+            self.raise_if_running(self.family(session_id, forks=with_forks))
         return self.backend.purge(session_id, with_forks=with_forks)
 
     def family(self, session_id: str, *, forks: bool = False) -> list[SessionRow]:

@@ -203,6 +203,43 @@ class TestNoByteIsLeft:
         assert occurrences(path, "CANARY") == {}
 
 
+class TestHalfWay:
+    """A purge that fails after it deleted the session can be repeated, and finishes then."""
+
+    def test_a_cursor_that_something_keeps_does_not_stop_it(self, disk: Store, path: Path) -> None:
+        session = disk.start()
+        session.append([user("CANARY")])
+        connections = disk.backend._connections  # type: ignore[attr-defined]
+        cursors = [connections._writer.execute("select 1 union select 2")]
+        with connections.reading() as reader:
+            cursors.append(reader.execute("select 1 union select 2"))
+        assert purge(disk, session).scrubbed
+        assert occurrences(path, "CANARY") == {}
+        disk.start().append([user("and more")])
+        assert list(disk.verify()) == []
+
+    def test_it_is_finished_by_the_next_one_of_the_same_session(self, disk: Store, path: Path) -> None:
+        session, stranger = disk.start(title="CANARY"), disk.start()
+        with contextlib.closing(apsw.Connection(str(path))) as reader:
+            reader.execute("begin; select count(*) from entry")
+            disk.backend._connections._writer.set_busy_timeout(50)  # type: ignore[attr-defined]
+            assert not purge(disk, session).scrubbed
+        disk.backend.close()
+        with bough.open(path) as again:
+            with pytest.raises(errors.NotFound):
+                again.session(session.session_id)
+            with pytest.raises(errors.NotTrashed):
+                again.purge(stranger.session_id)
+            with bough.open(path, space="other") as other, pytest.raises(errors.NotFound):
+                other.purge(session.session_id)
+            assert occurrences(path, session.session_id)
+            done = again.purge(session.session_id)
+            assert (done.sessions, done.scrubbed) == ((session.session_id,), True)
+            assert occurrences(path, "CANARY") == occurrences(path, session.session_id) == {}
+            with pytest.raises(errors.NotFound):
+                again.purge(session.session_id)
+
+
 class TestForks:
     def start_long_session(self, store: Store) -> bough.Session:
         """1 system · 2 user · 3 assistant … 9, one call of 10 tokens each answer."""

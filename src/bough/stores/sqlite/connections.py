@@ -221,13 +221,21 @@ class SqliteConnections:
         """Rewrite the file and empty the write-ahead log, so that no deleted byte is left.
 
         `secure_delete` zeroes a cell in place, but balancing leaves copies in the free part of other pages; only a
-        vacuum removes them. Returns False if a reader of another process held the log open.
+        vacuum removes them. Returns False if a reader of another process held the log open; then, and after an error,
+        the table `purged` stays, and the next scrub does it all.
         """
         try:
             with self._group.lead:
                 self._queue.lock()
-                self._writer.execute("vacuum")
-                state = self._writer.execute("pragma wal_checkpoint(truncate)").fetchone()
+                try:
+                    self._writer.execute("vacuum")
+                except apsw.SQLError:  # a cursor that something keeps has a statement in progress
+                    self._replace_connections()
+                    self._writer.execute("vacuum")
+                if not self._truncate_log():
+                    return False
+                self._writer.execute("drop table if exists purged")
+                return self._truncate_log()
         except (apsw.BusyError, apsw.LockedError):
             return False
         except apsw.Error as error:
@@ -235,7 +243,18 @@ class SqliteConnections:
         finally:
             self._queue.unlock()
             self._group.wake_next()
+
+    def _truncate_log(self) -> bool:
+        state = self._writer.execute("pragma wal_checkpoint(truncate)").fetchone()
         return state is not None and state[0] == 0
+
+    def _replace_connections(self) -> None:
+        """Close the writer and the idle readers with all their statements, and open another writer."""
+        old, self._writer = self._writer, file.connect(self._path, synchronous=self._synchronous)
+        self._wal = Wal(self._path, self._writer, is_synced=self._synchronous == "full")
+        for connection in (old, *self._readers):
+            connection.close(True)
+        self._readers.clear()
 
     def backup(self, to: str) -> None:
         self._check_open()

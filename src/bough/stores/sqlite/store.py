@@ -21,7 +21,7 @@ from ...core.entries import Entry
 from ...core.search import Search
 from ...core.tree import Branch, Leaf
 from ...core.usage import Call
-from ...errors import Fenced, IdTaken, NotTrashed, SessionRunning, SessionTrashed
+from ...errors import Fenced, IdTaken, NotFound, NotTrashed, SessionRunning, SessionTrashed
 from ..base import (
     Change,
     CommitResult,
@@ -80,6 +80,9 @@ select text from draft join session using (no, branch) where no = ? and not exis
     where entry.id > (draft.branch << 32 | draft.seq) and entry.id <= (session.branch << 32 | session.seq)
       and kind is not 'note')
 """
+CREATE_PURGED = (
+    "create table if not exists purged (id text primary key, space text, owner text) without rowid"
+)
 UNREFERENCED = "from blob where space = ? and at < ? and no not in (select blob_no from blob_use)"
 
 
@@ -181,11 +184,28 @@ class SqliteStore(StoreBackend):
             if reader.row(session_id).trashed_at is None:
                 raise NotTrashed(session_id)
             query = SELECT_CHILDREN if with_forks else SELECT_TRASHED_TASKS
-            return SqlitePurge(reader).run(self._with_children(reader, session_id, query))
+            session_ids = self._with_children(reader, session_id, query)
+            # What was deleted and is still in the file: if the scrub fails, the next purge of one of these finishes it.
+            reader.connection.execute(CREATE_PURGED)
+            rows = [(name, self.space, self.owner) for name in session_ids]
+            reader.connection.executemany("insert or replace into purged values (?, ?, ?)", rows)
+            return SqlitePurge(reader).run(session_ids)
 
-        result = self._write(work)
+        try:
+            result = self._write(work)
+        except NotFound:
+            if not self._read(lambda reader: self._is_unscrubbed(reader, session_id)):
+                raise
+            result = PurgeResult((session_id,), 0, 0, 0)
         is_scrubbed = self._connections.scrub()
         return PurgeResult(result.sessions, result.entries, result.kept_entries, result.blobs, is_scrubbed)
+
+    def _is_unscrubbed(self, reader: SessionReader, session_id: str) -> bool:
+        has_table = "select 1 from sqlite_schema where name = 'purged'"
+        if reader.connection.execute(has_table).get is None:
+            return False
+        query = "select 1 from purged where id = ? and space = ? and owner is ?"
+        return reader.connection.execute(query, (session_id, self.space, self.owner)).get is not None
 
     def put_blob(self, blob: Blob, at: int) -> None:
         self._connections.write(lambda writer: insert_blobs(writer, self.space, (blob,), at))
