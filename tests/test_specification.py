@@ -37,7 +37,6 @@ from bough.errors import (
     NotJson,
     Overloaded,
     SessionRunning,
-    StaleLeaf,
 )
 from bough.log.workspace import Selection
 from bough.models.model import Delta, Request
@@ -165,13 +164,12 @@ class TestStatus:
     ) -> None:
         @bough.tool(effect="read")
         def meddle(order: int) -> str:
-            store.session(session.session_id).note({"seen": order})
+            store.session(session.session_id).interrupt()
             return "done"
 
-        with pytest.raises(StaleLeaf):
+        with pytest.raises(Fenced):
             session.send_sync("q", model=ScriptedModel([ask("meddle")]), tools=[meddle])
-        assert session.row.status == "failed"
-        assert "StaleLeaf" in (session.row.error or "")
+        assert session.row.status == "interrupted"
         session.refresh()
         session.resume_sync(model=ScriptedModel(["end"]), tools=[look])
         assert (session.row.status, session.verify()) == ("idle", [])

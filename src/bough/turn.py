@@ -127,6 +127,16 @@ class Turn:
         return self._log.cursor.turn != self._turn
 
     @property
+    def is_cancel_requested(self) -> bool:
+        """Whether `session.cancel()` or `bough cancel` asked from elsewhere to end this turn: check it between steps.
+
+        Your own loop cannot be aborted from outside; leave the block, and `session.cancel()` or `resume` closes the turn.
+        """
+        from .agent.cancellation import is_cancel_requested
+
+        return is_cancel_requested(self._log.store.journal(self._log.session_id), self._turn)
+
+    @property
     def open_tool_calls(self) -> tuple[OpenCall, ...]:
         """The tool calls without a result, in call order, as the model made them.
 
