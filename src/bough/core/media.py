@@ -124,7 +124,7 @@ def _reference(match: re.Match[str], attachment: Attachment) -> str:
     """Return what stands for a data URL in JSON, its parameters included."""
     media = media_handle(attachment)
     parameters = match.group(0)[len(f"data:{media.mime}") : match.start(2) - match.start() - len(";base64,")]
-    return f"{BLOB_REFERENCE}{media.hash};{media.mime}{parameters};{media.size}"
+    return f"{BLOB_REFERENCE}{media.hash};{media.mime};{media.size}{parameters}"
 
 
 def referenced_digest(reference: str) -> str:
@@ -134,7 +134,7 @@ def referenced_digest(reference: str) -> str:
 
 def data_url(reference: str, data: bytes) -> str:
     """Return the data URL that a reference stands for."""
-    _, mime, *parameters, _ = reference.split(";")
+    _, mime, _, *parameters = reference.split(";")
     return ";".join(["data:" + mime, *parameters, "base64,"]) + base64.b64encode(data).decode()
 
 

@@ -48,7 +48,7 @@ STANDARD_BASE64 = str.maketrans("-_", "+/")
 BLOB_PREFIX = "bough-blob:"
 """What the log writes in place of the bytes of a data: URL in JSON."""
 
-_BLOB = re.compile(BLOB_PREFIX + r"([0-9a-f]{64});[\w.+-]+/[\w.+-]+(?:;[\w=.-]+)*;\d+")
+_BLOB = re.compile(BLOB_PREFIX + r"([0-9a-f]{64});[\w.+-]+/[\w.+-]+;\d+(?:;[\w=.-]+)*")
 _PART_KINDS = ("text", "function_call", "function_response", "inline_data", "file_data")
 
 
