@@ -346,6 +346,28 @@ class TestConversation:
 
         assert stored_bytes(80) < 2.2 * stored_bytes(40)
 
+    def test_the_latest_checkpoints_of_a_long_thread_are_listed_without_reading_all_of_it(self) -> None:
+        read: list[int] = []
+
+        class CountingStore(MemoryStore):
+            def path(self, *args: Any, **kwargs: Any) -> Any:
+                snapshot = super().path(*args, **kwargs)
+                read.append(len(snapshot.entries))
+                return snapshot
+
+        store = Store(CountingStore())
+        saver, counts = BoughSaver(store), []
+        for turns in (5, 40):
+            for _ in range(turns):
+                agent(ANSWERS).compile(checkpointer=saver).invoke(HELLO, on("1"))
+            read.clear()
+            latest = list(saver.list(on("1"), limit=5))
+            counts.append(sum(read))
+            assert comparable(latest[0]) == comparable(saver.get_tuple(on("1")))
+            cold = BoughSaver(store)
+            assert [*map(comparable, latest)] == [*map(comparable, list(cold.list(on("1")))[:5])]
+        assert counts[1] <= 2 * counts[0]
+
     def test_show_reads_as_a_conversation(self, tmp_path: Path) -> None:
         with bough.open(tmp_path / "a.db") as store:
             agent(ANSWERS).compile(checkpointer=BoughSaver(store)).invoke(HELLO, on("1"))

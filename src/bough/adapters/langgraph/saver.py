@@ -137,17 +137,19 @@ class BoughSaver(BaseCheckpointSaver[Any]):
             if wanted in (None, record.checkpoint_id) and (end is None or record.checkpoint_id < end)
         ]
         rows.sort(key=lambda row: row[0].checkpoint_id, reverse=True)
-        paths: dict[ThreadLog, PathCache] = {}
         count = 0
-        for record, thread, name in rows:
-            if limit is not None and count >= limit:
-                return
-            if thread not in paths:
-                paths[thread] = thread.paths(row[0] for row in rows if row[1] is thread)
-            metadata = thread.metadata(record, paths[thread], self._codec) if filter else {}
-            if all(metadata.get(key) == value for key, value in (filter or {}).items()):
-                count += 1
-                yield self._tuple(_config(*name), thread, record, paths[thread])
+        for start in range(0, len(rows), limit or len(rows) or 1):  # no more is read than may be needed
+            batch = rows[start : start + (limit or len(rows))]
+            paths: dict[ThreadLog, PathCache] = {}
+            for record, thread, name in batch:
+                if limit is not None and count >= limit:
+                    return
+                if thread not in paths:
+                    paths[thread] = thread.paths(row[0] for row in batch if row[1] is thread)
+                metadata = thread.metadata(record, paths[thread], self._codec) if filter else {}
+                if all(metadata.get(key) == value for key, value in (filter or {}).items()):
+                    count += 1
+                    yield self._tuple(_config(*name), thread, record, paths[thread])
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]

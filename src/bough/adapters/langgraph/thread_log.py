@@ -374,13 +374,17 @@ class ThreadLog:
         """Return a channel's value at a checkpoint; KeyError if it has none."""
         note = paths.note(record.leaf)
         if channel == note["messages_channel"]:
-            known = self._known
-            is_known = known.leaf == record.leaf
-            messages = known.messages if is_known else path_messages(paths.path(record.leaf))
-            return [message.message(codec) for message in messages]
+            return [message.message(codec) for message in self._messages(record, paths)]
         if channel in note["value_seqs"]:
             note = paths.note(record.leaf, note["value_seqs"][channel])
         return codec.decode(note["values"][channel])
+
+    def _messages(self, record: CheckpointRecord, paths: PathCache) -> list[StoredMessage]:
+        """Return the messages on the path to a checkpoint, which is not read if it is part of the known one."""
+        known, leaf = self._known, record.leaf
+        if leaf.branch == known.leaf.branch and leaf.seq <= known.leaf.seq:
+            return [message for message in known.messages if message.seq <= leaf.seq]
+        return path_messages(paths.path(leaf))
 
     def new_checkpoint(self, record: CheckpointRecord, paths: PathCache, codec: ValueCodec) -> NewCheckpoint:
         """Return a checkpoint to put into another thread."""
