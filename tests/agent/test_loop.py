@@ -133,8 +133,10 @@ class TestSend:
         kinds = [event.type for event in events if event.type != "session:delta"]
         assert kinds == [
             "session:started",
+            "session:input",
             "session:turn_started",
             "session:answer",
+            "session:calls_started",
             "session:tool_result",
             "session:tool_result",
             "session:answer",

@@ -78,7 +78,8 @@ class TestRunResult:
     def test_a_call_that_needs_approval_leaves_it_waiting(self, session: Session) -> None:
         result = session.send_sync("Pay.", model=ScriptedModel([calls("pay")]), tools=[pay])
         assert (result.status, result.text) == ("waiting", "")
-        assert result.events[-1].data["arguments"] == {"order": 41}
+        requested, waiting = result.events[-2:]
+        assert (requested.data["arguments"], waiting.type) == ({"order": 41}, "session:waiting")
 
     def test_a_limit_stops_it_and_a_failing_model_fails_it(self, session: Session) -> None:
         session.send_sync("1", model=ScriptedModel(["one"]))

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
 import bough
 from bough import ToolCall, assistant, user
-from bough.agent.events import Event
+from bough.agent.events import FACT_EVENT_TYPES, Event
 from bough.models.model import Delta, Request
 from bough.models.scripted import ScriptedModel
 from bough.server.context import ServerAgent
@@ -180,6 +182,40 @@ class TestFacts:
             assert stream.data_of("problem")[0]["code"] == "not_found"
 
 
+class TestNames:
+    def test_python_and_the_stream_tell_the_same_names_and_numbers_without_a_gap(self, store: Store) -> None:
+        session = store.start()
+
+        @bough.tool(effect="read")
+        def look(ctx: bough.ToolContext) -> str:
+            """Look, while another handle names the session."""
+            store.session(session.session_id).title("from elsewhere")
+            return "seen"
+
+        model = ScriptedModel([assistant(ToolCall("c1", "look", {})), "Done."])
+        with (
+            LocalServer(store) as server,
+            server.watch(f"/api/sessions/{session.session_id}/events", after=1) as stream,
+        ):
+            run = session.send_sync("go", model=model, tools=[look])
+            last = session.row.facts
+            stream.wait(lambda: len(stream.facts()) == last - 1)
+        durable = [(e.type, e.journal_number) for e in run.events if e.journal_number is not None]
+        assert durable[0] == ("session:started", 1)
+        assert [number for _, number in durable] == list(range(1, last + 1))
+        assert durable[1:] == [(name, number) for name, number, _ in stream.events]
+        names = [name for name, _ in durable]
+        assert names[1:3] == ["session:input", "session:turn_started"]
+        assert names[-2:] == ["session:answer", "session:turn_completed"]
+        assert "session:titled" in names
+        assert all(e.type == "session:delta" for e in run.events if e.journal_number is None)
+
+    def test_the_viewer_listens_to_every_durable_event(self) -> None:
+        script = files("bough.server").joinpath("viewer/live.js").read_text()
+        listed = re.findall(r'"(\w+)"', script[script.index("const FACTS") : script.index("const LIVE")])
+        assert {f"session:{name}" for name in listed} == {*FACT_EVENT_TYPES, "session:hidden"}
+
+
 class TestPieces:
     def test_the_pieces_of_an_answer_make_the_answer(self, store: Store) -> None:
         session = store.start()
@@ -188,14 +224,14 @@ class TestPieces:
             server.watch(f"/api/sessions/{session.session_id}/events") as stream,
         ):
             server.post(f"/api/sessions/{session.session_id}/send", {"text": "go"}, 202)
-            stream.wait(lambda: any(run["type"] == "turn_completed" for run in stream.data_of("run")))
+            stream.wait(lambda: stream.data_of("turn_completed"))
             shown, finished = "", []
             for name, _, data in stream.events:
-                if name == "delta":
+                if name == "session:delta":
                     shown += data["text"]
-                elif name == "draft":
+                elif name == "session:draft":
                     shown = data["text"]
-                elif name == "fact" and any(e["role"] == "assistant" for e in data["entries"]):
+                elif name == "session:answer":
                     finished.append((shown.strip(), data["entries"][-1]["payload"]["parts"][0]["text"]))
                     shown = ""
             assert [said == kept for said, kept in finished] == [True] * 7
@@ -211,7 +247,7 @@ class TestPieces:
                 early.wait(lambda: len(early.data_of("delta")) > 10)
                 with server.watch(address) as late:
                     late.wait(lambda: any(fact["kind"] == "turn_ended" for fact in late.data_of("fact")))
-            assert late.events[0][0] == "draft"
+            assert late.events[0][0] == "session:draft"
             said = late.data_of("draft")[-1]["text"] + "".join(
                 piece["text"] for piece in late.data_of("delta")
             )
@@ -242,9 +278,9 @@ class TestPieces:
             server.watch(f"/api/sessions/{session.session_id}/events") as stream,
         ):
             server.post(f"/api/sessions/{session.session_id}/send", {"text": "go"}, 202)
-            stream.wait(lambda: any(run["type"] == "failed" for run in stream.data_of("run")))
-            failed = next(run for run in stream.data_of("run") if run["type"] == "failed")
-            assert failed["data"]["code"] == "internal_error"
+            stream.wait(lambda: stream.data_of("failed"))
+            failed = stream.data_of("failed")[0]
+            assert failed["code"] == "internal_error"
             assert "/some/path" not in json.dumps(failed)
 
     def test_who_cannot_keep_up_gets_the_draft_and_never_half(self) -> None:
@@ -298,5 +334,6 @@ class TestClients:
             stream.wait(lambda: stream.facts() == inside.facts())
             said = [entry["text"] for fact in stream.data_of("fact") for entry in fact.get("entries", [])]
             assert said == ["go", " ".join(WORDS)]
-            assert {name for name, _, _ in stream.events} == {"fact"}
+            names = {name for name, _, _ in stream.events}
+            assert names == {"session:input", "session:answer", "session:hidden"}
             assert "look" not in json.dumps(stream.events)

@@ -119,10 +119,14 @@ class Stream:
             return  # closed on purpose, by either side
 
     def facts(self) -> list[int]:
-        return [number for name, number, _ in self.events if name == "fact" and number is not None]
+        return [fact["number"] for fact in self.data_of("fact")]
 
     def data_of(self, kind: str) -> list[Any]:
-        return [data for name, _, data in list(self.events) if name == kind]
+        """The data of the events of a type; `fact` stands for all that have a number."""
+        events = list(self.events)
+        if kind == "fact":
+            return [data for name, number, data in events if number is not None and name != "session:resync"]
+        return [data for name, _, data in events if name == f"session:{kind}"]
 
     def wait(self, condition: Callable[[], object], seconds: float = 20) -> None:
         wait_until(condition, seconds)

@@ -1,42 +1,68 @@
-"""Events of a run, and its result.
+"""Events of a session, and the result of a run.
 
-Durable events carry the number of the journal's latest fact; deltas are live only and carry none. After a lost
-connection, read the journal from the last number.
+Every fact of the journal is one event with the fact's number, so numbers have no gap; deltas, retries and warnings are
+live only and have none. The names are the same in Python and over HTTP. After a lost connection, read the journal
+from the last number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, get_args
 
 from msgspec import Struct
 
+from ..core.entries import Entry
+from ..core.messages import Message
 from ..core.usage import Totals
+from ..stores.base import Fact
 from .limits import LIMIT_CODE
 
-EventType = Literal[
+LiveEventType = Literal["session:delta", "session:retry", "session:limit_passed", "session:warning"]
+FactEventType = Literal[
     "session:started",
+    "session:input",
     "session:turn_started",
-    "session:delta",
+    "session:turn_resumed",
     "session:answer",
     "session:tool_result",
-    "session:approval_requested",
-    "session:retry",
     "session:compacted",
-    "session:limit_passed",
-    "session:warning",
+    "session:note",
+    "session:settings",
+    "session:appended",
+    "session:call_started",
+    "session:call_failed",
+    "session:call_dropped",
+    "session:calls_started",
+    "session:approval_requested",
+    "session:approved",
+    "session:denied",
+    "session:waiting",
+    "session:task_started",
+    "session:task_decided",
+    "session:enqueued",
+    "session:cancel_requested",
+    "session:interrupted",
+    "session:moved",
+    "session:titled",
+    "session:tagged",
+    "session:labelled",
+    "session:ended",
+    "session:recorded",
     "session:turn_completed",
 ]
+EventType = FactEventType | LiveEventType
+FACT_EVENT_TYPES: tuple[FactEventType, ...] = get_args(FactEventType)
 RunStatus = Literal["completed", "waiting", "failed", "cancelled", "stopped", "idle"]
 
 
 class Event(Struct, frozen=True, omit_defaults=True):
-    """One thing that happened in a run; `data` carries what the type names.
+    """One thing that happened in a session; `data` carries what the type names.
 
     | type | data |
     |---|---|
     | session:started | session_id, conversation_id, agent, title, workspace, as far as known |
-    | session:turn_started | seq, text |
+    | session:input, session:turn_started | seq, text |
     | session:delta | text, reasoning |
     | session:answer | seq, text, calls (call_id, name, arguments of each) |
     | session:tool_result | seq and index of the call, call_id, name, arguments, content, error, outcome |
@@ -46,12 +72,56 @@ class Event(Struct, frozen=True, omit_defaults=True):
     | session:limit_passed | code, limit (cost), message |
     | session:warning | code, message, session_id, call_id, name |
     | session:turn_completed | stop_reason; error (code, message) if it failed; at a limit also limit (turns, rounds, cost) |
+    | any other | the data of its fact |
     """
 
     type: EventType
     data: dict[str, Any] = {}
     journal_number: int | None = None
-    """The number of the journal fact that makes it durable; None: live only."""
+    """The number of its journal fact; None: live only."""
+
+
+_KINDS: dict[str, FactEventType] = {
+    "turn_ended": "session:turn_completed",
+    "task_waits": "session:approval_requested",
+}
+_ENTRIES: dict[str, FactEventType] = {
+    "user": "session:input",
+    "assistant": "session:answer",
+    "tool": "session:tool_result",
+    "compaction": "session:compacted",
+    "note": "session:note",
+    "settings": "session:settings",
+}
+
+
+def fact_event(fact: Fact, entries: Sequence[Entry]) -> Event:
+    """Return the event of a fact; `entries` are those that it appended."""
+    kind = fact_event_type(fact, entries)
+    data = dict(fact.data)
+    if kind in ("session:input", "session:answer") and len(entries) == 1:
+        message = entries[0].message
+        assert message is not None
+        data = {"seq": entries[0].seq, "text": message.text}
+        data |= {"calls": call_views(message)} if kind == "session:answer" else {}
+    elif kind == "session:turn_completed":
+        why = data.get("error")
+        data = {"stop_reason": "error" if why else data.get("status", "completed")}
+        data |= {"error": {"code": "turn_failed", "message": why}} if why else {}
+    return Event(kind, data, fact.number)
+
+
+def fact_event_type(fact: Fact, entries: Sequence[Entry]) -> FactEventType:
+    if fact.kind == "appended":
+        types = {_ENTRIES.get(entry.role or entry.kind, "session:appended") for entry in entries}
+        return types.pop() if len(types) == 1 else "session:appended"
+    kind: Any = f"session:{fact.kind}"
+    return _KINDS.get(fact.kind, kind if kind in FACT_EVENT_TYPES else "session:recorded")
+
+
+def call_views(message: Message) -> list[dict[str, Any]]:
+    """Return the tool calls of an answer as events contain them."""
+    return [{"call_id": call.id, "name": call.name, "arguments": call.arguments} for call in message.calls]
 
 
 class RunError(Struct, frozen=True):

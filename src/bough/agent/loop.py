@@ -61,12 +61,15 @@ class Loop:
         self._takes_inbox = takes_inbox
         self._is_first_turn = False
         self._is_driving = self._is_cancel_requested = False
+        self.first_number = 0
+        """The number of the latest fact before this run."""
 
     async def run(self, content: str | Message | None) -> AsyncIterator[Event]:
         """Run a turn, and those queued after it, event by event; without content resume the open turn."""
         try:
             content = None if content is None else to_user_message(content)
             row = await self.writer.load()
+            self.writer.journal_number = self.first_number = row.facts
             self.writer.check(row)
             for session_limits in self.writer.session_limits():
                 self.limits.narrow(session_limits)

@@ -7,12 +7,15 @@ Stopping iteration cancels the run.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from msgspec.structs import replace
+
 from ..agent.cancellation import CANCEL_REQUESTED
-from ..agent.events import Event, RunResult, run_result
+from ..agent.events import Event, RunResult, fact_event, run_result
 from ..agent.limits import Limits
 from ..agent.loop import Loop, build_loop
 from ..agent.tools.tool import Tool, tool
@@ -36,6 +39,7 @@ class Run:
         self._task: asyncio.Task[None] | None = None
         self._is_cancelled = False
         self._events: list[Event] = []
+        self._numbers = EventNumbers(loop)
         self._result: RunResult | None = None
 
     @property
@@ -61,7 +65,8 @@ class Run:
             async for event in self._loop.run(self._content):
                 self._queue.put_nowait(event)
         except asyncio.CancelledError:
-            self._queue.put_nowait(Event("session:turn_completed", {"stop_reason": "cancelled"}))
+            number = self._loop.writer.journal_number or None
+            self._queue.put_nowait(Event("session:turn_completed", {"stop_reason": "cancelled"}, number))
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         if self._task is not None or self._is_cancelled:
@@ -72,13 +77,18 @@ class Run:
         # In a callback and not in the task's body: one cancelled before its first step has no body.
         self._task.add_done_callback(lambda _: self._queue.put_nowait(None))
         try:
-            while (event := await self._queue.get()) is not None:
+            while (item := await self._queue.get()) is not None:
+                for event in await self._numbers.complete(item):
+                    self._events.append(event)
+                    yield event
+            for event in await self._numbers.rest():
                 self._events.append(event)
                 yield event
             if not self._task.cancelled():
                 await self._task
             self._result = run_result(self._events, total(self._loop.writer.model_calls.values()))
         finally:
+            self._numbers.close()
             if not self._task.done():
                 self._task.cancel()
                 await asyncio.wait([self._task])
@@ -90,6 +100,54 @@ class Run:
         async for _ in self:
             pass
         return self.result
+
+
+class EventNumbers:
+    """Completes the events of a run with the facts between them, so that their numbers have no gap.
+
+    The loop announces what it did with the number of the journal's latest fact. The facts up to that one are read: those
+    of other writers, and of the run's bookkeeping, become events of their own before it.
+    """
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop, self._log = loop, loop.log
+        self._last = 0
+        """The number of the last fact that was read."""
+        self._events: deque[Event] = deque()
+        # Own thread: tools that block the usual ones must not hold up events.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="bough-events")
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False)
+
+    async def complete(self, event: Event) -> list[Event]:
+        """Return the events up to and including this one."""
+        if event.journal_number is None or event.type == "session:started":
+            return [event]
+        await self._read(event.journal_number)
+        before: list[Event] = []
+        while self._events:
+            fact = self._events.popleft()
+            if fact.type == event.type:
+                return [*before, replace(event, journal_number=fact.journal_number)]
+            before.append(fact)
+        return [*before, replace(event, journal_number=None)]
+
+    async def rest(self) -> list[Event]:
+        """Return the events of the facts that the loop did not announce."""
+        await self._read(self._loop.writer.journal_number)
+        return list(self._events)
+
+    async def _read(self, until: int) -> None:
+        self._last = max(self._last, self._loop.first_number)
+        if until > self._last:
+            reading = asyncio.get_running_loop().run_in_executor(self._thread, self._facts, self._last, until)
+            self._events += await reading
+            self._last = until
+
+    def _facts(self, after: int, until: int) -> list[Event]:
+        facts = self._log.store.journal(self._log.session_id, after, until - after)
+        return [fact_event(fact, self._log.appended_entries(fact)) for fact in facts]
 
 
 def start_run(

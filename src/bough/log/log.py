@@ -38,6 +38,7 @@ from ..errors import (
 from ..stores.base import (
     Change,
     CommitResult,
+    Fact,
     NewSession,
     PathSnapshot,
     SessionDetail,
@@ -455,6 +456,13 @@ class Log:
                     count = self._follow_notes(stale, fence)
                     calls = tuple(later_call(call, count) for call in change.calls)
                     change = replace(change, after=self.leaf, calls=calls)
+
+    def appended_entries(self, fact: Fact) -> list[Entry]:
+        """The entries that a fact appended; none for other kinds of facts."""
+        first, last, branch = (fact.data.get(name) for name in ("first", "last", "branch"))
+        if first is None or last is None or branch is None:
+            return []
+        return self.store.path(self.session_id, leaf=Leaf(branch, last), first=first, last=last).entries
 
     # -- moving ------------------------------------------------------------------------------------
 

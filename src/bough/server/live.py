@@ -19,9 +19,9 @@ MAX_QUEUED = 256
 
 
 class LiveEvent(Struct, frozen=True):
-    """A live event, and the number of the latest fact when it was published."""
+    """A live event, and the number of the latest fact when it was published. Without a name it announces facts only."""
 
-    event: str
+    event: str | None
     data: dict[str, Any]
     last_fact: int
 
@@ -61,7 +61,7 @@ class LiveWatcher:
     def skip_deltas(self) -> None:
         """Drop queued deltas: the draft sent instead contains them, or the answer is already stored."""
         self.has_lost_events = False
-        self._events = deque(event for event in self._events if event.event != "delta")
+        self._events = deque(event for event in self._events if event.event != "session:delta")
 
 
 class LiveHub:
@@ -99,18 +99,18 @@ class LiveHub:
             self._numbers[session_id] = event.journal_number
         if event.type == "session:delta":
             self._add_delta(session_id, event.data)
-            self._send(session_id, "delta", dict(event.data))
-            return
-        if event.type in ("session:answer", "session:turn_completed", "session:retry"):
+        elif event.type in ("session:answer", "session:turn_completed", "session:retry"):
             self._drafts.pop(session_id, None)
-        data = {"type": event.type.removeprefix("session:"), "data": event.data}
-        self._send(session_id, "run", data)
+        if event.journal_number is None:
+            self._send(session_id, event.type, dict(event.data))
+        else:
+            self._wake(session_id)
 
     def end_run(self, session_id: str, problem: dict[str, Any] | None) -> None:
         """Publish the end of a run, with a problem if it failed."""
         self._drafts.pop(session_id, None)
         if problem is not None:
-            self._send(session_id, "run", {"type": "failed", "data": problem})
+            self._send(session_id, "session:failed", problem)
         self._numbers.pop(session_id, None)
 
     def _add_delta(self, session_id: str, data: dict[str, Any]) -> None:
@@ -118,7 +118,11 @@ class LiveHub:
         draft.text += data.get("text", "")
         draft.reasoning += data.get("reasoning", "")
 
-    def _send(self, session_id: str, event: str, data: dict[str, Any]) -> None:
+    def _wake(self, session_id: str) -> None:
+        """Have the watchers send the facts up to the latest one."""
+        self._send(session_id, None, {})
+
+    def _send(self, session_id: str, event: str | None, data: dict[str, Any]) -> None:
         live_event = LiveEvent(event, data, self._numbers.get(session_id, 0))
         for watcher in self._watchers.get(session_id, ()):
             watcher.put(live_event)

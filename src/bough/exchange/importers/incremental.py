@@ -107,7 +107,7 @@ class SessionUpdate:
             and (place.branch, place.seq) not in self.has_usage
             and place.branch == self.log.leaf.branch
         ):
-            self.log.record("call_told", calls=self._new_call(call))
+            self.log.record("call_recorded", calls=self._new_call(call))
 
     def _new_call(self, call: Call | None) -> list[Call]:
         return [] if call is None else [replace(call, call_id=self.log.runtime.new_id(""), branch=0)]

@@ -15,8 +15,8 @@ from litestar import get
 from litestar.params import FromPath, HeaderParameter, QueryParameter
 from litestar.response import Stream
 
+from ...agent.events import fact_event_type
 from ...core.entries import Entry
-from ...core.tree import Leaf
 from ...errors import BoughError, InvalidArgument
 from ...session import Session
 from ...stores.base import Fact, SessionRow
@@ -95,7 +95,7 @@ class EventStream:
             async for event_bytes in self._follow(watcher):
                 yield event_bytes
         except BoughError as error:  # purged meanwhile, or the store failed: report it and end
-            yield sse_event("problem", msgspec.to_builtins(problem_of(error)))
+            yield sse_event("session:problem", msgspec.to_builtins(problem_of(error)))
         finally:
             live.unwatch(name, watcher)
 
@@ -116,9 +116,11 @@ class EventStream:
         if live_event.last_fact > self.last_fact:
             async for event_bytes in self._new_facts(live_event.last_fact):
                 yield event_bytes
-        if self.caller.is_client:
+        if self.caller.is_client or live_event.event is None:
             return
-        if live_event.event == "delta" and (watcher.has_lost_events or live_event.last_fact < self.last_fact):
+        if live_event.event == "session:delta" and (
+            watcher.has_lost_events or live_event.last_fact < self.last_fact
+        ):
             async for event_bytes in self._send_draft(watcher):
                 yield event_bytes
             return
@@ -131,7 +133,7 @@ class EventStream:
             async for event_bytes in self._new_facts():
                 yield event_bytes
         watcher.skip_deltas()
-        yield sse_event("draft", live.draft(name) or {"text": "", "reasoning": ""})
+        yield sse_event("session:draft", live.draft(name) or {"text": "", "reasoning": ""})
 
     async def _catch_up(self, watcher: LiveWatcher, row: SessionRow) -> AsyncIterator[bytes]:
         """Send the facts of this row, unless live events were queued since: those come first, with the facts before them."""
@@ -149,7 +151,7 @@ class EventStream:
         draft = await self._foreign_draft(row)
         if draft != self._draft:
             self._draft = draft
-            yield sse_event("draft", {"text": draft or "", "reasoning": ""})
+            yield sse_event("session:draft", {"text": draft or "", "reasoning": ""})
 
     async def _foreign_draft(self, row: SessionRow) -> str | None:
         if row.status != "running":
@@ -162,7 +164,7 @@ class EventStream:
         end = row.facts if until is None else min(until, row.facts)
         if end - self.last_fact > MAX_MISSED or self.last_fact > row.facts:
             self.last_fact = row.facts
-            yield sse_event("resync", {"last_fact": row.facts}, row.facts)
+            yield sse_event("session:resync", {"last_fact": row.facts}, row.facts)
             return
         while self.last_fact < end:
             for number, event_bytes in await asyncio.to_thread(self._facts, end):
@@ -172,12 +174,12 @@ class EventStream:
     def _facts(self, end: int) -> list[tuple[int, bytes]]:
         row = self.session.row
         facts = self.session.journal(self.last_fact, min(BATCH, end - self.last_fact))
-        return [(fact.number, sse_event("fact", self._fact_view(fact, row), fact.number)) for fact in facts]
+        return [(fact.number, self._fact_event(fact, row)) for fact in facts]
 
-    def _fact_view(self, fact: Fact, row: SessionRow) -> dict[str, Any]:
-        entries = appended_entries(self.session, fact)
+    def _fact_event(self, fact: Fact, row: SessionRow) -> bytes:
+        entries = self.session.log.appended_entries(fact)
         if self.caller.is_client:
-            return client_fact(fact, entries)
+            return sse_event(*client_fact(fact, entries), fact.number)
         data, _ = truncate_value(to_json(fact.data), 8_000, 2_000)
         page, omitted = SizedPage(700_000), 0
         for entry in entries:
@@ -198,24 +200,18 @@ class EventStream:
             "entries": page.items,
             "session": session,
         }
-        return {**view, "omitted_entries": omitted} if omitted else view
+        view |= {"omitted_entries": omitted} if omitted else {}
+        return sse_event(fact_event_type(fact, entries), view, fact.number)
 
 
-def client_fact(fact: Fact, entries: list[Entry]) -> dict[str, Any]:
-    """Return what a client may see of a fact: its public entries, or only its number."""
-    public = [client_entry(entry) for entry in entries if not entry.internal]
+def client_fact(fact: Fact, entries: list[Entry]) -> tuple[str, dict[str, Any]]:
+    """Return what a client may see of a fact, as the name and data of an event: its public entries, or only its number."""
+    public = [entry for entry in entries if not entry.internal]
     if not public:
-        return {"number": fact.number, "kind": "hidden", "at": fact.at}
-    return {"number": fact.number, "kind": "appended", "at": fact.at, "entries": public}
-
-
-def appended_entries(session: Session, fact: Fact) -> list[Entry]:
-    """Return the entries that a fact appended; none for other kinds of facts."""
-    first, last, branch = (fact.data.get(name) for name in ("first", "last", "branch"))
-    if first is None or last is None or branch is None:
-        return []
-    store = session.log.store
-    return store.path(session.session_id, leaf=Leaf(branch, last), first=first, last=last).entries
+        return "session:hidden", {"number": fact.number, "kind": "hidden", "at": fact.at}
+    shown = [client_entry(entry) for entry in public]
+    view = {"number": fact.number, "kind": "appended", "at": fact.at, "entries": shown}
+    return fact_event_type(fact, public), view
 
 
 HANDLERS = [events]

@@ -3,6 +3,12 @@
 
 import { apiUrl, sessionPath } from "./api.js";
 
+// The names of durable events, each with the number of its fact; a client sees some facts as "hidden".
+const FACTS = ["started", "input", "turn_started", "turn_resumed", "answer", "tool_result", "compacted", "note", "settings",
+  "appended", "call_started", "call_failed", "call_dropped", "calls_started", "approval_requested", "approved", "denied",
+  "waiting", "task_started", "task_decided", "enqueued", "cancel_requested", "interrupted", "moved", "titled", "tagged",
+  "labelled", "ended", "recorded", "turn_completed", "hidden"];
+const LIVE = ["delta", "draft", "retry", "warning"];
 const FIRST_PAUSE = 500, LONGEST_PAUSE = 8000;
 
 export class Live {
@@ -11,7 +17,7 @@ export class Live {
   #pause = FIRST_PAUSE;
   #isClosed = false;
 
-  /** handlers: {fact, delta, draft, run, resync, connected(isConnected)} */
+  /** handlers: {fact, delta, draft, retry, warning, resync, connected(isConnected)} */
   constructor(id, after, handlers) {
     this.id = id;
     this.lastFact = after;
@@ -30,11 +36,12 @@ export class Live {
     this.#source = source;
     source.onopen = () => { this.#pause = FIRST_PAUSE; this.handlers.connected(true); };
     source.onerror = () => this.#reconnect(source);
-    source.addEventListener("fact", (event) => this.#fact(JSON.parse(event.data)));
-    source.addEventListener("resync", (event) => this.#resync(JSON.parse(event.data).last_fact));
-    for (const name of ["delta", "draft", "run"]) {
-      source.addEventListener(name, (event) => this.handlers[name](JSON.parse(event.data)));
-    }
+    const on = (names, handle) => {
+      for (const name of names) source.addEventListener(`session:${name}`, (event) => handle(JSON.parse(event.data)));
+    };
+    on(FACTS, (fact) => this.#fact(fact));
+    on(["resync"], (data) => this.#resync(data.last_fact));
+    for (const name of LIVE) on([name], (data) => this.handlers[name](data));
   }
 
   #fact(fact) {

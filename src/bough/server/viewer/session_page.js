@@ -305,10 +305,8 @@ export class SessionPage {
         reasoning: (this.#draft?.reasoning ?? "") + reasoning }),
       draft: (draft) => this.#setDraft(draft.text || draft.reasoning ? { text: draft.text ?? "",
         reasoning: draft.reasoning ?? "" } : null),
-      run: ({ type, data }) => {
-        if (type === "retry") notice(`Retrying the model: ${printable(data?.why ?? "")}`);
-        if (type === "warning") notice(printable(data.message), { kind: "bad" });
-      },
+      retry: ({ why = "" }) => notice(`Retrying the model: ${printable(why)}`),
+      warning: ({ message }) => notice(printable(message), { kind: "bad" }),
       resync: () => this.#reload(),
       connected: (isConnected) => { this.banner.hidden = isConnected; document.body.dataset.live = isConnected ? "yes"
         : "no"; },
