@@ -263,8 +263,10 @@ class TestRun:
         assert {line["schema_version"] for line in lines} == {1}
         assert [line["type"] for line in lines if line["type"] != "session:delta"] == [
             "session:started",
+            "session:input",
             "session:turn_started",
             "session:answer",
+            "session:calls_started",
             "session:tool_result",
             "session:answer",
             "session:turn_completed",

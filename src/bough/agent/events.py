@@ -64,7 +64,7 @@ class Event(Struct, frozen=True, omit_defaults=True):
     | session:started | session_id, conversation_id, agent, title, workspace, as far as known |
     | session:input, session:turn_started | seq, text |
     | session:delta | text, reasoning |
-    | session:answer | seq, text, calls (call_id, name, arguments of each) |
+    | session:answer | seq, text, calls (call_id, name, arguments of each), finish |
     | session:tool_result | seq and index of the call, call_id, name, arguments, content, error, outcome |
     | session:approval_requested | seq and index of the call, call_id, name, arguments; of a task: session_id, task_of |
     | session:retry | model, why, seconds |
@@ -81,8 +81,10 @@ class Event(Struct, frozen=True, omit_defaults=True):
     """The number of its journal fact; None: live only."""
 
 
+BROKEN_FINISHES = ("interrupted", "cancelled", "error")
 _KINDS: dict[str, FactEventType] = {
     "turn_ended": "session:turn_completed",
+    "turn_refused": "session:turn_completed",
     "task_waits": "session:approval_requested",
 }
 _ENTRIES: dict[str, FactEventType] = {
@@ -103,11 +105,15 @@ def fact_event(fact: Fact, entries: Sequence[Entry]) -> Event:
         message = entries[0].message
         assert message is not None
         data = {"seq": entries[0].seq, "text": message.text}
-        data |= {"calls": call_views(message)} if kind == "session:answer" else {}
+        data |= answer_data(message, entries[0].finish) if kind == "session:answer" else {}
     elif kind == "session:turn_completed":
         why = data.get("error")
         data = {"stop_reason": "error" if why else data.get("status", "completed")}
-        data |= {"error": {"code": "turn_failed", "message": why}} if why else {}
+        data |= (
+            {"error": why if isinstance(why, dict) else {"code": "turn_failed", "message": why}}
+            if why
+            else {}
+        )
     return Event(kind, data, fact.number)
 
 
@@ -119,9 +125,15 @@ def fact_event_type(fact: Fact, entries: Sequence[Entry]) -> FactEventType:
     return _KINDS.get(fact.kind, kind if kind in FACT_EVENT_TYPES else "session:recorded")
 
 
-def call_views(message: Message) -> list[dict[str, Any]]:
-    """Return the tool calls of an answer as events contain them."""
-    return [{"call_id": call.id, "name": call.name, "arguments": call.arguments} for call in message.calls]
+def answer_data(message: Message, finish: str | None) -> dict[str, Any]:
+    """Return what an event says of an answer beside its place and text."""
+    calls = [{"call_id": call.id, "name": call.name, "arguments": call.arguments} for call in message.calls]
+    return {"calls": calls, "finish": finish}
+
+
+def is_whole_answer(event: Event) -> bool:
+    """Whether it is a model's whole answer: not one that broke off, nor the remark that closes a turn."""
+    return event.type == "session:answer" and event.data.get("finish", "error") not in BROKEN_FINISHES
 
 
 class RunError(Struct, frozen=True):
@@ -152,7 +164,7 @@ def run_result(events: Iterable[Event], usage: Totals) -> RunResult:
     for event in events:
         if event.type == "session:turn_started":
             text, stop_reason, error = "", None, None
-        elif event.type == "session:answer" and not event.data["calls"]:
+        elif is_whole_answer(event) and not event.data["calls"]:
             text = event.data["text"]
         elif event.type == "session:turn_completed":
             stop_reason = event.data["stop_reason"]

@@ -22,7 +22,7 @@ from ..errors import Fenced, InvalidMessage, InvalidValue, ModelError, Truncated
 from ..log.changes import AppendResult
 from ..models.model import Delta, Model, Request
 from ..wire import Answer
-from .events import Event, call_views
+from .events import Event, answer_data
 from .limits import LimitChecker
 from .prompt_window import trim
 from .tool_batch import ToolRunner
@@ -119,7 +119,7 @@ class ModelCaller:
             raise ModelError(model.model, f"its answer cannot be stored: {error}") from error
         message = appended.payloads[0]
         assert isinstance(message, Message)
-        data = {"seq": appended.leaf.seq, "text": message.text, "calls": call_views(message)}
+        data = {"seq": appended.leaf.seq, "text": message.text, **answer_data(message, answer.finish)}
         return Event("session:answer", data, self.writer.journal_number)
 
     async def append_answer(self, model: Model, answer: Answer) -> AppendResult:

@@ -128,7 +128,9 @@ class EventNumbers:
         before: list[Event] = []
         while self._events:
             fact = self._events.popleft()
-            if fact.type == event.type:
+            if fact.type == event.type and (
+                event.type != "session:answer" or fact.data.get("seq") == event.data["seq"]
+            ):
                 return [*before, replace(event, journal_number=fact.journal_number)]
             before.append(fact)
         return [*before, replace(event, journal_number=None)]

@@ -12,7 +12,7 @@ from typing import Self
 import click
 import msgspec
 
-from ...agent.events import Event
+from ...agent.events import Event, is_whole_answer
 from ...core.codec import to_json
 from ...core.messages import Message, Outcome, Text, ToolCall, ToolResult
 from ...session import Session
@@ -79,9 +79,9 @@ class Watcher:
         match event.type:
             case "session:delta":
                 self.on_delta(data["text"])
-            case "session:answer":
+            case "session:answer" if is_whole_answer(event):
                 self.on_answer(self._message(data["seq"]))
-            case "session:tool_result":
+            case "session:tool_result" if "index" in data:  # else it closes a call that broke off
                 self.on_result(*self._call_and_result(data["seq"], data["index"], data["call_id"]))
             case "session:retry":
                 self.on_notice(f"{data['model']}: {data['why']}; retrying in {data['seconds']:g} s")
