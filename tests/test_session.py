@@ -36,6 +36,7 @@ from bough import (
 )
 from bough.core.turns import CallModel
 from bough.errors import (
+    InvalidArgument,
     InvalidMessage,
     InvalidOperation,
     InvalidPosition,
@@ -97,9 +98,55 @@ class TestAppend:
     def test_a_retry_by_key_returns_the_recorded_outcome(self, store: Store, session: Session) -> None:
         leaf = session.leaf
         first = session.append([user("once")], key="step 1")
-        again = store.session(session.session_id).append([user("once")], after=leaf, key="step 1")
-        assert (again.repeated, again.entries, again.leaf) == (True, first.entries, first.leaf)
-        assert texts(session) == ["You help.", "once"]
+        session.append([assistant(ToolCall("a", "t"))])
+        before = read_everything(store.backend, session.session_id)
+        other = store.session(session.session_id)
+        for again in (
+            other.append([user("once")], key="step 1"),
+            other.append([user("once")], after=leaf, key="step 1"),
+            session.append([user("once")], key="step 1"),
+        ):
+            assert (again.repeated, again.entries, again.leaf) == (True, first.entries, first.leaf)
+        assert read_everything(store.backend, session.session_id) == before
+        assert other.leaf == session.leaf == session.row.leaf, (
+            "a handle that is beyond the repeat stays there"
+        )
+        session.append([tool_result("a"), assistant("done")])
+
+    def test_a_repeat_moves_a_handle_that_had_not_seen_it(self, store: Store, session: Session) -> None:
+        fork = session.fork()
+        late = store.session(fork.session_id)
+        fork.append([user("once")], key="k")
+        assert late.append([user("once")], key="k").repeated
+        assert late.leaf == fork.leaf
+        late.append([assistant("and on")])
+        assert texts(late) == ["You help.", "once", "and on"]
+
+    @pytest.mark.parametrize("key", ["", "~mine"])
+    def test_a_key_that_would_not_be_looked_up_is_refused(self, session: Session, key: str) -> None:
+        with pytest.raises(InvalidArgument):
+            session.append([user("x")], key=key)
+
+    def test_only_a_key_that_was_given_costs_a_read(
+        self, store: Store, session: Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lookups: list[str] = []
+        find = type(store.backend).find_change
+
+        def count(backend: Any, session_id: str, key: str) -> Any:
+            lookups.append(key)
+            return find(backend, session_id, key)
+
+        monkeypatch.setattr(type(store.backend), "find_change", count)
+        session.append([user("x")])
+        with session.turn("y") as turn:
+            turn.answer(assistant(ToolCall("a", "t")))
+            turn.result("a")
+            turn.answer(assistant("z"))
+        session.title("t")
+        assert lookups == []
+        session.append([user("x")], key="mine")
+        assert lookups == ["mine"]
 
     def test_a_law_broken_in_the_middle_of_a_batch_writes_nothing(
         self, store: Store, session: Session

@@ -42,7 +42,7 @@ from .errors import (
     TaskTrashed,
 )
 from .log import labels, ledger
-from .log.changes import AppendResult, Cut
+from .log.changes import AppendResult, Cut, check_callers_key
 from .log.fork import fork
 from .log.lease import check_free, interrupt, is_held
 from .log.log import HydratedSession, Log, hydrate
@@ -112,6 +112,7 @@ class Session:
         self, items: Iterable[Appendable], *, after: Leaf | None = None, key: str | None = None
     ) -> AppendResult:
         """Append all items after the leaf, or none of them; durable on return. The primitive below `turn`."""
+        check_callers_key(key)
         drafts = as_drafts(items, "items")
         if any(isinstance(draft.payload, Settings) and draft.payload.tools is not None for draft in drafts):
             settings = self.log.store.non_message_entries(
@@ -136,7 +137,8 @@ class Session:
 
         `SessionRunning` on entering it if another run drives the session; `take_over=True` ends that run instead.
 
-        With `model="anthropic:claude-…"` the start of each model call is recorded in the commit before it, so a call
+        With `key` the same lines may run again, after a crash or a second delivery, and leave the same entries as
+        once (see `Turn`). With `model="anthropic:claude-…"` the start of each model call is recorded in the commit before it, so a call
         cut off by a crash is counted. The other keywords are recorded in the turn's `turn_started` fact.
         """
         if take_over:
@@ -148,6 +150,7 @@ class Session:
             "policy": policy,
             "tool_names": None if tool_names is None else list(tool_names),
         }
+        check_callers_key(key)
         started = {name: value for name, value in described.items() if value is not None}
         return Turn(self.log, content, key=key, model=model, started=started)
 
@@ -489,6 +492,7 @@ class Session:
         tools: Tools = (),
         limits: Limits | None = None,
         one_shot: bool = False,
+        key: str | None = None,
         engine: Literal["local"] = "local",
     ) -> Run: ...
     @overload
@@ -522,15 +526,19 @@ class Session:
         overloaded. `one_shot` marks the session completed once this input is answered. After a crash anywhere,
         `resume` continues from what is durable.
 
+        `key` makes it safe to send again: if an input was sent under it before, the turn continues if it is open, else
+        the recorded result is returned, and nothing is written.
+
         With `engine="absurd"` a worker runs the turn, on any machine; the input and its task are durable on return.
-        `agent` names one of the worker's agents (default: the session's); `key` makes it safe to repeat.
+        `agent` names one of the worker's agents (default: the session's).
         """
+        check_callers_key(key)
         if engine == "absurd":
             sent: EnqueuedTask = _absurd().send(
                 self.log, content, queue=queue, agent=agent, key=key, limits=limits, one_shot=one_shot
             )
             return sent
-        return self._start_run(content, engine, model, tools, limits, one_shot=one_shot)
+        return self._start_run(content, engine, model, tools, limits, one_shot=one_shot, key=key)
 
     def send_sync(
         self,
@@ -540,11 +548,14 @@ class Session:
         tools: Tools = (),
         limits: Limits | None = None,
         one_shot: bool = False,
+        key: str | None = None,
     ) -> RunResult:
         """`send` for scripts: run the whole turn and return its result."""
         from .engines.local import collect
 
-        return collect(self.send(content, model=model, tools=tools, limits=limits, one_shot=one_shot))
+        return collect(
+            self.send(content, model=model, tools=tools, limits=limits, one_shot=one_shot, key=key)
+        )
 
     @overload
     def enqueue(self, content: str | Message) -> int: ...
@@ -663,6 +674,7 @@ class Session:
         limits: Limits | None,
         *,
         one_shot: bool = False,
+        key: str | None = None,
     ) -> Run:
         if engine != "local":
             raise InvalidArgument("engine", engine, '"local" or "absurd"')
@@ -672,7 +684,9 @@ class Session:
             )
         from .engines.local import start_run
 
-        self._run = start_run(self.log, content, model=model, tools=tools, limits=limits, one_shot=one_shot)
+        self._run = start_run(
+            self.log, content, model=model, tools=tools, limits=limits, one_shot=one_shot, key=key
+        )
         return self._run
 
     def cancel(self) -> bool:

@@ -11,8 +11,10 @@ from msgspec.structs import replace
 
 from . import wire
 from .core.drafts import Draft
+from .core.entries import Entry
 from .core.messages import Message, Outcome, ToolCall, to_user_message, tool_result
-from .core.turns import OpenCall
+from .core.tree import Leaf
+from .core.turns import ENDED_BY_TOOL, OpenCall
 from .core.usage import Call, Usage
 from .errors import (
     ApprovalRequired,
@@ -24,10 +26,12 @@ from .errors import (
     SessionTrashed,
     StaleLeaf,
 )
-from .log.changes import AppendResult
+from .log.changes import AppendResult, check_callers_key
 from .log.lease import Lease
 from .log.log import Log
+from .log.recorded_turn import RecordedTurn, find_turn
 from .models.prices import price
+from .stores.base import MADE_KEY, SessionRow
 from .wire import Answer
 
 if TYPE_CHECKING:
@@ -46,6 +50,10 @@ class Turn:
                 turn.run(call, TOOLS[call.call.name])
             if not turn.done:
                 turn.answer(client.messages.create(**session.request("anthropic"), …))
+
+    With a key the same lines may run again, after a crash or a second delivery, and leave the same entries as once: a
+    turn that has ended is done at once, and its answers and results are returned as they were recorded; one that is
+    open continues. Nothing is written or run for what is recorded.
     """
 
     def __init__(
@@ -68,43 +76,77 @@ class Turn:
         self._own_answers: set[int] = set()
         """The seqs of the answers appended here: no earlier process started their tool calls."""
         self._own_starts: set[tuple[int, int]] = set()
+        self._recorded: RecordedSteps | None = None
+        """What an earlier run of this keyed turn recorded."""
+        self._is_closed = False
+        """Whether that run ended the turn: nothing is written for it any more."""
         self._lease = Lease(log)
 
     def __enter__(self) -> Self:
         log = self._log
-        # The commit that starts the turn takes the lease. A later runner raises the fence, so that this one, if it
-        # comes late, writes nothing.
+        recorded = find_turn(log, self._key)
+        if recorded is not None:
+            self._repeat(recorded)
+        elif self._content is not None:
+            self._start(_input(self._content))
+        elif log.cursor.turn and self._key is None:
+            self._resume()
+        else:
+            under = "" if self._key is None else f" under key {self._key!r}"
+            raise InvalidOperation(
+                f"no turn is open in session {log.session_id}{under}; pass an input: session.turn(text)"
+            )
+        return self
+
+    def _start(self, message: Message) -> None:
+        """Append the input. The commit takes the lease; a later runner raises the fence, so that this one, if it comes
+        late, writes nothing."""
+        log = self._log
         before = log.store.session(log.session_id)
         self._fence = before.fence
-        row = {
-            "status": "running",
-            "completed_at": None,
-            **self._lease.columns(before),
-            "error": None,
-            **({} if self._model is None else {"model": self._model}),
-        }
-        if self._content is None:
-            if not log.cursor.turn:
-                raise InvalidOperation(
-                    f"no turn is open in session {log.session_id}; pass an input: session.turn(text)"
-                )
-            log.record("turn_resumed", data={"turn": log.cursor.turn}, row=row, fence=self._fence)
-        else:
-            started = self._append(Draft(_input(self._content)), key=self._key, row=row, data=self._started)
-            if started.repeated:
-                self._lease.take(before)
+        row = self._running_row(before)
+        started = self._append(Draft(message), key=self._key, row=row, data=self._started)
+        if started.repeated:  # delivered to another process at the same time
+            self._call_id = None
+            recorded = find_turn(log, self._key)
+            assert recorded is not None
+            self._repeat(recorded)
+            return
+        self._turn, self._fence = log.cursor.turn, self._lease.fence
+        self._lease.keep()
+        log.fence = self._fence
+
+    def _resume(self) -> None:
+        log = self._log
+        before = log.store.session(log.session_id)
+        row = self._running_row(before)
+        self._turn = log.cursor.turn
+        log.record("turn_resumed", data={"turn": self._turn}, row=row, fence=before.fence)
         self._fence = self._lease.fence
         self._lease.keep()
-        self._turn = log.cursor.turn
         log.fence = self._fence
-        return self
+
+    def _running_row(self, before: SessionRow) -> dict[str, Any]:
+        model = {} if self._model is None else {"model": self._model}
+        row = {"status": "running", "completed_at": None, "error": None, **model}
+        return row | self._lease.columns(before)
+
+    def _repeat(self, recorded: RecordedTurn) -> None:
+        """Continue the recorded turn if it is open; else write nothing. The handle goes back to its input."""
+        if recorded.is_open:
+            self._resume()
+        self._turn, self._is_closed = recorded.turn, not recorded.is_open
+        self._recorded = RecordedSteps(recorded.entries)
+        self._log.seek(recorded.leaf)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         self._lease.stop()
         self._log.fence = None
-        if not self._log.cursor.turn:
+        if self._recorded is not None:
+            self._log.refresh()
+        if self.done:
             return
         status = "interrupted" if kind is None else "failed" if issubclass(kind, Exception) else "cancelled"
         status = "waiting" if isinstance(error, ApprovalRequired) else status
@@ -124,7 +166,7 @@ class Turn:
     @property
     def done(self) -> bool:
         """Whether the turn has ended: by an answer that calls no tool, or by a tool that ends it."""
-        return self._log.cursor.turn != self._turn
+        return self._is_closed or self._log.cursor.turn != self._turn
 
     @property
     def is_cancel_requested(self) -> bool:
@@ -143,7 +185,38 @@ class Turn:
         A secret in the arguments is not stored: after a crash such a call shows placeholders and must not be run
         (`call.call.is_hidden`), unless all of them are named secrets that this process knows too.
         """
+        if self._recorded is not None and not self._recorded.passed:
+            if self._is_closed:
+                return ()
+            self._catch_up()  # a loop that begins here continues where the turn is, and repeats no answer
+        return self._original_calls()
+
+    def _original_calls(self) -> tuple[OpenCall, ...]:
         return tuple(self._with_original(call) for call in self._log.cursor.open_calls)
+
+    def recorded_answer(self) -> Message | None:
+        """Return the next answer that an earlier run of this keyed turn recorded, None if there is none.
+
+        Saves the model call: `answer = turn.recorded_answer() or turn.answer(client.messages.create(…))`.
+        """
+        entry = None if self._recorded is None else self._recorded.next_answer()
+        if entry is not None:
+            self._log.seek(Leaf(entry.branch, entry.seq))
+        return None if entry is None else entry.message
+
+    def _recorded_result(self, call_id: str) -> Message | None:
+        entry = None if self._recorded is None else self._recorded.result(call_id)
+        if entry is not None and entry.seq > self._log.leaf.seq:
+            self._log.seek(Leaf(entry.branch, entry.seq))
+        return None if entry is None else entry.message
+
+    def _catch_up(self) -> None:
+        """Move from the last recorded step that was repeated to the session's leaf, to write there."""
+        if self._is_closed:
+            raise InvalidOperation(f"turn {self._turn} has ended; open another: session.turn(text)")
+        if self._recorded is not None and not self._recorded.is_left:
+            self._recorded.is_left = True
+            self._log.refresh()
 
     def answer(
         self,
@@ -156,8 +229,13 @@ class Turn:
     ) -> Message:
         """Append a model's answer: an SDK object, a dict or a Message. Usage and evidence are read from it.
 
-        Returns it as it was stored, but its tool calls as the model made them: tools run on what the model said.
+        Returns it as it was stored, but its tool calls as the model made them: tools run on what the model said. In a
+        keyed turn that runs again, the answer that was recorded is returned instead.
         """
+        recorded = self.recorded_answer()
+        if recorded is not None:
+            return recorded
+        self._catch_up()
         if self.done:
             raise InvalidOperation(f"turn {self._turn} has ended; open another: session.turn(text)")
         read = wire.parse_reply(reply)
@@ -172,6 +250,7 @@ class Turn:
         appended = self._append(draft, key=key, calls=calls, replaces_call=replaces)
         self._call_id = None  # only now: if the answer is refused, the call is still to be recorded
         self._own_answers.add(appended.leaf.seq)
+        self._recorded = None
         message = appended.payloads[0]
         assert isinstance(message, Message)
         calls_made = (
@@ -189,6 +268,9 @@ class Turn:
         self, why: str, *, usage: Usage | None = None, provider: str | None = None, model: str | None = None
     ) -> None:
         """Record a model call without an answer: it is counted, and nothing is appended to the path."""
+        if self._is_closed or (self._recorded is not None and self._recorded.has_answers):
+            return
+        self._catch_up()
         answer = wire.Answer(Message("assistant"), usage, None, provider, model, None)
         call = replace(self._ledger(answer, self._log.leaf.seq), answer_seq=None, failed=True)
         replaces = self._call_id is not None
@@ -209,7 +291,14 @@ class Turn:
         details: dict[str, Any] | None = None,
         key: str | None = None,
     ) -> Message:
-        """Append the result of one call. `state` is merged into the session's state; `details` are for the host."""
+        """Append the result of one call. `state` is merged into the session's state; `details` are for the host.
+
+        In a keyed turn that runs again, the result that was recorded is returned instead.
+        """
+        recorded = self._recorded_result(call_id)
+        if recorded is not None:
+            return recorded
+        self._catch_up()
         message = tool_result(
             call_id, content, error=error, outcome=outcome, ends_turn=ends_turn, state=state, details=details
         )
@@ -238,9 +327,9 @@ class Turn:
         """
         from .agent.tools.tool import Tool, function_tool
 
-        open_call = self._open_call(call)
-        tool = function if isinstance(function, Tool) else function_tool(open_call.call.name, function)
-        running = self._run(open_call, tool, in_thread=tool.is_async)
+        name = (call if isinstance(call, ToolCall) else call.call).name
+        tool = function if isinstance(function, Tool) else function_tool(name, function)
+        running = self._run(call, tool, in_thread=tool.is_async)
         return running if tool.is_async else _run_without_loop(running)
 
     def started(self, call: ToolCall | OpenCall) -> None:
@@ -248,6 +337,8 @@ class Turn:
 
         Raises `CallAlreadyStarted` if it was started before, here or by a process that died: it may have taken effect.
         """
+        if self._recorded_result(_call_id(call)) is not None:
+            return
         open_call = self._open_call(call)
         if self._was_started(open_call):
             raise CallAlreadyStarted(open_call.call.id, open_call.call.name)
@@ -260,10 +351,14 @@ class Turn:
             )
         self._record_start(open_call)
 
-    async def _run(self, call: OpenCall, tool: Tool, *, in_thread: bool) -> Message:
+    async def _run(self, tool_call: ToolCall | OpenCall, tool: Tool, *, in_thread: bool) -> Message:
         from .agent.tool_batch import DENIED, UNKNOWN, hidden_result
         from .agent.tools.tool import Happened, NeverHappened, ToolContext
 
+        recorded = self._recorded_result(_call_id(tool_call))
+        if recorded is not None:
+            return recorded
+        call = self._open_call(tool_call)
         if (refusal := tool.refusal(call.call)) is not None:
             return self._store_result(call, refusal)
         if tool.approval and not self._is_approved(call):
@@ -286,11 +381,12 @@ class Turn:
         return self._store_result(call, await tool.run(context, in_thread=in_thread))
 
     def _open_call(self, call: ToolCall | OpenCall) -> OpenCall:
-        call_id = call.id if isinstance(call, ToolCall) else call.call.id
-        for open_call in self.open_tool_calls:
+        self._catch_up()
+        call_id, open_calls = _call_id(call), self._original_calls()
+        for open_call in open_calls:
             if open_call.call.id == call_id:
                 return open_call
-        raise OrphanResult(call_id, [open_call.call.id for open_call in self.open_tool_calls])
+        raise OrphanResult(call_id, [open_call.call.id for open_call in open_calls])
 
     def _was_started(self, call: OpenCall) -> bool:
         """Whether its start was recorded. The journal is read only for an answer of an earlier process."""
@@ -358,11 +454,12 @@ class Turn:
         data: dict[str, Any] | None = None,
     ) -> AppendResult:
         """Append. If the model is called next and its name is known, the start of that call is part of the commit."""
-        start = self._start(draft) if self._model is not None and not calls else None
+        check_callers_key(key)
+        start = self._start_call(draft) if self._model is not None and not calls else None
         closes = self._closes(draft)
         appended = self._log.append(
             [draft],
-            key=key,
+            key=key or self._step_key(draft),
             calls=calls if start is None else [start],
             replaces_call=replaces_call,
             row={"holder": None, "lease_until": None} if closes else row,
@@ -384,7 +481,19 @@ class Turn:
         ends = cursor.ends_turn or any(result.ends_turn for result in message.results)
         return ends and len(cursor.open_calls) == len(message.results)
 
-    def _start(self, draft: Draft) -> Call | None:
+    def _step_key(self, draft: Draft) -> str | None:
+        """Return the key of a step of a keyed turn: its place in the turn, or the place of the call it answers."""
+        message, cursor = draft.payload, self._log.cursor
+        if self._key is None or not isinstance(message, Message):
+            return None
+        place = f"{cursor.seq + 1 - self._turn}"
+        for open_call in cursor.open_calls:
+            if message.results and open_call.call.id == message.results[0].call_id:
+                place = f"{open_call.seq - self._turn}.{open_call.index}"
+                break
+        return f"{MADE_KEY}{self._key}/{place}"
+
+    def _start_call(self, draft: Draft) -> Call | None:
         message = draft.payload
         assert isinstance(message, Message)
         assert self._model is not None
@@ -400,6 +509,44 @@ class Turn:
 
 def _input(content: str | Message | dict[str, Any]) -> Message:
     return to_user_message(wire.parse_messages([content])[0] if isinstance(content, dict) else content)
+
+
+class RecordedSteps:
+    """The answers of a turn with their results, and how many of them a later run of the same lines has passed."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self._answers: list[Entry] = []
+        self._results: list[dict[str, Entry]] = []
+        for entry in entries:
+            if entry.finish in (ENDED_BY_TOOL, "interrupted"):
+                continue  # not of these lines: it closed the turn, or our loop asked again
+            if entry.role == "assistant":
+                self._answers.append(entry)
+                self._results.append({})
+            elif self._results and entry.message is not None:
+                self._results[-1] |= {result.call_id: entry for result in entry.message.results}
+        self.passed = 0
+        self.is_left = False
+        """Whether this run has gone on to write: there is nothing more to repeat but results of the last answer."""
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether an answer is left to be repeated."""
+        return not self.is_left and self.passed < len(self._answers)
+
+    def next_answer(self) -> Entry | None:
+        if not self.has_answers:
+            return None
+        self.passed += 1
+        return self._answers[self.passed - 1]
+
+    def result(self, call_id: str) -> Entry | None:
+        """Return the recorded result of a call of the answer that was repeated last."""
+        return self._results[self.passed - 1].get(call_id) if self.passed else None
+
+
+def _call_id(call: ToolCall | OpenCall) -> str:
+    return call.id if isinstance(call, ToolCall) else call.call.id
 
 
 def _run_without_loop(running: Coroutine[Any, Any, Message]) -> Message:

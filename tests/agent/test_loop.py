@@ -55,6 +55,7 @@ from bough.errors import (
 from bough.log import lease
 from bough.models.model import Delta
 from bough.models.prices import Rates
+from bough.stores.conformance.writer import read_everything
 from bough.wire import PROVIDERS, Answer, find_provider
 from conftest import Store
 
@@ -1409,3 +1410,110 @@ class TestQueue:
         events = session.send_sync("two", model=ScriptedModel(["a"]), limits=Limits(turns=1)).events
         assert events[-1].data["error"]["code"] == "turn_limit"
         assert [entry.message.text for entry in session.transcript()] == ["one", "a"]
+
+
+class TestSendingWithAKey:
+    def send(self, session: Session, *lines: Any, key: str = "m1", **how: Any) -> bough.RunResult:
+        return session.send_sync("hello", model=ScriptedModel([*lines]), key=key, limits=NOW, **how)
+
+    def test_sent_again_the_recorded_result_is_returned_and_nothing_is_written(self, store: Store) -> None:
+        session, desk = store.start(), Desk()
+        call = assistant(ToolCall("c", "refund", {"order": 41}))
+        first = self.send(session, call, "Refunded.", tools=desk.tools())
+        session.send_sync("more", model=ScriptedModel(["Yes."]))
+        before = read_everything(store.backend, session.session_id)
+        for handle in (session, store.session(session.session_id)):
+            again = self.send(handle, tools=desk.tools(), one_shot=True)
+            assert (again.text, again.status, again.usage) == ("Refunded.", "completed", first.usage)
+            assert again.error is None
+        assert read_everything(store.backend, session.session_id) == before
+        session.rewind(0)
+        before = read_everything(store.backend, session.session_id)
+        assert self.send(session).text == "Refunded."
+        assert read_everything(store.backend, session.session_id) == before
+        assert desk.did == [("refund", 41)]
+        assert first.usage.calls == 2
+
+    def test_a_turn_that_is_open_goes_on(self, store: Store) -> None:
+        session, desk = store.start(), Desk()
+        call = assistant(ToolCall("c", "refund", {"order": 41}))
+        failed = self.send(session, call, Broken("away"), tools=desk.tools())
+        assert failed.status == "failed"
+        again = self.send(store.session(session.session_id), "Refunded.", tools=desk.tools())
+        assert (again.text, again.status) == ("Refunded.", "completed")
+        session.refresh()
+        assert [entry.role for entry in session.path()] == ["user", "assistant", "tool", "assistant"]
+        assert desk.did == [("refund", 41)]
+
+    def test_however_the_turn_ended_the_same_is_told_again(self, store: Store) -> None:
+        call = assistant(ToolCall("c", "look", {"order": 41}))
+        stopped = store.start()
+        limits = Limits(rounds=1)
+        tools = Desk().tools()
+        for _ in range(2):
+            result = stopped.send_sync("x", model=ScriptedModel([call]), tools=tools, limits=limits, key="k")
+            assert (result.status, result.text) == ("stopped", "")
+            assert result.error is not None
+            assert result.error.code == "turn_limit"
+        cancelled = store.start()
+
+        async def cancel() -> None:
+            run = cancelled.send("x", model=ScriptedModel([Slow("never", 60)]), key="k")
+            async for event in run:
+                if event.type == "session:turn_started":
+                    run.cancel()
+
+        asyncio.run(cancel())
+        again = cancelled.send_sync("x", model=ScriptedModel([]), key="k")
+        assert again.status == "cancelled"
+
+        @bough.tool
+        def hang_up(ctx: ToolContext) -> str:
+            """End the call."""
+            ctx.ends_turn = True
+            return "bye"
+
+        ended = store.start()
+        results = [
+            ended.send_sync("x", model=ScriptedModel(lines), tools=[hang_up], key="k")
+            for lines in ([assistant(ToolCall("c", "hang_up"))], [])
+        ]
+        assert results[0].status == results[1].status == "completed"
+        assert results[0].text == results[1].text
+
+    def test_delivered_twice_at_once_it_runs_once(self, store: Store) -> None:
+        session, desk = store.start(), Desk()
+        model = ScriptedModel(
+            lambda request: (
+                "Refunded."
+                if any(item.message.role == "tool" for item in request.context.items)
+                else assistant(ToolCall("c", "refund", {"order": 41}))
+            )
+        )
+        outcomes: list[Any] = []
+        start = threading.Barrier(4)
+
+        def deliver() -> None:
+            handle = store.session(session.session_id)
+            start.wait()
+            while True:
+                try:
+                    outcomes.append(handle.send_sync("hello", model=model, tools=desk.tools(), key="m1").text)
+                    return
+                except (SessionRunning, Fenced):  # delivered again, as a queue does
+                    time.sleep(0.01)
+
+        threads = [threading.Thread(target=deliver) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert outcomes == ["Refunded."] * 4
+        assert desk.did == [("refund", 41)]
+        session.refresh()
+        assert len(session.path()) == 4
+        assert session.verify() == []
+
+    def test_no_key_costs_no_lookup(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(type(store.backend), "find_change", lambda *_: pytest.fail("looked up"))
+        assert store.start().send_sync("hello", model=ScriptedModel(["Hi."])).text == "Hi."

@@ -185,6 +185,13 @@ class TestRun:
             bough("run", text, *MODEL, "--conversation", "con_1", home=home)
         assert texts(only_session(home)) == ["hi", "One.", "more", "Two."]
 
+    def test_an_input_with_a_key_is_sent_once_and_its_answer_is_printed_again(self, home: Path) -> None:
+        for where in (("--conversation", "con_1"), ("--resume", "latest")):
+            done = bough("run", "hi", *MODEL, *where, "--key", "mail-1", home=home)
+            assert (done.returncode, done.stdout) == (0, "One.\n")
+        assert texts(only_session(home)) == ["hi", "One."]
+        assert bough("run", "hi", *MODEL, "--key", "mail-1", home=home).returncode == 2
+
     def test_a_new_prompt_holds_from_here_on(self, home: Path) -> None:
         bough("run", "hi", *MODEL, "--system", "Be kind.", home=home)
         bough("run", "--resume", "latest", "more", "--system", "Be brief.", home=home)

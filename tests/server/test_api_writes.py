@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import subprocess
 import sys
 import threading
@@ -13,12 +14,13 @@ from typing import Any
 import pytest
 
 import bough
-from bough import ToolCall, assistant, user
+from bough import Broken, Limits, ToolCall, assistant, user
 from bough.errors import ToolsMissing
 from bough.log import lease
 from bough.models.scripted import ScriptedModel, Slow
 from bough.server.context import ServerAgent
 from bough.store import Store
+from bough.stores.conformance.writer import read_everything
 from support.server import CHANGE_HEADERS, LocalServer, wait_until
 from tests.server.test_api_reads import server, session_url, start_sample_session
 
@@ -121,6 +123,34 @@ DELEGATES = assistant(ToolCall("d1", "delegate", {"order": 1}), ToolCall("d2", "
 
 
 class TestRunning:
+    def test_an_input_sent_again_with_its_idempotency_key_is_there_once(self, store: Store) -> None:
+        model = ScriptedModel([Broken("away"), "Hello.", "More."])
+        agent = ServerAgent((model,), limits=Limits(tries=1))
+        with LocalServer(store, agent) as server:
+            session = store.start()
+
+            def send(key: str, text: str = "hi", status: int = 202) -> Any:
+                headers = {**CHANGE_HEADERS, "idempotency-key": key}
+                body = json.dumps({"text": text, "queue": True})
+                reply = server.client.post(f"{session_url(session)}/send", content=body, headers=headers)
+                assert reply.status_code == status, reply.text
+                return reply.json()
+
+            first = send("mail-1")
+            wait_until(lambda: session.row.status == "failed" and session.row.holder is None)
+            assert send("mail-1") == first, "its turn is open and goes on"
+            wait_until(lambda: session.row.status == "idle" and session.row.holder is None)
+            before = read_everything(store.backend, session.session_id)
+            assert send("mail-1") == first, "its turn has ended"
+            assert read_everything(store.backend, session.session_id) == before
+            assert [entry.message.text for entry in store.session(session.session_id).path()] == [
+                "hi",
+                "Hello.",
+            ]
+            assert send("~mine", status=400)["code"] == "invalid_argument"
+            send("mail-2", "more")
+            wait_until(lambda: session.row.leaf.seq == 4)
+
     def test_an_input_is_durable_when_send_answers_and_is_answered(self, store: Store) -> None:
         with LocalServer(store, ServerAgent((ScriptedModel(["Hello."]),))) as server:
             session = store.start()

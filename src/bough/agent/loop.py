@@ -15,17 +15,19 @@ from ..core.codec import decode
 from ..core.drafts import CLOSING, Draft
 from ..core.entries import INTERRUPTED
 from ..core.messages import Message, assistant, to_user_message
-from ..core.turns import CallModel, Rest, RunTools, next_action
+from ..core.turns import ENDED_BY_TOOL, CallModel, Rest, RunTools, next_action
 from ..errors import (
     ApprovalPending,
     ContextOverflow,
     Fenced,
     ModelError,
     Overloaded,
+    SessionRunning,
     StaleLeaf,
     TaskTrashed,
     ToolsMissing,
 )
+from ..log.recorded_turn import RecordedTurn, calls_of_turn, find_turn, turn_end
 from ..models.model import Model
 from ..stores.base import SessionRow
 from .call_status import CallStatus, read_call_status
@@ -64,13 +66,22 @@ class Loop:
         self.first_number = 0
         """The number of the latest fact before this run."""
 
-    async def run(self, content: str | Message | None) -> AsyncIterator[Event]:
-        """Run a turn, and those queued after it, event by event; without content resume the open turn."""
+    async def run(self, content: str | Message | None, key: str | None = None) -> AsyncIterator[Event]:
+        """Run a turn, and those queued after it, event by event; without content resume the open turn.
+
+        If an input was recorded under the key, its turn continues if it is open; else its end is told again.
+        """
         try:
             content = None if content is None else to_user_message(content)
+            recorded = await self._find_turn(key)
+            if recorded is not None and not recorded.is_open:
+                for event in await self.writer.run_blocking(self._recorded_events, recorded):
+                    yield event
+                return
             row = await self.writer.load()
             self.writer.journal_number = self.first_number = row.facts
             self.writer.check(row)
+            content = content if recorded is None else None
             for session_limits in self.writer.session_limits():
                 self.limits.narrow(session_limits)
             if content is None:
@@ -82,7 +93,12 @@ class Loop:
             row = await self.writer.acquire(row)
             try:
                 self._watch_cancel_requests(row)
-                async for event in self._run(content, row):
+                recorded = await self._find_turn(key)  # again: it may have been delivered twice at once
+                if recorded is not None and not recorded.is_open:
+                    for event in await self.writer.run_blocking(self._recorded_events, recorded):
+                        yield event
+                    return
+                async for event in self._run(content if recorded is None else None, row, key):
                     yield event
             finally:
                 self._is_driving = False
@@ -90,14 +106,17 @@ class Loop:
         finally:
             self.writer.close()
 
-    async def _run(self, content: Message | None, row: SessionRow) -> AsyncIterator[Event]:
+    async def _find_turn(self, key: str | None) -> RecordedTurn | None:
+        return None if key is None else await self.writer.run_blocking(find_turn, self.log, key)
+
+    async def _run(self, content: Message | None, row: SessionRow, key: str | None) -> AsyncIterator[Event]:
         try:
             self._is_first_turn = not row.turns
             if content is not None and self._takes_inbox and self.writer.queued:
-                async for event in self._run_after_queued(content):
+                async for event in self._run_after_queued(content, key):
                     yield event
             else:
-                async for event in self._turn(content, row):
+                async for event in self._turn(content, row, key=key):
                     yield event
             if self._takes_inbox:
                 async for event in self._run_inbox():
@@ -108,7 +127,7 @@ class Loop:
             if not self._is_cancel_requested or task is None or task.uncancel():
                 raise
             yield self._completed("cancelled")
-        except (Fenced, TaskTrashed, ApprovalPending, GeneratorExit):
+        except (Fenced, TaskTrashed, ApprovalPending, SessionRunning, GeneratorExit):
             raise  # another process owns the turn now, it waits as before, or the caller reads no further
         except BaseException as error:  # also SystemExit and groups: the row must not say `running` for good
             await self._record_crash(error)
@@ -144,22 +163,24 @@ class Loop:
         finally:
             self.writer.close()
 
-    async def _run_after_queued(self, content: Message) -> AsyncIterator[Event]:
+    async def _run_after_queued(self, content: Message, key: str | None) -> AsyncIterator[Event]:
         """Run the inputs that were queued before `content`, then `content`; if one of them waits or failed, `content`
         is queued behind it."""
         is_one_shot = self.writer.is_one_shot
         async for event in self._run_inbox(self.writer.queued):
             yield event
         self.writer.is_one_shot = is_one_shot
-        if self.log.cursor.turn:
+        if self.log.cursor.turn and key is None:
             await self.writer.run_blocking(self.log.enqueue, content)
             return
         row = await self.writer.run_blocking(self.log.store.session, self.log.session_id)
+        if self.log.cursor.turn:  # an input with a key is not queued: it is sent again
+            raise SessionRunning(row.session_id, row.holder, row.lease_until)
         limit = await self._check_turn(row.turns, content)
         if limit is not None and not limit.is_warning:
             yield _refused(limit)
             return
-        async for event in self._turn(content, row):
+        async for event in self._turn(content, row, key=key):
             yield event
 
     async def _run_inbox(self, count: int | None = None) -> AsyncIterator[Event]:
@@ -185,11 +206,11 @@ class Loop:
     # -- one turn ----------------------------------------------------------------------------------
 
     async def _turn(
-        self, content: Message | None, row: SessionRow, takes: int | None = None
+        self, content: Message | None, row: SessionRow, takes: int | None = None, key: str | None = None
     ) -> AsyncIterator[Event]:
         self.compactor.start_turn()
         if content is not None:
-            async for event in self._start_turn(content, row, takes):
+            async for event in self._start_turn(content, row, takes, key):
                 yield event
         elif not self.log.cursor.turn:
             yield Event("session:turn_completed", {"stop_reason": "nothing to resume"})
@@ -219,13 +240,17 @@ class Loop:
         limit = await self._check_turn(row.turns - 1, None)
         return None if limit is None or limit.is_warning else limit
 
-    async def _start_turn(self, message: Message, row: SessionRow, takes: int | None) -> AsyncIterator[Event]:
+    async def _start_turn(
+        self, message: Message, row: SessionRow, takes: int | None, key: str | None
+    ) -> AsyncIterator[Event]:
         writer = self.writer
         await self._refuse_pending_approval()
         await self.tool_runner.close_abandoned_turn()
         data = {**turn_start_data(row, writer.detail), **self._runner_data()}
         data |= {"one_shot": True} if writer.is_one_shot else {}
-        started = await writer.append(Draft(message), row=writer.running_row(), data=data, takes=takes)
+        started = await writer.append(
+            Draft(message), row=writer.running_row(), data=data, takes=takes, key=key
+        )
         if self._is_first_turn:
             self._is_first_turn = False
             yield Event("session:started", session_data(row, writer.detail), FIRST_FACT)
@@ -356,6 +381,25 @@ class Loop:
             raise TaskTrashed(self.log.session_id, next(iter(status.trashed_tasks.values())))
 
     # -- how a turn ends ---------------------------------------------------------------------------
+
+    def _recorded_events(self, recorded: RecordedTurn) -> list[Event]:
+        """Return the events that tell how a recorded turn ended; its model calls are those of this run."""
+        self.writer.model_calls = {call.call_id: call for call in calls_of_turn(self.log, recorded)}
+        first, last = recorded.entries[0].message, recorded.last
+        assert first is not None
+        events = [Event("session:turn_started", {"seq": recorded.turn, "text": first.text})]
+        ended = turn_end(self.log, recorded)
+        if last.finish == "cancelled":
+            return [*events, Event("session:turn_completed", {"stop_reason": "cancelled"})]
+        if ended.get("error") is not None:
+            error = {"code": "turn_limit", "message": ended["error"], "command_message": ended["error"]}
+            return [*events, Event("session:turn_completed", {"stop_reason": "error", "error": error})]
+        is_ended_by_tool = last.role == "tool" or last.finish == ENDED_BY_TOOL
+        if not is_ended_by_tool and last.message is not None:
+            answer = {"seq": last.seq, "text": last.message.text, "calls": []}
+            events.append(Event("session:answer", answer))
+        reason = "ended by a tool" if is_ended_by_tool else "answered"
+        return [*events, Event("session:turn_completed", {"stop_reason": reason})]
 
     def _completed(self, stop_reason: str) -> Event:
         return Event("session:turn_completed", {"stop_reason": stop_reason}, self.writer.journal_number)

@@ -15,6 +15,7 @@ from ..core.drafts import Draft, build_entries
 from ..core.messages import Message
 from ..core.turns import Cursor
 from ..errors import InvalidOperation, NotFound, SessionRunning, SessionTrashed
+from ..log.changes import new_key
 from ..log.log import Log
 from ..models.model import Model
 from ..stores.base import NewSession, SessionRow
@@ -166,5 +167,5 @@ def _find_or_start(log: Log, key: str, agent: str | None, seeds: Sequence[Messag
         started_at=now,
         updated_at=now,
     )
-    new = NewSession(row, log.runtime.new_id(""), seeds=written.entries, blobs=written.blobs)
+    new = NewSession(row, new_key(log.runtime), seeds=written.entries, blobs=written.blobs)
     return log.store.create(new)[0]

@@ -51,6 +51,7 @@ class Append(Struct, frozen=True, kw_only=True):
     takes: int | None = None
     after: Leaf
     """The leaf at which it was built."""
+    key: str | None = None
 
 
 class Writer:
@@ -165,6 +166,7 @@ class Writer:
         data: Mapping[str, Any] | None = None,
         starts: Sequence[int] = (),
         takes: int | None = None,
+        key: str | None = None,
     ) -> AppendResult:
         """Append in one commit. Without `calls`, the start of a model call that comes next is part of it.
 
@@ -184,6 +186,7 @@ class Writer:
             starts=starts,
             takes=takes,
             after=self.leaf,
+            key=key,
         )
         appended = await self.run_blocking(self.commit, append)
         self.model_calls |= {call.call_id: call for call in calls}
@@ -210,6 +213,7 @@ class Writer:
             data=append.data,
             starts=append.starts,
             takes=append.takes,
+            key=append.key,
             fence=self.lease.fence,
         )
 

@@ -120,13 +120,14 @@ def run_turn(
     ask: Ask | None = None,
     *,
     one_shot: bool = False,
+    key: str | None = None,
 ) -> TurnEnd:
     """Run one input, or the open turn, to its end, asking for the approvals it needs."""
     arguments = agent.run_arguments(session)
     run = (
         session.resume(**arguments)
         if content is None
-        else session.send(content, **arguments, one_shot=one_shot)
+        else session.send(content, **arguments, one_shot=one_shot, key=key)
     )
     while True:
         try:

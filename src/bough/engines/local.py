@@ -33,8 +33,8 @@ ModelLike = Model | str | Sequence[Model | str]
 class Run:
     """One run of a session: iterate over it for its events, or await it for its result."""
 
-    def __init__(self, loop: Loop, content: str | Message | None) -> None:
-        self._loop, self._content = loop, content
+    def __init__(self, loop: Loop, content: str | Message | None, key: str | None = None) -> None:
+        self._loop, self._content, self._key = loop, content, key
         self._queue: asyncio.Queue[Event | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self._is_cancelled = False
@@ -62,7 +62,7 @@ class Run:
 
     async def _run_loop(self) -> None:
         try:
-            async for event in self._loop.run(self._content):
+            async for event in self._loop.run(self._content, self._key):
                 self._queue.put_nowait(event)
         except asyncio.CancelledError:
             number = self._loop.writer.journal_number or None
@@ -160,10 +160,11 @@ def start_run(
     tools: Iterable[Tool | Callable[..., Any]] = (),
     limits: Limits | None = None,
     one_shot: bool = False,
+    key: str | None = None,
 ) -> Run:
     models = resolve_models(model)
     writer = Writer(log, models[0], is_one_shot=one_shot)
-    return Run(build_loop(writer, models, tools_by_name(tools), limits or Limits()), content)
+    return Run(build_loop(writer, models, tools_by_name(tools), limits or Limits()), content, key)
 
 
 def cancel_turn(log: Log) -> None:

@@ -14,7 +14,8 @@ from ..core.entries import Entry, Payload, Settings
 from ..core.tree import Leaf
 from ..core.usage import MAX_COUNT, Call, check_call
 from ..errors import InvalidArgument, InvalidCount
-from ..stores.base import Status
+from ..stores.base import MADE_KEY, Status, is_callers_key
+from .runtime import Runtime
 
 STATUSES: tuple[str, ...] = get_args(Status)
 
@@ -63,6 +64,18 @@ def check(
             check_text(value, name)
         elif isinstance(value, int) and not 0 <= value <= MAX_COUNT:
             raise InvalidCount(name, value)
+
+
+def check_callers_key(key: str | None) -> None:
+    """Raise for a key that a caller may not give: what begins with `MADE_KEY` is not looked up."""
+    check_text(key, "key")
+    if key is not None and not (key and is_callers_key(key)):
+        raise InvalidArgument("key", key, f"a text that does not begin with {MADE_KEY}")
+
+
+def new_key(runtime: Runtime) -> str:
+    """Return a key for a change that the caller gave none."""
+    return MADE_KEY + runtime.new_id("")
 
 
 def with_data(facts: tuple[ExtraFact, ...], data: Mapping[str, Any] | None) -> tuple[ExtraFact, ...]:

@@ -17,7 +17,7 @@ from weakref import WeakSet
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from ..core.codec import from_json, to_json
+from ..core.codec import check_text, from_json, to_json
 from ..core.drafts import Draft, EntryBatch, ExtraFact, build_entries
 from ..core.entries import INTERRUPTED, Entry, Note, Payload, Settings
 from ..core.messages import Message, ToolCall, to_user_message
@@ -44,8 +44,19 @@ from ..stores.base import (
     SessionDetail,
     SessionRow,
     StoreBackend,
+    is_callers_key,
 )
-from .changes import AppendResult, Cut, check, later_call, latest_model, started_calls, turn_status, with_data
+from .changes import (
+    AppendResult,
+    Cut,
+    check,
+    later_call,
+    latest_model,
+    new_key,
+    started_calls,
+    turn_status,
+    with_data,
+)
 from .lease import check_free
 from .new_session import check_names
 from .original_calls import restore_call
@@ -107,6 +118,11 @@ class Log:
             if row.leaf != self.leaf:
                 self._set_position(row.leaf, None, None)
             return row
+
+    def seek(self, leaf: Leaf) -> None:
+        """Put this handle at any leaf of the session's tree. The session's own leaf does not move."""
+        with self._lock:
+            self._set_position(leaf, None, None)
 
     def load(self) -> PathSnapshot:
         """Move to the session's current leaf and return row, details and whole path, in one read."""
@@ -217,6 +233,9 @@ class Log:
         if not drafts:
             raise InvalidOperation("nothing to append; pass at least one message or entry")
         with self._lock:
+            known = self.find_change(key)
+            if known is not None:
+                return self._repeat(known)
             fence = self.fence if fence is None else fence
             drafts = [self._filled(draft) for draft in drafts]
             leaf = self.leaf if after is None else after
@@ -236,7 +255,7 @@ class Log:
             started = started_calls(written.entries, starts)
             change = Change(
                 session_id=self.session_id,
-                key=key or self.runtime.new_id(""),
+                key=key or new_key(self.runtime),
                 at=at,
                 after=leaf,
                 entries=written.entries,
@@ -282,6 +301,13 @@ class Log:
                     if call.is_hidden and not original.is_hidden:
                         answer = Leaf(self.leaf.branch, entry.seq)
                         originals.add(self.session_id, answer, index, call, original)
+
+    def find_change(self, key: str | None) -> CommitResult | None:
+        """Return what was recorded under the caller's key. A key that Bough made, or none, costs no read."""
+        check_text(key, "key")
+        if key is None or not is_callers_key(key):
+            return None
+        return self.store.find_change(self.session_id, key)
 
     def _follow_notes(self, stale: StaleLeaf, fence: int | None) -> int:
         """Move a runner behind the notes that others appended after the leaf it expected; return their number.
@@ -343,8 +369,7 @@ class Log:
     def _commit(self, change: Change, written: EntryBatch, state: bytes | None) -> AppendResult:
         done = self._write(change)
         if done.is_repeat:
-            self._set_position(done.leaf, None, None)
-            return self._read_repeated(done)
+            return self._repeat(done)
         previous, open_calls = self.batch_since, written.cursor.open_calls
         self._set_position(done.leaf, written.cursor, state)
         if open_calls:
@@ -367,7 +392,13 @@ class Log:
         encoded = to_json(state, "state")
         return encoded, encoded
 
-    def _read_repeated(self, done: CommitResult) -> AppendResult:
+    def _repeat(self, done: CommitResult) -> AppendResult:
+        """Return what was recorded. A handle that had not seen it moves there; one that is beyond it stays."""
+        ranges = self.store.path(self.session_id, leaf=done.leaf, first=done.leaf.seq + 1).ranges
+        if any(part.branch == self.leaf.branch and self.leaf.seq <= part.last for part in ranges) or (
+            not self.leaf.seq
+        ):
+            self._set_position(done.leaf, None, None)
         fact = self.store.journal(self.session_id, done.facts - 1, 1)[0]
         first = fact.data.get("first", done.leaf.seq + 1)
         entries = [
@@ -437,7 +468,7 @@ class Log:
             text = {name: redactor.redact_json(value) for name, value in (row or {}).items() if name in TEXT}
             change = Change(
                 session_id=self.session_id,
-                key=key or self.runtime.new_id(""),
+                key=key or new_key(self.runtime),
                 at=self.runtime.now(),
                 kind=kind,
                 data=redactor.redact_json(dict(data or {})),
@@ -516,7 +547,7 @@ class Log:
             written = build_entries(cursor, drafts, at, redactor=self.runtime.redactor)
             change = Change(
                 session_id=self.session_id,
-                key=key or self.runtime.new_id(""),
+                key=key or new_key(self.runtime),
                 at=at,
                 kind="moved",
                 data={"from": [self.leaf.branch, self.leaf.seq], **(data or {})},
@@ -611,7 +642,7 @@ class Log:
         written = build_entries(cursor, drafts, row.started_at, redactor=self.runtime.redactor)
         new = NewSession(
             row=replace(row, parent_seq=cut.at, seed_count=min(self.seed_count_on(self.ranges()), cut.at)),
-            key=self.runtime.new_id(""),
+            key=new_key(self.runtime),
             detail=detail,
             seeds=written.entries,
             fork_point=parent,

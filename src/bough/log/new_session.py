@@ -18,6 +18,7 @@ from ..core.turns import Cursor
 from ..core.usage import MAX_COUNT
 from ..errors import InvalidArgument, InvalidCount, InvalidText
 from ..stores.base import NewSession, Relation, SessionDetail, SessionRow
+from .changes import new_key
 from .runtime import Runtime
 from .workspace import Workspace
 
@@ -100,7 +101,7 @@ def new_session(
         workspace=None if workspace is None else workspace.to_json(),
         state=None if state is None else to_json(_fold(written.payloads), "state"),
     )
-    return NewSession(row, runtime.new_id(""), detail, written.entries, written.blobs), written.cursor
+    return NewSession(row, new_key(runtime), detail, written.entries, written.blobs), written.cursor
 
 
 def _fold(seeds: Sequence[Payload]) -> State:

@@ -112,6 +112,7 @@ class ReplayWriter(Writer):
         data: Mapping[str, Any] | None = None,
         starts: Sequence[int] = (),
         takes: int | None = None,
+        key: str | None = None,
     ) -> AppendResult:
         is_recorded = self.parts.uses_recorded_answers
         appended = await super().append(
@@ -122,6 +123,7 @@ class ReplayWriter(Writer):
             data=data,
             starts=starts,
             takes=takes,
+            key=key,
         )
         if is_recorded:
             await self._append_host_entries_between_results()

@@ -35,10 +35,12 @@ class ActiveRuns:
     def is_running(self, session_id: str) -> bool:
         return session_id in self._runs
 
-    async def send(self, session: Session, text: str, model: str | None) -> Event | None:
+    async def send(
+        self, session: Session, text: str, model: str | None, key: str | None = None
+    ) -> Event | None:
         """Run one turn; return its first event once the input is durable."""
         how = await self._how(session, model)
-        return await self._drive(session, session.send(text, **how), None)
+        return await self._drive(session, session.send(text, **how, key=key), None)
 
     async def resume(self, session: Session, model: str | None) -> None:
         """Resume the open turn."""

@@ -9,6 +9,8 @@ The laws in prose; `bough.stores.conformance` is the same list as tests.
   unknown, `StaleLeaf` is raised and nothing is written.
 - **One runner.** While a lease is held, a change without a fence that appends anything but notes, or moves the leaf,
   raises `SessionRunning` and writes nothing. A runner passes its fence; `Fenced` if another has taken over.
+- **A caller's key is unique in its session**, whatever the leaf, the fence or the status: if it is known, the recorded
+  result is returned and nothing is written. A key that Bough made begins with `~` and is not looked up.
 - **Entries never change.** (branch, seq) is written once. A path from any leaf has no gap.
 - **Branches.** An append extends the leaf's branch if this session owns it and the leaf is its tail; otherwise it opens
   a branch whose parent holds the leaf's entry. Branch numbers are never reused.
@@ -113,11 +115,21 @@ class Fact(Struct, frozen=True):
     at: int
 
 
+MADE_KEY = "~"
+"""How a key begins that Bough made: it costs no lookup and is in no index."""
+
+
+def is_callers_key(key: str) -> bool:
+    """Whether the key is unique in its session; a repeated one returns what was recorded."""
+    return not key.startswith(MADE_KEY)
+
+
 class Change(Struct, frozen=True, kw_only=True, gc=False):
     """One atomic change of a live session."""
 
     session_id: str
     key: str
+    """The caller's, or one that Bough made (`MADE_KEY`)."""
     at: int
     kind: str = "appended"
     data: dict[str, Any] = {}
@@ -165,7 +177,7 @@ SETTABLE_COLUMNS = frozenset(
 class CommitResult(Struct, frozen=True, gc=False):
     leaf: Leaf
     facts: int
-    """The number of the latest fact."""
+    """The number of the latest fact; of a repeat the number of the change's own fact."""
     is_repeat: bool = False
     """Whether the change had been committed before, under the same key."""
 
@@ -315,6 +327,10 @@ class StoreBackend(ABC):
 
     @abstractmethod
     def commit(self, change: Change) -> CommitResult: ...
+
+    @abstractmethod
+    def find_change(self, session_id: str, key: str) -> CommitResult | None:
+        """Return what was recorded under a caller's key, as a repeat; None if the key is not known."""
 
     @abstractmethod
     def path(

@@ -44,6 +44,7 @@ from bough.log.workspace import Workspace
 from bough.models.model import Request
 from bough.models.prices import Rates
 from bough.server.context import ServerAgent as Driving
+from bough.stores.conformance.writer import read_everything
 from bough.stores.postgres.pool import Pool
 from bough.stores.postgres.statement import Statement, run_statement
 from bough.stores.postgres.store import PostgresStore
@@ -189,18 +190,46 @@ class TestSending:
     def test_sent_twice_under_one_key_it_is_there_once(
         self, installed: Database, queue: str, store: bough.Store
     ) -> None:
-        first = store.start("a", session_id="ses_stable")
-        sent = first.send("hello", engine="absurd", queue=queue, key="mail-1")
-        model = by_step("Hello yourself.")
-        with working(installed, queue, Agent("a", model)):
-            until(answered(first, "Hello yourself."))
+        """The session is read through a new handle each time: the one that sent first does not see what comes later."""
+
+        def send() -> Any:
+            session = store.start("a", session_id="ses_stable")
+            return session.send("hello", engine="absurd", queue=queue, key="mail-1")
+
+        def everything() -> Any:
+            return read_everything(store.backend, "ses_stable"), store.session("ses_stable").row
+
+        sent, before = send(), everything()
+        assert (send(), everything()) == (sent, before), "while its turn is open"
+        with working(installed, queue, Agent("a", by_step("Hello yourself."))):
+            until(answered(store.session("ses_stable"), "Hello yourself."))
             until(done(installed, queue))
-        again = store.start("a", session_id="ses_stable").send(
-            "hello", engine="absurd", queue=queue, key="mail-1"
-        )
-        assert again.task_id == sent.task_id
-        assert [entry.message.text for entry in first.path() if entry.message] == ["hello", "Hello yourself."]
+        before = everything()
+        assert (send(), everything()) == (sent, before), "after its answer"
+        session = store.session("ses_stable")
+        assert [entry.message.text for entry in session.path() if entry.message] == [
+            "hello",
+            "Hello yourself.",
+        ]
+        assert session.row.status == "idle"
         assert task(installed, queue)[0] == "completed"
+        again = session.send_sync("hello", model=by_step("not asked"), key="mail-1")
+        assert (again.text, again.status) == ("Hello yourself.", "completed")
+        assert everything() == before, "by the other engine"
+
+    def test_an_input_whose_task_failed_for_good_gets_another_when_it_is_sent_again(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        session = store.start("a")
+        sent = session.send("hello", engine="absurd", queue=queue, key="mail-1")
+        installed.run(f"update absurd.t_{queue} set state = 'failed'")
+        installed.run(f"update absurd.r_{queue} set state = 'failed'")
+        again = store.session(session.session_id).send("hello", engine="absurd", queue=queue, key="mail-1")
+        assert again.task_id != sent.task_id
+        with working(installed, queue, Agent("a", by_step("Hello yourself."))):
+            until(answered(session, "Hello yourself."))
+        texts = [e.message.text for e in store.session(session.session_id).path() if e.message]
+        assert texts == ["hello", "Hello yourself."]
 
     def test_a_turn_tells_what_it_was_sent_with_and_who_took_it_up(
         self, installed: Database, queue: str, store: bough.Store

@@ -54,6 +54,7 @@ from .worker import engine_option, enqueue_run, parse_engine
     is_flag=True,
     help="If the session is running, or waits for approval, queue the input instead of failing.",
 )
+@click.option("--key", help="Send it once, however often this runs: again, the recorded answer is printed.")
 @engine_option
 @json_option
 @pass_location
@@ -63,6 +64,7 @@ def run(
     source: Source,
     options: AgentOptions,
     queue: bool,
+    key: str | None,
     engine: str,
     is_json: bool,
 ) -> int:
@@ -77,13 +79,16 @@ def run(
     bough run "Where is order 41?" --model anthropic:MODEL --tools shop.py
     git diff | bough run - --system "Review this." --model openai:MODEL
     bough run "And order 42?" --resume latest
+    bough run "$(cat mail-17.txt)" --resume ses_3f --key mail-17
     bough run "Try again, politely." --overwrite latest --from-point 7
     """
     content = _content(text, is_new=source.reference is None)
     absurd_queue = parse_engine(engine)
+    if key is not None and (content is None or (source.resume_from or options.conversation) is None):
+        raise CommandError("--key needs TEXT, and the session it is unique in: --resume or --conversation")
     if absurd_queue is not None:
         return enqueue_run(
-            location, source, options, content, absurd_queue, queue_if_busy=queue, is_json=is_json
+            location, source, options, content, absurd_queue, queue_if_busy=queue, key=key, is_json=is_json
         )
     session, agent = source.session(location, options)
     if content is None and not _has_work(session):
@@ -92,9 +97,9 @@ def run(
         )
         return 0
     try:
-        return _run(location, session, agent, content, is_json=is_json)
+        return _run(location, session, agent, content, is_json=is_json, key=key)
     except (SessionRunning, ApprovalPending):
-        if not queue or content is None:
+        if not queue or content is None or key is not None:
             raise
     number = session.enqueue(content)
     notify(
@@ -300,7 +305,13 @@ def _has_work(session: Session) -> bool:
 
 
 def _run(
-    location: StoreLocation, session: Session, agent: CommandAgent, content: str | None, *, is_json: bool
+    location: StoreLocation,
+    session: Session,
+    agent: CommandAgent,
+    content: str | None,
+    *,
+    is_json: bool,
+    key: str | None = None,
 ) -> int:
     tools = agent.tools(session)
     if content is None:
@@ -310,7 +321,7 @@ def _run(
     watcher = JsonWatcher(session) if is_json else PlainWatcher(session)
     with Driver(location) as driver:
         ask = _ask if is_terminal() else None
-        end = run_turn(driver, session, agent, content, watcher, ask, one_shot=True)
+        end = run_turn(driver, session, agent, content, watcher, ask, one_shot=True, key=key)
         spent = difference(session.row.totals, before)
         if is_json:
             _print_json_end(session, end, spent)

@@ -138,6 +138,7 @@ def enqueue_run(
     queue: str,
     *,
     queue_if_busy: bool,
+    key: str | None,
     is_json: bool,
 ) -> int:
     """Queue the input, or the open turn, as a task."""
@@ -152,7 +153,7 @@ def enqueue_run(
             "--engine absurd continues at a session's leaf; run bough fork or bough rewind first"
         )
     session = _session(location, source, options)
-    sent = _enqueue(session, content, queue, options, queue_if_busy=queue_if_busy)
+    sent = _enqueue(session, content, queue, options, queue_if_busy=queue_if_busy, key=key)
     if is_json:
         print_json(sent=to_json_value(sent))
     else:
@@ -176,16 +177,22 @@ def _session(location: StoreLocation, source: Source, options: AgentOptions) -> 
 
 
 def _enqueue(
-    session: Session, content: str | None, queue: str, options: AgentOptions, *, queue_if_busy: bool
+    session: Session,
+    content: str | None,
+    queue: str,
+    options: AgentOptions,
+    *,
+    queue_if_busy: bool,
+    key: str | None,
 ) -> EnqueuedTask:
     if content is None:
         return session.resume(engine="absurd", queue=queue, agent=options.agent)
     try:
         limits = None if options.max_turns is None else Limits(turns=options.max_turns)
         arguments: dict[str, Any] = {"queue": queue, "agent": options.agent, "limits": limits}
-        return session.send(content, engine="absurd", **arguments, one_shot=True)
+        return session.send(content, engine="absurd", **arguments, one_shot=True, key=key)
     except SessionRunning:
-        if not queue_if_busy:
+        if not queue_if_busy or key is not None:
             raise
     return session.enqueue(content, engine="absurd", queue=queue, agent=options.agent)
 

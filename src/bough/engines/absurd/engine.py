@@ -10,6 +10,7 @@ from typing import Any
 
 from absurd_sdk import Absurd
 from msgspec import Struct
+from psycopg import sql
 
 from ...agent.limits import Limits, check_turns, limit_data, narrow
 from ...agent.start_facts import queued_turn_data
@@ -20,7 +21,9 @@ from ...core.drafts import Draft, ExtraFact
 from ...core.messages import Message, user
 from ...core.usage import MAX_COUNT
 from ...errors import InvalidOperation, LimitReached, PostgresRequired, SessionRunning
+from ...log.changes import new_key
 from ...log.log import Log
+from ...log.recorded_turn import RecordedTurn, find_turn
 from ...log.workspace import Workspace
 from ...models.model import Model
 from ...stores.base import SessionRow
@@ -99,6 +102,14 @@ class SpawningConnections(EngineConnections):
         )
         self._task_id = str(task["task_id"])
 
+    def find_task(self) -> bool:
+        """Read the task that was spawned under this key before; return whether it still runs or will."""
+        table = sql.Identifier("absurd", f"t_{self._queue}").as_string(None)
+        query = f"select task_id, state from {table} where idempotency_key = %s"
+        rows = self.query(query, (f"{self._params.session}/{self._key}",))
+        self._task_id = str(rows[0][0]) if rows else ""
+        return bool(rows) and rows[0][1] not in ("failed", "cancelled")
+
     def enqueued_task(self, seq: int) -> EnqueuedTask:
         return EnqueuedTask(self._params.session, self._queue, self._task_id, seq)
 
@@ -115,12 +126,15 @@ def send(
 ) -> EnqueuedTask:
     """Write the input and spawn its task in one transaction. Without content: a task for the open turn.
 
-    With `key` it may be sent again after a lost answer and is written once. The number of turns is checked here against
+    With `key` it may be sent again, at any time: it is written once, and has one task. The number of turns is checked here against
     `limits` and the session's own; the worker checks these and its agent's limits, before it calls a model. Its model and
     tools are recorded when it starts the turn.
     """
+    recorded = None if content is None else find_turn(log, key)
+    if recorded is not None:
+        return _recorded_task(log, recorded, str(key), queue, agent)
     row = log.refresh()
-    key = key or log.runtime.new_id("")
+    key = key or new_key(log.runtime)
     _check_can_send(log, content)
     if content is not None:
         _check_turns(log, row, limits)
@@ -141,7 +155,7 @@ def send(
 def enqueue(log: Log, message: Message, *, queue: str = "default", agent: str | None = None) -> EnqueuedTask:
     """Queue an input for after the current turn, with a task that takes it if nothing else has by then."""
     row = log.refresh()
-    task_log, spawning = _spawning_log(log, row, queue, agent, log.runtime.new_id(""))
+    task_log, spawning = _spawning_log(log, row, queue, agent, new_key(log.runtime))
     task_log.enqueue(message)
     return spawning.enqueued_task(row.leaf.seq)
 
@@ -168,6 +182,22 @@ def _check_turns(log: Log, row: SessionRow, limits: Limits | None) -> None:
     stop = check_turns(narrow(limits or Limits(turns=MAX_COUNT), settings.limits), row.session_id, row.turns)
     if stop is not None:
         raise LimitReached(row.session_id, stop.problem, stop.hint, stop.command_hint)
+
+
+def _recorded_task(log: Log, recorded: RecordedTurn, key: str, queue: str, agent: str | None) -> EnqueuedTask:
+    """Return the task of an input that was sent before. If it is unanswered and its task is gone or failed, it gets one."""
+    for fact in log.store.journal(log.session_id, recorded.fact_number):
+        if fact.kind == "enqueued":
+            queue = fact.data["queue"]
+            break
+        if fact.kind == "appended":
+            break
+    row = log.store.session(log.session_id)
+    _, spawning = _spawning_log(log, row, queue, agent, key)
+    if not spawning.find_task() and recorded.is_open:
+        task_log, spawning = _spawning_log(log, row, queue, agent, new_key(log.runtime))
+        task_log.record("enqueued", data={"queue": queue}, only_at_leaf=True)
+    return spawning.enqueued_task(recorded.turn)
 
 
 def _check_can_send(log: Log, content: str | Message | None) -> None:

@@ -165,13 +165,21 @@ class ClaimedWriter(Writer):
         data: Mapping[str, Any] | None = None,
         starts: Sequence[int] = (),
         takes: int | None = None,
+        key: str | None = None,
     ) -> AppendResult:
         self._count(calls or ())
         is_step_end = self._is_step_end(drafts)
         if is_step_end:
             self.has_stopped = self._is_stopping()
         appended = await super().append(
-            *drafts, calls=calls, replaces_call=replaces_call, row=row, data=data, starts=starts, takes=takes
+            *drafts,
+            calls=calls,
+            replaces_call=replaces_call,
+            row=row,
+            data=data,
+            starts=starts,
+            takes=takes,
+            key=key,
         )
         if is_step_end:
             self._step_calls = {}

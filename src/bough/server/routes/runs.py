@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Annotated
 
 from litestar import post
@@ -10,6 +11,8 @@ from litestar.params import FromPath, JSONBody
 from msgspec import Meta, Struct
 
 from ...errors import ApprovalPending, InvalidMessage, SessionRunning
+from ...log.changes import check_callers_key
+from ...log.recorded_turn import find_turn
 from ...session import Session
 from ..active_runs import ActiveRuns
 from ..context import ApiRequest, context_and_caller
@@ -27,18 +30,30 @@ class SendBody(Struct, forbid_unknown_fields=True):
 
 @post("/api/sessions/{session_id:str}/send", status_code=202, opt={"client": True}, tags=["running"])
 async def send(request: ApiRequest, session_id: FromPath[str], data: JSONBody[SendBody]) -> SendResponse:
-    """Send an input. It is durable when this returns; watch the events for the answer."""
+    """Send an input. It is durable when this returns; watch the events for the answer.
+
+    With the header `Idempotency-Key` it may be sent again: nothing is written, and `last_fact` is that of the first
+    time. A turn that broke off continues. Such an input is never queued.
+    """
     context, caller = context_and_caller(request)
     session = await asyncio.to_thread(context.session, caller, session_id)
     if not data.text.strip():
         raise InvalidMessage("the input is empty")
     runs: ActiveRuns = request.app.state.runs
+    key = request.headers.get("idempotency-key")
+    check_callers_key(key)
+    recorded = await asyncio.to_thread(find_turn, session.log, key)
+    if recorded is not None:
+        if recorded.is_open:
+            with suppress(SessionRunning):
+                await runs.resume(session, None if caller.is_client else data.model)
+        return SendResponse(last_fact=recorded.fact_number - 1)
     try:
         await asyncio.to_thread(session.log.raise_if_leased)
         before = await asyncio.to_thread(lambda: session.row.facts)
-        event = await runs.send(session, data.text, None if caller.is_client else data.model)
+        event = await runs.send(session, data.text, None if caller.is_client else data.model, key)
     except (SessionRunning, ApprovalPending):
-        if not data.queue:
+        if not data.queue or key is not None:
             raise
         number = await asyncio.to_thread(session.enqueue, data.text)
         facts = await asyncio.to_thread(lambda: session.row.facts)

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from ...core.drafts import Draft, ExtraFact, build_entries
 from ...core.entries import Evidence
 from ...core.messages import ToolCall, assistant, system, tool_result, user
+from ...core.tree import Leaf
 from ...core.turns import Cursor
 from ...errors import IdTaken, NotFound, StaleLeaf
 from ..base import Change, CommitResult, SessionDetail
@@ -28,7 +29,7 @@ class CreateConformance(StoreFactory):
         assert (writer.row.leaf.seq, writer.row.seed_count, writer.row.status) == (2, 2, "idle")
         assert (writer.row.tags, writer.row.tool_names, writer.row.title) == ({"x": "y"}, ("one", "two"), "t")
         facts = writer.store.journal(writer.session_id)
-        assert [(fact.number, fact.kind, fact.key) for fact in facts] == [(1, "started", "start ses_a")]
+        assert [(fact.number, fact.kind, fact.key) for fact in facts] == [(1, "started", "~start ses_a")]
 
     def test_creating_twice_gives_the_same_session_once(self) -> None:
         store = self.open_store()
@@ -137,11 +138,45 @@ class AppendConformance(StoreFactory):
         writer.append(user("same"), key="two")
         assert writer.texts() == ["same", "same"]
 
-    def test_the_key_decides_only_when_the_leaf_has_moved(self) -> None:
+    def test_a_key_of_ours_decides_only_when_the_leaf_has_moved(self) -> None:
         writer = SessionWriter(self.open_store())
-        writer.append(user("a"), key="same key")
-        writer.append(user("b"), key="same key")
+        writer.append(user("a"), key="~same key")
+        writer.append(user("b"), key="~same key")
         assert writer.texts() == ["a", "b"]
+        assert writer.store.find_change("ses_a", "~nobody's") is None
+
+    def test_a_callers_key_is_known_whatever_the_leaf_the_fence_and_the_branch(self) -> None:
+        writer = SessionWriter(self.open_store(), seeds=[user("seed")])
+        store, start, cursor = writer.store, writer.leaf, writer.cursor
+        assert store.find_change("ses_a", "mail-1") is None
+        writer.append(user("once"), key="mail-1", facts=(ExtraFact("extra"),))
+        recorded = CommitResult(writer.leaf, 2, is_repeat=True)
+        writer.append(assistant("and on"))
+        before = read_everything(store, "ses_a")
+        for fields in ({}, {"fence": 99}, {"after": start, "cursor": cursor}, {"after": Leaf(77, 77)}):
+            assert store.commit(writer.change(user("again"), key="mail-1", **fields)) == recorded
+        assert store.find_change("ses_a", "mail-1") == recorded
+        assert read_everything(store, "ses_a") == before
+        writer.move(start, cursor)
+        assert store.commit(writer.change(user("other branch"), key="mail-1")) == recorded
+        assert writer.texts() == ["seed"]
+
+    def test_a_callers_key_is_unique_in_its_session_only(self) -> None:
+        store = self.open_store()
+        one, other = SessionWriter(store), SessionWriter(store, "ses_b")
+        one.append(user("one"), key="k")
+        other.append(user("other"), key="k")
+        assert store.find_change("ses_b", "k") == CommitResult(other.leaf, 2, is_repeat=True)
+        assert other.texts() == ["other"]
+        assert_raises(NotFound, lambda: store.find_change("ses_none", "k"))
+
+    def test_a_fact_without_entries_is_recorded_once_under_a_callers_key(self) -> None:
+        writer = SessionWriter(self.open_store())
+        change = Change(session_id="ses_a", key="start c1", at=5, kind="calls_started", data={"seq": 1})
+        assert not writer.store.commit(change).is_repeat
+        writer.append(user("and on"))
+        assert writer.store.commit(change) == CommitResult(writer.leaf, 2, is_repeat=True)
+        assert [fact.kind for fact in writer.store.journal("ses_a")].count("calls_started") == 1
 
     def test_an_unknown_session_is_not_found(self) -> None:
         store = self.open_store()

@@ -38,7 +38,7 @@ class SessionWriter:
         row = {"space": store.space, "owner": store.owner, "started_at": 100, "updated_at": 100, **row}
         self.new = NewSession(
             SessionRow(session_id=session_id, seed_count=0 if fork_point[0] else len(seeds), **row),
-            f"start {session_id}",
+            f"~start {session_id}",
             SessionDetail(),
             built.entries,
             built.blobs,
@@ -53,7 +53,7 @@ class SessionWriter:
             fields.pop("cursor", self.cursor), [Draft(payload) for payload in payloads], self.at
         )
         self.next_cursor = built.cursor
-        fields = {"after": self.leaf, "key": f"k{self.at}", "at": self.at, "blobs": built.blobs, **fields}
+        fields = {"after": self.leaf, "key": f"~k{self.at}", "at": self.at, "blobs": built.blobs, **fields}
         return Change(session_id=self.session_id, entries=built.entries, **fields)
 
     def append(self, *payloads: Payload, **fields: Any) -> CommitResult:
@@ -66,7 +66,7 @@ class SessionWriter:
         result = self.store.commit(
             Change(
                 session_id=self.session_id,
-                key=f"k{self.at}",
+                key=f"~k{self.at}",
                 at=self.at,
                 kind="moved",
                 after=self.leaf,

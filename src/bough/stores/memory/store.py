@@ -43,6 +43,7 @@ from ..base import (
     StoreBackend,
     StoredEntry,
     UnreferencedBlobs,
+    is_callers_key,
 )
 from ..search import IndexProgress, SearchPage
 from ..transfer import ImportResult, SessionExports
@@ -115,6 +116,8 @@ class MemoryStore(StoreBackend):
         with self._lock:
             data = self._data(change.session_id)
             row = data.row
+            if is_callers_key(change.key) and (known := _find_change(data, change.key)) is not None:
+                return known
             if row.trashed_at is not None:
                 raise SessionTrashed(change.session_id)
             if change.fence is not None and change.fence != row.fence:
@@ -135,12 +138,16 @@ class MemoryStore(StoreBackend):
     def _find_committed(self, data: SessionData, change: Change) -> CommitResult:
         """Return the outcome of a change that was committed before, by its key."""
         assert change.after is not None
-        for fact in reversed(data.journal):
-            if fact.key == change.key:
-                return CommitResult(Leaf(fact.data["branch"], fact.data["last"]), fact.number, is_repeat=True)
-        row = data.row
-        change.refuse_if_held(row.holder, row.lease_until)
-        raise StaleLeaf(change.session_id, change.after, row.leaf)
+        known = _find_change(data, change.key)
+        if known is None:
+            row = data.row
+            change.refuse_if_held(row.holder, row.lease_until)
+            raise StaleLeaf(change.session_id, change.after, row.leaf)
+        return known
+
+    def find_change(self, session_id: str, key: str) -> CommitResult | None:
+        with self._lock:
+            return _find_change(self._data(session_id), key)
 
     def _apply(self, data: SessionData, change: Change, leaf: Leaf) -> CommitResult:
         totals = data.row.totals
@@ -439,3 +446,11 @@ class MemoryStore(StoreBackend):
         with self._lock:
             blob = self.tables.blobs.get((self.space, digest))
             return None if blob is None else blob[0]
+
+
+def _find_change(data: SessionData, key: str) -> CommitResult | None:
+    for fact in reversed(data.journal):
+        if fact.key == key:
+            leaf = Leaf(fact.data["branch"], fact.data["last"]) if "last" in fact.data else data.row.leaf
+            return CommitResult(leaf, fact.number, is_repeat=True)
+    return None

@@ -23,7 +23,7 @@ from ...core.drafts import Blob, NewEntry
 from ...core.tree import Leaf
 from ...core.usage import Totals, total
 from ...errors import Fenced, InvalidPosition, MissingBlob, NotFound, SessionTrashed, StaleLeaf
-from ..base import SETTABLE_COLUMNS, Change, CommitResult
+from ..base import MADE_KEY, SETTABLE_COLUMNS, Change, CommitResult, is_callers_key
 from ..rows import call_row, entry_row
 from .connections import SET_SPACE
 from .rows import (
@@ -52,6 +52,10 @@ from bough.session where id = %(id)s and (%(owner)s::text is null or owner = %(o
 """
 SELECT_KEY = f"""
 select {FACT_COLUMNS} from bough.journal where session_no = %s and key = %s order by n desc limit 1
+"""
+IS_CALLERS_KEY = f"left(journal.key, 1) <> '{MADE_KEY}'"
+SELECT_CALLERS_KEY = f"""
+select {FACT_COLUMNS} from bough.journal where session_no = %s and key = %s and {IS_CALLERS_KEY} order by n desc limit 1
 """
 INSERT_BRANCH = """
 insert into bough.branch (space, session_no, parent, parent_seq) values (%s, %s, %s, %s) returning id
@@ -111,6 +115,8 @@ class PostgresHead(Struct, frozen=True):
 
 def fits_statement(change: Change) -> bool:
     """Whether the change can be written without reading anything first."""
+    if is_callers_key(change.key):
+        return False
     if change.blobs or _is_large(change) or ((change.entries or change.move_to) and change.after is None):
         return False
     return not any(entry.media for entry in change.entries)
@@ -336,6 +342,10 @@ def lock_head(writer: Connection, session_id: str, owner: str | None) -> Postgre
 def commit_locked(writer: Connection, change: Change, space: str, owner: str | None) -> CommitResult:
     """Write any change in the transaction that is open, or raise why it is refused."""
     head = lock_head(writer, change.session_id, owner)
+    if is_callers_key(change.key):
+        fact = writer.execute(SELECT_CALLERS_KEY, (head.no, change.key)).fetchone()
+        if fact is not None:
+            return repeat_of(fact, head.leaf)
     if head.trashed_at is not None:
         raise SessionTrashed(change.session_id)
     if change.fence is not None and change.fence != head.fence:
@@ -360,14 +370,20 @@ def commit_locked(writer: Connection, change: Change, space: str, owner: str | N
 def _earlier_result(writer: Connection, change: Change, head: PostgresHead) -> CommitResult:
     """The leaf has moved: either this very change moved it, or the writer is stale.
 
-    There is no index on the key: it would cost every append, and only a late writer pays for this scan.
+    There is no index on a key that Bough made: it would cost every append, and only a late writer pays for this scan.
     """
     assert change.after is not None
     fact = writer.execute(SELECT_KEY, (head.no, change.key)).fetchone()
     if fact is None or fact[3] is None:
         change.refuse_if_held(*head.lease)
         raise StaleLeaf(change.session_id, change.after, head.leaf)
-    return CommitResult(Leaf(fact[3], fact[5]), fact[0], is_repeat=True)
+    return repeat_of(fact, head.leaf)
+
+
+def repeat_of(fact: Sequence[Any], present: Leaf) -> CommitResult:
+    """Return the result of a change that was committed before, by its fact; one that names no leaf has the present one."""
+    leaf = present if fact[3] is None else Leaf(fact[3], fact[5])
+    return CommitResult(leaf, fact[0], is_repeat=True)
 
 
 def find_committed(writer: Connection, change: Change, owner: str | None) -> CommitResult | None:
@@ -379,6 +395,8 @@ def find_committed(writer: Connection, change: Change, owner: str | None) -> Com
     head = lock_head(writer, change.session_id, owner)
     fact = writer.execute(SELECT_KEY, (head.no, change.key)).fetchone()
     moves_leaf = bool(change.entries) or change.move_to is not None
+    if fact is not None and is_callers_key(change.key) and fact[7] != change.at:
+        return repeat_of(fact, head.leaf)
     if fact is None or (moves_leaf and head.leaf == change.after):  # the key of an earlier change
         return None
     leaf = head.leaf if fact[3] is None else Leaf(fact[3], fact[5])

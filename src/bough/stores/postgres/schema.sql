@@ -149,6 +149,8 @@ create table journal (
     primary key (session_no, n)
 );
 
+create index journal_key on journal (session_no, key) where left(key, 1) <> '~';
+
 create table inbox (
     no    bigint not null references session (no),
     n     bigint not null,

@@ -50,6 +50,7 @@ from ..base import (
     StoreBackend,
     StoredEntry,
     UnreferencedBlobs,
+    is_callers_key,
 )
 from ..counts import (
     SELECT_DAILY_USAGE,
@@ -65,12 +66,14 @@ from ..search import IndexProgress, SearchPage
 from ..session_query import session_conditions
 from ..transfer import ImportResult, SessionExports
 from .commit import (
+    IS_CALLERS_KEY,
     commit_locked,
     committed,
     find_committed,
     fits_statement,
     insert_blobs,
     lock_head,
+    repeat_of,
     shape_of,
     statement,
     values_of,
@@ -166,6 +169,11 @@ SELECT_JOURNAL = f"""
 select {FACT_COLUMNS.replace("branch", "journal.branch")} from bough.session
 left join bough.journal on journal.session_no = session.no and journal.n > %(after)s
 where {MINE} order by journal.n limit %(limit)s
+"""
+SELECT_CHANGE = f"""
+select {FACT_COLUMNS.replace("branch", "journal.branch")}, session.branch, session.seq from bough.session
+left join bough.journal on journal.session_no = session.no and journal.key = %(key)s and {IS_CALLERS_KEY}
+where {MINE} order by journal.n desc nulls last limit 1
 """
 SELECT_LENGTHS = f"""
 select id, facts from bough.session
@@ -472,6 +480,10 @@ class PostgresStore(StoreBackend):
         except ConnectionLost as lost:
             return self._settle(change, lost)
 
+    def find_change(self, session_id: str, key: str) -> CommitResult | None:
+        rows = self._joined_rows(SELECT_CHANGE, session_id, key=key)
+        return repeat_of(rows[0], Leaf(*rows[0][8:])) if rows else None
+
     def _commit(self, change: Change) -> CommitResult:
         branch = None if change.after is None else (change.session_id, change.after.branch)
         is_known = branch in self._extendable
@@ -520,7 +532,9 @@ class PostgresStore(StoreBackend):
                 if result is not None:
                     return result
                 done = self._commit(change)
-                return CommitResult(done.leaf, done.facts + len(change.facts)) if done.is_repeat else done
+                if done.is_repeat and not is_callers_key(change.key):
+                    return CommitResult(done.leaf, done.facts + len(change.facts))
+                return done
             except ConnectionLost as again:
                 lost = again
 

@@ -20,7 +20,15 @@ from ...core.drafts import Blob, NewEntry
 from ...core.tree import Leaf
 from ...core.usage import Call, Totals, difference, total
 from ...errors import Fenced, InvalidPosition, MissingBlob, NotFound, SessionTrashed, StaleLeaf
-from ..base import SETTABLE_COLUMNS, Change, CommitResult, NewSession, SessionRow
+from ..base import (
+    MADE_KEY,
+    SETTABLE_COLUMNS,
+    Change,
+    CommitResult,
+    NewSession,
+    SessionRow,
+    is_callers_key,
+)
 from ..rows import CALL_COLUMNS, FACT_COLUMNS, call_from, call_row, fact_from
 
 SELECT_HEAD = """
@@ -45,6 +53,13 @@ select id, {CALL_COLUMNS} from usage where id > ? and id < ? and call_id = ? ord
 """
 SELECT_KEY = f"""
 select {FACT_COLUMNS} from journal where id > ? and id < ? and key = ? order by id desc limit 1
+"""
+SELECT_CALLERS_KEY = f"""
+select {", ".join(f"journal.{name}" for name in FACT_COLUMNS.split(", "))}, session.branch, session.seq
+from session left join journal on journal.key = ?4 and substr(journal.key, 1, 1) <> '{MADE_KEY}'
+    and journal.id > session.no << 32 and journal.id < (session.no + 1) << 32
+where session.id = ?1 and session.space = ?2 and (?3 is null or session.owner = ?3)
+order by journal.id desc limit 1
 """
 INSERT_BRANCH = "insert into branch (session_no, parent, parent_seq) values (?, ?, ?)"
 UPDATE_HEAD = """
@@ -99,6 +114,10 @@ class Heads:
 
 def apply(connection: apsw.Connection, change: Change, heads: Heads) -> CommitResult:
     writer = connection.cursor()  # one for all of it: `connection.execute` makes one each time
+    if is_callers_key(change.key):
+        known = find_change(writer, heads.space, heads.owner, change.session_id, change.key)
+        if known is not None:
+            return known
     head = heads.recall(change)
     if head is None:
         head = _read(writer, change, heads)
@@ -135,10 +154,26 @@ def _read(writer: apsw.Cursor, change: Change, heads: Heads) -> SqliteHead:
     return SqliteHead(no, Leaf(branch, seq), facts, calls, bool(is_growing), (holder, lease_until))
 
 
+def find_change(
+    reader: Executor, space: str, owner: str | None, session_id: str, key: str
+) -> CommitResult | None:
+    """Return what was recorded under a caller's key."""
+    row = reader.execute(SELECT_CALLERS_KEY, (session_id, space, owner, key)).fetchone()
+    if row is None:
+        raise NotFound(session_id)
+    return None if row[0] is None else _repeat(row[:-2], Leaf(*row[-2:]))
+
+
+def _repeat(row: tuple[Any, ...], present: Leaf) -> CommitResult:
+    data = fact_from(row).data
+    leaf = Leaf(data["branch"], data["last"]) if "last" in data else present
+    return CommitResult(leaf, row[0] & 0xFFFFFFFF, is_repeat=True)
+
+
 def _find_committed(writer: apsw.Cursor, change: Change, head: SqliteHead) -> CommitResult:
     """Return the result of this change if it moved the leaf itself; else the writer is stale.
 
-    There is no index on the key: it would slow down every append, and only a late writer pays for this scan.
+    There is no index on a key that Bough made: it would slow down every append, and only a late writer pays for this scan.
     """
     assert change.after is not None
     base = head.no << 32
@@ -146,8 +181,7 @@ def _find_committed(writer: apsw.Cursor, change: Change, head: SqliteHead) -> Co
     if row is None:
         change.refuse_if_held(*head.lease)
         raise StaleLeaf(change.session_id, change.after, head.leaf)
-    data = fact_from(row).data
-    return CommitResult(Leaf(data["branch"], data["last"]), row[0] & 0xFFFFFFFF, is_repeat=True)
+    return _repeat(row, head.leaf)
 
 
 def _advance(

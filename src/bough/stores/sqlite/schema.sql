@@ -120,13 +120,16 @@ create table usage (
 create table journal (
     id     integer primary key, -- session no << 32 | n
     kind   text not null,
-    key    text,                -- of the change; null for extra facts of the same change
+    key    text,                -- of the change: the caller's, or one that Bough made (~…); null for extra facts of the same change
     branch integer,             -- the leaf after the change; columns and not JSON, because most facts hold nothing else
     first  integer,             -- seq of the first entry it appended
     last   integer,
     data   text,                -- JSON: the rest; null: nothing
     at     integer not null
 );
+
+-- A caller's key is looked up before anything is written; keys that Bough made cost nothing here.
+create index journal_key on journal (key) where substr(key, 1, 1) <> '~';
 
 -- Inputs for a session that is running, consumed in order by its runner.
 create table inbox (

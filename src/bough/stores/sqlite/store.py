@@ -51,7 +51,7 @@ from ..rows import SESSION_COLUMNS, session_from
 from ..search import IndexProgress, SearchPage
 from ..session_query import session_conditions
 from ..transfer import ImportResult, SessionExports
-from .commit import Heads, apply, insert_blobs, insert_session
+from .commit import Heads, apply, find_change, insert_blobs, insert_session
 from .connections import SqliteConnections
 from .encryption import register_key
 from .life_lock import life_lock
@@ -352,6 +352,11 @@ class SqliteStore(StoreBackend):
 
     def journal(self, session_id: str, after: int = 0, limit: int | None = None) -> list[Fact]:
         return self._read(lambda reader: list(reader.facts(reader.number(session_id), after, limit)))
+
+    def find_change(self, session_id: str, key: str) -> CommitResult | None:
+        return self._read(
+            lambda reader: find_change(reader.connection, self.space, self.owner, session_id, key)
+        )
 
     def calls(self, session_id: str) -> list[Call]:
         return self._read(lambda reader: list(reader.calls(reader.number(session_id))))

@@ -1,0 +1,225 @@
+"""A turn under a caller's key: the same lines run again leave the same entries as once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import pytest
+
+import bough
+from bough import Session, ToolCall, Turn, Usage, assistant, system
+from bough.errors import InvalidArgument, InvalidOperation, SessionRunning
+from bough.stores.conformance.writer import read_everything
+from conftest import Store
+
+CALL = ToolCall("c1", "refund", {"order": 41})
+
+
+@pytest.fixture
+def session(store: Store) -> Session:
+    return store.start("support", [system("You help.")])
+
+
+class Killed(BaseException):
+    """Ends a block as a killed process does not, but where it does; tests/test_crash_turn.py kills real ones."""
+
+
+class Lines:
+    """The lines of somebody's own loop, which end after a number of steps; they count what they ask and run."""
+
+    def __init__(self, style: str) -> None:
+        self.style, self.steps, self.asked = style, 0, 0
+        self.effects: list[int] = []
+
+    def step(self) -> None:
+        self.steps -= 1
+        if self.steps == 0:
+            raise Killed
+
+    def ask(self, session: Session) -> Any:
+        """Answer by what is in the history, as a model does."""
+        self.asked += 1
+        turn = [entry for entry in session.path() if entry.turn == session.path()[-1].turn]
+        n = sum(entry.role == "assistant" for entry in turn)
+        calls = [ToolCall(f"c{n}{i}", "refund", {"order": 10 * n + i}) for i in range(2)]
+        return assistant("", *calls) if n < 2 else assistant("done")
+
+    def refund(self, order: int) -> str:
+        self.effects.append(order)
+        return f"refunded {order}"
+
+    def run(self, session: Session, steps: int = 0, key: str | None = "mail-17") -> None:
+        self.steps = steps
+        with session.turn("mail", key=key) as turn:
+            self.step()
+            getattr(self, self.style)(session, turn)
+
+    def straight(self, session: Session, turn: Turn) -> None:
+        for n in range(2):
+            calls = [ToolCall(f"c{n}{i}", "refund", {"order": 10 * n + i}) for i in range(2)]
+            turn.answer(assistant("", *calls))
+            self.step()
+            for call in calls:
+                turn.run(call, self.refund)
+                self.step()
+        turn.answer(assistant("done"))
+        self.step()
+
+    def by_answer(self, session: Session, turn: Turn) -> None:
+        while not turn.done:
+            answer = turn.recorded_answer() or turn.answer(self.ask(session))
+            self.step()
+            for call in reversed(answer.calls):
+                turn.run(call, self.refund)
+                self.step()
+
+    def by_open_calls(self, session: Session, turn: Turn) -> None:
+        while not turn.done:
+            for call in turn.open_tool_calls:
+                turn.run(call, self.refund)
+                self.step()
+            turn.answer(self.ask(session))
+            self.step()
+
+
+STYLES = ["straight", "by_answer", "by_open_calls"]
+
+
+class TestAKeyedTurn:
+    @pytest.mark.parametrize("style", STYLES)
+    @pytest.mark.parametrize("steps", range(1, 9))
+    def test_the_same_lines_run_again_after_a_crash_leave_the_same_entries_as_once(
+        self, store: Store, session: Session, style: str, steps: int
+    ) -> None:
+        once = Lines(style)
+        other = store.start("support", [system("You help.")])
+        once.run(other)
+        lines = Lines(style)
+        with pytest.raises(Killed):
+            lines.run(session, steps)
+        again = store.session(session.session_id)
+        lines.run(again)
+        assert [entry.entry_id for entry in again.path()] == [entry.entry_id for entry in other.path()]
+        assert (lines.effects, lines.asked) == (once.effects, once.asked)
+        assert sorted(set(lines.effects)) == sorted(lines.effects) == [0, 1, 10, 11]
+        assert again.row.status == "idle"
+        assert again.verify() == []
+
+    @pytest.mark.parametrize("style", STYLES)
+    def test_a_turn_that_has_ended_is_repeated_without_a_write_an_effect_or_a_model_call(
+        self, store: Store, session: Session, style: str
+    ) -> None:
+        lines = Lines(style)
+        lines.run(session)
+        with session.turn("another") as turn:
+            turn.answer(assistant(CALL))
+            turn.run(CALL, lambda order: "refunded")
+            turn.answer(assistant("yes"))
+        before, leaf = read_everything(store.backend, session.session_id), session.leaf
+        effects, asked = list(lines.effects), lines.asked
+        for handle in (session, store.session(session.session_id)):
+            lines.run(handle)
+            assert handle.leaf == leaf, "the handle is where the session is"
+        assert read_everything(store.backend, session.session_id) == before
+        assert (lines.effects, lines.asked) == (effects, asked)
+        session.rewind(1)
+        before = read_everything(store.backend, session.session_id)
+        lines.run(session)
+        assert read_everything(store.backend, session.session_id) == before
+        session.append([bough.user("the session goes on where it stands")])
+
+    def test_what_was_recorded_is_returned_by_every_verb(self, store: Store, session: Session) -> None:
+        def lines(handle: Session) -> tuple[list[Any], bool]:
+            with handle.turn("mail", key="k", model="anthropic:m") as turn:
+                was_done = turn.done
+                turn.failed("overloaded")
+                made = [turn.answer(assistant(*calls), usage=Usage(3, 1))]
+                turn.started(calls[0])
+                made += [turn.result("c1", "one"), turn.run(calls[1], lambda order: "two")]
+                made += [turn.answer(assistant("done"), usage=Usage(3, 1))]
+            return made, was_done
+
+        calls = (CALL, ToolCall("c2", "refund", {"order": 42}))
+        first, was_done = lines(session)
+        assert not was_done
+        before = read_everything(store.backend, session.session_id)
+        assert lines(store.session(session.session_id)) == (first, True)
+        assert read_everything(store.backend, session.session_id) == before
+        with store.session(session.session_id).turn("mail", key="k") as turn:
+            assert turn.open_tool_calls == ()
+            for _ in range(2):
+                turn.answer(assistant("x"))
+            with pytest.raises(InvalidOperation, match="has ended"):
+                turn.answer(assistant("one more"))
+            with pytest.raises(InvalidOperation, match="has ended"):
+                turn.result("c9", "x")
+
+    def test_a_call_that_was_started_in_a_keyed_turn_is_unknown_and_not_run_again(
+        self, store: Store, session: Session
+    ) -> None:
+        def killed(order: int) -> NoReturn:
+            raise Killed
+
+        def lines(handle: Session, function: Callable[..., Any]) -> None:
+            with handle.turn("mail", key="k") as turn:
+                (call,) = turn.answer(assistant(CALL)).calls
+                turn.run(call, function)
+                turn.answer(assistant("done"))
+
+        with pytest.raises(Killed):
+            lines(session, killed)
+        lines(store.session(session.session_id), lambda order: pytest.fail("refunded twice"))
+        results = [
+            r for e in store.session(session.session_id).path() if e.message for r in e.message.results
+        ]
+        assert [result.outcome for result in results] == ["unknown"]
+
+    def test_steps_take_keys_derived_from_that_of_the_turn(self, session: Session) -> None:
+        Lines("straight").run(session)
+        keys = [fact.key for fact in session.journal() if fact.kind == "appended"]
+        assert keys == ["mail-17", *(f"~mail-17/{n}" for n in ("1", "1.0", "1.1", "4", "4.0", "4.1", "7"))]
+
+    def test_a_turn_that_our_loop_finished_is_repeated_too(self, store: Store, session: Session) -> None:
+        lines = Lines("by_answer")
+        with pytest.raises(Killed):
+            lines.run(session, 2)
+
+        @bough.tool
+        def refund(order: int) -> str:
+            """Refund."""
+            return lines.refund(order)
+
+        model = bough.ScriptedModel(["All refunded."])
+        store.session(session.session_id).resume_sync(model=model, tools=[refund])
+        before = read_everything(store.backend, session.session_id)
+        lines.run(store.session(session.session_id))
+        assert read_everything(store.backend, session.session_id) == before
+        assert sorted(lines.effects) == [0, 1]
+
+    def test_a_turn_that_runs_elsewhere_is_refused_as_running(self, store: Store, session: Session) -> None:
+        with session.turn("mail", key="k") as turn:
+            before = read_everything(store.backend, session.session_id)
+            with pytest.raises(SessionRunning), store.session(session.session_id).turn("mail", key="k"):
+                pass
+            assert read_everything(store.backend, session.session_id) == before
+            turn.answer(assistant("done"))
+
+    def test_a_key_that_belongs_to_no_turn_or_to_one_that_was_rewound_is_refused(
+        self, store: Store, session: Session
+    ) -> None:
+        session.append([bough.Note({})], key="note")
+        with pytest.raises(Killed):
+            Lines("straight").run(session, 2)
+        session.rollback()
+        for key, why in [("note", "opened no turn"), ("mail-17", "was rewound"), ("new", "no turn is open")]:
+            content = None if key == "new" else "mail"
+            with pytest.raises(InvalidOperation, match=why), session.turn(content, key=key):
+                pass
+        with pytest.raises(InvalidArgument), session.turn("mail", key="~mine"):
+            pass
+
+    def test_no_key_costs_no_lookup(self, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+        backend = type(session.log.store)
+        monkeypatch.setattr(backend, "find_change", lambda *_: pytest.fail("looked up"))
+        Lines("by_answer").run(session, key=None)
