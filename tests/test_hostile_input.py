@@ -686,10 +686,11 @@ INLINE: dict[str, list[Any]] = {
     "attachment": [user(Attachment(PIXELS, "image/png", "a.png"))],
     "attachment in a result": [*in_a_call({}), tool_result("c", Attachment(PIXELS, "image/png"))],
     "system": [system(URL)],
+    "reasoning": [user("x"), assistant(bough.Reasoning(f"I see {URL} and {URL} again"))],
 }
 
 VERBATIM: dict[str, list[Any]] = {
-    "reasoning": [user("x"), assistant(bough.Reasoning(URL))],
+    "reasoning, url safe": [user("x"), assistant(bough.Reasoning(URL_SAFE))],
     "malformed arguments": [user("x"), assistant(ToolCall("c", "t", malformed=URL))],
     "key of arguments": in_a_call({URL: 1}),
     "note": [Note({"image": URL})],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from typing import Any
 
 import pytest
@@ -111,6 +112,25 @@ def test_a_signature_stays_with_its_thinking_when_bytes_are_taken_out_of_the_tex
     signed = [block for block in answer["content"] if block["type"] == "thinking"]
     assert signed == [thinking("A", "SIG A"), thinking("B", "SIG B")]
     assert URL not in str(answer)
+
+
+def test_bytes_in_signed_reasoning_are_stored_once_and_sent_back_to_the_letter(store: Store) -> None:
+    text = f"I see {URL}; and {URL}, twice"
+    for reply, provider in ((anthropic(thinking(text, "SIG")), "anthropic"), (openai(text, "41"), "openai")):
+        session = store.start("a")
+        sent = json.dumps(sent_after(session, reply, provider))
+        body = store.backend.entries(session.session_id)[1].entry.body
+        assert (URL.encode() in body, body.count(b"bough-blob:"), sent.count(text)) == (False, 4, 1)
+        assert "SIG" in sent or "ENC" in sent
+        assert store.gc(grace=-1_000_000_000) == 0
+
+
+def test_signed_reasoning_whose_bytes_are_missing_is_left_out(store: Store) -> None:
+    session = store.start("a")
+    sent_after(session, anthropic(thinking(f"I see {URL}", "SIG")), "anthropic")
+    request = find_provider("anthropic").project(session.context(), lambda digest: None)
+    assert "SIG" not in json.dumps(request)
+    assert find_provider("anthropic").violations(request, ready=True) == []
 
 
 @pytest.mark.parametrize("reply", [anthropic(thinking("hm", "SIG")), openai("hm", "41"), gemini("41")])

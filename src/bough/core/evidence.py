@@ -41,7 +41,11 @@ def move_evidence(
 
 
 def _is_same(before: Part, after: Part) -> bool:
-    return before == after or isinstance(before, Attachment)  # its handle names the same bytes
+    if isinstance(before, Attachment):
+        return True  # its handle names the same bytes
+    if isinstance(before, Reasoning) and isinstance(after, Reasoning) and not before.placeholders:
+        return before == after or bool(after.placeholders)  # it is restored to the letter
+    return before == after
 
 
 def _unchecked(proof: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Extract bytes from messages before they are stored: a durable part contains handles only.
 
 Knows attachments and data: URLs. An attachment, or a data: URL within text, becomes a Media part; a data: URL inside
-JSON (tool arguments, details) becomes a short reference, because JSON has no parts.
+JSON (tool arguments, details) or reasoning becomes a short reference, because JSON has no parts and reasoning is signed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from .messages import Attachment, Media, Message, Part, Text, ToolCall, ToolResult
+from .messages import Attachment, Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
 
 # Bytes that occur in every body with data to extract or with handles: one search instead of a walk.
 BASE64_MARK = b";base64,"
@@ -23,6 +23,8 @@ ATTACHMENT_MARK = b'{"type":"attachment"'
 MEDIA_MARK = b'{"type":"media"'
 BLOB_REFERENCE = "bough-blob:"
 _URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w=.-]+)*;base64,([A-Za-z0-9+/_-]{64,}={0,2})")
+
+_REFERENCE = re.compile(BLOB_REFERENCE + r"([0-9a-f]{64});[\w.+-]+/[\w.+-]+;\d+(?:;[\w=.-]+)*")
 
 
 def digest(data: bytes) -> str:
@@ -51,6 +53,8 @@ def extract_blobs(message: Message) -> tuple[Message, dict[str, Attachment], lis
             parts.append(replace(part, content=content, details=_extract_from_json(part.details, blobs)))
         elif isinstance(part, ToolCall):
             parts.append(_extract_from_call(part, blobs))
+        elif isinstance(part, Reasoning):
+            parts.append(_extract_from_reasoning(part, blobs))
         else:
             parts.append(part)
         origins += [index] * (len(parts) - len(origins))
@@ -82,6 +86,32 @@ def _extract_from_part(
 
 def _extract_from_call(call: ToolCall, blobs: dict[str, Attachment]) -> ToolCall:
     """Extract what `data_url` restores exactly: a tool gets the URL that the model wrote, after a restart too."""
+    arguments, references = _extract_exactly(call.arguments, blobs)
+    return replace(call, arguments=arguments, placeholders=(*call.placeholders, *references))
+
+
+def _extract_from_reasoning(reasoning: Reasoning, blobs: dict[str, Attachment]) -> Reasoning:
+    """Extract what `restore_reasoning` restores exactly: its issuer has signed the text. Never a reference by itself."""
+    if reasoning.placeholders or BLOB_REFERENCE in reasoning.text:
+        return reasoning
+    text, references = _extract_exactly(reasoning.text, blobs)
+    return Reasoning(text, tuple(references)) if references else reasoning
+
+
+def restore_reasoning(reasoning: Reasoning, read_blob: Callable[[str], bytes | None]) -> Reasoning | None:
+    """Return the reasoning as the model wrote it; None if bytes of it are missing."""
+    pieces, text = [], reasoning.text
+    for reference in reasoning.placeholders:
+        before, found, text = text.partition(reference)
+        data = read_blob(referenced_digest(reference))
+        if data is None or not found:
+            return None
+        pieces += [before, data_url(reference, data)]
+    return Reasoning("".join([*pieces, text])) if pieces else reasoning
+
+
+def _extract_exactly(value: Any, blobs: dict[str, Attachment]) -> tuple[Any, list[str]]:
+    """Extract the data: URLs that `data_url` restores to the letter; return the value and its references."""
     references: list[str] = []
 
     def extract(match: re.Match[str]) -> str:
@@ -95,8 +125,7 @@ def _extract_from_call(call: ToolCall, blobs: dict[str, Attachment]) -> ToolCall
         references.append(reference)
         return reference
 
-    arguments = _map_urls(call.arguments, extract)
-    return replace(call, arguments=arguments, placeholders=(*call.placeholders, *references))
+    return _map_urls(value, extract), references
 
 
 def _extract_from_json(value: Any, blobs: dict[str, Attachment]) -> Any:
@@ -128,8 +157,9 @@ def _reference(match: re.Match[str], attachment: Attachment) -> str:
 
 
 def referenced_digest(reference: str) -> str:
-    """Return the digest of the blob that a reference stands for."""
-    return reference.removeprefix(BLOB_REFERENCE).partition(";")[0]
+    """Return the digest of the blob that a reference stands for; "", which no blob has, if it is none of ours."""
+    match = _REFERENCE.fullmatch(reference)
+    return "" if match is None else match[1]
 
 
 def data_url(reference: str, data: bytes) -> str:

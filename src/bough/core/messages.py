@@ -30,6 +30,8 @@ class Reasoning(Struct, frozen=True, tag_field="type", tag="reasoning", omit_def
     """The model's reasoning, as far as its provider shows it; the signature is stored as evidence."""
 
     text: str = ""
+    placeholders: tuple[str, ...] = ()
+    """The references in the text that stand for data: URLs, in their order: `bough-blob:…`."""
 
 
 class ToolCall(Struct, frozen=True, tag_field="type", tag="tool_call", omit_defaults=True, gc=False):
@@ -211,16 +213,29 @@ def tool_result(
     state: dict[str, Any] | None = None,
     details: dict[str, Any] | None = None,
 ) -> Message:
-    """Return a tool message with one result. Content is text, parts, or any JSON value (written as JSON text)."""
+    """Return a tool message with one result. Content is text, parts, or any JSON value (written as JSON text).
+
+    The result of an MCP tool, as the SDK's object or as JSON, becomes its texts and images; base64 of a known file within
+    other text or JSON becomes an attachment too.
+    """
     if state is not None:
         details = {**(details or {}), "state": state}
-    result = ToolResult(call_id, _content(content), error, outcome, ends_turn, details)
+    dump = getattr(content, "model_dump", None)
+    if callable(dump):  # a result or a content block of the MCP SDK
+        content = dump(mode="json", by_alias=True, exclude_none=True)
+    from .result_blocks import is_mcp_error  # it imports this module
+
+    result = ToolResult(
+        call_id, _content(content), error or is_mcp_error(content), outcome, ends_turn, details
+    )
     return Message("tool", (result,))
 
 
 def _content(content: object) -> tuple[Text | Media | Attachment, ...]:
+    from .result_blocks import parse_blocks, split_base64  # they import this module
+
     if isinstance(content, str):
-        return (Text(content),) if content else ()
+        return split_base64(content) if content else ()
     if isinstance(content, Text | Media | Attachment):
         return (content,)
     if isinstance(content, list | tuple) and content:
@@ -229,9 +244,12 @@ def _content(content: object) -> tuple[Text | Media | Attachment, ...]:
             not isinstance(piece, str) for piece in content
         ):
             return tuple(pieces)
+    blocks = parse_blocks(content)
+    if blocks is not None:
+        return blocks
     from .codec import to_json  # codec imports messages; only this call needs it
 
-    return (Text(to_json(content, "tool result").decode()),)
+    return split_base64(to_json(content, "tool result").decode())
 
 
 def to_user_message(content: str | Message) -> Message:

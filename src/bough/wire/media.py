@@ -9,8 +9,10 @@ import base64
 from collections.abc import Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from ..core.messages import Attachment, Media
+from ..core.media import restore_reasoning
+from ..core.messages import Attachment, Media, Message, Part, Reasoning
 from .base import Blobs
 
 PDF = "application/pdf"
@@ -37,6 +39,19 @@ def load_media(part: Media | Attachment, blobs: Blobs, size_limits: Mapping[str,
     if mime is None or part.mime not in size_limits or len(data) > size_limits.get(mime, 0):
         return media_stub(part)
     return LoadedMedia(mime, data, part.name)
+
+
+def with_reasoning(message: Message, blobs: Blobs) -> Message | None:
+    """Return the message with its reasoning as the model wrote it; None if bytes of it are missing."""
+    if not any(isinstance(part, Reasoning) and part.placeholders for part in message.parts):
+        return message
+    parts: list[Part] = []
+    for part in message.parts:
+        restored = restore_reasoning(part, blobs) if isinstance(part, Reasoning) else part
+        if restored is None:
+            return None
+        parts.append(restored)
+    return replace(message, parts=tuple(parts))
 
 
 def media_stub(part: Media | Attachment, status: str = "not shown") -> str:

@@ -31,6 +31,7 @@ from ...core.messages import (
 )
 from ...errors import UnrecognizedReply
 from ...wire import Blobs, find_provider
+from ...wire.media import with_reasoning
 from ...wire.parsing import content_blocks, to_dict
 from .. import NO_RESULT, arguments_text, is_spaced, no_blob, stored_record
 from ..json_diff import apply_edits, diff
@@ -297,6 +298,7 @@ def _in_call_order(pairs: Iterable[tuple[Entry, list[Item]]]) -> Iterator[tuple[
 
 
 def _message_items(message: Message, evidence: Evidence | None, blobs: Blobs) -> list[Item]:
+    message = with_reasoning(message, blobs) or message
     record = stored_record(message, KEY) or {}
     if record.get("hidden"):
         return []

@@ -44,6 +44,7 @@ from ...core.messages import (
     ToolResult,
 )
 from ...wire import Blobs
+from ...wire.media import with_reasoning
 from ...wire.parsing import parse_tool_call
 from .. import NO_RESULT, UNKNOWN_RESULT, arguments_text, is_spaced, no_blob, stored_record
 from ..json_diff import apply_edits, diff
@@ -326,6 +327,7 @@ def _request(parts: list[Dumped], edits: list[Any], prompt: str | None) -> Dumpe
 
 def _response(message: Message, fields: Dumped, entry: Entry, blobs: Blobs) -> Dumped:
     proofs = entry.evidence.parts if entry.evidence is not None else {}
+    message = with_reasoning(message, blobs) or message
     layouts = fields.get("parts") or [{}] * len(message.parts)
     parts = []
     for index, (part, layout) in enumerate(zip(message.parts, layouts, strict=True)):

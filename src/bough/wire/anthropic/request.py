@@ -20,7 +20,7 @@ from ...core.messages import (
     ToolCall,
 )
 from ..base import Blobs, Request
-from ..media import PDF, LoadedMedia, load_media, media_stub
+from ..media import PDF, LoadedMedia, load_media, media_stub, with_reasoning
 from ..tool_pairs import (
     EMPTY_MESSAGE,
     MEDIA_HEADING,
@@ -62,7 +62,7 @@ def project(context: Context, blobs: Blobs) -> Request:
 def _write(paired: PairedMessage, blobs: Blobs) -> list[tuple[str, list[Block]]]:
     message = paired.item.message
     if message.role == "assistant":
-        answer = ("assistant", _answer(paired))
+        answer = ("assistant", _answer(paired, blobs))
         return [answer, ("user", _results(paired.pairs, blobs))] if paired.pairs else [answer]
     if message.role == "system":
         # The list has no system role; the tag tells the model that this is not the user.
@@ -72,12 +72,13 @@ def _write(paired: PairedMessage, blobs: Blobs) -> list[tuple[str, list[Block]]]
     return [("user", content or [_text(EMPTY_MESSAGE)])]
 
 
-def _answer(paired: PairedMessage) -> list[Block]:
-    evidence = paired.item.evidence
-    signed = evidence.parts if evidence is not None and evidence.issuer == NAME else {}
+def _answer(paired: PairedMessage, blobs: Blobs) -> list[Block]:
+    evidence, message = paired.item.evidence, with_reasoning(paired.item.message, blobs)
+    is_signed = evidence is not None and evidence.issuer == NAME and message is not None
+    signed = evidence.parts if evidence is not None and is_signed else {}
     ids = iter(paired.pairs)
     content: list[Block] = []
-    for index, part in enumerate(paired.item.message.parts):
+    for index, part in enumerate((message or paired.item.message).parts):
         if isinstance(part, ToolCall):
             content.append(_call(next(ids)))
         elif isinstance(part, Reasoning):

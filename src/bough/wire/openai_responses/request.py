@@ -17,7 +17,7 @@ import msgspec
 from ...core.context import Context
 from ...core.messages import Attachment, Media, Part, Reasoning, Text, ToolCall
 from ..base import Blobs, Request
-from ..media import PDF, LoadedMedia, load_media, media_stub
+from ..media import PDF, LoadedMedia, load_media, media_stub, with_reasoning
 from ..openai_chat.request import ERROR
 from ..tool_pairs import (
     EMPTY_MESSAGE,
@@ -60,7 +60,7 @@ def project(context: Context, blobs: Blobs) -> Request:
 def _write(paired: PairedMessage, blobs: Blobs, used: set[str]) -> list[Item]:
     message = paired.item.message
     if message.role == "assistant":
-        return [*_answer(paired, used), *(_output(pair, blobs) for pair in paired.pairs)]
+        return [*_answer(paired, used, blobs), *(_output(pair, blobs) for pair in paired.pairs)]
     if message.role == "system":
         said = message.text
         return [{"role": "system", "content": [_text(said)]}] if said.strip() else []
@@ -68,9 +68,11 @@ def _write(paired: PairedMessage, blobs: Blobs, used: set[str]) -> list[Item]:
     return [{"role": "user", "content": content or [_text(EMPTY_MESSAGE)]}]
 
 
-def _answer(paired: PairedMessage, used: set[str]) -> list[Item]:
-    evidence, parts = paired.item.evidence, paired.item.message.parts
-    found = evidence.parts if evidence is not None and evidence.issuer == NAME else {}
+def _answer(paired: PairedMessage, used: set[str], blobs: Blobs) -> list[Item]:
+    evidence, message = paired.item.evidence, with_reasoning(paired.item.message, blobs)
+    parts = (message or paired.item.message).parts
+    is_signed = evidence is not None and evidence.issuer == NAME and message is not None
+    found = evidence.parts if evidence is not None and is_signed else {}
     proofs = [found.get(str(index), {}) for index in range(len(parts))]
     is_original = _has_all_ids(parts, proofs, used)
     pairs = iter(paired.pairs)
