@@ -126,7 +126,7 @@ SEARCHES: list[tuple[str, Callable[[str], object], list[str]]] = [
     ("references to blobs", lambda text: blob_references("note", to_json(text, "t")), ["bough-blob:", f"bough-blob:{'0' * 64};", REFERENCE]),
     ("a data URL", read_image, ["data:", "data:;", "data:a/b;base64,", ";", "data:a/b" + ";" * 40]),
     ("a data URL of LangChain", DATA_URL.fullmatch, ["data:", "data:;", "data:;base64", "data:a/b;base64,"]),
-    ("slots in prompts", Workspace(working_dir="/")._fill_text, ["{{", "{{ ", "{{ctx.", "{{ctx.a ", "{{ctx.a.", "{{ctx.a }"]),
+    ("slots in prompts", lambda text: Workspace(working_dir="/").fill(user(text)), ["{{", "{{ ", "{{ctx.", "{{ctx.a ", "{{ctx.a.", "{{ctx.a }"]),
     ("a search", lambda text: parse_query(text, 0), ['"', "a:", "-", 'a:"', "tag:", "a_"]),
     ("a fence in Markdown", quote, ["```", "``` ", "~~~ ", "``` `", "`", " ", "~~~a", "```a "]),
     ("one long fence in Markdown", lambda text: quote("```" + text + "`"), [" ", "\t", "a", "a "]),
