@@ -968,8 +968,13 @@ class TestLimits:
             signal.raise_signal(signal.SIGINT)
             return "too late"
 
-        with pytest.raises(KeyboardInterrupt):
-            session.replay_sync(model=ScriptedModel(interrupted))
+        # Started in the background, the tests inherit that SIGINT is ignored.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                session.replay_sync(model=ScriptedModel(interrupted))
+        finally:
+            signal.signal(signal.SIGINT, before)
         (row,) = store.sessions(relation="replay").sessions
         assert store.session(row.session_id).verify() == []
         assert session.replay_sync().is_identical

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..core.turns import OpenCall
-from ..errors import NotFound
+from ..errors import NotFound, TaskTrashed
 from ..log.log import Log
 from ..stores.base import Fact, SessionRow, StoreBackend
 from .tools.tool import PendingApproval, Tool
@@ -55,6 +55,14 @@ class CallStatus(Struct, frozen=True):
         if position in self.decided:
             return False
         return position in self.approval_requested or (tool is not None and tool.approval)
+
+    def raise_if_trashed(self, log: Log, tools: Mapping[str, Tool]) -> None:
+        """Raise `TaskTrashed` if every open call waits and no decision can help: a task of one is in the trash."""
+        calls = log.cursor.open_calls
+        if not self.trashed_tasks or any(self.pending_approvals(calls, log.session_id)):
+            return
+        if all(self.is_waiting(call, tools) for call in calls):
+            raise TaskTrashed(log.session_id, next(iter(self.trashed_tasks.values())))
 
     def is_allowed(self, call: OpenCall) -> bool:
         """Whether a person allowed it and it has not started."""

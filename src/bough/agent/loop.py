@@ -284,7 +284,7 @@ class Loop:
                     waiting = await self._waiting_status()
                     if waiting is not None:
                         await writer.record_waiting()
-                        self._refuse_trashed(waiting)
+                        waiting.raise_if_trashed(self.log, self.tool_runner.tools)
                         return
                 case Rest(reason=reason):
                     if self.log.cursor.turn:  # rewound to before its closing answer
@@ -373,12 +373,6 @@ class Loop:
         ]
         if pending:
             raise ApprovalPending(self.log.session_id, pending)
-
-    def _refuse_trashed(self, status: CallStatus) -> None:
-        """Raise `TaskTrashed` if no decision can help: a call waits for a task in the trash."""
-        pending = status.pending_approvals(self.log.cursor.open_calls, self.log.session_id)
-        if status.trashed_tasks and not any(pending):
-            raise TaskTrashed(self.log.session_id, next(iter(status.trashed_tasks.values())))
 
     # -- how a turn ends ---------------------------------------------------------------------------
 

@@ -6,14 +6,16 @@ Input is durable before `send` returns; a session that is running elsewhere is r
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
-from ..agent.call_status import is_awaited_by_worker
+from ..agent.call_status import is_awaited_by_worker, read_call_status
 from ..agent.events import Event
+from ..agent.tools.tool import Tool
 from ..core.context import fold_settings
-from ..engines.local import ModelLike, Run
+from ..engines.local import ModelLike, Run, tools_by_name
 from ..errors import BoughError, ModelUnavailable, SessionRunning, ToolsMissing
 from ..models.availability import available_models
 from ..models.names import is_model_name
@@ -46,6 +48,7 @@ class ActiveRuns:
         """Resume the open turn."""
         how = await self._how(session, model)
         await asyncio.to_thread(session.log.raise_if_leased)
+        await asyncio.to_thread(_check_tasks, session, how["tools"])
         await self._drive(session, session.resume(**how), RESUME_GRACE)
 
     async def resume_after_approval(self, session: Session) -> bool:
@@ -119,6 +122,11 @@ class ActiveRuns:
             self._context.live.end_run(name, problem)
             if not first.done():
                 first.set_result(None)
+
+
+def _check_tasks(session: Session, tools: Iterable[Tool]) -> None:
+    """Refuse to resume a turn that waits for a task in the trash, before it starts: it might take longer than the grace."""
+    read_call_status(session.log).raise_if_trashed(session.log, tools_by_name(tools))
 
 
 def _models(agent: ServerAgent, session: Session, requested: str | None) -> ModelLike:
