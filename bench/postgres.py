@@ -183,11 +183,13 @@ def _append(plan: Plan, database: Database) -> Figure:
         "p50 ms": ms(middle(ours)),
         "bare": ms(middle(bare)),
         "p99 ms": ms(percentile(ours, 0.99)),
-        "× the same rows": middle(ours) / middle(same),
+        "× bare": middle(ours) / middle(bare),
         "noise ×": middle(found["control"]) / middle(found["bare"]),
     }
-    ratio = middle(ours) / middle(bare)
-    return Figure("postgres_append", "PostgreSQL: append a step", ratio, "× bare", at_most(1.25), beside)
+    ratio = middle(ours) / middle(same)
+    return Figure(
+        "postgres_append", "PostgreSQL: append a step", ratio, "× same rows by hand", at_most(1.1), beside
+    )
 
 
 def _read(plan: Plan, database: Database, messages: int) -> Iterator[Figure]:
