@@ -597,6 +597,9 @@ class TestRow:
             fork.send_sync("more", model=model)
             assert fork.row.turns == 2
             assert fork.verify() == []
+            skipped = session.fork(**settings)
+            skipped.append([user("another"), assistant("a")])
+            assert (skipped.row.turns, skipped.verify()) == (1, [])
             copy = bough.open("memory:")
             copy.import_bundle(io.BytesIO(_bundle(fork)))
             assert copy.session(fork.session_id).verify() == []

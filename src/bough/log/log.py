@@ -342,8 +342,11 @@ class Log:
 
     def _answers_inherited(self, leaf: Leaf, turn: int, payloads: Sequence[Payload]) -> bool:
         """Whether the payloads hold this session's first answer to an input that it inherits."""
-        is_answer = any(isinstance(payload, Message) and payload.role == "assistant" for payload in payloads)
-        if not turn or not is_answer or self._inherited == 0:
+        roles = (payload.role for payload in payloads if isinstance(payload, Message))
+        first = next(
+            (role for role in roles if role in ("user", "assistant")), None
+        )  # an input opens a turn of its own
+        if not turn or first != "assistant" or self._inherited == 0:
             return False
         if self._inherited is not None and turn > self._inherited:
             return False
