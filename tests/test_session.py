@@ -440,12 +440,25 @@ class TestSet:
         with pytest.raises(ToolsNotAllowed, match="no tool"):
             session_with_calls.set(tools=("look",))
 
-    def test_a_rewind_goes_back_behind_the_narrowing(self, session_with_calls: Session) -> None:
-        at = session_with_calls.leaf.seq
-        session_with_calls.set(tools=("look",))
-        session_with_calls.rewind(to=at)
-        session_with_calls.set(tools=("refund",))
-        assert session_with_calls.context().settings.tools == ("refund",)
+    @pytest.mark.parametrize("tools", [["look"], []], ids=["one", "none"])
+    def test_a_move_does_not_bring_back_tools_that_were_taken(
+        self, session_with_calls: Session, tools: list[str]
+    ) -> None:
+        session = session_with_calls
+        before = session.leaf
+        session.set(tools=["look", "refund"])
+        wide = session.leaf
+        session.set(tools=tools)
+        for move in (
+            lambda: session.rewind(before.seq),
+            lambda: session.checkout(wide),
+            session.undo,
+            session.redo,
+        ):
+            move()
+            assert list(session.context().settings.tools or ()) == tools
+            assert session.context().settings.tools is not None
+        assert session.verify() == []
 
 
 class TestCompact:

@@ -415,7 +415,7 @@ class ToolsNotAllowed(InvalidOperation):
         super().__init__(
             f"the tools would be widened by {_list_some(names)}: from here on the session may use "
             f"{', '.join(shorten(name, 40) for name in allowed) or 'no tool'}, and tools are narrowed, never widened",
-            "leave out the additional tools, or fork or rewind to before they were narrowed",
+            "leave out the additional tools, or fork from before they were narrowed",
         )
 
 

@@ -118,7 +118,8 @@ class Session:
             settings = self.log.store.non_message_entries(
                 self.session_id, leaf=self.leaf if after is None else after
             )
-            contexts.check_tools_allowed(settings, (draft.payload for draft in drafts))
+            payloads = (draft.payload for draft in drafts)
+            contexts.check_tools_allowed(settings, payloads, self.row.tool_names)
         return self.log.append(drafts, after=after, key=key)
 
     def turn(

@@ -51,6 +51,7 @@ from bough.errors import (
     ModelError,
     Overloaded,
     SessionRunning,
+    ToolsNotAllowed,
 )
 from bough.log import lease
 from bough.models.model import Delta
@@ -443,6 +444,15 @@ class TestNarrowing:
         assert [spec.name for spec in model.requests[0].tools] == ["look"]
         assert desk.did == [("look", 2)]
         assert is_valid(session)
+
+    def test_a_run_has_no_tool_that_its_session_was_not_started_with(self, store: Store, desk: Desk) -> None:
+        session = store.start(tool_names=["look", "tag"])
+        model = ScriptedModel([ask(("refund", 1), ("look", 2)), "ok"])
+        session.send_sync("q", model=model, tools=desk.tools())
+        assert ([spec.name for spec in model.requests[0].tools], desk.did) == (["look", "tag"], [("look", 2)])
+        for widen in (session.set, session.fork):
+            with pytest.raises(ToolsNotAllowed, match="refund"):
+                widen(tools=["look", "refund"])
 
 
 class TestModels:

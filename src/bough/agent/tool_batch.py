@@ -54,8 +54,8 @@ class ToolRunner:
         self.tools, self.tasks = tools, tasks
 
     def allowed(self) -> Mapping[str, Tool]:
-        """Return the tools in force at this leaf: a session's settings may narrow the tools of a run, never widen them."""
-        names = self.writer.settings().tools
+        """Return the tools in force at this leaf: those of the run that the session names and its settings allow."""
+        names = self.writer.allowed_tools()
         if names is None:
             return self.tools
         return {name: self.tools[name] for name in names if name in self.tools}

@@ -65,6 +65,8 @@ class Writer:
         self.leaf = log.leaf
         """Where this run stands. The log may be ahead of it, if the host added a note through the same handle."""
         self.detail: SessionDetail | None = None
+        self.session_tools: tuple[str, ...] = ()
+        """The tools the session was started with; empty if it names none."""
         self.queued = 0
         """How many inputs were queued when the session was loaded."""
         self.journal_number = 0
@@ -92,7 +94,7 @@ class Writer:
         """Read row, details and path at the session's current leaf, in one read."""
         reading = await self.run_blocking(self.log.load)
         self.path, self.detail, self.queued = reading.entries, reading.detail, reading.queued
-        self.leaf = reading.row.leaf
+        self.leaf, self.session_tools = reading.row.leaf, reading.row.tool_names
         return reading.row
 
     def check(self, row: SessionRow) -> None:
@@ -103,6 +105,13 @@ class Writer:
     def settings(self) -> Settings:
         """Return the settings in force at the end of the path."""
         return fold_settings(self.path)
+
+    def allowed_tools(self) -> tuple[str, ...] | None:
+        """Return the names of the tools that the session allows at the end of the path; None: any."""
+        names = self.settings().tools
+        if not self.session_tools:
+            return names
+        return tuple(name for name in self.session_tools if names is None or name in names)
 
     def session_limits(self) -> list[Mapping[str, Any]]:
         """Return the limits that narrow those of the run: the session's own."""

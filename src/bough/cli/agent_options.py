@@ -27,7 +27,7 @@ from ..agent.tools.tool import Tool, tool
 from ..core.context import fold_settings
 from ..core.entries import Settings
 from ..core.messages import system as system_message
-from ..log.workspace import ScopeTier, Workspace
+from ..log.workspace import WORKSPACE_TOOLS, ScopeTier, Workspace
 from ..models.availability import available_models
 from ..models.model import Model
 from ..models.names import is_model_name
@@ -100,10 +100,15 @@ class CommandAgent(Struct, frozen=True):
             "model": self.names[0],
             "title": options.title,
             "tags": options.tags,
-            "tool_names": [tool.name for tool in self.own_tools],
+            "tool_names": self._tool_names(),
             "workspace": self.workspace,
             "spec": {name: value for name, value in spec.items() if value},
         }
+
+    def _tool_names(self) -> list[str]:
+        """Return the names of all tools. None of them: the session may be given some later."""
+        own = [tool.name for tool in self.own_tools]
+        return [*own, *WORKSPACE_TOOLS] if own and self.workspace is not None else own
 
     def start(self, store: Store) -> Session:
         """Start a session, or continue the latest one of --conversation."""
@@ -209,9 +214,13 @@ def require_tools(session: Session, tools: list[Tool]) -> None:
 
 
 def warn_missing_tools(session: Session, tools: list[Tool]) -> None:
-    missing = sorted(set(session.row.tool_names) - {tool.name for tool in tools})
-    if missing:
+    names, present = set(session.row.tool_names), {tool.name for tool in tools}
+    if missing := sorted(names - present - set(WORKSPACE_TOOLS)):
         notify(f"running without {', '.join(missing)}, which this session had{_hint(session)}")
+    if names and (extra := sorted(present - names)):
+        notify(
+            f"running without {', '.join(extra)}, which this session was not started with; its tools can only be fewer"
+        )
 
 
 def _hint(session: Session) -> str:

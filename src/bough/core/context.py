@@ -71,9 +71,12 @@ def _narrow_tools(before: tuple[str, ...] | None, new: tuple[str, ...] | None) -
     return tuple(name for name in new if name in before)
 
 
-def check_tools_allowed(path: Iterable[Entry], payloads: Iterable[Payload]) -> None:
-    """Raise ToolsNotAllowed for tools that are not allowed at the end of the path; the fold would drop them silently."""
-    allowed = fold_settings(path).tools
+def check_tools_allowed(
+    path: Iterable[Entry], payloads: Iterable[Payload], session_tools: tuple[str, ...]
+) -> None:
+    """Raise ToolsNotAllowed for tools that are not allowed at the end of the path, or that are not among the session's,
+    if it names any; they would be dropped silently."""
+    allowed = _narrow_tools(session_tools or None, fold_settings(path).tools)
     for payload in payloads:
         if not isinstance(payload, Settings) or not isinstance(payload.tools, tuple | list):
             continue

@@ -22,12 +22,11 @@ def fork(
 
     A replay belongs to the store's owner, not to the owner of the session it replays.
     """
-    if settings.tools is not None:
-        check_tools_allowed(
-            log.store.non_message_entries(log.session_id, leaf=log.leaf_at(cut.at)), [settings]
-        )
     settings = log.fill(settings)
     runtime, (source, detail) = log.runtime, log.store.session_with_detail(log.session_id)
+    if settings.tools is not None:
+        path = log.store.non_message_entries(log.session_id, leaf=log.leaf_at(cut.at))
+        check_tools_allowed(path, [settings], source.tool_names)
     row = SessionRow(
         session_id=runtime.new_id("ses"),
         space=source.space,

@@ -18,6 +18,7 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from ..core.codec import check_text, from_json, to_json
+from ..core.context import fold_settings
 from ..core.drafts import Draft, EntryBatch, ExtraFact, build_entries
 from ..core.entries import INTERRUPTED, Entry, Note, Payload, Settings
 from ..core.messages import Message, ToolCall, to_user_message
@@ -546,6 +547,7 @@ class Log:
         with self._lock:
             self.raise_if_running()
             at = self.runtime.now()
+            drafts = [*(Draft(settings) for settings in self._narrowing_undone_at(to)), *drafts]
             cursor = self.cursor_at(to) if to.seq else Cursor()
             written = build_entries(cursor, drafts, at, redactor=self.runtime.redactor)
             change = Change(
@@ -565,6 +567,17 @@ class Log:
             done = self._write(change)
             self._set_position(done.leaf, None if done.is_repeat else written.cursor, None)
             return done.leaf
+
+    def _narrowing_undone_at(self, to: Leaf) -> list[Settings]:
+        """The settings to append there, so that tools which were taken from the session do not come back by a move."""
+        read = self.store.non_message_entries
+        tools = fold_settings(read(self.session_id, leaf=self.leaf)).tools
+        if tools is None:
+            return []
+        there = fold_settings(read(self.session_id, leaf=to)).tools if to.seq else None
+        if there is not None and set(there) <= set(tools):
+            return []
+        return [Settings(tools=tuple(name for name in tools if there is None or name in there))]
 
     def withdraw(self, turn: int, refused: ExtraFact, fence: int) -> int:
         """As the runner of an unanswered turn, move back before its input; return the number of the fact that says why."""

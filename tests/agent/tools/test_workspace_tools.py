@@ -8,6 +8,7 @@ import pytest
 
 from bough import ScriptedModel, Session, ToolCall, Workspace, assistant
 from bough.agent.tools.workspace import workspace_tools
+from bough.log.workspace import WORKSPACE_TOOLS
 from conftest import Store
 
 
@@ -37,6 +38,11 @@ def run(session: Session, workspace: Workspace, *calls: tuple[str, dict]) -> lis
     session.send_sync("go", model=ScriptedModel([*lines, "done"]), tools=tools)
     assert session.verify() == []
     return results(session)
+
+
+def test_their_names_are_known_without_a_session(session: Session, workspace: Workspace) -> None:
+    tools = workspace_tools(session.log, workspace)
+    assert sorted(tool.name for tool in tools) == sorted(WORKSPACE_TOOLS)
 
 
 def test_a_coding_turn_reads_edits_and_runs(session: Session, workspace: Workspace) -> None:

@@ -245,7 +245,7 @@ class TestSending:
         assert facts["turn_started"] == {"turn": 1, "trigger": trigger, **about, "tool_names": ["look"]}
         resumed = facts["turn_resumed"]
         assert (resumed["turn"], resumed["model"]) == (1, model.model)
-        assert (resumed["tool_names"], resumed["max_messages"]) == (["look", "pay"], 9)
+        assert (resumed["tool_names"], resumed["max_messages"]) == (["look"], 9)
 
     def test_one_that_is_all_there_is_ends_the_session_and_the_next_one_goes_on(
         self, installed: Database, queue: str, store: bough.Store
