@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import bough
-from bough import Session, Workspace, tool_result, user
+from bough import Evidence, Session, Workspace, tool_result, user
+from bough.core.evidence import move_evidence
 from bough.wire import find_provider
 from bough.wire.gemini.request import UNSIGNED
 from conftest import Store
@@ -123,6 +124,14 @@ def test_bytes_in_signed_reasoning_are_stored_once_and_sent_back_to_the_letter(s
         assert (URL.encode() in body, body.count(b"bough-blob:"), sent.count(text)) == (False, 4, 1)
         assert "SIG" in sent or "ENC" in sent
         assert store.gc(grace=-1_000_000_000) == 0
+
+
+def test_what_an_adapter_keeps_beside_the_parts_stays_until_the_message_is_redacted() -> None:
+    evidence = Evidence("gemini", {"0": {"signature": "A"}, "adk": {"1": "B"}})
+    before = bough.assistant("x", bough.Attachment(b"bytes", "image/png"))
+    extracted = bough.assistant("x", bough.Media("0" * 64, "image/png", 5))
+    assert move_evidence(evidence, before, extracted, [0, 1]) == evidence
+    assert move_evidence(evidence, before, bough.assistant("[redacted]", before.parts[1])) is None
 
 
 def test_signed_reasoning_whose_bytes_are_missing_is_left_out(store: Store) -> None:

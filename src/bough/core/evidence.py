@@ -20,7 +20,11 @@ CHECKED = ("signature", "data", "encrypted_content", "id")
 def move_evidence(
     evidence: Evidence | None, before: Payload, after: Payload, origins: Sequence[int] | None = None
 ) -> Evidence | None:
-    """Return the evidence of `before` by the parts of `after`; `origins` has the index in `before` of each."""
+    """Return the evidence of `before` by the parts of `after`; `origins` has the index in `before` of each.
+
+    Without origins the message was redacted. What an adapter keeps under a name of its own, for the message as its
+    framework writes it, holds until then.
+    """
     if evidence is None or not isinstance(before, Message) or not isinstance(after, Message):
         return evidence
     parts: dict[str, dict[str, Any]] = {}
@@ -36,6 +40,8 @@ def move_evidence(
         for index, part in enumerate(after.parts):
             if isinstance(part, Reasoning):
                 parts[str(index)] = _unchecked(parts[str(index)])
+    if origins is not None:
+        parts |= {name: proof for name, proof in evidence.parts.items() if not name.isdecimal()}
     parts = {index: proof for index, proof in parts.items() if proof}
     return Evidence(evidence.issuer, parts) if parts else None
 
