@@ -32,7 +32,7 @@ from ..models.model import Model
 from ..stores.base import SessionRow
 from .call_status import CallStatus, read_call_status
 from .compaction import Compactor
-from .events import Event
+from .events import Event, answer_data
 from .limits import LimitChecker, LimitHit, Limits, NextCall
 from .model_call import ModelCaller
 from .start_facts import FIRST_FACT, is_one_shot_turn, runner_data, session_data, turn_start_data
@@ -390,8 +390,10 @@ class Loop:
             return [*events, Event("session:turn_completed", {"stop_reason": "error", "error": error})]
         is_ended_by_tool = last.role == "tool" or last.finish == ENDED_BY_TOOL
         if not is_ended_by_tool and last.message is not None:
-            answer = {"seq": last.seq, "text": last.message.text, "calls": []}
-            events.append(Event("session:answer", answer))
+            answer = answer_data(
+                last.message, last.finish or "stop"
+            )  # an answer of one's own loop may name none
+            events.append(Event("session:answer", {"seq": last.seq, "text": last.message.text, **answer}))
         reason = "ended by a tool" if is_ended_by_tool else "answered"
         return [*events, Event("session:turn_completed", {"stop_reason": reason})]
 
