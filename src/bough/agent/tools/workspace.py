@@ -16,9 +16,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...core.drafts import Blob, Draft, ExtraFact
+from ...core.entries import Payload
 from ...core.media import digest
 from ...core.messages import Media, Message, Text, ToolCall, assistant, user
 from ...errors import InvalidOperation, OutOfScope
+from ...log.lease import Lease
 from ...log.log import Log
 from ...log.workspace import Workspace
 from .files import Files
@@ -129,15 +131,27 @@ def run_shell(log: Log, argv: list[str], workspace: Workspace, commands: Iterabl
         raise InvalidOperation(
             "session.shell runs an event loop of its own; from asyncio call asyncio.to_thread(session.shell, …)"
         )
-    log.raise_if_leased()
+    lease = Lease(log)
+    lease.take(
+        log.store.session(log.session_id)
+    )  # while it runs, nobody resumes its turn as one that broke off
+    try:
+        stored = _run_shell(log, argv, workspace, commands, lease.fence)
+    finally:
+        lease.release()
+    assert isinstance(stored, Message)
+    return "".join(part.text for part in stored.results[0].content if isinstance(part, Text))
+
+
+def _run_shell(
+    log: Log, argv: list[str], workspace: Workspace, commands: Iterable[str], fence: int
+) -> Payload:
     call = ToolCall(log.runtime.new_id("call"), "shell", {"argv": argv})
     started = ExtraFact("calls_started", {"seq": log.leaf.seq + 2, "indexes": [0]})
-    log.append([Draft(user(f"$ {shlex.join(argv)}")), Draft(assistant(call))], facts=[started])
+    log.append([Draft(user(f"$ {shlex.join(argv)}")), Draft(assistant(call))], facts=[started], fence=fence)
     (shell,) = [tool for tool in workspace_tools(log, workspace, commands=commands) if tool.name == "shell"]
     context = ToolContext(log.idempotency_key(log.leaf.seq, 0), log.session_id, call, log.state)
     message = asyncio.run(shell.run(context))
     # An error ends the turn as well as a success: no model is called.
     closing = replace(message, parts=(replace(message.results[0], ends_turn=True),))
-    stored = log.append([Draft(closing)]).payloads[0]
-    assert isinstance(stored, Message)
-    return "".join(part.text for part in stored.results[0].content if isinstance(part, Text))
+    return log.append([Draft(closing)], fence=fence).payloads[0]
