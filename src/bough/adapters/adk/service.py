@@ -493,6 +493,7 @@ def _model_calls(event: Event, drafts: EventDrafts, log: Log) -> list[Call]:
             provider=provider,
             model=model,
             price=price(usage, provider, model),
-            failed=event.error_code is not None,
+            # An event may carry an error and content: then the content is its answer.
+            failed=event.error_code is not None and drafts.answer_index is None,
         )
     ]
