@@ -1468,7 +1468,7 @@ class TestSendingWithAKey:
         cancelled = store.start()
 
         async def cancel() -> None:
-            run = cancelled.send("x", model=ScriptedModel([Slow("never", 60)]), key="k")
+            run = cancelled.send("x", model=ScriptedModel([Slow(60, "never")]), key="k")
             async for event in run:
                 if event.type == "session:turn_started":
                     run.cancel()
