@@ -6,6 +6,7 @@
     ├── Fenced                      another runner has taken over the session; nothing was written
     │   └── ClaimLost               another worker has the task now; nothing was written
     ├── SessionRunning              a runner holds the session; its leaf may not be moved
+    ├── InputsQueued                an input with a key while others are queued; it was not stored
     ├── SessionTrashed              the session is in the trash
     │   └── TaskTrashed             … and another session waits for it
     ├── NotTrashed                  only a session in the trash can be purged
@@ -214,6 +215,21 @@ class SessionRunning(BoughError):
             "session.resume(…, take_over=True)",
             f"wait for its turn to end (bough tail -f {session_id}), or queue your input with bough run --queue; if "
             f"its runner is gone: bough resume {session_id} --take-over",
+        )
+
+
+class InputsQueued(BoughError):
+    """An input with a key is not queued, because it could not be found again by its key."""
+
+    exit_code = ExitCode.LOCKED
+    http_status = 409
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        super().__init__(
+            f"session {session_id} has queued inputs, which run first; this one was not stored",
+            "send it again with the same key once they have run: session.resume(…) runs them if nobody does",
+            f"send it again with the same key once they have run: bough resume {session_id} runs them if nobody does",
         )
 
 

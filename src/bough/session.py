@@ -21,10 +21,10 @@ from .core import context as contexts
 from .core.codec import check_text
 from .core.context import Context
 from .core.drafts import Draft
-from .core.entries import PARTIAL, BranchSummary, Compaction, Entry, Note, Payload, Settings, Uncompaction
+from .core.entries import BranchSummary, Compaction, Entry, Note, Payload, Settings, Uncompaction
 from .core.fit import Budget, FitResult, fit
 from .core.log_events import LogEvent, log_events
-from .core.messages import Message, Outcome, assistant, tool_result, user
+from .core.messages import Message, Outcome, tool_result, user
 from .core.redact import Redactor
 from .core.state import State
 from .core.tree import Branch, Leaf
@@ -279,10 +279,7 @@ class Session:
         The answer is marked as interrupted, for people and for the model. `resume` asks the model again instead.
         """
         self.refresh()
-        text = self.log.partial_text()
-        if text is not None:
-            self.log.append([Draft(assistant(text), finish=PARTIAL)])
-        return text
+        return self.log.keep_partial()
 
     def fork(
         self,

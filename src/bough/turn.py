@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from . import wire
 from .core.drafts import Draft
-from .core.entries import Entry
-from .core.messages import Message, Outcome, ToolCall, to_user_message, tool_result
+from .core.entries import INTERRUPTED, Entry
+from .core.messages import Message, Outcome, ToolCall, assistant, to_user_message, tool_result
 from .core.tree import Leaf
 from .core.turns import ENDED_BY_TOOL, OpenCall
 from .core.usage import Call, Usage
@@ -102,6 +102,8 @@ class Turn:
         """Append the input. The commit takes the lease; a later runner raises the fence, so that this one, if it comes
         late, writes nothing."""
         log = self._log
+        if log.cursor.turn:
+            log.keep_partial()  # what was shown of the answer to the input before this one
         before = log.store.session(log.session_id)
         self._fence = before.fence
         row = self._running_row(before)
@@ -125,6 +127,9 @@ class Turn:
         self._fence = self._lease.fence
         self._lease.keep()
         log.fence = self._fence
+        shown = log.store.draft(log.session_id)
+        if shown is not None:  # our loop's answer broke off; this one asks again
+            log.append([Draft(assistant(shown), finish=INTERRUPTED)])
 
     def _running_row(self, before: SessionRow) -> dict[str, Any]:
         model = {} if self._model is None else {"model": self._model}

@@ -46,6 +46,7 @@ from bough.errors import (
     BoughError,
     ContextOverflow,
     Fenced,
+    InputsQueued,
     InvalidArgument,
     InvalidOperation,
     ModelError,
@@ -1287,6 +1288,21 @@ class TestStreaming:
         assert "(interrupted)" in str(again.messages("anthropic"))
         assert is_valid(again)
 
+    def test_a_loop_of_ones_own_keeps_what_ours_had_shown(self, store: Store, session: Session) -> None:
+        session.send_sync("q", model=ScriptedModel([Broken("half a word ")]), limits=NOW)
+        again = store.session(session.session_id)
+        with again.turn() as turn:
+            turn.answer(assistant("whole"))
+        assert [entry.finish for entry in again.path()] == [None, None, "interrupted", None]
+        assert [entry.message.text for entry in again.transcript()] == ["q", "whole"]
+        again.send_sync("r", model=ScriptedModel([Broken("half again ")]), limits=NOW)
+        again = store.session(session.session_id)
+        with again.turn("never mind") as turn:
+            turn.answer(assistant("fine"))
+        assert [entry.finish for entry in again.path()[4:]] == [None, "partial", None, None]
+        assert "(interrupted)" in str(again.messages("anthropic"))
+        assert is_valid(again)
+
     def test_what_was_shown_is_durable_soon_though_the_stream_says_no_more(
         self, store: Store, session: Session
     ) -> None:
@@ -1412,6 +1428,40 @@ class TestQueue:
         assert texts == ["one", "a", "two", "b", "three", "c", "four", "d"]
         assert store.backend.inbox(session.session_id) == []
         assert is_valid(again)
+
+    def test_an_input_that_waits_for_queued_ones_is_durable_before_they_run(
+        self, store: Store, session: Session
+    ) -> None:
+        session.enqueue("one")
+        seen: list[list[str]] = []
+
+        def answer(request: Any) -> str:
+            queued = store.backend.inbox(session.session_id)
+            seen.append([item.body.decode() for item in queued])
+            if len(seen) == 1:
+                raise KeyError("as if it were killed")
+            return "b"
+
+        with pytest.raises(KeyError):
+            session.send_sync("two", model=ScriptedModel(answer), one_shot=True)
+        assert ["two" in body for body in seen[0]] == [True]
+        store.session(session.session_id).resume_sync(model=ScriptedModel(["a", "b"]))
+        texts = [entry.message.text for entry in store.session(session.session_id).transcript()]
+        assert texts == ["one", "a", "two", "b"]
+
+    def test_an_input_with_a_key_is_refused_and_not_queued_if_a_queued_one_waits(
+        self, store: Store, session: Session
+    ) -> None:
+        session.enqueue("one")
+        desk, model = Desk(), ScriptedModel([assistant(ToolCall("c", "refund", {"order": 41}))])
+        with pytest.raises(InputsQueued, match="send it again with the same key"):
+            session.send_sync("two", model=model, tools=desk.tools(approval=True), key="m1")
+        assert store.backend.inbox(session.session_id) == []
+        assert session.row.status == "waiting"
+        session.enqueue("three")
+        with pytest.raises(ApprovalPending):
+            session.send_sync("two", model=model, tools=desk.tools(approval=True))
+        assert len(store.backend.inbox(session.session_id)) == 1, "what is refused is not queued"
 
     def test_an_input_that_waits_for_queued_ones_is_refused_if_they_use_up_its_turns(
         self, store: Store, session: Session

@@ -149,7 +149,10 @@ class TestRunning:
             ]
             assert send("~mine", status=400)["code"] == "invalid_argument"
             send("mail-2", "more")
-            wait_until(lambda: session.row.leaf.seq == 4)
+            wait_until(lambda: session.row.leaf.seq == 4 and session.row.holder is None)
+            session.enqueue("queued first")
+            assert send("mail-3", "later", status=409)["code"] == "inputs_queued"
+            assert session.row.leaf.seq == 4, "what is refused is not stored"
 
     def test_an_input_is_durable_when_send_answers_and_is_answered(self, store: Store) -> None:
         with LocalServer(store, ServerAgent((ScriptedModel(["Hello."]),))) as server:

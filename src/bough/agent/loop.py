@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ..core.codec import decode
@@ -20,6 +21,8 @@ from ..errors import (
     ApprovalPending,
     ContextOverflow,
     Fenced,
+    InputsQueued,
+    InvalidMessage,
     ModelError,
     Overloaded,
     SessionRunning,
@@ -127,7 +130,7 @@ class Loop:
             if not self._is_cancel_requested or task is None or task.uncancel():
                 raise
             yield self._completed("cancelled")
-        except (Fenced, TaskTrashed, ApprovalPending, SessionRunning, GeneratorExit):
+        except (Fenced, TaskTrashed, ApprovalPending, InputsQueued, SessionRunning, GeneratorExit):
             raise  # another process owns the turn now, it waits as before, or the caller reads no further
         except BaseException as error:  # also SystemExit and groups: the row must not say `running` for good
             await self._record_crash(error)
@@ -164,18 +167,22 @@ class Loop:
             self.writer.close()
 
     async def _run_after_queued(self, content: Message, key: str | None) -> AsyncIterator[Event]:
-        """Run the inputs that were queued before `content`, then `content`; if one of them waits or failed, `content`
-        is queued behind it."""
-        is_one_shot = self.writer.is_one_shot
-        async for event in self._run_inbox(self.writer.queued):
+        """Run the inputs that were queued before `content`, then `content`. It is queued behind them at once, so that a
+        crash loses none: if one of them waits or failed, it waits too."""
+        await self._refuse_pending_approval()
+        is_one_shot, number = self.writer.is_one_shot, None
+        if key is None:  # one with a key is sent again instead: the queue knows no keys
+            with suppress(InvalidMessage):  # it has an attachment
+                number = await self.writer.run_blocking(self.log.enqueue, content)
+        count = self.writer.queued + (number is not None)
+        async for event in self._run_inbox(count, one_shot=number if is_one_shot else None):
             yield event
-        self.writer.is_one_shot = is_one_shot
-        if self.log.cursor.turn and key is None:
-            await self.writer.run_blocking(self.log.enqueue, content)
+        if number is not None:
             return
+        if self.log.cursor.turn:
+            raise InputsQueued(self.log.session_id)
+        self.writer.is_one_shot = is_one_shot
         row = await self.writer.run_blocking(self.log.store.session, self.log.session_id)
-        if self.log.cursor.turn:  # an input with a key is not queued: it is sent again
-            raise SessionRunning(row.session_id, row.holder, row.lease_until)
         limit = await self._check_turn(row.turns, content)
         if limit is not None and not limit.is_warning:
             yield _refused(limit)
@@ -183,8 +190,9 @@ class Loop:
         async for event in self._turn(content, row, key=key):
             yield event
 
-    async def _run_inbox(self, count: int | None = None) -> AsyncIterator[Event]:
-        """Take what was queued, in order, each as a turn of its own; with `count` only so many, though a turn is open."""
+    async def _run_inbox(self, count: int | None = None, one_shot: int | None = None) -> AsyncIterator[Event]:
+        """Take what was queued, in order, each as a turn of its own; with `count` only so many, though a turn is open.
+        The input with number `one_shot` completes the session."""
         taken = 0
         while taken != count and (not self.log.cursor.turn or (count is not None and not taken)):
             queued = await self.writer.run_blocking(self.log.store.inbox, self.log.session_id)
@@ -199,7 +207,7 @@ class Loop:
                 await self.writer.record("turn_refused", data={"error": limit.data}, takes=queued[0].number)
                 yield _refused(limit, self.writer.journal_number)
                 continue
-            self.writer.is_one_shot = False
+            self.writer.is_one_shot = queued[0].number == one_shot
             async for event in self._turn(message, row, takes=queued[0].number):
                 yield event
 

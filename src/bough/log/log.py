@@ -20,8 +20,8 @@ from msgspec.structs import replace
 from ..core.codec import check_text, from_json, to_json
 from ..core.context import fold_settings
 from ..core.drafts import Draft, EntryBatch, ExtraFact, build_entries
-from ..core.entries import INTERRUPTED, Entry, Note, Payload, Settings
-from ..core.messages import Message, ToolCall, to_user_message
+from ..core.entries import INTERRUPTED, PARTIAL, Entry, Note, Payload, Settings
+from ..core.messages import Message, ToolCall, assistant, to_user_message
 from ..core.state import State, fold_state, merge_state, state_updates
 from ..core.tree import Leaf, Range, contains_leaf
 from ..core.turns import Cursor, OpenCall, cursor_after, cursor_from_tail
@@ -434,6 +434,13 @@ class Log:
         messages = [entry for entry in self.path(since=turn).entries if entry.message is not None]
         last = messages[-1] if messages else None
         return last.message.text if last and last.message and last.finish == INTERRUPTED else None
+
+    def keep_partial(self) -> str | None:
+        """End the open turn with that part; None if there is none."""
+        text = self.partial_text()
+        if text is not None:
+            self.append([Draft(assistant(text), finish=PARTIAL)])
+        return text
 
     def enqueue(self, message: Message) -> int:
         """Store an input until the session's runner takes it."""

@@ -217,6 +217,22 @@ class TestSending:
         assert (again.text, again.status) == ("Hello yourself.", "completed")
         assert everything() == before, "by the other engine"
 
+    def test_behind_queued_inputs_one_with_a_key_is_refused_and_one_without_is_queued(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        session = store.start("a")
+        session.enqueue("first")
+        for _ in range(2):
+            with pytest.raises(errors.InputsQueued):
+                session.send("hello", engine="absurd", queue=queue, key="mail-1")
+        assert len(store.backend.inbox(session.session_id)) == 1
+        session.send("second", engine="absurd", queue=queue)
+        with working(installed, queue, Agent("a", by_step("Yes.", "Yes."))):
+            until(lambda: len(store.session(session.session_id).transcript()) == 4)
+        session.send("hello", engine="absurd", queue=queue, key="mail-1")
+        texts = [entry.message.text for entry in store.session(session.session_id).transcript()]
+        assert texts == ["first", "Yes.", "second", "Yes.", "hello"]
+
     def test_an_input_whose_task_failed_for_good_gets_another_when_it_is_sent_again(
         self, installed: Database, queue: str, store: bough.Store
     ) -> None:

@@ -20,7 +20,7 @@ from ...core.context import fold_settings
 from ...core.drafts import Draft, ExtraFact
 from ...core.messages import Message, user
 from ...core.usage import MAX_COUNT
-from ...errors import InvalidOperation, LimitReached, PostgresRequired, SessionRunning
+from ...errors import InputsQueued, InvalidOperation, LimitReached, PostgresRequired, SessionRunning
 from ...log.changes import new_key
 from ...log.log import Log
 from ...log.recorded_turn import RecordedTurn, find_turn
@@ -134,13 +134,15 @@ def send(
     if recorded is not None:
         return _recorded_task(log, recorded, str(key), queue, agent)
     row = log.refresh()
-    key = key or new_key(log.runtime)
     _check_can_send(log, content)
     if content is not None:
         _check_turns(log, row, limits)
         if log.store.inbox(row.session_id):  # what was queued first runs first
+            if key is not None:
+                raise InputsQueued(row.session_id)
             message = user(content) if isinstance(content, str) else content
             return enqueue(log, message, queue=queue, agent=agent)
+    key = key or new_key(log.runtime)
     task_log, spawning = _spawning_log(log, row, queue, agent, key)
     if content is None:
         task_log.record("enqueued", data={"queue": queue}, only_at_leaf=True, key=key)

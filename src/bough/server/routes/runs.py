@@ -10,7 +10,7 @@ from litestar import post
 from litestar.params import FromPath, JSONBody
 from msgspec import Meta, Struct
 
-from ...errors import ApprovalPending, InvalidMessage, SessionRunning
+from ...errors import ApprovalPending, InputsQueued, InvalidMessage, SessionRunning
 from ...log.changes import check_callers_key
 from ...log.recorded_turn import find_turn
 from ...session import Session
@@ -48,6 +48,9 @@ async def send(request: ApiRequest, session_id: FromPath[str], data: JSONBody[Se
             with suppress(SessionRunning):
                 await runs.resume(session, None if caller.is_client else data.model)
         return SendResponse(last_fact=recorded.fact_number - 1)
+    queued = await asyncio.to_thread(session.log.store.inbox, session_id) if key is not None else []
+    if queued:
+        raise InputsQueued(session_id)  # its turn would start after this has returned
     try:
         await asyncio.to_thread(session.log.raise_if_leased)
         before = await asyncio.to_thread(lambda: session.row.facts)
