@@ -126,7 +126,7 @@ class Stream:
         events = list(self.events)
         if kind == "fact":
             return [data for name, number, data in events if number is not None and name != "session:resync"]
-        return [data for name, _, data in events if name == f"session:{kind}"]
+        return [data for name, _, data in events if name.removeprefix("session:") == kind]
 
     def wait(self, condition: Callable[[], object], seconds: float = 20) -> None:
         wait_until(condition, seconds)
