@@ -327,9 +327,9 @@ class TestRenewal:
             assert outcomes == ["done", "done"]
 
     def test_it_stops_when_another_takes_over(self, store: Store) -> None:
-        session = store.start()
+        session = store.start(session_id="ses_taken_over")  # other tests may have left leases of a ses_000001
         with session.turn("q"):
-            lease = next(iter(leases._alive.values()))
+            (lease,) = [one for one in leases._alive.values() if one._session_id == session.session_id]
             session.interrupt()
             while not lease.is_lost:
                 time.sleep(0.01)
