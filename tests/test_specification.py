@@ -37,6 +37,7 @@ from bough.errors import (
     ModelError,
     NotJson,
     Overloaded,
+    SecretInName,
     SessionRunning,
 )
 from bough.log.workspace import Selection
@@ -560,7 +561,8 @@ class TestSecrets:
         assert session.path()[-1].message.text == "word " * 200 + "(cancelled)"
 
     def test_one_is_in_no_tag_no_title_and_no_word_about_a_turn(self, session: Session) -> None:
-        session.tag(note=KEY)
+        with pytest.raises(SecretInName):
+            session.tag(note=KEY)
         fork = session.fork(title=f"about {KEY}")
         with session.turn("q", trigger=KEY) as turn:
             turn.answer(assistant("a"))
@@ -683,7 +685,7 @@ TAMPERED = {
     "delete from blob_use": "is not linked to the entry",
     "update usage set answer_seq = 99": "its answer 1:99 is not an answer",
     "update usage set after_seq = 77": "it follows 1:77, which does not exist",
-    "update session set status = 'zzz'": "'zzz' is not a status",
+    "update session set status = 'zzz'": "Invalid enum value 'zzz'",
     "update session_detail set state = '{'": "cannot be read",
     "update journal set data = '{' where kind = 'turn_started'": "cannot be read",
     "update branch set parent_seq = 1": "it has no parent, yet starts after entry 1",

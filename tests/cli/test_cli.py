@@ -244,12 +244,11 @@ class TestTable:
             "a title of many words that goes on and on, and on, and then some more",
         )
         with library.open(place) as store:
-            store.start(title=title, model="openai-chat:a-model-of-a-long-name").send_sync(
-                "hi", model=library.ScriptedModel(["ho"])
-            )
+            model = library.ScriptedModel(["ho"], model="a-model-of-a-long-name")
+            store.start(title=title).send_sync("hi", model=model)
         piped = bough("ls", store=place, COLUMNS="40").out
         assert title in piped
-        assert "openai-chat:a-model-of-a-long-name" in piped
+        assert "a-model-of-a-long-name" in piped
         assert "1 unpriced" in bough("usage", store=place, COLUMNS="40").out
         for verb, wanted in (("ls", "a title of"), ("usage", "1 unpriced")):
             with Terminal(verb, store=place, columns=40) as shown:

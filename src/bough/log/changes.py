@@ -117,4 +117,4 @@ def latest_model(payloads: Iterable[Payload]) -> dict[str, Any]:
     names = [
         payload.model for payload in payloads if isinstance(payload, Settings) and payload.model is not None
     ]
-    return {"model": names[-1]} if names else {}
+    return {"model": names[-1].replace("\0", "")} if names else {}  # a column cannot hold NUL, a payload can

@@ -102,7 +102,7 @@ class TestShellOfTheHost:
     ) -> None:
         output = session.shell(["echo", "by hand"], workspace, commands=["echo"])
         assert "by hand" in output
-        assert [entry.role for entry in session.path()] == ["user", "assistant", "tool"]
+        assert [entry.role for entry in session.path()] == ["user", "assistant", "tool", "assistant"]
         assert session.path()[0].message.text == "$ echo 'by hand'"
         assert session.row.status == "idle"
         assert session.verify() == []
@@ -110,6 +110,6 @@ class TestShellOfTheHost:
 
     def test_an_error_is_a_result_too(self, session: Session, workspace: Workspace) -> None:
         assert "OutOfScope" in session.shell(["rm", "-rf", "/"], workspace)
-        assert session.path()[-1].message.results[0].error
+        assert session.path()[-2].message.results[0].error
         assert session.row.status == "idle"
         assert session.verify() == []

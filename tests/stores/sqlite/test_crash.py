@@ -827,7 +827,12 @@ class TestStrangeFiles:
                     body,
                 ),
             )
-            newer.execute("update session set seq = seq + 1")
+            newer.execute("update session set seq = seq + 1, facts = facts + 1")
+            newer.execute(
+                "insert into journal (id, kind, key, branch, first, last, at) "
+                "select no << 32 | facts, 'appended', '~newer', ?, ?, ?, 0 from session",
+                (last.branch, last.seq + 1, last.seq + 1),
+            )
         with bough.open(made) as store:
             session = store.session("ses_one")
             assert session.path()[-1].payload == Unknown("weather", body)
