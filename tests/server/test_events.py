@@ -188,8 +188,10 @@ class TestNames:
 
         @bough.tool(effect="read")
         def look(ctx: bough.ToolContext) -> str:
-            """Look, while another handle names the session."""
-            store.session(session.session_id).title("from elsewhere")
+            """Look, while another handle names the session and adds a note."""
+            other = store.session(session.session_id)
+            other.title("from elsewhere")
+            other.note({"from": "elsewhere"})
             return "seen"
 
         model = ScriptedModel([assistant(ToolCall("c1", "look", {})), "Done."])
@@ -207,7 +209,7 @@ class TestNames:
         names = [name for name, _ in durable]
         assert names[1:3] == ["session:input", "session:turn_started"]
         assert names[-2:] == ["session:answer", "session:turn_completed"]
-        assert "session:titled" in names
+        assert {"session:titled", "session:note"} <= set(names)
         assert all(e.type == "session:delta" for e in run.events if e.journal_number is None)
 
     def test_the_viewer_listens_to_every_durable_event(self) -> None:
