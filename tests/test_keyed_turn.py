@@ -53,7 +53,14 @@ class Lines:
         self.steps = steps
         with session.turn("mail", key=key) as turn:
             self.step()
+            session.set(prompt="Be brief.")
+            self.note(session, "answer 0 comes")
             getattr(self, self.style)(session, turn)
+
+    def note(self, session: Session, text: str) -> None:
+        """Append a note between the steps of the turn."""
+        session.note({"text": text})
+        self.step()
 
     def straight(self, session: Session, turn: Turn) -> None:
         for n in range(2):
@@ -63,6 +70,7 @@ class Lines:
             for call in calls:
                 turn.run(call, self.refund)
                 self.step()
+                self.note(session, "refunded")
         turn.answer(assistant("done"))
         self.step()
 
@@ -73,12 +81,14 @@ class Lines:
             for call in reversed(answer.calls):
                 turn.run(call, self.refund)
                 self.step()
+                self.note(session, "refunded")
 
     def by_open_calls(self, session: Session, turn: Turn) -> None:
         while not turn.done:
             for call in turn.open_tool_calls:
                 turn.run(call, self.refund)
                 self.step()
+            self.note(session, "the model is asked")
             turn.answer(self.ask(session))
             self.step()
 
@@ -88,7 +98,7 @@ STYLES = ["straight", "by_answer", "by_open_calls"]
 
 class TestAKeyedTurn:
     @pytest.mark.parametrize("style", STYLES)
-    @pytest.mark.parametrize("steps", range(1, 9))
+    @pytest.mark.parametrize("steps", range(1, 13))
     def test_the_same_lines_run_again_after_a_crash_leave_the_same_entries_as_once(
         self, store: Store, session: Session, style: str, steps: int
     ) -> None:
@@ -175,15 +185,47 @@ class TestAKeyedTurn:
         ]
         assert [result.outcome for result in results] == ["unknown"]
 
+    def test_notes_of_others_between_the_steps_are_nobodys_and_what_differs_is_not_written_again(
+        self, store: Store, session: Session
+    ) -> None:
+        times = iter(range(10))
+
+        def run(handle: Session) -> None:
+            with handle.turn("mail", key="mail-17") as turn:
+                handle.note({"time": next(times)})
+                turn.answer(assistant(CALL))
+                store.session(session.session_id).note({"text": "from elsewhere"})
+                handle.note({"text": "asked"})
+                turn.run(CALL, lambda order: "refunded")
+                handle.note({"time": next(times)})
+                raise Killed
+
+        for _ in range(2):
+            with pytest.raises(Killed):
+                run(store.session(session.session_id))
+        notes = [
+            entry.payload.data for entry in store.session(session.session_id).path() if not entry.message
+        ]
+        elsewhere = {"text": "from elsewhere"}
+        assert notes == [{"time": 0}, elsewhere, {"text": "asked"}, {"time": 1}, elsewhere, {"time": 3}]
+        again = store.session(session.session_id)
+        with again.turn("mail", key="mail-17") as turn:
+            turn.answer(assistant(CALL))
+            turn.run(CALL, lambda order: "not run")
+            turn.answer(assistant("done"))
+            again.note({"text": "after the end"})
+        assert again.path()[-1].payload.data == {"text": "after the end"}
+        assert again.verify() == []
+
     def test_steps_take_keys_derived_from_that_of_the_turn(self, session: Session) -> None:
         Lines("straight").run(session)
-        keys = [fact.key for fact in session.journal() if fact.kind == "appended"]
-        assert keys == ["mail-17", *(f"~mail-17/{n}" for n in ("1", "1.0", "1.1", "4", "4.0", "4.1", "7"))]
+        keys = [fact.key for fact in session.journal() if "mail-17" in str(fact.key)]
+        assert keys == ["mail-17", *(f"~mail-17/{n}" for n in ("3", "3.0", "3.1", "8", "8.0", "8.1", "13"))]
 
     def test_a_turn_that_our_loop_finished_is_repeated_too(self, store: Store, session: Session) -> None:
         lines = Lines("by_answer")
         with pytest.raises(Killed):
-            lines.run(session, 2)
+            lines.run(session, 3)
 
         @bough.tool
         def refund(order: int) -> str:

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from . import wire
 from .core.drafts import Draft
-from .core.entries import INTERRUPTED, Entry
+from .core.entries import INTERRUPTED
 from .core.messages import Message, Outcome, ToolCall, assistant, to_user_message, tool_result
 from .core.tree import Leaf
-from .core.turns import ENDED_BY_TOOL, OpenCall
+from .core.turns import OpenCall
 from .core.usage import Call, Usage
 from .errors import (
     ApprovalRequired,
@@ -29,7 +29,7 @@ from .errors import (
 from .log.changes import AppendResult, check_callers_key
 from .log.lease import Lease
 from .log.log import Log
-from .log.recorded_turn import RecordedTurn, find_turn
+from .log.recorded_turn import RecordedSteps, RecordedTurn, find_turn
 from .models.prices import price
 from .stores.base import MADE_KEY, SessionRow
 from .wire import Answer
@@ -141,14 +141,15 @@ class Turn:
         if recorded.is_open:
             self._resume()
         self._turn, self._is_closed = recorded.turn, not recorded.is_open
-        self._recorded = RecordedSteps(recorded.entries)
+        self._recorded = RecordedSteps(recorded)
         self._log.seek(recorded.leaf)
+        self._log.recorded_steps = self._recorded
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         self._lease.stop()
-        self._log.fence = None
+        self._log.fence = self._log.recorded_steps = None
         if self._recorded is not None:
             self._log.refresh()
         if self.done:
@@ -219,9 +220,8 @@ class Turn:
         """Move from the last recorded step that was repeated to the session's leaf, to write there."""
         if self._is_closed:
             raise InvalidOperation(f"turn {self._turn} has ended; open another: session.turn(text)")
-        if self._recorded is not None and not self._recorded.is_left:
-            self._recorded.is_left = True
-            self._log.refresh()
+        if self._recorded is not None:
+            self._recorded.leave(self._log)
 
     def answer(
         self,
@@ -255,7 +255,7 @@ class Turn:
         appended = self._append(draft, key=key, calls=calls, replaces_call=replaces)
         self._call_id = None  # only now: if the answer is refused, the call is still to be recorded
         self._own_answers.add(appended.leaf.seq)
-        self._recorded = None
+        self._recorded = self._log.recorded_steps = None
         message = appended.payloads[0]
         assert isinstance(message, Message)
         calls_made = (
@@ -514,40 +514,6 @@ class Turn:
 
 def _input(content: str | Message | dict[str, Any]) -> Message:
     return to_user_message(wire.parse_messages([content])[0] if isinstance(content, dict) else content)
-
-
-class RecordedSteps:
-    """The answers of a turn with their results, and how many of them a later run of the same lines has passed."""
-
-    def __init__(self, entries: Sequence[Entry]) -> None:
-        self._answers: list[Entry] = []
-        self._results: list[dict[str, Entry]] = []
-        for entry in entries:
-            if entry.finish in (ENDED_BY_TOOL, "interrupted"):
-                continue  # not of these lines: it closed the turn, or our loop asked again
-            if entry.role == "assistant":
-                self._answers.append(entry)
-                self._results.append({})
-            elif self._results and entry.message is not None:
-                self._results[-1] |= {result.call_id: entry for result in entry.message.results}
-        self.passed = 0
-        self.is_left = False
-        """Whether this run has gone on to write: there is nothing more to repeat but results of the last answer."""
-
-    @property
-    def has_answers(self) -> bool:
-        """Whether an answer is left to be repeated."""
-        return not self.is_left and self.passed < len(self._answers)
-
-    def next_answer(self) -> Entry | None:
-        if not self.has_answers:
-            return None
-        self.passed += 1
-        return self._answers[self.passed - 1]
-
-    def result(self, call_id: str) -> Entry | None:
-        """Return the recorded result of a call of the answer that was repeated last."""
-        return self._results[self.passed - 1].get(call_id) if self.passed else None
 
 
 def _call_id(call: ToolCall | OpenCall) -> str:

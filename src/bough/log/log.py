@@ -11,7 +11,7 @@ import os
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from threading import RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from msgspec import UNSET, Struct, UnsetType
@@ -64,6 +64,9 @@ from .original_calls import restore_call
 from .runtime import Runtime
 from .workspace import has_slot, stored_workspace
 
+if TYPE_CHECKING:
+    from .recorded_turn import RecordedSteps
+
 TEXT = ("title", "error")
 """The columns of a row that are text of somebody, and redacted."""
 LOOK_BACK = 16
@@ -89,6 +92,8 @@ class Log:
         """Facts about the open tool calls come after this fact number; 0 if unknown."""
         self.fence: int | None = None
         """What this handle appends under while a turn of the caller's own loop is open on it."""
+        self.recorded_steps: RecordedSteps | None = None
+        """The steps of a keyed turn whose lines run again on this handle."""
         self.follows_notes = False
         """Whether appends go behind notes of others without a fence: for a framework that runs the session by itself."""
         self._lock = RLock()
@@ -237,6 +242,10 @@ class Log:
             known = self.find_change(key)
             if known is not None:
                 return self._repeat(known)
+            if self.recorded_steps is not None and fence is None and after is None:
+                repeated = self.recorded_steps.repeat(self, drafts)
+                if repeated is not None:
+                    return repeated
             fence = self.fence if fence is None else fence
             drafts = [self._filled(draft) for draft in drafts]
             leaf = self.leaf if after is None else after

@@ -5,16 +5,20 @@ Knows where its entries are, also after a rewind, and whether it is still open. 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
 
+from ..core.drafts import Draft, build_entries
 from ..core.entries import Entry
+from ..core.messages import Message
 from ..core.tree import Leaf
-from ..core.turns import is_completed
+from ..core.turns import ENDED_BY_TOOL, is_completed
 from ..core.usage import Call
 from ..errors import InvalidOperation
 from ..stores.base import CommitResult
+from .changes import AppendResult
 from .log import Log
 
 
@@ -88,3 +92,83 @@ def read_turn(log: Log, known: CommitResult, key: str) -> RecordedTurn:
 def _branch_end(log: Log, leaf: Leaf) -> Leaf:
     tail = next(b.tail for b in log.store.branches(log.session_id) if b.branch == leaf.branch)
     return Leaf(leaf.branch, max(tail, leaf.seq))
+
+
+class RecordedSteps:
+    """The answers of a turn with their results, and how many of them a later run of the same lines has passed."""
+
+    def __init__(self, recorded: RecordedTurn) -> None:
+        self._entries, self._is_open = recorded.entries, recorded.is_open
+        self._repeated: set[int] = set()
+        """The seqs of the notes and settings that were repeated."""
+        self._answers: list[Entry] = []
+        self._results: list[dict[str, Entry]] = []
+        for entry in recorded.entries:
+            if entry.finish in (ENDED_BY_TOOL, "interrupted"):
+                continue  # not of these lines: it closed the turn, or our loop asked again
+            if entry.role == "assistant":
+                self._answers.append(entry)
+                self._results.append({})
+            elif self._results and entry.message is not None:
+                self._results[-1] |= {result.call_id: entry for result in entry.message.results}
+        self.passed = 0
+        self.is_left = False
+        """Whether this run has gone on to write: there is nothing more to repeat but results of the last answer."""
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether an answer is left to be repeated."""
+        return not self.is_left and self.passed < len(self._answers)
+
+    def next_answer(self) -> Entry | None:
+        if not self.has_answers:
+            return None
+        self.passed += 1
+        return self._answers[self.passed - 1]
+
+    def result(self, call_id: str) -> Entry | None:
+        """Return the recorded result of a call of the answer that was repeated last."""
+        return self._results[self.passed - 1].get(call_id) if self.passed else None
+
+    def leave(self, log: Log) -> None:
+        """Move from the last step that was repeated to the session's leaf, to write there."""
+        if not self.is_left:
+            self.is_left = True
+            log.refresh()
+
+    def repeat(self, log: Log, drafts: Sequence[Draft]) -> AppendResult | None:
+        """Return notes and settings that the same lines append between these steps as they were recorded; None if they
+        are to be written, behind the last step.
+
+        What differs from what was recorded, such as a note of the time, is not written before a step that was recorded.
+        """
+        if any(isinstance(draft.payload, Message) for draft in drafts):
+            return None
+        payloads = build_entries(
+            log.cursor, drafts, log.runtime.now(), redactor=log.runtime.redactor
+        ).payloads
+        is_followed, between = self._between_steps(log.leaf.seq)
+        for payload in payloads:
+            same = [
+                entry for entry in between if entry.payload == payload and entry.seq not in self._repeated
+            ]
+            if same:
+                self._repeated.add(same[0].seq)
+                if same[0].seq > log.leaf.seq:
+                    log.seek(Leaf(same[0].branch, same[0].seq))
+            elif not is_followed and self._is_open:
+                self.leave(log)
+                return None
+        return AppendResult(log.leaf, payloads, (), repeated=True)
+
+    def _between_steps(self, position: int) -> tuple[bool, list[Entry]]:
+        """Return the entries around a position up to the messages before and after it, and whether there is one after it."""
+        between: list[Entry] = []
+        for entry in self._entries:
+            if entry.message is None:
+                between.append(entry)
+            elif entry.seq > position:
+                return True, between
+            else:
+                between = []
+        return False, between
