@@ -136,6 +136,11 @@ class TestShow:
             turn.answer(library.assistant(*call))
             for one in started:
                 turn.started(one)
+            running = bough("show", session_id, store=place)
+            assert f"bough cancel {session_id} ends the turn" in running.err, "its runner is alive"
+            assert "bough resume" not in running.err
+            assert "unknown" not in running.out
+            store.session(session_id).interrupt()
 
         with library.open(place) as store:
             crash_after(call[0], session_id="ses_said")
@@ -156,6 +161,7 @@ class TestShow:
             turn.started(
                 turn.answer(library.assistant(library.ToolCall("c", "save", {"text": key}))).calls[0]
             )
+            store.session("ses_h").interrupt()
         shown = bough("show", "ses_h", store=place)
         assert "started, outcome unknown; its arguments hold a secret that was not stored" in shown.out
         assert key not in shown.out

@@ -10,6 +10,8 @@ from ...core.entries import INTERRUPTED, PARTIAL, Entry
 from ...core.messages import Media, Message, Reasoning, Text, ToolCall, ToolResult
 from ...core.tree_text import describe_entry
 from ...core.usage import format_cost, format_tokens, total
+from ...errors import short_holder
+from ...log.lease import is_held
 from ...session import Session
 from ...stores.base import SessionQuery
 from ...wire import PROVIDERS
@@ -322,6 +324,8 @@ def _open_call_lines(session: Session) -> Iterator[str]:
     from ...agent.call_status import read_call_status
 
     known = read_call_status(session.log)
+    row = session.row
+    runner = short_holder(row.holder) if row.holder and is_held(row, session.log.runtime) else None
     unrecorded: list[str] = []
     for call in session.open_tool_calls:
         place = (call.seq, call.index)
@@ -333,15 +337,21 @@ def _open_call_lines(session: Session) -> Iterator[str]:
         elif place in known.decided_tasks:
             mark = "its task was decided, and continues with this session"
         elif place in known.started:
-            mark = "started, outcome unknown"
+            mark = "started, outcome unknown" if runner is None else "started"
         elif place in known.approval_requested - known.decided:
             mark = "waits for approval"
-        elif place not in known.decided and not known.has_recorded_starts:
+        elif runner is None and place not in known.decided and not known.has_recorded_starts:
             mark = "no start recorded: it may have run"
             unrecorded.append(call.call.name)
-        if session.log.original_call(call) is None:
+        if runner is None and session.log.original_call(call) is None:
             mark += "; its arguments hold a secret that was not stored, so it is not run again"
         yield f"      {click.style('?', fg='red', bold=True)} {bold(call.call.name)} {click.style(f'[{mark}]', fg='red')}"
+    if runner is not None and not session.pending_approvals():
+        follow = (
+            f"bough tail -f {session.session_id} follows it, bough cancel {session.session_id} ends the turn"
+        )
+        notify(f"{runner} runs it: {follow}")
+        return
     first = "".join(f"bough restore {task}, then " for task in dict.fromkeys(known.trashed_tasks.values()))
     first += (
         f"bough approve {session.session_id}, then "
