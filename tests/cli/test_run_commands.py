@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -536,6 +538,25 @@ class TestCancel:
         done = bough("cancel", "latest", home=home)
         assert done.returncode == 1
         assert "has no open turn" in done.stderr
+
+    def test_it_closes_the_turn_that_a_loop_of_ones_own_leaves_when_it_sees_the_request(
+        self, home: Path
+    ) -> None:
+        with open_store(home) as store, ThreadPoolExecutor(1) as thread:
+            session, is_open = store.start(session_id="ses_own"), Event()
+
+            def loop() -> None:
+                with session.turn("hi") as turn:
+                    is_open.set()
+                    while not turn.is_cancel_requested:
+                        time.sleep(0.02)
+
+            looping = thread.submit(loop)
+            assert is_open.wait(20)
+            done = bough("cancel", "ses_own", "--wait", "30", home=home)
+            looping.result()
+        assert (done.returncode, "is cancelled" in done.stderr) == (0, True)
+        assert (only_session(home).row.status, texts(only_session(home))[-1]) == ("cancelled", "(cancelled)")
 
     def test_it_closes_the_turn_of_a_process_that_was_killed(self, home: Path) -> None:
         (home / "dies").touch()

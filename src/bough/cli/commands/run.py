@@ -12,6 +12,7 @@ from ...agent.tools.tool import PendingApproval as AskedCall
 from ...core.turns import OpenCall
 from ...core.usage import Totals, difference, format_cost, format_tokens
 from ...errors import ApprovalPending, ExitCode, SessionRunning, TaskTrashed
+from ...log.lease import is_held
 from ...session import Session
 from ..agent_options import (
     AgentOptions,
@@ -196,9 +197,14 @@ def cancel(location: StoreLocation, reference: str, seconds: float, is_json: boo
     session = resolve_runnable(location, reference)
     session.refresh()
     turn = session.log.cursor.turn
+    holder = session.row.holder
     is_requested, deadline = session.cancel(), time.monotonic() + seconds
     while (has_turn := _is_open(session, turn)) and is_requested and time.monotonic() < deadline:
-        time.sleep(0.1)
+        if holder is not None and not is_held(session.row, session.log.runtime):
+            holder = None
+            session.cancel()  # a loop of one's own left the turn open, or its process died: it is closed here
+        else:
+            time.sleep(0.1)
     is_cancelled = is_requested and not has_turn
     if is_json:
         print_json(
