@@ -217,6 +217,18 @@ class TestAKeyedTurn:
         assert again.path()[-1].payload.data == {"text": "after the end"}
         assert again.verify() == []
 
+    def test_the_calls_of_a_recorded_answer_are_as_the_model_made_them_while_the_process_knows_them(
+        self, store: Store, session: Session
+    ) -> None:
+        call = ToolCall("c1", "save", {"text": "AKIA" + "A1B2" * 4})
+        with session.turn("mail", key="mail-17") as turn:
+            turn.answer(assistant(call))
+        for verb in (Turn.recorded_answer, lambda turn: turn.answer(assistant("not asked"))):
+            handle = store.session(session.session_id)
+            with handle.turn("mail", key="mail-17") as turn:
+                assert verb(turn).calls == (call,)
+        assert "AKIA" not in str(store.session(session.session_id).path())
+
     def test_steps_take_keys_derived_from_that_of_the_turn(self, session: Session) -> None:
         Lines("straight").run(session)
         keys = [fact.key for fact in session.journal() if "mail-17" in str(fact.key)]

@@ -206,9 +206,10 @@ class Turn:
         Saves the model call: `answer = turn.recorded_answer() or turn.answer(client.messages.create(…))`.
         """
         entry = None if self._recorded is None else self._recorded.next_answer()
-        if entry is not None:
-            self._log.seek(Leaf(entry.branch, entry.seq))
-        return None if entry is None else entry.message
+        if entry is None or entry.message is None:
+            return None
+        self._log.seek(Leaf(entry.branch, entry.seq))
+        return self._with_original_calls(entry.message, entry.seq)
 
     def _recorded_result(self, call_id: str) -> Message | None:
         entry = None if self._recorded is None else self._recorded.result(call_id)
@@ -258,9 +259,11 @@ class Turn:
         self._recorded = self._log.recorded_steps = None
         message = appended.payloads[0]
         assert isinstance(message, Message)
+        return self._with_original_calls(message, appended.leaf.seq)
+
+    def _with_original_calls(self, message: Message, seq: int) -> Message:
         calls_made = (
-            self._with_original(OpenCall(appended.leaf.seq, index, call)).call
-            for index, call in enumerate(message.calls)
+            self._with_original(OpenCall(seq, index, call)).call for index, call in enumerate(message.calls)
         )
         parts = tuple(next(calls_made) if isinstance(part, ToolCall) else part for part in message.parts)
         return replace(message, parts=parts)
