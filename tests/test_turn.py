@@ -233,6 +233,20 @@ def test_a_call_cut_off_by_a_crash_is_counted_with_unknown_tokens(store: Store, 
     assert again.verify() == []
 
 
+def test_a_call_that_the_block_was_left_without_is_not_counted(session: Session) -> None:
+    with session.turn("q", model="anthropic:claude-opus-4-5") as turn:
+        turn.answer(assistant(ToolCall("a", "t")), usage=Usage(7, 1))
+        turn.result("a")
+    assert session.row.status == "interrupted"
+    assert (session.usage().calls, session.row.totals.unknown_calls) == (1, 0)
+    with session.turn(model="anthropic:claude-opus-4-5") as turn:
+        turn.failed("busy")
+    with pytest.raises(TimeoutError), session.turn("again", model="anthropic:claude-opus-4-5"):
+        raise TimeoutError  # by the model, as far as Bough knows
+    assert (session.usage().calls, session.row.totals.unknown_calls) == (3, 2)
+    assert session.verify() == []
+
+
 def test_one_input_counts_once_however_many_entries_it_made(session: Session) -> None:
     with session.turn("q") as turn:
         for n in range(3):

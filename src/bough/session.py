@@ -140,7 +140,7 @@ class Session:
 
         With `key` the same lines may run again, after a crash or a second delivery, and leave the same entries as
         once (see `Turn`). With `model="anthropic:claude-…"` the start of each model call is recorded in the commit before it, so a call
-        cut off by a crash is counted. The other keywords are recorded in the turn's `turn_started` fact.
+        cut off by a crash or an exception is counted; if the block is left otherwise, it was not made. The other keywords are recorded in the turn's `turn_started` fact.
         """
         if take_over:
             self._end_other_run()

@@ -167,7 +167,9 @@ class Turn:
         }
         data = {"turn": self._log.cursor.turn, "status": status, "error": message}
         with suppress(Fenced):  # another runner has driven the session meanwhile; its status stands
-            self._log.record("turn_ended", data=data, row=row, fence=self._fence)
+            # Left without an error: the call was not made. After an error it may have been, and stays counted.
+            dropped = self._call_id if kind is None else None
+            self._log.record("turn_ended", data=data, row=row, drops_call=dropped, fence=self._fence)
 
     @property
     def done(self) -> bool:

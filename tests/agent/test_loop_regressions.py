@@ -8,7 +8,19 @@ from typing import Any
 import pytest
 
 import bough
-from bough import Broken, Limits, Media, ScriptedModel, Session, Slow, ToolCall, ToolContext, assistant, user
+from bough import (
+    Broken,
+    Limits,
+    Media,
+    RunResult,
+    ScriptedModel,
+    Session,
+    Slow,
+    ToolCall,
+    ToolContext,
+    assistant,
+    user,
+)
 from bough.errors import InvalidOperation, InvalidPosition
 from bough.models.prices import Rates
 from conftest import Store
@@ -23,6 +35,11 @@ def session(store: Store) -> Session:
 
 def call(name: str, call_id: str = "c", **arguments: Any) -> ToolCall:
     return ToolCall(call_id, name, arguments)
+
+
+@bough.tool(effect="read")
+def look() -> str:
+    return "x"
 
 
 def results(session: Session) -> list[Any]:
@@ -275,14 +292,61 @@ class TestDrafts:
 
 
 class TestLedger:
-    def test_a_call_announced_and_not_made_is_not_counted_as_unknown(self, session: Session) -> None:
-        @bough.tool(effect="read")
-        def look() -> str:
-            return "x"
+    @pytest.mark.parametrize(
+        ("limits", "calls"),
+        [(Limits(rounds=1), 1), (Limits(rounds=3), 3), (Limits(max_cost_microcents=20_000), 1)],
+        ids=["one round", "three rounds", "cost"],
+    )
+    def test_a_call_that_a_limit_refuses_is_counted_nowhere(
+        self, session: Session, limits: Limits, calls: int
+    ) -> None:
+        model = ScriptedModel(lambda request: assistant(call("look")), rates=Rates(10, 10))
+        result = session.send_sync("q", model=model, tools=[look], limits=limits)
+        assert result.status == "stopped"
+        assert len(model.requests) == calls
+        assert result.usage == session.refresh().totals == session.usage_by_turn()[1]
+        assert all(session.usage(view) == result.usage for view in ("own", "path", "tree"))
+        assert (result.usage.calls, result.usage.unknown_calls) == (calls, 0)
+        assert session.fork().usage("path") == result.usage
+        assert session.verify() == []
+        session.send_sync("again", model=model, tools=[look], limits=Limits(rounds=1))
+        assert session.usage().calls == len(model.requests) == calls + 1  # the numbers of rows have no gap
+        assert session.verify() == []
 
-        model = ScriptedModel(lambda request: assistant(call("look")))
-        session.send_sync("q", model=model, tools=[look], limits=Limits(rounds=1))
-        assert session.usage().unknown_calls == 0
+    def test_a_task_that_a_limit_stops_counts_the_calls_it_made(self, store: Store) -> None:
+        session, child = store.start("parent"), ScriptedModel(lambda request: assistant(call("look")))
+
+        @bough.tool(effect="idempotent")
+        async def helper(ctx: ToolContext) -> str:
+            return await ctx.task("go", models=[child], tools=[look], limits=Limits(rounds=2))
+
+        parent = ScriptedModel([assistant(call("helper")), "done"])
+        session.send_sync("q", model=parent, tools=[helper])
+        assert len(child.requests) == 2
+        assert session.usage("tree").calls == len(parent.requests) + len(child.requests)
+
+    @pytest.mark.parametrize("at", range(6))
+    def test_wherever_a_turn_is_cancelled_the_calls_it_made_are_counted(
+        self, session: Session, at: int
+    ) -> None:
+        session.append([user("old " * 400), assistant("answer " * 400)])
+        summariser = ScriptedModel([Slow(0.02, "sum")])
+        model = ScriptedModel([assistant(call("look")), Slow(30, "never")])
+        limits = Limits(context_tokens=300, summariser=summariser)
+
+        async def main() -> RunResult:
+            run = session.send("new", model=model, tools=[look], limits=limits)
+            events = 0
+            async for event in run:
+                if events == at or event.type == "session:delta":
+                    run.cancel()
+                events += 1
+            return run.result
+
+        result = asyncio.run(main())
+        assert result.status == "cancelled"
+        made = len(model.requests) + len(summariser.requests)
+        assert result.usage.calls == session.refresh().totals.calls == made
         assert session.verify() == []
 
     def test_a_turn_ended_by_a_tool_announces_no_further_call(self, session: Session) -> None:

@@ -99,10 +99,15 @@ class Compactor:
         """Record the call, then make it: so one that a crash cuts off is counted too."""
         writer = self._writer
         call = writer.side_call(model, "compaction")
-        await writer.record("call_started", calls=[call])
+        is_made = False
         try:
+            await writer.record("call_started", calls=[call])
+            is_made = True
             compaction, answer = await improve_summary(model, writer.path, compaction, writer.blob)
         except asyncio.CancelledError:
+            if not is_made:
+                await run_uncancelled(writer.drop_call(call.call_id))
+                raise
             failed, why = [replace(call, failed=True)], {"why": "cancelled"}
             await run_uncancelled(writer.record("call_failed", data=why, calls=failed, replaces_call=True))
             raise

@@ -412,7 +412,7 @@ class Loop:
         """Warn, or end the turn with a public closing answer, so that no client waits for one."""
         if limit.is_warning:
             return Event("session:limit_passed", limit.data)
-        await self.model_caller.drop_call()
+        await self.writer.drop_announced_call()
         closing = Draft(assistant(f"(stopped: {limit})"), finish="error")
         await self.writer.append(closing, data={"error": str(limit)})
         return _refused(limit, self.writer.journal_number)
@@ -428,6 +428,7 @@ class Loop:
         if isinstance(error, StaleLeaf):
             await self.writer.run_blocking(self.log.refresh)
         if self.log.cursor.turn:
+            await self.writer.drop_announced_call()
             await self._record_failed_turn(error_text(error))
 
     async def _record_failed_turn(self, why: str) -> None:
@@ -438,6 +439,7 @@ class Loop:
         """Close every open call and the turn, so that the session stays valid and takes the next input."""
         if not self.log.cursor.turn or self.writer.is_lost:
             return
+        await self.writer.drop_announced_call()
         status = await self.writer.run_blocking(read_call_status, self.log)
         await self.tool_runner.tasks.cancel(status.tasks)
         results = [

@@ -92,7 +92,9 @@ class ModelCaller:
         """Yield deltas as events, then the answer; text is made durable soon after it was shown."""
         saving = asyncio.ensure_future(self._save_periodically(buffer))
         try:
-            async for piece in model.stream(self.request()):
+            request = self.request()
+            self.writer.is_call_made = True
+            async for piece in model.stream(request):
                 if isinstance(piece, Answer):
                     yield piece
                     continue
@@ -143,14 +145,6 @@ class ModelCaller:
         self.writer.call_id = self._failed_usage = None
         why = error.reason.encode("utf-8", "replace").decode()
         await self.writer.record("call_failed", data={"why": why}, calls=[call], replaces_call=True)
-
-    async def drop_call(self) -> None:
-        """Record that the announced call, if there is one, was not made."""
-        if self.writer.call_id is None:
-            return
-        call = self.writer.ledger_row(self.models[0], Usage(0, 0, 0, 0), is_answered=False)
-        self.writer.call_id = None
-        await self.writer.record("call_dropped", calls=[replace(call, price=None)], replaces_call=True)
 
     async def _save(self, buffer: StreamBuffer) -> None:
         await self.writer.run_blocking(self.writer.save_draft, buffer.mark_saved(self.log.runtime.now()))

@@ -28,7 +28,7 @@ from ..log.lease import Lease
 from ..log.log import Log
 from ..models.model import Model, model_name
 from ..models.prices import price_of
-from ..stores.base import SessionDetail, SessionRow
+from ..stores.base import CommitResult, SessionDetail, SessionRow
 from .cancellation import CancelPoll, is_cancel_requested
 
 P = ParamSpec("P")
@@ -77,6 +77,8 @@ class Writer:
         """The seqs of this run's answers: no earlier process started their tool calls."""
         self.call_id: str | None = None
         """The model call that is announced in the ledger and has no answer yet."""
+        self.is_call_made = False
+        """Whether a model was asked for that answer."""
         self.model_calls: dict[str, Call] = {}
         """The ledger rows that this run wrote, by call id."""
         self._first_model, self._bucket = first_model, bucket
@@ -197,8 +199,12 @@ class Writer:
             after=self.leaf,
             key=key,
         )
+        return await run_uncancelled(self._append(append))
+
+    async def _append(self, append: Append) -> AppendResult:
+        """Commit and follow the log, whole: a turn is closed from where the run stands."""
         appended = await self.run_blocking(self.commit, append)
-        self.model_calls |= {call.call_id: call for call in calls}
+        self.model_calls |= {call.call_id: call for call in append.calls}
         await self._extend_path(appended)
         self.journal_number = appended.fact_number
         return appended
@@ -239,7 +245,7 @@ class Writer:
     ) -> None:
         """Record a fact without entries; one with `only_at_leaf` is refused as stale if the session has moved on.
         `takes` removes that input from the inbox."""
-        committed = await self.run_blocking(
+        record = partial(
             self.log.record,
             kind,
             data=data,
@@ -250,6 +256,10 @@ class Writer:
             takes=takes,
             fence=self.lease.fence,
         )
+        await run_uncancelled(self._record(record, calls))
+
+    async def _record(self, record: Callable[[], CommitResult], calls: Sequence[Call] = ()) -> None:
+        committed = await self.run_blocking(record)
         self.model_calls |= {call.call_id: call for call in calls}
         self.journal_number = committed.facts
 
@@ -323,8 +333,22 @@ class Writer:
 
     def announce_call(self, model: Model) -> Call:
         """Return the start of a model call at the present leaf."""
-        self.call_id = self.log.runtime.new_id("")
+        self.call_id, self.is_call_made = self.log.runtime.new_id(""), False
         return replace(self.ledger_row(model, None, is_answered=False), failed=False)
+
+    async def drop_announced_call(self) -> None:
+        """Take the announced call, if there is one that was not made, out of the ledger again."""
+        if self.call_id is not None and not self.is_call_made:
+            call_id, self.call_id = self.call_id, None
+            await self.drop_call(call_id)
+
+    async def drop_call(self, call_id: str) -> None:
+        """Take a call that this run announced and did not make out of the ledger again."""
+        if self.model_calls.pop(call_id, None) is None:
+            return  # the commit that was to announce it failed
+        data = {"call_id": call_id}
+        drop = partial(self.log.record, "call_dropped", data=data, drops_call=call_id, fence=self.lease.fence)
+        await run_uncancelled(self._record(drop))
 
     def ledger_row(self, model: Model, usage: Usage | None, *, is_answered: bool) -> Call:
         """Return the ledger row of the announced call, as it ended."""
@@ -349,7 +373,7 @@ class Writer:
         return replace(call, call_id=self.log.runtime.new_id(""), purpose=purpose, failed=False)
 
 
-async def run_uncancelled(work: Coroutine[Any, Any, Any]) -> None:
+async def run_uncancelled(work: Coroutine[Any, Any, R]) -> R:
     """Finish `work` even if the caller is cancelled, once or again: a second cancel must not find the first one's
     writes half done. The cancellation is raised afterwards."""
     task = asyncio.ensure_future(work)
@@ -359,9 +383,10 @@ async def run_uncancelled(work: Coroutine[Any, Any, Any]) -> None:
             await asyncio.shield(task)
         except asyncio.CancelledError:
             is_cancelled = True
-    task.result()
+    result = task.result()
     if is_cancelled:
         raise asyncio.CancelledError
+    return result
 
 
 async def cancel_all(running: Sequence[asyncio.Future[Any]]) -> None:

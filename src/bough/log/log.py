@@ -470,6 +470,7 @@ class Log:
         tags: Mapping[str, str | None] | None = None,
         calls: Sequence[Call] = (),
         replaces_call: bool = False,
+        drops_call: str | None = None,
         only_at_leaf: bool = False,
         takes: int | None = None,
         key: str | None = None,
@@ -477,7 +478,8 @@ class Log:
     ) -> CommitResult:
         """Record a fact without entries: a title, a status, a failed call. The leaf does not move.
 
-        With `only_at_leaf` it raises StaleLeaf if the session has moved meanwhile. `takes` removes a queued input.
+        With `only_at_leaf` it raises StaleLeaf if the session has moved meanwhile. `takes` removes a queued input,
+        `drops_call` the ledger row of a call that was announced and not made.
         """
         with self._lock:
             calls = tuple(map(with_known_counts, calls))
@@ -496,6 +498,7 @@ class Log:
                 tags=dict(tags or {}),
                 calls=self._redact_calls(calls),
                 replaces_call=replaces_call,
+                drops_call=drops_call,
                 after=self.leaf if calls or only_at_leaf else None,
                 inbox_number=takes,
                 fence=fence,

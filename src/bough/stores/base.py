@@ -141,6 +141,8 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
     calls: tuple[Call, ...] = ()
     """Ledger rows; the store sets their branch. With `replaces_call` a started call of the same call_id is replaced."""
     replaces_call: bool = False
+    drops_call: str | None = None
+    """The call_id of a started call that was not made: its row is deleted, and later rows close up. Not with `calls`."""
     blobs: tuple[Blob, ...] = ()
     state: bytes | UnsetType | None = UNSET
     columns: Mapping[str, Any] = field(default_factory=dict)

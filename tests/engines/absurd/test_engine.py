@@ -371,6 +371,9 @@ class TestSending:
         )
         (refused,) = [fact.data["error"] for fact in cost.journal() if fact.kind == "turn_refused"]
         assert (refused["limit"], dear.requests, len(model.requests)) == ("cost", [], 1)
+        assert (rounds.usage().calls, cost.usage().calls) == (1, 0)
+        assert sum(state["usage"]["calls"] for state in checkpoints(installed, queue)) == 1
+        assert rounds.verify() == []
 
     def test_input_of_a_client_is_redacted_and_answered_by_a_worker_that_has_its_agent(
         self, installed: Database, queue: str

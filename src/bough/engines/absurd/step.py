@@ -215,6 +215,10 @@ class ClaimedWriter(Writer):
             takes=takes,
         )
 
+    async def drop_call(self, call_id: str) -> None:
+        self._step_calls.pop(call_id, None)
+        await super().drop_call(call_id)
+
     async def record_resumed(self, data: Mapping[str, Any]) -> None:
         """The start of the model call that comes next is part of the same commit."""
         calls_model = isinstance(next_action(self.path), CallModel)

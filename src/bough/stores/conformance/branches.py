@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from ...core.drafts import Draft, build_entries
 from ...core.entries import Note
 from ...core.messages import ToolCall, assistant, system, tool_result, user
@@ -168,6 +170,22 @@ class UsageConformance(StoreFactory):
         assert writer.row.totals == Totals(1, 0, 0, 0, 0, 0, 1, 1)
         writer.append(assistant("a"), calls=(call("1", 1, 2),), replaces_call=True)
         assert writer.row.totals == Totals(1, 10, 1, 2, 3, 5, 0, 0) == total(writer.store.calls("ses_a"))
+
+    def test_a_call_that_was_not_made_leaves_the_ledger(self) -> None:
+        writer = SessionWriter(self.open_store())
+        writer.append(user("q"), calls=(call("1", 1, None, None, None),))
+        writer.append(Note({"n": 1}), calls=(call("2", 1, None),))
+        writer.append(Note({"n": 2}), calls=(call("3", 1, None),))
+        change = Change(session_id="ses_a", key="~d", at=5, kind="call_dropped", drops_call="1")
+        writer.store.commit(change)
+        rows = writer.store.calls("ses_a")
+        assert [row.call_id for row in rows] == ["2", "3"]
+        assert writer.row.totals == total(rows) == Totals(2, 20, 2, 4, 6, 10, 0, 0)
+        writer.store.commit(replace(change, key="e"))  # another process has dropped it: nothing more to drop
+        writer.append(assistant("a"), calls=(call("4", 3, 4),))
+        writer.store.commit(replace(change, key="~f", drops_call="4"))
+        assert writer.store.calls("ses_a") == rows
+        assert writer.row.totals == total(rows)
 
     def test_a_call_is_found_on_the_branch_of_its_answer(self) -> None:
         writer = SessionWriter(self.open_store())

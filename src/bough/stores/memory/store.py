@@ -164,6 +164,9 @@ class MemoryStore(StoreBackend):
             else:
                 data.calls.append(call)
             totals = add(totals, growth)
+        for call in [call for call in data.calls if call.call_id == change.drops_call]:
+            data.calls.remove(call)
+            totals = difference(totals, total([call]))
         content = change.data
         if change.entries:
             content = {"branch": leaf.branch, "first": change.entries[0].seq, "last": leaf.seq, **content}

@@ -85,6 +85,7 @@ class Shape(Struct, frozen=True):
     calls: int
     has_calls: bool
     replaces_call: bool
+    drops_call: bool
     moves: bool
     columns: tuple[str, ...]
     has_tags: bool
@@ -95,6 +96,11 @@ class Shape(Struct, frozen=True):
     is_fenced: bool
     needs_free: bool
     is_owned: bool
+
+    @property
+    def has_started_call(self) -> bool:
+        """Whether it replaces or deletes the row of a call that was started before."""
+        return self.replaces_call or self.drops_call
 
 
 class PostgresHead(Struct, frozen=True):
@@ -138,6 +144,7 @@ def shape_of(change: Change, owner: str | None, branch: BranchMode) -> Shape:
         len(change.calls) if replaces_call or not is_large else 0,
         bool(change.calls),
         replaces_call,
+        change.drops_call is not None,
         moves,
         tuple(change.columns),
         bool(change.tags),
@@ -180,8 +187,10 @@ def values_of(
         values["parent_branch"], values["parent_seq"] = parent.branch, parent.seq
     if entries:
         values["last_seq"], values["next_seq"] = entries[-1].seq, entries[0].seq
-    if change.calls:
+    if change.calls or shape.drops_call:
         values.update(zip(NEW_SUMS, astuple(total(change.calls)), strict=True))
+    if shape.drops_call:
+        values["call_call_id_0"] = change.drops_call
     for name, value in change.columns.items():
         values[f"set_{name}"] = to_json(value, name).decode() if name == "tool_names" else value
     if change.tags:
@@ -244,6 +253,15 @@ REPLACED = f"""replaced as (
     ", ".join(f"{name} = %(call_{name}_0)s" for name in CALL_NAMES if name != "branch")
 }
     from head cross join started where {SET_SPACE} and usage.session_no = head.no and usage.n = started.n)"""
+# Rows have the numbers up to the session's count of calls, so those after a dropped one close up: each takes the content
+# of the next, because two parts of a statement may not touch one row, and the last one is deleted.
+DROPPED = f"""closed_up as (
+    update bough.usage set {", ".join(f"{name} = next.{name}" for name in CALL_NAMES)}
+    from head cross join started join bough.usage as next on next.session_no = head.no
+    where {SET_SPACE} and usage.session_no = head.no and usage.n >= started.n and next.n = usage.n + 1),
+dropped as (
+    delete from bough.usage using head
+    where {SET_SPACE} and usage.session_no = head.no and usage.n = head.calls + 1)"""
 INPUT = f"""input as (
     delete from bough.inbox using head where {SET_SPACE} and inbox.no = head.no and inbox.n = %(input)s)"""
 DRAFT = f"draft as (delete from bough.draft using head where {SET_SPACE} and draft.no = head.no)"
@@ -255,7 +273,7 @@ STATE = f"""state as (
 @lru_cache(maxsize=1024)
 def statement(shape: Shape, condition: str = "", effect: str = "") -> Statement:
     """Build the statement, with the parts of `EngineSql` if there are any."""
-    parts = [STARTED] * shape.replaces_call + [_head(shape, condition)]
+    parts = [STARTED] * shape.has_started_call + [_head(shape, condition)]
     parts += [BRANCH] * (shape.branch == "open")
     if shape.entries:
         parts.append(f"""entries as (
@@ -264,7 +282,7 @@ def statement(shape: Shape, condition: str = "", effect: str = "") -> Statement:
     cross join (values {named_rows("entry", ENTRY_NAMES, ENTRY_TYPES, shape.entries)}) as new)""")
     if shape.calls:
         parts.append(_calls(shape))
-    parts += [REPLACED] * shape.replaces_call
+    parts += [REPLACED] * shape.replaces_call + [DROPPED] * shape.drops_call
     leaf = "case when new.key is not null then {} end" if shape.has_leaf else "null::bigint"
     parts.append(f"""facts as (
     insert into bough.journal (session_no, n, space, owner, kind, key, branch, first, last, data, at)
@@ -290,7 +308,7 @@ def _calls(shape: Shape) -> str:
 def _head(shape: Shape, condition: str) -> str:
     assert SETTABLE_COLUMNS.issuperset(shape.columns), shape.columns
     sets = "facts = session.facts + %(new_facts)s, updated_at = %(at)s, turns = session.turns + %(new_turns)s"
-    sets += TOTALS_REPLACED if shape.replaces_call else TOTALS if shape.has_calls else ""
+    sets += TOTALS_REPLACED if shape.has_started_call else TOTALS if shape.has_calls else ""
     sets += "".join(f", {name} = %(set_{name})s" for name in shape.columns)
     if shape.has_tags:
         sets += ", tags = jsonb_strip_nulls(coalesce(session.tags, '{}') || %(tags)s::text::jsonb)"
@@ -308,11 +326,11 @@ def _head(shape: Shape, condition: str) -> str:
     conditions += [IS_FREE] * shape.needs_free
     conditions += [CAN_EXTEND] * (shape.branch == "check")
     conditions += [POSITION_EXISTS] * shape.moves
-    conditions += ["session.facts = started.known_facts"] * shape.replaces_call
+    conditions += ["session.facts = started.known_facts"] * shape.has_started_call
     returned = ("no", "space", "owner", "branch", "seq", "facts", "calls")
     return f"""head as (
     update bough.session set {sets}
-    {"from started " * shape.replaces_call}where {" and ".join(conditions)}
+    {"from started " * shape.has_started_call}where {" and ".join(conditions)}
     returning {", ".join(f"session.{name}" for name in returned)})"""
 
 

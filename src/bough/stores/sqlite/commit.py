@@ -48,6 +48,8 @@ INSERT_CALL = (
 REPLACE_CALL = f"""
 update usage set ({CALL_COLUMNS}) = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) where id = ?
 """
+DROP_CALL = "delete from usage where id = ?"
+CLOSE_UP_CALLS = "update usage set id = id - 1 where id > ? and id <= ?"
 SELECT_STARTED = f"""
 select id, {CALL_COLUMNS} from usage where id > ? and id < ? and call_id = ? order by id desc limit 1
 """
@@ -127,7 +129,7 @@ def apply(connection: apsw.Connection, change: Change, heads: Heads) -> CommitRe
         if change.move_to is not None:
             _check_place(writer, change.move_to, head.leaf)
     _check_blobs(writer, heads.space, change.entries, change.blobs)
-    started = _started_calls(writer, change, head.no) if change.replaces_call else {}
+    started = _started_calls(writer, change, head.no)
     new_head = _advance(writer, change, head, started)
     heads.remember(change.session_id, new_head)
     if new_head is None:  # the cached head was stale: another process has written since
@@ -137,6 +139,8 @@ def apply(connection: apsw.Connection, change: Change, heads: Heads) -> CommitRe
     insert_entries(writer, new_head.leaf.branch, change.entries)
     if change.calls:
         _add_calls(writer, change, head, new_head.leaf.branch, started)
+    elif started:
+        _drop_call(writer, head, started)
     _add_facts(writer, change, head, new_head.leaf)
     _delete_consumed(writer, change, head.no)
     return CommitResult(new_head.leaf, new_head.facts)
@@ -267,12 +271,13 @@ def insert_blobs(writer: Executor, space: str, blobs: Iterable[Blob], at: int) -
 
 
 def _started_calls(writer: apsw.Cursor, change: Change, no: int) -> dict[str, Started]:
-    """Return the rows that were written when these calls started, by call id."""
+    """Return the rows, by call id, that were written when the calls started that the change replaces or drops."""
     started: dict[str, Started] = {}
-    for call in change.calls:
-        row = writer.execute(SELECT_STARTED, (no << 32, (no + 1) << 32, call.call_id)).fetchone()
+    call_ids = [call.call_id for call in change.calls] if change.replaces_call else []
+    for call_id in call_ids if change.drops_call is None else [change.drops_call]:
+        row = writer.execute(SELECT_STARTED, (no << 32, (no + 1) << 32, call_id)).fetchone()
         if row is not None:
-            started[call.call_id] = row[0], call_from(row[1:])
+            started[call_id] = row[0], call_from(row[1:])
     return started
 
 
@@ -287,6 +292,13 @@ def _add_calls(
         else:
             count += 1
             writer.execute(INSERT_CALL, (*row, head.no << 32 | count))
+
+
+def _drop_call(writer: apsw.Cursor, head: SqliteHead, started: Mapping[str, Started]) -> None:
+    """Delete the row of a call that was not made. Rows have the numbers up to the count of calls: later ones close up."""
+    for key, _ in started.values():
+        writer.execute(DROP_CALL, (key,))
+        writer.execute(CLOSE_UP_CALLS, (key, head.no << 32 | head.calls))
 
 
 def _add_facts(writer: apsw.Cursor, change: Change, head: SqliteHead, leaf: Leaf) -> None:
