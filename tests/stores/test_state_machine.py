@@ -124,10 +124,15 @@ class Machine(RuleBasedStateMachine):
         self.on(which, lambda h: h.append([user(text)]))
 
     @rule(
-        which=numbers, text=words, calls=st.lists(call_ids, max_size=3), usage=usages, calling=st.booleans()
+        which=numbers,
+        text=words,
+        calls=st.lists(call_ids, max_size=3),
+        usage=usages,
+        calling=st.booleans(),
+        leaves=st.booleans(),
     )
-    def turn(self, which: int, text: str, calls: list[str], usage: Any, calling: bool) -> None:
-        """A whole turn the level-1 way, its results in reverse order."""
+    def turn(self, which: int, text: str, calls: list[str], usage: Any, calling: bool, leaves: bool) -> None:
+        """A turn the level-1 way, its results in reverse order; one that is left drops the call that was to come."""
 
         def do(handle: Session) -> Any:
             with handle.turn(text, model="anthropic:m" if calling else None) as turn:
@@ -135,7 +140,7 @@ class Machine(RuleBasedStateMachine):
                 turn.answer(message, usage=usage, provider="anthropic", model="no-such-model")
                 for open_call in reversed(turn.open_tool_calls):
                     turn.result(open_call.call.id, {"got": open_call.index}, state={"last": open_call.index})
-                if calls:
+                if calls and not leaves:
                     turn.answer(assistant("done"), usage=usage)
             return handle.leaf
 
