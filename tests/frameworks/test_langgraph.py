@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from base64 import b64encode
+from collections.abc import Callable
 from pathlib import Path
 from threading import Barrier, Thread
 from typing import Annotated, Any
@@ -45,6 +46,7 @@ from langgraph_graphs import Twin, agent, asking, asks_a_person, comparable, on,
 from typing_extensions import TypedDict
 
 import bough
+from bough.adapters.langgraph import thread_log
 from bough.adapters.langgraph.messages import ValueCodec
 from bough.adapters.langgraph.saver import BoughSaver
 from bough.cli.main import bough as command
@@ -91,6 +93,26 @@ def put(saver: BoughSaver, thread: str, values: dict[str, Any], parent: Any = No
     checkpoint["channel_versions"] = dict.fromkeys(values, 1)
     given = parent or on(thread, checkpoint_ns="")
     return saver.put(given, checkpoint, {"source": "loop", "step": 1, **meta}, dict.fromkeys(values, 1))  # type: ignore[typeddict-item]
+
+
+def count_reads(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many entries and facts each read of the store returns from now on."""
+    read: list[int] = []
+    path, journal = store.backend.path, store.backend.journal
+
+    def counted_path(*args: Any, **kwargs: Any) -> Any:
+        snapshot = path(*args, **kwargs)
+        read.append(len(snapshot.entries))
+        return snapshot
+
+    def counted_journal(*args: Any, **kwargs: Any) -> Any:
+        facts = journal(*args, **kwargs)
+        read.append(len(facts))
+        return facts
+
+    monkeypatch.setattr(store.backend, "path", counted_path)
+    monkeypatch.setattr(store.backend, "journal", counted_journal)
+    return read
 
 
 class TestSuite:
@@ -267,6 +289,13 @@ class TestAnyHistory:
             both.ours = saver
             both.get_tuple(on("1"))
             assert len(list(both.list(on("1")))) == len(made)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(thread_log, "WINDOW", 1)
+            for count, (config, _) in enumerate(made, 1):
+                both.ours = BoughSaver(store)  # a process that has read nothing
+                both.get_tuple(config)
+                both.ours = BoughSaver(store)
+                assert len(list(both.list(on("1"), limit=count))) == count
         both.ours.copy_thread("1", "2")
         assert [comparable(one) for one in saver.list(on("2"))] == [
             comparable(one) for one in saver.list(on("1"))
@@ -346,27 +375,54 @@ class TestConversation:
 
         assert stored_bytes(80) < 2.2 * stored_bytes(40)
 
-    def test_the_latest_checkpoints_of_a_long_thread_are_listed_without_reading_all_of_it(self) -> None:
-        read: list[int] = []
+    def test_a_process_that_has_not_read_a_long_thread_reads_only_what_it_returns(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        read = count_reads(store, monkeypatch)
+        saver, config, counts = BoughSaver(store), None, list[list[int]]()
+        messages = [HumanMessage("Count.", id="h1"), AIMessage("I count.", id="a1")]
+        for checkpoints in (30, 300):
+            for n in range(checkpoints):
+                config = put(saver, "1", {"messages": messages, "n": n}, config)
+                if n % 5 == 0:
+                    saver.put_writes(config, [("n", n + 1)], "t")
+            newest = list(saver.list(on("1"), limit=10))
+            ninth = newest[8].config
+            reads: list[tuple[Callable[[BoughSaver], Any], Any]] = [
+                (lambda cold: [cold.get_tuple(on("1"))], newest[:1]),
+                (lambda cold: cold.list(on("1"), limit=5), newest[:5]),
+                (lambda cold: cold.list(None, limit=5), newest[:5]),
+                (lambda cold, ninth=ninth: [cold.get_tuple(ninth)], newest[8:9]),
+                (lambda cold, ninth=ninth: cold.list(on("1"), before=ninth, limit=1), newest[9:]),
+            ]
+            counts.append([])
+            for reading, expected in reads:
+                read.clear()
+                assert [*map(comparable, reading(BoughSaver(store)))] == [*map(comparable, expected)]
+                counts[-1].append(sum(read))
+        assert all(long <= short + 2 for short, long in zip(*counts, strict=True)), counts
 
-        class CountingStore(MemoryStore):
-            def path(self, *args: Any, **kwargs: Any) -> Any:
-                snapshot = super().path(*args, **kwargs)
-                read.append(len(snapshot.entries))
-                return snapshot
-
-        store = Store(CountingStore())
-        saver, counts = BoughSaver(store), []
-        for turns in (5, 40):
-            for _ in range(turns):
-                agent(ANSWERS).compile(checkpointer=saver).invoke(HELLO, on("1"))
+    def test_the_checkpoints_of_a_run_are_dropped_without_reading_other_threads(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        read = count_reads(store, monkeypatch)
+        counts = list[int]()
+        for threads in (3, 30):
+            saver = BoughSaver(store, agent=f"agent with {threads}")
+            for thread in range(threads):
+                config = None
+                for n in range(8):
+                    name = f"{threads} {thread}"
+                    config = put(saver, name, {"n": n}, config, run_id=f"run {name} {n // 4}")
+            fork = session_of(store, f"{threads} 1").fork()
             read.clear()
-            latest = list(saver.list(on("1"), limit=5))
+            cold = BoughSaver(store, agent=f"agent with {threads}")
+            cold.delete_for_runs([f"run {threads} 1 0", "run of nobody"])
             counts.append(sum(read))
-            assert comparable(latest[0]) == comparable(saver.get_tuple(on("1")))
-            cold = BoughSaver(store)
-            assert [*map(comparable, latest)] == [*map(comparable, list(cold.list(on("1")))[:5])]
-        assert counts[1] <= 2 * counts[0]
+            sizes = [len(list(saver.list(on(name)))) for name in (f"{threads} 1", fork.row.conversation_id)]
+            assert sizes == [4, 4], "a fork inherits the checkpoints of the run"
+            assert len(list(saver.list(on(f"{threads} 2")))) == 8
+        assert counts[1] == counts[0]
 
     def test_show_reads_as_a_conversation(self, tmp_path: Path) -> None:
         with bough.open(tmp_path / "a.db") as store:
@@ -755,6 +811,16 @@ class TestWriters:
             comparable(one) for one in savers[1].list(on("1"))
         ]
         assert list(store.verify()) == []
+
+    def test_a_run_in_two_processes_is_dropped_whole(self, store: Store) -> None:
+        savers = [BoughSaver(store), BoughSaver(store)]
+        first = put(savers[0], "1", {"n": 0})
+        assert savers[1].get_tuple(first) is not None
+        for saver in savers:
+            put(saver, "1", {"n": 1}, first, run_id="run")
+        assert [len(list(saver.list(on("1")))) for saver in savers] == [3, 3]
+        savers[0].delete_for_runs(["run"])
+        assert [one.config for saver in savers for one in saver.list(on("1"))] == [first, first]
 
     def test_writes_may_come_before_their_checkpoint(self, saver: BoughSaver) -> None:
         checkpoint = empty_checkpoint()

@@ -231,6 +231,8 @@ class SessionQuery(Struct, frozen=True, kw_only=True):
     id_prefix: str | None = None
     """The beginning of its id."""
     title: str | None = None
+    key: str | None = None
+    """A caller's key of a change in its journal."""
     include_children: bool = True
     """False leaves out tasks and replays, which other sessions started."""
     started_from: int | None = None

@@ -18,10 +18,12 @@ def session_conditions(
     space_column: str = "space",
     tag_column: str,
     tag_name: str | None,
+    key_condition: str,
 ) -> tuple[str, dict[str, Any]]:
     """Return the conditions and bindings of a query.
 
-    `parameter` formats a named parameter (`:{}`). `tag_column` selects the tag named by the parameter `tag_name`.
+    `parameter` formats a named parameter (`:{}`). `tag_column` selects the tag named by the parameter `tag_name`,
+    `key_condition` the sessions with the caller's key in the parameter `key`.
     """
     comparisons: list[tuple[str, str, Any]] = [
         (f"{space_column} =", "space", space),
@@ -46,6 +48,9 @@ def session_conditions(
     bindings = {name: value for _, name, value in used}
     if query.tag is not None:
         bindings["tag_name"] = tag_name
+    if query.key is not None:
+        conditions.append(key_condition)
+        bindings["key"] = query.key
     if not query.include_children:
         conditions.append("(relation is null or relation not in ('task', 'replay'))")
     conditions.append("trashed_at is not null" if query.trashed else "trashed_at is null")

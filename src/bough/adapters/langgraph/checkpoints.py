@@ -3,7 +3,8 @@
 The adapter's notes hold, under `data["langgraph"]`, one of:
 
     {"source": …, "id": …, "parent": id, "run_id": …, "checkpoint": …, "metadata": …,
-     "values": {channel: value}, "value_seqs": {channel: seq}, "messages_channel": channel}
+     "values": {channel: value}, "value_seqs": {channel: seq}, "messages_channel": channel,
+     "message_seqs": [first, last], "highest_id": id, "writes_since": fact}
     {"writes": {"checkpoint": id, "task": id, "path": text, "items": [[index, channel, value], …]}}
     {"message": value}        a message of the graph that may not be an entry of its own
     {"dropped": [id, …]}      checkpoints that are no longer listed; their content stays
@@ -11,13 +12,16 @@ The adapter's notes hold, under `data["langgraph"]`, one of:
                               or raised, which ends it without a result
 
 A checkpoint's note holds the values that are new with it; `value_seqs` gives, for the others, the seq of the note on its
-path that holds them. `messages_channel` is the channel whose value is the messages of its path. Knows no store, graph or
-serde.
+path that holds them. `messages_channel` is the channel whose value is the messages of its path, which are the entries
+from `message_seqs[0]` to `[1]`.
+
+A log is indexed from its end, only as far as needed. How far that is follows from the notes: no earlier checkpoint has an
+id above `highest_id`, and no write of this one was recorded before the fact `writes_since`. Knows no store, graph or serde.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from langchain_core.messages import BaseMessage
@@ -51,8 +55,14 @@ class NewCheckpoint(Struct, frozen=True):
     def checkpoint_id(self) -> str:
         return str(self.checkpoint["id"])
 
-    def note_data(self, known: dict[str, tuple[Any, int]], codec: ValueCodec) -> dict[str, Any]:
-        """Return the note of the checkpoint, if the path before it holds the versions `known`."""
+    def note_data(
+        self,
+        known: dict[str, tuple[Any, int]],
+        messages: Sequence[StoredMessage],
+        index: CheckpointIndex,
+        codec: ValueCodec,
+    ) -> dict[str, Any]:
+        """Return the note of the checkpoint, if the path before it holds the versions `known` and these messages."""
         versions = self.checkpoint["channel_versions"]
         values: dict[str, Any] = {}
         value_seqs: dict[str, int] = {}
@@ -73,6 +83,9 @@ class NewCheckpoint(Struct, frozen=True):
             "values": values,
             "value_seqs": value_seqs,
             "messages_channel": self.messages_channel if self.messages is not None else None,
+            "message_seqs": [messages[0].seq, messages[-1].seq] if messages else None,
+            "highest_id": index.highest_id,
+            "writes_since": index.first_writes.get(self.checkpoint_id),
         }
 
 
@@ -95,6 +108,8 @@ class CheckpointRecord(Struct, frozen=True):
     run_id: str | None
     is_input: bool
     """Whether it holds the graph's input, which the next checkpoint adds to the messages."""
+    writes_since: int | None
+    """The fact before which none of its writes was recorded, if some were recorded before it."""
 
 
 class WriteRecord(Struct, frozen=True):
@@ -113,33 +128,64 @@ class CallRecord(Struct, frozen=True):
 
 
 class CheckpointIndex:
-    """The checkpoints, pending writes and tool calls of a session, from its notes; later notes win."""
+    """The checkpoints, pending writes and tool calls of a session, from its latest notes; later notes win."""
 
     def __init__(self) -> None:
         self.checkpoints: dict[str, CheckpointRecord] = {}
         self.calls: dict[tuple[str, str], CallRecord] = {}
         """By the namespace of the task that runs it and the id of the call, which alone may be used again."""
         self.dropped: set[str] = set()
+        self.highest_id: str | None = None
+        """The highest id of all checkpoints of the log, in the index or not."""
+        self.highest_earlier_id: str | None = None
+        """The highest id of the checkpoints before the earliest one in the index."""
+        self.first_writes: dict[str, int] = {}
+        """By checkpoint, a fact before which none of the writes in the index was recorded."""
         self._writes: dict[str, dict[tuple[str, int], WriteRecord]] = {}
 
-    def add(self, leaf: Leaf, data: dict[str, Any]) -> None:
-        """Add one note."""
+    def add(self, leaf: Leaf, data: dict[str, Any], fact: int) -> None:
+        """Add a note that is later than all in the index, recorded by this fact or one after it."""
         if "checkpoint" in data:
-            checkpoint_id = data["id"]
-            is_input = data["source"] == "input"
-            self.checkpoints[checkpoint_id] = CheckpointRecord(
-                checkpoint_id, leaf, data["parent"], data.get("run_id"), is_input
-            )
+            self.checkpoints[data["id"]] = self._record(leaf, data)
+            self.dropped.discard(data["id"])
         elif "writes" in data:
-            writes = data["writes"]
-            records = self._writes.setdefault(writes["checkpoint"], {})
-            for position, (index, _, _) in enumerate(writes["items"]):
-                records[writes["task"], index] = WriteRecord(leaf, position, writes["path"])
+            self._writes_like(data["writes"], fact).update(_write_records(leaf, data["writes"]))
         elif "dropped" in data:
             self.dropped.update(data["dropped"])
         elif "call" in data:
             call = data["call"]
             self.calls[call["task"], call["id"]] = CallRecord(leaf, call["status"])
+
+    def add_earlier(self, leaf: Leaf, data: dict[str, Any], fact: int) -> None:
+        """Add a note that is earlier than all in the index."""
+        if "checkpoint" in data:
+            self.checkpoints.setdefault(data["id"], self._record(leaf, data))
+            self.highest_earlier_id = data["highest_id"] or ""
+        elif "writes" in data:
+            records = self._writes_like(data["writes"], fact)
+            records.update(_write_records(leaf, data["writes"]) | records)
+        elif "dropped" in data:
+            self.dropped.update(name for name in data["dropped"] if name not in self.checkpoints)
+        elif "call" in data:
+            call = data["call"]
+            self.calls.setdefault((call["task"], call["id"]), CallRecord(leaf, call["status"]))
+
+    def _record(self, leaf: Leaf, data: dict[str, Any]) -> CheckpointRecord:
+        self.highest_id = max(self.highest_id or "", data["id"], data["highest_id"] or "")
+        return CheckpointRecord(
+            data["id"],
+            leaf,
+            data["parent"],
+            data.get("run_id"),
+            data["source"] == "input",
+            data["writes_since"],
+        )
+
+    def _writes_like(self, writes: dict[str, Any], fact: int) -> dict[tuple[str, int], WriteRecord]:
+        """Return the writes of the same checkpoint that are in the index."""
+        name = writes["checkpoint"]
+        self.first_writes[name] = min(fact, self.first_writes.get(name, fact))
+        return self._writes.setdefault(name, {})
 
     def has_started(self, call_id: str) -> bool:
         """Whether a call with this id has started and not ended."""
@@ -164,6 +210,13 @@ class CheckpointIndex:
         """Return the leaves at all notes of a checkpoint."""
         writes = list(self._writes.get(checkpoint_id, {}).values())
         return [self.checkpoints[checkpoint_id].leaf, *(record.leaf for record in writes)]
+
+
+def _write_records(leaf: Leaf, writes: dict[str, Any]) -> dict[tuple[str, int], WriteRecord]:
+    return {
+        (writes["task"], index): WriteRecord(leaf, position, writes["path"])
+        for position, (index, _, _) in enumerate(writes["items"])
+    }
 
 
 class KnownPath(Struct, frozen=True):

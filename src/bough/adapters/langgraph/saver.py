@@ -20,6 +20,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from heapq import merge
+from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.messages import BaseMessage, ToolMessage
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
     from langgraph.prebuilt.tool_node import ToolCallRequest
 
 Writes = dict[str, list[PendingWrite]]
+ListRow = tuple[CheckpointRecord, ThreadLog, tuple[Any, str]]
+"""A checkpoint in a list, with its thread, and the thread's id and namespace as the caller names them."""
 POLL_SECONDS = 0.002
 DURABLE_SECONDS = 60
 ToolResponse = ToolMessage | Command[Any]
@@ -69,13 +73,17 @@ class OnceCall(Struct, frozen=True):
     codec: ValueCodec
     task: str
     """The namespace of the task that runs it: the same when the graph is resumed."""
+    checkpoint_id: str
+    """The thread's checkpoint that it follows."""
     call_id: str
     name: str
     is_repeatable: bool
 
     def begin(self) -> ToolResponse | None:
         """Record the start; return the response instead if the call must not run (again)."""
-        record = self.thread.begin_call(self.task, self.call_id, self.codec, is_repeatable=self.is_repeatable)
+        record = self.thread.begin_call(
+            self.task, self.call_id, self.checkpoint_id, self.codec, is_repeatable=self.is_repeatable
+        )
         if record is None:
             return None
         if record.status == "done":
@@ -128,18 +136,10 @@ class BoughSaver(BaseCheckpointSaver[Any]):
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
         """Yield the checkpoints that match, newest first."""
-        wanted = get_checkpoint_id(config) if config is not None else None
         end = get_checkpoint_id(before) if before is not None else None
-        rows = [
-            (record, thread, name)
-            for name, thread in self._matching(config)
-            for record in thread.index.listed()
-            if wanted in (None, record.checkpoint_id) and (end is None or record.checkpoint_id < end)
-        ]
-        rows.sort(key=lambda row: row[0].checkpoint_id, reverse=True)
+        rows = (row for row in self._listed(config) if end is None or row[0].checkpoint_id < end)
         count = 0
-        for start in range(0, len(rows), limit or len(rows) or 1):  # no more is read than may be needed
-            batch = rows[start : start + (limit or len(rows))]
+        while batch := list(islice(rows, limit)):  # no more is read than may be needed
             paths: dict[ThreadLog, PathCache] = {}
             for record, thread, name in batch:
                 if limit is not None and count >= limit:
@@ -318,6 +318,7 @@ class BoughSaver(BaseCheckpointSaver[Any]):
             thread,
             self._codec,
             fields.get("checkpoint_ns") or "",
+            fields.get("checkpoint_map", {}).get("", ""),
             call_id,
             request.tool_call["name"],
             effect in REPEATABLE_EFFECTS,
@@ -338,10 +339,10 @@ class BoughSaver(BaseCheckpointSaver[Any]):
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Stop listing the checkpoints of these runs, in all threads."""
         wanted = {str(run_id) for run_id in run_ids}
-        for thread_id, namespace in self._threads.all_threads() if wanted else ():
+        for thread_id, namespace in self._threads.with_runs(wanted):
             thread = self._threads.find(thread_id, namespace)
             if thread is not None:
-                records = [record for record in thread.index.listed() if record.run_id in wanted]
+                records = thread.listed_of_runs(wanted)
                 thread.drop([record.checkpoint_id for record in records], self._codec)
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
@@ -356,6 +357,7 @@ class BoughSaver(BaseCheckpointSaver[Any]):
                 thread = self._threads.find(thread_id, namespace)
                 latest = None if thread is None else thread.latest()
                 if thread is not None and latest is not None:
+                    thread.add_all()
                     older = [record for record in thread.index.listed() if record != latest]
                     thread.drop([record.checkpoint_id for record in older], self._codec)
 
@@ -448,7 +450,7 @@ class BoughSaver(BaseCheckpointSaver[Any]):
         wanted = get_checkpoint_id(config)
         if thread is None:
             return None
-        record = thread.index.checkpoints.get(wanted) if wanted else thread.latest()
+        record = thread.find(wanted) if wanted else thread.latest()
         is_missing = record is None or record.checkpoint_id in thread.index.dropped
         return None if is_missing or record is None else (thread, record)
 
@@ -467,6 +469,19 @@ class BoughSaver(BaseCheckpointSaver[Any]):
             thread = self._threads.find(thread_id, namespace)
             if thread is not None:
                 yield (own_id, namespace), thread
+
+    def _listed(self, config: RunnableConfig | None) -> Iterator[ListRow]:
+        """Yield the checkpoints that the config names, newest first, with their thread and its name."""
+        wanted = get_checkpoint_id(config) if config is not None else None
+
+        def rows(name: tuple[Any, str], thread: ThreadLog) -> Iterator[ListRow]:
+            if wanted is None:
+                yield from ((record, thread, name) for record in thread.listed())
+            elif (record := thread.find(wanted)) is not None and wanted not in thread.index.dropped:
+                yield record, thread, name
+
+        iterators = [rows(name, thread) for name, thread in self._matching(config)]
+        return merge(*iterators, key=lambda row: row[0].checkpoint_id, reverse=True)
 
     def _write(self, thread_id: str, namespace: str, write: Callable[[ThreadLog], None]) -> None:
         try:
@@ -516,7 +531,7 @@ def _ancestors(thread: ThreadLog, record: CheckpointRecord) -> list[CheckpointRe
     """Return the ancestors of a checkpoint, newest first."""
     ancestors: dict[str, CheckpointRecord] = {}
     parent = record.parent
-    while parent is not None and parent not in ancestors and parent in thread.index.checkpoints:
-        ancestors[parent] = thread.index.checkpoints[parent]
-        parent = ancestors[parent].parent
+    while parent is not None and parent not in ancestors and (found := thread.find(parent)) is not None:
+        ancestors[parent] = found
+        parent = found.parent
     return list(ancestors.values())

@@ -4,12 +4,14 @@ The path to a checkpoint's note holds exactly the messages of its state. So a ch
 and one that removes or edits some is a branch after the last message they share. Does not know configs, threads or
 filters.
 
-Nothing is read before it is needed: as long as there is no other writer, a checkpoint is one commit.
+Nothing is read before it is needed: as long as there is no other writer, a checkpoint is one commit. The index begins with
+the latest facts of the journal, and earlier ones are added when something may be among them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from threading import RLock
 from typing import Any, cast
 
@@ -25,7 +27,7 @@ from ...errors import OrphanResult, StaleLeaf
 from ...log.log import Log
 from ...models.prices import price
 from ...session import Session
-from ...stores.base import SessionRow
+from ...stores.base import Fact, SessionRow
 from .. import NO_RESULT
 from .checkpoints import (
     FILLER,
@@ -53,19 +55,33 @@ from .messages import (
 TO_APPEND, BACK = "to append", "back"
 """Why the adapter moved a leaf, as recorded in the journal."""
 
+WINDOW, LARGEST_WINDOW = 16, 1024
+"""How many facts of the journal are read at first, and at most, to add earlier notes to the index."""
+
 Writes = list[tuple[int, str, Any]]
 """Index, channel and value of what a task wrote."""
 
 
+def run_key(run_id: str) -> str:
+    """Return the key of a run's first checkpoint in a session, by which the sessions of a run are found."""
+    digest = sha256(run_id.encode(errors="surrogatepass")).hexdigest()
+    return f"langgraph run {digest[:32]}"
+
+
 class ThreadLog:
-    """A session with an index of its checkpoints. Safe to use from several threads."""
+    """A session with an index of its latest checkpoints. Safe to use from several threads."""
 
     def __init__(self, session: Session) -> None:
         self.session, self.log = session, session.log
         self.index = CheckpointIndex()
         self._lock = RLock()
-        self._last_fact = 0
-        """The number of the latest fact that is in the index."""
+        self._first_fact = self._last_fact = 0
+        """The numbers of the earliest and the latest fact that are in the index."""
+        self._window = WINDOW
+        self._runs: set[str] = set()
+        """Runs whose first checkpoint here is known to be recorded under its key."""
+        self._has_position = False
+        """Whether the index has the fact that put the leaf where it is."""
         self._newest: str | None = None
         """The last checkpoint on the path to the leaf, dropped or not."""
         self._has_foreign_tail = False
@@ -82,34 +98,110 @@ class ThreadLog:
         """Read what others have written since, and reload the leaf."""
         with self._lock:
             row = self.log.refresh()
-            if row.facts != self._last_fact:
-                facts = self.log.store.journal(self.log.session_id, self._last_fact)
-                spans: dict[int, tuple[int, int]] = {}
-                for fact in facts:
-                    if fact.kind in ("moved", "appended"):
-                        reason = fact.data.get(KEY)
-                        self._leaf_before_move = Leaf(*fact.data["from"]) if reason == TO_APPEND else None
-                        self._was_rewound = fact.kind == "moved" and reason is None
-                    if "branch" not in fact.data or ("first" not in fact.data and fact.kind != "started"):
-                        continue
-                    branch, first, last = fact.data["branch"], fact.data.get("first", 1), fact.data["last"]
-                    span = spans.get(branch, (first, last))
-                    spans[branch] = min(first, span[0]), max(last, span[1])
-                entries = {branch: self._index_span(branch, *span) for branch, span in sorted(spans.items())}
-                self._last_fact = facts[-1].number if facts else self._last_fact
+            if not self._last_fact:
+                self.index, self._first_fact, self._has_position = CheckpointIndex(), row.facts + 1, False
+                while self._add_earlier() and not self._has_position:
+                    pass
                 self._locate()
+                self._last_fact = row.facts
+            elif row.facts != self._last_fact:
+                facts = self.log.store.journal(self.log.session_id, self._last_fact)
+                entries = self._read_spans(facts)
+                for fact in facts:
+                    for leaf, data in _notes(fact, entries):
+                        self.index.add(leaf, data, fact.number)
+                self._set_position(facts)
+                self._locate()
+                self._last_fact = facts[-1].number if facts else self._last_fact
                 self._extend_known(entries)
             return row
 
-    def _index_span(self, branch: int, first: int, last: int) -> list[Entry]:
-        if not last:
-            return []
-        entries = self.log.store.path(self.log.session_id, leaf=Leaf(branch, last), first=first).entries
-        for entry in entries:
-            data = note_data(entry)
-            if data is not None:
-                self.index.add(Leaf(entry.branch, entry.seq), data)
-        return entries
+    def _add_earlier(self) -> bool:
+        """Add the facts before the earliest one in the index; return False if there are none."""
+        count = min(self._window, self._first_fact - 1)
+        if not count:
+            return False
+        after = self._first_fact - 1 - count
+        facts = self.log.store.journal(self.log.session_id, after, count)
+        entries = self._read_spans(facts)
+        for fact in reversed(facts):
+            for leaf, data in reversed(_notes(fact, entries)):
+                self.index.add_earlier(leaf, data, fact.number)
+        if not self._has_position:
+            self._set_position(facts)
+        self._first_fact, self._window = after + 1, min(2 * self._window, LARGEST_WINDOW)
+        return True
+
+    def _set_position(self, facts: Sequence[Fact]) -> None:
+        """Note how the leaf came to where it is after these facts."""
+        for fact in facts:
+            if fact.kind in ("moved", "appended"):
+                reason = fact.data.get(KEY)
+                self._leaf_before_move = Leaf(*fact.data["from"]) if reason == TO_APPEND else None
+                self._was_rewound = fact.kind == "moved" and reason is None
+                self._has_position = True
+
+    def _read_spans(self, facts: Iterable[Fact]) -> dict[int, list[Entry]]:
+        """Return the entries of these facts by the branch to which they were appended."""
+        spans: dict[int, tuple[int, int]] = {}
+        for branch, first, last in filter(None, map(_span, facts)):
+            span = spans.get(branch, (first, last))
+            spans[branch] = min(first, span[0]), max(last, span[1])
+        store, session_id = self.log.store, self.log.session_id
+        return {
+            branch: store.path(session_id, leaf=Leaf(branch, last), first=first).entries
+            for branch, (first, last) in spans.items()
+        }
+
+    def find(self, checkpoint_id: str | None) -> CheckpointRecord | None:
+        """Return a checkpoint, dropped or not; None if there is none with that id."""
+        if checkpoint_id is None:
+            return None
+        with self._lock:
+            while checkpoint_id not in self.index.checkpoints and self._may_be_earlier(checkpoint_id):
+                self._add_earlier()
+            return self.index.checkpoints.get(checkpoint_id)
+
+    def _may_be_earlier(self, checkpoint_id: str) -> bool:
+        """Whether a checkpoint with this id may come before all in the index."""
+        highest = self.index.highest_earlier_id
+        return self._first_fact > 1 and (highest is None or checkpoint_id <= highest)
+
+    def listed(self) -> Iterator[CheckpointRecord]:
+        """Yield the checkpoints that are not dropped, newest first, and read no further than they are taken."""
+        end: str | None = None
+        while True:
+            with self._lock:
+                records, is_whole = self.index.listed(), self._first_fact <= 1
+                start = "" if is_whole else self.index.highest_earlier_id
+            if start is not None:
+                for record in records:
+                    if start < record.checkpoint_id and (end is None or record.checkpoint_id <= end):
+                        yield record
+                end = start
+            if is_whole:
+                return
+            with self._lock:
+                self._add_earlier()
+
+    def listed_of_runs(self, run_ids: Collection[str]) -> list[CheckpointRecord]:
+        """Return the listed checkpoints of these runs, and read back to the first of them."""
+        with self._lock:
+            if self.catch_up().relation == "fork":  # what it inherits is not in its journal
+                self.add_all()
+            changes = [self.log.find_change(run_key(run_id)) for run_id in run_ids]
+            self._add_since(min((change.facts for change in changes if change is not None), default=None))
+            return [record for record in self.index.listed() if record.run_id in run_ids]
+
+    def _add_since(self, fact: int | None) -> None:
+        """Index the log back to this fact."""
+        with self._lock:
+            while fact is not None and fact < self._first_fact and self._add_earlier():
+                pass
+
+    def add_all(self) -> None:
+        """Index the whole log."""
+        self._add_since(1)
 
     def _extend_known(self, entries_by_branch: dict[int, list[Entry]]) -> None:
         """Extend the known path to the newest checkpoint, if the entries continue it or are all of the path."""
@@ -128,19 +220,22 @@ class ThreadLog:
         leaf = self.log.leaf if self._leaf_before_move is None else self._leaf_before_move
         ranges = self.log.store.path(self.log.session_id, leaf=leaf, first=leaf.seq + 1).ranges
         last_seqs = {part.branch: part.last for part in ranges}
-        on_path = [
-            record
-            for record in self.index.checkpoints.values()
-            if record.leaf.seq <= last_seqs.get(record.leaf.branch, 0)
-        ]
-        newest = max(on_path, key=lambda record: record.leaf.seq, default=None)
+        newest = self._newest_within(last_seqs)
+        while newest is None and self._add_earlier():
+            newest = self._newest_within(last_seqs)
         if newest is not None and newest.is_input and self._was_rewound:  # the input was taken back
-            newest = self.index.checkpoints.get(newest.parent or "")
+            newest = self.find(newest.parent)
         self._newest = None if newest is None else newest.checkpoint_id
         first = 1 if newest is None else newest.leaf.seq + 1
         tail = self.log.store.path(self.log.session_id, leaf=leaf, first=first).entries
         notes = [note_data(entry) or {} for entry in tail]
         self._has_foreign_tail = not all(data.keys() & {"writes", "dropped", "call"} for data in notes)
+
+    def _newest_within(self, last_seqs: Mapping[int, int]) -> CheckpointRecord | None:
+        """Return the last checkpoint of the index on the path whose part on each branch ends so."""
+        records = self.index.checkpoints.values()
+        on_path = [record for record in records if record.leaf.seq <= last_seqs.get(record.leaf.branch, 0)]
+        return max(on_path, key=lambda record: record.leaf.seq, default=None)
 
     def _prepare_write(self) -> None:
         """Move the leaf to where the thread is, if it is elsewhere."""
@@ -161,11 +256,11 @@ class ThreadLog:
         with self._lock:
             checkpoint_id = self._newest
             while checkpoint_id is not None and checkpoint_id in self.index.dropped:
-                record = self.index.checkpoints.get(checkpoint_id)
+                record = self.find(checkpoint_id)
                 checkpoint_id = None if record is None else record.parent
             if checkpoint_id is None and self._newest is None:
                 return None
-            return self.index.checkpoints.get(checkpoint_id or "") or next(iter(self.index.listed()), None)
+            return self.find(checkpoint_id) or next(self.listed(), None)
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -185,7 +280,8 @@ class ThreadLog:
         self._retry_if_stale(lambda: self._put(new, codec, recorded))
 
     def _put(self, new: NewCheckpoint, codec: ValueCodec, recorded: RecordedCalls | None) -> None:
-        parent = self.index.checkpoints.get(new.parent or "")
+        parent = self.find(new.parent)
+        self.find(new.checkpoint_id)  # with what was recorded of it, if it is put again
         known = self._path_to(parent)
         same = common_prefix(known.messages, new.messages, codec)
         base = self._base(parent)
@@ -199,7 +295,7 @@ class ThreadLog:
         versions = {
             name: (version, seq) for name, (version, seq) in known.versions(codec).items() if seq <= base.seq
         }
-        data = new.note_data(versions, codec)
+        data = new.note_data(versions, builder.messages, self.index, codec)
         builder.add(Note({KEY: data}, hidden=True))
         builder.add_starts(
             self.index.has_started
@@ -219,8 +315,16 @@ class ThreadLog:
             self._newest, self._has_foreign_tail = newest, had_tail
 
     def _append(self, builder: EntryBuilder, data: dict[str, Any]) -> None:
-        appended = self.log.append(builder.drafts, calls=builder.calls, facts=builder.facts)
-        self.index.add(appended.leaf, data)
+        run_id, leaf = data.get("run_id"), self.log.leaf
+        key = None if run_id is None or run_id in self._runs else run_key(run_id)
+        if self.log.find_change(key) is not None:
+            key = None
+        appended = self.log.append(builder.drafts, key=key, calls=builder.calls, facts=builder.facts)
+        if appended.repeated:  # another writer was faster with the first checkpoint of the run
+            raise StaleLeaf(self.log.session_id, leaf, appended.leaf)
+        if run_id is not None:
+            self._runs.add(run_id)
+        self.index.add(appended.leaf, data, self._last_fact + 1)
         # Otherwise other facts came between: they are read by the next `catch_up`.
         if appended.fact_number == self._last_fact + builder.fact_count:
             self._last_fact = appended.fact_number
@@ -230,8 +334,8 @@ class ThreadLog:
             return KnownPath()
         if self._known.leaf == record.leaf:
             return self._known
-        path = PathCache(self.log, [record.leaf]).path(record.leaf)
-        return known_path(record, path_messages(path), note_data(path[-1]) or {})
+        paths = PathCache(self.log, [record.leaf])
+        return known_path(record, paths.messages(record.leaf), paths.note(record.leaf))
 
     def _base(self, parent: CheckpointRecord | None) -> Leaf:
         """Return where to append after `parent`: at the leaf if the thread is there, else on a branch."""
@@ -257,6 +361,8 @@ class ThreadLog:
         """Store a task's writes, once for each task and index; a special one (index below 0) replaces the last."""
 
         def write() -> None:
+            record = self.find(checkpoint_id)
+            self._add_since(None if record is None else record.writes_since)
             items = [
                 [index, channel, codec.encode(value)]
                 for index, channel, value in writes
@@ -270,6 +376,8 @@ class ThreadLog:
 
     def copy_from(self, source: ThreadLog, codec: ValueCodec) -> None:
         """Put every checkpoint, write and drop that another thread has and this one lacks."""
+        source.add_all()
+        self.add_all()
         records = source.index.listed()[::-1]
         paths = source.paths(records)
         for record in records:
@@ -302,13 +410,17 @@ class ThreadLog:
     # -- tool calls that run once ------------------------------------------------------------------
 
     def begin_call(
-        self, task: str, call_id: str, codec: ValueCodec, *, is_repeatable: bool
+        self, task: str, call_id: str, checkpoint_id: str, codec: ValueCodec, *, is_repeatable: bool
     ) -> CallRecord | None:
-        """Record that a call starts, and return None; or return its record, if it may not start (again)."""
+        """Record that a call starts, and return None; or return its record, if it may not start (again).
+
+        It follows the checkpoint with that id, and so does every record of it.
+        """
         ended: list[CallRecord] = []
 
         def write() -> None:
             self.catch_up()
+            self.find(checkpoint_id)
             record = self.index.calls.get((task, call_id))
             if record is not None and record.status in (("done",) if is_repeatable else ("done", "started")):
                 ended.append(record)
@@ -344,9 +456,11 @@ class ThreadLog:
 
     def paths(self, records: Iterable[CheckpointRecord]) -> PathCache:
         """Return the cache from which these checkpoints are read."""
-        return PathCache(
-            self.log, (leaf for record in records for leaf in self.index.leaves(record.checkpoint_id))
-        )
+        leaves: list[Leaf] = []
+        for record in records:
+            self._add_since(record.writes_since)
+            leaves.extend(self.index.leaves(record.checkpoint_id))
+        return PathCache(self.log, leaves)
 
     def metadata(self, record: CheckpointRecord, paths: PathCache, codec: ValueCodec) -> dict[str, Any]:
         metadata: dict[str, Any] = codec.decode(paths.note(record.leaf)["metadata"])
@@ -384,7 +498,11 @@ class ThreadLog:
         known, leaf = self._known, record.leaf
         if leaf.branch == known.leaf.branch and leaf.seq <= known.leaf.seq:
             return [message for message in known.messages if message.seq <= leaf.seq]
-        return path_messages(paths.path(leaf))
+        messages = paths.messages(leaf)
+        with self._lock:
+            if record.checkpoint_id == self._newest:
+                self._known = known_path(record, messages, paths.note(leaf))
+        return messages
 
     def new_checkpoint(self, record: CheckpointRecord, paths: PathCache, codec: ValueCodec) -> NewCheckpoint:
         """Return a checkpoint to put into another thread."""
@@ -527,29 +645,56 @@ class PathCache:
         self._log = log
         self._spans: dict[int, tuple[int, int]] = {}
         self._entries: dict[int, list[Entry]] = {}
+        self._messages: dict[int, list[StoredMessage]] = {}
         for leaf in leaves:
             first, last = self._spans.get(leaf.branch, (leaf.seq, leaf.seq))
             self._spans[leaf.branch] = min(first, leaf.seq), max(last, leaf.seq)
 
-    def path(self, leaf: Leaf) -> list[Entry]:
-        """Return the path from the root to a leaf."""
-        entries = self._entries.get(leaf.branch)
-        if not entries or entries[0].seq != 1:
-            entries = self._read(leaf.branch, 1)
-        return entries[: leaf.seq]
+    def messages(self, leaf: Leaf) -> list[StoredMessage]:
+        """Return the messages on the path to the checkpoint at a leaf."""
+        first, last = self.note(leaf)["message_seqs"] or (1, 0)
+        known = self._messages.get(leaf.branch, [])
+        if last and (not known or known[-1].seq < last):
+            store, session_id = self._log.store, self._log.session_id
+            known = path_messages(store.path(session_id, leaf=leaf, first=first, last=last).entries)
+            self._messages[leaf.branch] = known
+        return [message for message in known if message.seq <= last]
 
     def note(self, leaf: Leaf, seq: int | None = None) -> dict[str, Any]:
         """Return the data of the note at a leaf, or of the one at `seq` on the path to it."""
         wanted = leaf.seq if seq is None else seq
-        entries = self._entries.get(leaf.branch) or self._read(leaf.branch, self._spans[leaf.branch][0])
+        entries = self._entries.get(leaf.branch) or self._read(leaf.branch)
         if wanted < entries[0].seq:  # a value that was set long ago
             entries = self._log.store.path(self._log.session_id, leaf=leaf, first=wanted, last=wanted).entries
         return note_data(entries[wanted - entries[0].seq]) or {}
 
-    def _read(self, branch: int, first: int) -> list[Entry]:
-        leaf = Leaf(branch, self._spans[branch][1])
+    def _read(self, branch: int) -> list[Entry]:
+        first, last = self._spans[branch]
+        leaf = Leaf(branch, last)
         self._entries[branch] = self._log.store.path(self._log.session_id, leaf=leaf, first=first).entries
         return self._entries[branch]
+
+
+def _span(fact: Fact) -> tuple[int, int, int] | None:
+    """Return branch, first and last seq of the entries that came with a fact; None if none did."""
+    data = fact.data
+    if "branch" not in data or ("first" not in data and fact.kind != "started") or not data["last"]:
+        return None
+    return data["branch"], data.get("first", 1), data["last"]
+
+
+def _notes(fact: Fact, entries: Mapping[int, list[Entry]]) -> list[tuple[Leaf, dict[str, Any]]]:
+    """Return the adapter's notes that came with a fact, with the leaf at each."""
+    span = _span(fact)
+    if span is None:
+        return []
+    branch, first, last = span
+    start = entries[branch][0].seq
+    return [
+        (Leaf(entry.branch, entry.seq), data)
+        for entry in entries[branch][first - start : last + 1 - start]
+        if (data := note_data(entry)) is not None
+    ]
 
 
 class RecordedCalls:

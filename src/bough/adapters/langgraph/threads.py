@@ -8,8 +8,9 @@ Knows the sessions of one store, not checkpoints.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from hashlib import sha256
+from itertools import chain
 from threading import Lock
 
 from msgspec.structs import replace
@@ -19,8 +20,8 @@ from ...core.usage import Totals
 from ...errors import NotFound
 from ...session import Session
 from ...store import Store
-from ...stores.base import SessionRow
-from .thread_log import RecordedCalls, ThreadLog
+from ...stores.base import SessionQuery, SessionRow
+from .thread_log import RecordedCalls, ThreadLog, run_key
 
 NAMESPACE_TAG = "checkpoint_ns"
 CACHE_SIZE = 256
@@ -68,7 +69,7 @@ class Threads:
         cached = self._logs.get((thread, namespace))
         if cached is None or checkpoint_id not in cached.index.checkpoints:
             cached = self.find(thread, namespace)
-        return cached is not None and checkpoint_id in cached.index.checkpoints
+        return cached is not None and cached.find(checkpoint_id) is not None
 
     def _row(self, thread: str, namespace: str) -> SessionRow | None:
         if namespace:
@@ -128,12 +129,22 @@ class Threads:
 
     def all_threads(self) -> Iterator[tuple[str, str]]:
         """Yield thread and namespace of all of this agent's sessions."""
-        keys = set()
-        for row in self.store.all_sessions(agent=self.agent, limit=200):
-            key = row.conversation_id, row.tags.get(NAMESPACE_TAG, "")
-            if key not in keys and row.relation != "replay":
-                keys.add(key)
-                yield key
+        return self._names(SessionQuery(agent=self.agent))
+
+    def with_runs(self, run_ids: Collection[str]) -> Iterator[tuple[str, str]]:
+        """Yield thread and namespace of the sessions that may hold checkpoints of these runs."""
+        queries = [SessionQuery(agent=self.agent, key=run_key(run_id)) for run_id in run_ids]
+        if run_ids:  # what a fork inherits is not in its journal
+            queries.append(SessionQuery(agent=self.agent, relation="fork"))
+        return self._names(*queries)
+
+    def _names(self, *queries: SessionQuery) -> Iterator[tuple[str, str]]:
+        names = set()
+        for row in chain.from_iterable(map(self.store.backend.all_sessions, queries)):
+            name = row.conversation_id, row.tags.get(NAMESPACE_TAG, "")
+            if name not in names and row.relation != "replay":
+                names.add(name)
+                yield name
 
     # -- forking and deleting ----------------------------------------------------------------------
 

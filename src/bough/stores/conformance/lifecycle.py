@@ -81,8 +81,12 @@ class QueryConformance(StoreFactory):
         assert matching_ids(id_prefix="ses_4") == ["4"]
         assert matching_ids(id_prefix="ses_%") == []
         assert len(matching_ids(id_prefix="ses_")) == 6
-        SessionWriter(store, "ses_t", relation="task", parent_session="ses_1", title="Refund 41")
+        task = SessionWriter(store, "ses_t", relation="task", parent_session="ses_1", title="Refund 41")
         assert matching_ids(title="Refund 41") == ["t"]
+        task.append(user("a"), key="mail-1")
+        task.append(assistant("b"), key="~made")
+        assert matching_ids(key="mail-1") == ["t"]
+        assert matching_ids(key="~made") == matching_ids(key="mail-1", agent="a1") == []
         assert len(matching_ids(include_children=False)) == 6
 
     def test_a_service_filters_by_owner_and_an_owner_never_reaches_another(self) -> None:

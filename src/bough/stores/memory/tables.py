@@ -10,7 +10,7 @@ from msgspec.structs import astuple, replace
 from ...core.drafts import Blob, NewEntry
 from ...core.tree import Branch, Leaf
 from ...core.usage import Call
-from ..base import Fact, QueuedInput, SessionDetail, SessionQuery, SessionRow
+from ..base import Fact, QueuedInput, SessionDetail, SessionQuery, SessionRow, is_callers_key
 
 
 class SessionData(Struct):
@@ -86,9 +86,14 @@ def matches(data: SessionData, query: SessionQuery, space: str, owner: str | Non
         all(expected is None or expected == value for expected, value in conditions)
         and query.trashed == (row.trashed_at is not None)
         and (query.tag is None or row.tags.get(query.tag[0]) == query.tag[1])
+        and (query.key is None or _has_key(data, query.key))
         and (query.id_prefix is None or row.session_id.startswith(query.id_prefix))
         and (query.include_children or row.relation not in ("task", "replay"))
         and (query.started_from is None or row.started_at >= query.started_from)
         and (query.started_before is None or row.started_at < query.started_before)
         and (query.before is None or data.number < int(query.before))
     )
+
+
+def _has_key(data: SessionData, key: str) -> bool:
+    return is_callers_key(key) and any(fact.key == key for fact in data.journal)

@@ -367,6 +367,8 @@ class PostgresStore(StoreBackend):
             parameter="%({})s",
             tag_column="tags ->> %(tag_name)s::text",
             tag_name=None if query.tag is None else query.tag[0],
+            key_condition="no in (select session_no from bough.journal"
+            " where session_no = session.no and key = %(key)s::text and left(key, 1) <> '~')",
         )
 
     def sessions(self, query: SessionQuery) -> SessionPage:

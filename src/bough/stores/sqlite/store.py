@@ -311,6 +311,7 @@ class SqliteStore(StoreBackend):
             space_column="space" if query.conversation_id is not None else "+space",
             tag_column="json_extract(tags, :tag_name)",
             tag_name=None if query.tag is None else "$." + to_json(query.tag[0], "tag").decode(),
+            key_condition="no in (select id >> 32 from journal where key = :key and substr(key, 1, 1) <> '~')",
         )
 
     def sessions(self, query: SessionQuery) -> SessionPage:
