@@ -115,6 +115,7 @@ class SessionWalker:
         row = self.row
         if not row.session_id or row.status == "running":
             self.report("row", "it has no session id, or its status is running")
+        self._check_printable(row.conversation_id)
 
     def check_types(self) -> None:
         """Check that the row holds values of the right types, and texts and numbers that every store can keep."""
@@ -133,9 +134,12 @@ class SessionWalker:
         except (BoughError, msgspec.MsgspecError) as error:
             self.report("row", str(error))
             return
-        for name in (row.session_id, row.parent_session or ""):
-            if not name.isprintable():  # ids are displayed, typed and put into URLs
-                self.report("row", f"the id {name!r} has characters that cannot be printed")
+        self._check_printable(row.session_id)
+        self._check_printable(row.parent_session)
+
+    def _check_printable(self, name: str | None) -> None:
+        if name is not None and not name.isprintable():  # ids are displayed, typed and put into URLs
+            self.report("row", f"the id {name!r} has characters that cannot be printed")
 
     def check_detail(self, detail: SessionDetail) -> None:
         for name, text in asdict(detail).items():
