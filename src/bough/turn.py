@@ -29,7 +29,7 @@ from .errors import (
 from .log.changes import AppendResult, check_callers_key
 from .log.lease import Lease
 from .log.log import Log
-from .log.recorded_turn import RecordedSteps, RecordedTurn, find_turn
+from .log.keyed_turn import RecordedSteps, KeyedTurn, find_turn
 from .models.prices import price
 from .stores.base import MADE_KEY, SessionRow
 from .wire import Answer
@@ -136,7 +136,7 @@ class Turn:
         row = {"status": "running", "completed_at": None, "error": None, **model}
         return row | self._lease.columns(before)
 
-    def _repeat(self, recorded: RecordedTurn) -> None:
+    def _repeat(self, recorded: KeyedTurn) -> None:
         """Continue the recorded turn if it is open; else write nothing. The handle goes back to its input."""
         if recorded.is_open:
             self._resume()

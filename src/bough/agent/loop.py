@@ -30,7 +30,7 @@ from ..errors import (
     TaskTrashed,
     ToolsMissing,
 )
-from ..log.recorded_turn import RecordedTurn, calls_of_turn, find_turn, turn_end
+from ..log.keyed_turn import KeyedTurn, calls_of_turn, find_turn, turn_end
 from ..models.model import Model
 from ..stores.base import SessionRow
 from .call_status import CallStatus, read_call_status
@@ -109,7 +109,7 @@ class Loop:
         finally:
             self.writer.close()
 
-    async def _find_turn(self, key: str | None) -> RecordedTurn | None:
+    async def _find_turn(self, key: str | None) -> KeyedTurn | None:
         return None if key is None else await self.writer.run_blocking(find_turn, self.log, key)
 
     async def _run(self, content: Message | None, row: SessionRow, key: str | None) -> AsyncIterator[Event]:
@@ -384,7 +384,7 @@ class Loop:
 
     # -- how a turn ends ---------------------------------------------------------------------------
 
-    def _recorded_events(self, recorded: RecordedTurn) -> list[Event]:
+    def _recorded_events(self, recorded: KeyedTurn) -> list[Event]:
         """Return the events that tell how a recorded turn ended; its model calls are those of this run."""
         self.writer.model_calls = {call.call_id: call for call in calls_of_turn(self.log, recorded)}
         first, last = recorded.entries[0].message, recorded.last

@@ -65,7 +65,7 @@ from .runtime import Runtime
 from .workspace import has_slot, stored_workspace
 
 if TYPE_CHECKING:
-    from .recorded_turn import RecordedSteps
+    from .keyed_turn import RecordedSteps
 
 TEXT = ("title", "error")
 """The columns of a row that are text of somebody, and redacted."""

@@ -23,7 +23,7 @@ from ...core.usage import MAX_COUNT
 from ...errors import InputsQueued, InvalidOperation, LimitReached, PostgresRequired, SessionRunning
 from ...log.changes import new_key
 from ...log.log import Log
-from ...log.recorded_turn import RecordedTurn, find_turn
+from ...log.keyed_turn import KeyedTurn, find_turn
 from ...log.workspace import Workspace
 from ...models.model import Model
 from ...stores.base import SessionRow
@@ -186,7 +186,7 @@ def _check_turns(log: Log, row: SessionRow, limits: Limits | None) -> None:
         raise LimitReached(row.session_id, stop.problem, stop.hint, stop.command_hint)
 
 
-def _recorded_task(log: Log, recorded: RecordedTurn, key: str, queue: str, agent: str | None) -> EnqueuedTask:
+def _recorded_task(log: Log, recorded: KeyedTurn, key: str, queue: str, agent: str | None) -> EnqueuedTask:
     """Return the task of an input that was sent before. If it is unanswered and its task is gone or failed, it gets one."""
     for fact in log.store.journal(log.session_id, recorded.fact_number):
         if fact.kind == "enqueued":

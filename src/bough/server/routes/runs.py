@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 
 from ...errors import ApprovalPending, InputsQueued, InvalidMessage, SessionRunning
 from ...log.changes import check_callers_key
-from ...log.recorded_turn import find_turn
+from ...log.keyed_turn import find_turn
 from ...session import Session
 from ..active_runs import ActiveRuns
 from ..context import ApiRequest, context_and_caller

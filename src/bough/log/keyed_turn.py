@@ -22,7 +22,7 @@ from .changes import AppendResult
 from .log import Log
 
 
-class RecordedTurn(Struct, frozen=True):
+class KeyedTurn(Struct, frozen=True):
     turn: int
     leaf: Leaf
     """The leaf at its input."""
@@ -38,7 +38,7 @@ class RecordedTurn(Struct, frozen=True):
         return self.entries[-1]
 
 
-def calls_of_turn(log: Log, recorded: RecordedTurn) -> list[Call]:
+def calls_of_turn(log: Log, recorded: KeyedTurn) -> list[Call]:
     """Return the model calls that the turn made."""
     branches = {entry.branch for entry in recorded.entries}
     return [
@@ -48,7 +48,7 @@ def calls_of_turn(log: Log, recorded: RecordedTurn) -> list[Call]:
     ]
 
 
-def turn_end(log: Log, recorded: RecordedTurn) -> dict[str, Any]:
+def turn_end(log: Log, recorded: KeyedTurn) -> dict[str, Any]:
     """Return the data of the fact that ended the turn; empty if none did."""
     ended: dict[str, Any] = {}
     for fact in log.store.journal(log.session_id, recorded.fact_number):
@@ -59,13 +59,13 @@ def turn_end(log: Log, recorded: RecordedTurn) -> dict[str, Any]:
     return ended
 
 
-def find_turn(log: Log, key: str | None) -> RecordedTurn | None:
+def find_turn(log: Log, key: str | None) -> KeyedTurn | None:
     """Return the turn whose input was recorded under the key, None if there is none. A key that was not given costs no read."""
     known = log.find_change(key)
     return None if known is None else read_turn(log, known, str(key))
 
 
-def read_turn(log: Log, known: CommitResult, key: str) -> RecordedTurn:
+def read_turn(log: Log, known: CommitResult, key: str) -> KeyedTurn:
     """Read the turn that was recorded, on the session's path or on the branch that a rewind left behind."""
     log.refresh()
     fact = log.store.journal(log.session_id, known.facts - 1, 1)[0]
@@ -86,7 +86,7 @@ def read_turn(log: Log, known: CommitResult, key: str) -> RecordedTurn:
         raise InvalidOperation(
             f"the turn with key {key!r} was rewound before it had an answer; use another key for a new try"
         )
-    return RecordedTurn(turn, known.leaf, entries, is_open, known.facts)
+    return KeyedTurn(turn, known.leaf, entries, is_open, known.facts)
 
 
 def _branch_end(log: Log, leaf: Leaf) -> Leaf:
@@ -97,7 +97,7 @@ def _branch_end(log: Log, leaf: Leaf) -> Leaf:
 class RecordedSteps:
     """The answers of a turn with their results, and how many of them a later run of the same lines has passed."""
 
-    def __init__(self, recorded: RecordedTurn) -> None:
+    def __init__(self, recorded: KeyedTurn) -> None:
         self._entries, self._is_open = recorded.entries, recorded.is_open
         self._repeated: set[int] = set()
         """The seqs of the notes and settings that were repeated."""
