@@ -27,9 +27,9 @@ from .errors import (
     StaleLeaf,
 )
 from .log.changes import AppendResult, check_callers_key
+from .log.keyed_turn import KeyedTurn, RecordedSteps, find_turn
 from .log.lease import Lease
 from .log.log import Log
-from .log.keyed_turn import RecordedSteps, KeyedTurn, find_turn
 from .models.prices import price
 from .stores.base import MADE_KEY, SessionRow
 from .wire import Answer

@@ -40,6 +40,7 @@ class Run:
         self._is_cancelled = False
         self._events: list[Event] = []
         self._numbers = EventNumbers(loop)
+        self._is_completing = False
         self._result: RunResult | None = None
 
     @property
@@ -53,6 +54,11 @@ class Run:
     def is_over(self) -> bool:
         """Whether it has ended."""
         return self._task is not None and self._task.done()
+
+    @property
+    def has_waiting_events(self) -> bool:
+        """Whether the loop has announced events that were not yet yielded."""
+        return self._is_completing or not self._queue.empty()
 
     def cancel(self) -> None:
         """Abort the model call and the tools in flight; the session stays valid and resumable. From any thread."""
@@ -78,9 +84,11 @@ class Run:
         self._task.add_done_callback(lambda _: self._queue.put_nowait(None))
         try:
             while (item := await self._queue.get()) is not None:
+                self._is_completing = True
                 for event in await self._numbers.complete(item):
                     self._events.append(event)
                     yield event
+                self._is_completing = False
             for event in await self._numbers.rest():
                 self._events.append(event)
                 yield event

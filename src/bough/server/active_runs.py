@@ -97,6 +97,7 @@ class ActiveRuns:
             raise SessionRunning(name, row.holder, row.lease_until)
         first: asyncio.Future[Event | None] = asyncio.get_running_loop().create_future()
         self._runs[name] = run
+        self._context.live.begin_run(name, run)
         self._tasks[run] = asyncio.create_task(self._follow(name, run, first))
         self._tasks[run].add_done_callback(lambda _: self._tasks.pop(run))
         done, _ = await asyncio.wait([first], timeout=patience)

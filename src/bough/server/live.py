@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from ..agent.events import Event
+from ..engines.local import Run
 
 MAX_QUEUED = 256
 
@@ -71,6 +72,7 @@ class LiveHub:
         self._watchers: dict[str, list[LiveWatcher]] = {}
         self._drafts: dict[str, AnswerDraft] = {}
         self._numbers: dict[str, int] = {}
+        self._runs: dict[str, Run] = {}
 
     def watch(self, session_id: str) -> LiveWatcher:
         watcher = LiveWatcher()
@@ -106,9 +108,18 @@ class LiveHub:
         else:
             self._wake(session_id)
 
+    def begin_run(self, session_id: str, run: Run) -> None:
+        self._runs[session_id] = run
+
+    def is_behind(self, session_id: str) -> bool:
+        """Whether a run of this server has events that were not published yet: they come before newer facts."""
+        run = self._runs.get(session_id)
+        return run is not None and run.has_waiting_events
+
     def end_run(self, session_id: str, problem: dict[str, Any] | None) -> None:
         """Publish the end of a run, with a problem if it failed."""
         self._drafts.pop(session_id, None)
+        self._runs.pop(session_id, None)
         if problem is not None:
             self._send(session_id, "session:failed", problem)
         self._numbers.pop(session_id, None)

@@ -22,8 +22,8 @@ from ...core.messages import Message, user
 from ...core.usage import MAX_COUNT
 from ...errors import InputsQueued, InvalidOperation, LimitReached, PostgresRequired, SessionRunning
 from ...log.changes import new_key
-from ...log.log import Log
 from ...log.keyed_turn import KeyedTurn, find_turn
+from ...log.log import Log
 from ...log.workspace import Workspace
 from ...models.model import Model
 from ...stores.base import SessionRow

@@ -137,7 +137,8 @@ class EventStream:
 
     async def _catch_up(self, watcher: LiveWatcher, row: SessionRow) -> AsyncIterator[bytes]:
         """Send the facts of this row, unless live events were queued since: those come first, with the facts before them."""
-        if watcher.is_empty and row.facts != self.last_fact:
+        is_current = watcher.is_empty and not self.context.live.is_behind(row.session_id)
+        if is_current and row.facts != self.last_fact:
             async for event_bytes in self._new_facts(row.facts):
                 yield event_bytes
 
