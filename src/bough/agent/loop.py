@@ -156,7 +156,7 @@ class Loop:
         self.writer.on_cancel_request(row.facts, lambda: events.call_soon_threadsafe(cancel))
 
     async def close(self) -> None:
-        """Close the open turn as a cancellation does; raises `Running` if another process drives the session."""
+        """Close the open turn as a cancellation does; raises `SessionRunning` if another process drives it."""
         try:
             await self.writer.acquire(await self.writer.load())
             try:

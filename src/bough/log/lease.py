@@ -1,6 +1,6 @@
 """The lease of a session: who may run it, for how long, and how it is kept.
 
-A lease is short and renewed, so that a runner that died where nobody can see it is replaced soon. One thread per
+A lease is short and renewed, so that a runner that died out of sight is replaced soon. One thread per
 database does that for all runs of this process: a tool that blocks, or an event loop that is blocked, does not end a
 lease, and the thread ends with the process. The lease saves work; the fence, which each taking raises, is what is safe.
 """
@@ -107,7 +107,7 @@ def check_free(row: SessionRow, runtime: Runtime) -> None:
 
 
 def interrupt(log: Log, row: SessionRow) -> None:
-    """Mark the session as interrupted and raise the fence: whoever holds its lease writes nothing more."""
+    """Mark the session as interrupted and raise the fence: the holder of its lease writes nothing more."""
     ended = {"status": "interrupted", "holder": None, "lease_until": None, "fence": row.fence + 1}
     log.record("interrupted", data={"holder": row.holder}, row=ended, fence=row.fence)
 
@@ -145,10 +145,10 @@ class Heartbeat:
                     self._thread = None
                     return
             while leases:
-                with suppress(
-                    Exception
-                ):  # the database cannot be reached or written: the next tick tries again
-                    leases.pop().tick()  # held no longer than that: a lease that is dropped ends
+                # Broad: if the database cannot be reached or written, the next tick tries again. The lease is popped, so
+                # that one which is dropped meanwhile ends.
+                with suppress(Exception):
+                    leases.pop().tick()
 
 
 _alive: WeakValueDictionary[str, Lease] = WeakValueDictionary()

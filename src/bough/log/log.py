@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from .keyed_turn import RecordedSteps
 
 TEXT = ("title", "error")
-"""The columns of a row that are text of somebody, and redacted."""
+"""The text columns of a row that are redacted."""
 LOOK_BACK = 16
 """Entries read first to find the cursor at a leaf; eight times as many at each further try."""
 

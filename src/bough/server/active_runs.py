@@ -67,7 +67,10 @@ class ActiveRuns:
             return False
         try:
             await self.resume(session, None)
-        except (SessionRunning, ToolsMissing):  # whoever has the tool runs the call; the approval is recorded
+        except (
+            SessionRunning,
+            ToolsMissing,
+        ):  # the approval is recorded; a process with the tool runs the call
             return False
         return True
 
