@@ -36,9 +36,9 @@ $(VENV)/.test: $(BIN)/uv pyproject.toml
 demo: $(VENV)/.demo ## an agent killed inside a refund, resumed, forked, replayed, compared
 	@$(BIN)/bough demo $(ARGS)
 
-replay: $(VENV)/.demo ## SESSION_ID=… [MODEL=…] [PROMPT=…] [FROM_MESSAGE=N]: execute a session again, without effects
+replay: $(VENV)/.demo ## SESSION_ID=… [MODEL=…] [PROMPT=…] [OPTIONS="temperature=0 …"] [FROM_MESSAGE=N]: execute a session again, without effects
 	@$(BIN)/bough replay "$(or $(SESSION_ID),$(SESSION),latest)" $(if $(MODEL),--model "$(MODEL)") \
-		$(if $(PROMPT),--prompt "$(PROMPT)") $(if $(FROM_MESSAGE),--from $(FROM_MESSAGE)) || [ $$? -eq 1 ]
+		$(if $(PROMPT),--prompt "$(PROMPT)") $(foreach option,$(OPTIONS),-o "$(option)") $(if $(FROM_MESSAGE),--from $(FROM_MESSAGE)) || [ $$? -eq 1 ]
 
 export-session: $(VENV)/.demo ## SESSION_ID=… [OUTPUT=FILE]: write a session as a bundle
 	@$(BIN)/bough export "$(or $(SESSION_ID),$(SESSION),latest)" $(if $(OUTPUT),-o "$(OUTPUT)")

@@ -34,9 +34,9 @@ def look(n: int) -> str:
 async def by_hand(session: Session) -> None:
     """Make the same calls in the same order without a lease, limits or facts about started calls."""
     model = ScriptedModel(answer)
-    with session.turn("Look around.") as turn:
+    with session.turn("Look around.", tools=[look]) as turn:
         while True:
-            request = Request(session.context(), session.read_blob, (look.spec,))
+            request = Request(session.context(), session.read_blob)
             async for piece in model.stream(request):
                 if isinstance(piece, Answer):
                     message = turn.answer(piece.message, usage=piece.usage)

@@ -23,8 +23,9 @@ FOLDER = Path(__file__).parent
 HEAD = """\
 # The command line
 
-`bough [--store URL] COMMAND …`. The store is `--store`, else `$BOUGH_STORE`, else one file per user
-(`$XDG_DATA_HOME/bough/bough.db`, by default under `~/.local/share`), whatever the working directory.
+`bough [--store URL] COMMAND …`. The store is `--store`, else `$BOUGH_STORE`, else that of `bough config`, else one file per user
+(`$XDG_DATA_HOME/bough/bough.db`, by default under `~/.local/share`), whatever the working directory. `bough --resume ID TEXT` is
+`bough run --resume ID TEXT`; `--copy` and `--overwrite` work the same way.
 
 **References.** Name a session by its id, a unique prefix of it (with or without `ses_`), `latest` (the newest that is not
 a task or a replay), its title, its conversation id (a framework's thread), or a bundle file. Append `@7` to name its
@@ -36,7 +37,7 @@ text of models and tools never reaches the terminal as an escape sequence. `--js
 store valid.
 
 **Exit codes.** 0 success · 1 differences, problems, no results, or a turn that failed · 2 usage · 3 stale, locked or
-busy · 130 interrupted.
+busy · 4 `replay` and `diff` cannot tell: a model gave no answer · 130 interrupted.
 
 **Destructive commands** (`rm`, `purge`, `gc`, `migrate`) print their plan and ask, unless `--yes` is given.
 
@@ -44,7 +45,7 @@ busy · 130 interrupted.
 `BOUGH_PAGER`, `cat`, or `bough --no-pager COMMAND …` prints it directly.
 
 **Completion.** `eval "$(bough completion bash)"`, the same for zsh, or `bough completion fish | source` completes commands,
-options, session ids and titles. Tests check the generated completions; zsh 5.9 and fish 3.6 were tried by hand.
+options, session ids, titles and aliases of models. Tests check the generated completions; zsh 5.9 and fish 3.6 were tried by hand.
 """
 FORMAT = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
     <style>

@@ -69,15 +69,13 @@ def lookup(order: int) -> dict[str, Any]:
 
 
 def loop(client: anthropic.Anthropic, session: Session, text: str) -> None:
-    with session.turn(text) as turn:
+    with session.turn(text, tools=TOOLS) as turn:
         while not turn.done:
             for call in turn.open_tool_calls:
                 turn.run(
                     call, lookup
                 )  # records the start, then the result; never twice, whenever it is killed
-            reply = client.messages.create(
-                model="claude-opus-4-5", max_tokens=1_000, tools=TOOLS, **session.request("anthropic")
-            )
+            reply = client.messages.create(model="claude-opus-4-5", **session.request("anthropic"))
             turn.answer(reply)  # stores usage, price and the signature too
 
 

@@ -23,6 +23,7 @@ from support.runtime import deterministic_runtime
 # Containers often disable bytecode files; then every process the tests start spends most of its time compiling.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+os.environ["BOUGH_CONFIG"] = os.devnull  # not that of whoever runs the tests
 
 SOAK = os.environ.get("BOUGH_SOAK") == "1"
 settings.register_profile("bough", deadline=None, max_examples=2_000 if SOAK else 30)

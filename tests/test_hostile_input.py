@@ -687,18 +687,18 @@ INLINE: dict[str, list[Any]] = {
     "attachment in a result": [*in_a_call({}), tool_result("c", Attachment(PIXELS, "image/png"))],
     "system": [system(URL)],
     "reasoning": [user("x"), assistant(bough.Reasoning(f"I see {URL} and {URL} again"))],
+    "reasoning, url safe": [user("x"), assistant(bough.Reasoning(URL_SAFE))],
+    "note": [Note({"image": URL})],
 }
 
 VERBATIM: dict[str, list[Any]] = {
-    "reasoning, url safe": [user("x"), assistant(bough.Reasoning(URL_SAFE))],
     "malformed arguments": [user("x"), assistant(ToolCall("c", "t", malformed=URL))],
     "key of arguments": in_a_call({URL: 1}),
-    "note": [Note({"image": URL})],
     "note state": [Note(state={"image": URL})],
     "settings": [Settings(prompt=URL)],
     "summary": [Compaction(URL, 1)],
 }
-"""What is signed by its issuer, kept as evidence of an error, or not shown as a part."""
+"""What is kept as evidence of an error, or not shown as a part."""
 
 
 FIRST_BYTES = [
@@ -758,7 +758,8 @@ class TestInlineMedia:
         assert again.verify() == []
 
     @pytest.mark.parametrize(
-        "place", ["text", "arguments", "result details", "state", "message details", "attachment in a result"]
+        "place",
+        ["text", "arguments", "result details", "state", "message details", "attachment in a result", "note"],
     )
     def test_a_blob_an_entry_names_is_never_collected(self, store: Store, place: str) -> None:
         session = store.start()

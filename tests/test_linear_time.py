@@ -49,7 +49,7 @@ from bough.wire.tool_pairs import legal_name
 LENGTH = 20_000
 KEY_BEGIN = "-----BEGIN RSA PRIVATE KEY-----\n"
 KEY_END = "-----END RSA PRIVATE KEY-----\n"
-REFERENCE = f"bough-blob:{'0' * 64};a/b;1"
+REFERENCE = f"[bough-blob:{'0' * 64};a/b;1]"
 redactor = Redactor({"NAME": "correct horse battery staple", "AAA": "a" * 40})
 
 

@@ -310,7 +310,7 @@ class TestExport:
 
 
 class TestBundle:
-    @pytest.mark.parametrize("name", ["session_id", "conversation_id", "parent_session"])
+    @pytest.mark.parametrize("name", ["session_id", "parent_session"])
     def test_an_id_that_cannot_be_shown_is_refused(self, name: str, store_path: Path, tmp_path: Path) -> None:
         assert bough("export", "latest", "-o", tmp_path / "a.bough", store=store_path).code == 0
         *lines, end = map(json.loads, (tmp_path / "a.bough").read_text().splitlines())
@@ -346,7 +346,7 @@ class TestReplay:
         self, store_path: Path, tmp_path: Path
     ) -> None:
         before = _digest(store_path)
-        done = bough("replay", "latest", "-o", tmp_path / "none" / "report.md", store=store_path)
+        done = bough("replay", "latest", "--output", tmp_path / "none" / "report.md", store=store_path)
         assert done.code == 2
         assert "report.md" in done.err
         assert _digest(store_path) == before
@@ -356,7 +356,7 @@ class TestReplay:
     def test_a_report_that_does_not_fit_is_named_and_leaves_nothing(
         self, store_path: Path, line: str
     ) -> None:
-        done = bough(*line.split(), "-o", "/dev/full", store=store_path)
+        done = bough(*line.split(), "--output", "/dev/full", store=store_path)
         assert (done.code, "no space left to write /dev/full" in done.err, "key" in done.err) == (
             1,
             True,

@@ -543,3 +543,11 @@ def test_a_cancel_from_elsewhere_is_seen_between_steps_and_closes_what_the_loop_
     results = [result for entry in session.path() if entry.message for result in entry.message.results]
     assert [result.outcome for result in results] == ["done", "interrupted"]
     assert (session.row.status, session.verify()) == ("cancelled", [])
+
+
+def test_a_file_that_an_input_names_by_its_id_goes_back_as_it_came(session: Session) -> None:
+    content = [{"type": "text", "text": "see"}, {"type": "file", "file": {"file_id": "file-1"}}]
+    with session.turn({"role": "user", "content": content}) as turn:
+        turn.answer(bough.assistant("yes"))
+    assert session.messages("openai-chat")[1]["content"] == content
+    assert session.messages("anthropic")[0]["content"][1] == {"type": "text", "text": "[file: file-1]"}

@@ -25,6 +25,7 @@ _HOMES = {
         "Attachment",
         "Media",
         "Message",
+        "ProviderBlock",
         "Reasoning",
         "Text",
         "ToolCall",
@@ -34,6 +35,7 @@ _HOMES = {
         "tool_result",
         "user",
     ],
+    "core.tool_definitions": ["ToolSpec"],
     "core.tree": ["Branch", "Leaf"],
     "core.turns": ["CallModel", "OpenCall", "Rest", "RunTools"],
     "core.usage": ["Call", "Price", "Totals", "Usage"],
@@ -48,7 +50,7 @@ _HOMES = {
     "log.runtime": ["Runtime"],
     "log.verify": ["Problem"],
     "log.workspace": ["Workspace"],
-    "models.model": ["Delta", "Model", "Request", "ToolSpec"],
+    "models.model": ["Delta", "Model", "Request"],
     "models.prices": ["Rates"],
     "models.recorded": ["RecordedModel"],
     "models.scripted": ["Broken", "ScriptedModel", "Slow"],
@@ -100,6 +102,7 @@ if TYPE_CHECKING:
     from .core.messages import system as system
     from .core.messages import tool_result as tool_result
     from .core.messages import user as user
+    from .core.tool_definitions import ToolSpec as ToolSpec
     from .core.tree import Branch as Branch
     from .core.tree import Leaf as Leaf
     from .core.turns import CallModel as CallModel
@@ -128,7 +131,6 @@ if TYPE_CHECKING:
     from .models.model import Delta as Delta
     from .models.model import Model as Model
     from .models.model import Request as Request
-    from .models.model import ToolSpec as ToolSpec
     from .models.prices import Rates as Rates
     from .models.recorded import RecordedModel as RecordedModel
     from .models.scripted import Broken as Broken

@@ -6,7 +6,8 @@
     ├── Fenced                      another runner has taken over the session; nothing was written
     │   └── ClaimLost               another worker has the task now; nothing was written
     ├── SessionRunning              a runner holds the session; its leaf may not be moved
-    ├── InputsQueued                an input with a key while others are queued; it was not stored
+    ├── InputsQueued                an input with a key or options while others are queued; it was not stored
+    ├── KeyReused                   another input was recorded under the key; this one was not stored
     ├── SessionTrashed              the session is in the trash
     │   └── TaskTrashed             … and another session waits for it
     ├── NotTrashed                  only a session in the trash can be purged
@@ -35,6 +36,7 @@
     │   ├── InvalidText             a lone surrogate, or a NUL in a plain text column
     │   ├── InvalidCount            usage that is not a count of tokens or money
     │   ├── InvalidArgument         an argument out of its range
+    │   ├── InvalidOption           an option of a model call that the provider lacks, or refuses the value of
     │   ├── WrongSpace              a query for a space this store was not opened for
     │   ├── SecretTooShort          a secret too short to redact
     │   ├── SecretInName            a secret in an id or a name, where it cannot be redacted
@@ -46,6 +48,7 @@
     ├── ModelError                  a model gave no answer
     │   ├── Overloaded              too busy, unreachable or temporarily broken
     │   ├── ContextOverflow         the history is too long for the model
+    │   │   └── PromptTooLarge      what no compaction can shorten is too long; nothing was sent
     │   ├── TruncatedReply          the answer ended in the middle
     │   └── ModelUnavailable        no such model, no key, or its SDK is not installed
     ├── UnrecognizedReply           not a reply of a known provider
@@ -87,6 +90,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .core.tree import Leaf
+    from .core.usage import Usage
 
 
 class ExitCode(IntEnum):
@@ -219,7 +223,7 @@ class SessionRunning(BoughError):
 
 
 class InputsQueued(BoughError):
-    """An input with a key is not queued, because it could not be found again by its key."""
+    """An input with a key or with options is not queued: the queue holds texts, and neither keys nor options."""
 
     exit_code = ExitCode.LOCKED
     http_status = 409
@@ -228,8 +232,23 @@ class InputsQueued(BoughError):
         self.session_id = session_id
         super().__init__(
             f"session {session_id} has queued inputs, which run first; this one was not stored",
-            "send it again with the same key once they have run: session.resume(…) runs them if nobody does",
-            f"send it again with the same key once they have run: bough resume {session_id} runs them if nobody does",
+            "send it again, as it is, once they have run: session.resume(…) runs them if nobody does",
+            f"send it again, as it is, once they have run: bough resume {session_id} runs them if nobody does",
+        )
+
+
+class KeyReused(BoughError):
+    """Another input was recorded under the key."""
+
+    exit_code = ExitCode.USAGE
+    http_status = 422
+
+    def __init__(self, session_id: str, key: str, turn: int) -> None:
+        self.session_id, self.key, self.turn = session_id, key, turn
+        super().__init__(
+            f"key {key!r} belongs to the input at entry {turn} of session {session_id}, which differs from this one; "
+            "nothing was stored",
+            "send the same input to continue that turn, or use a key of its own for each input",
         )
 
 
@@ -532,6 +551,10 @@ class InvalidArgument(InvalidValue):
         super().__init__(f"{name}={shorten(repr(value))} is invalid; expected {expected}")
 
 
+class InvalidOption(InvalidValue):
+    """An option of a model call that the provider lacks, or a value that it refuses; nothing was written or sent."""
+
+
 class WrongSpace(InvalidValue):
     def __init__(self, space: str, own_space: str) -> None:
         self.space, self.own_space = space, own_space
@@ -611,6 +634,10 @@ class ModelError(BoughError):
 
     def __init__(self, model: str, reason: str, hint: str = "") -> None:
         self.model, self.reason = model, reason
+        self.raw: str | None = None
+        """What the model sent, if it could not be read."""
+        self.usage: Usage | None = None
+        """The `Usage` that the call is charged for all the same, if it is known."""
         super().__init__(f"{model} gave no answer: {reason}", hint)
 
 
@@ -619,16 +646,54 @@ class Overloaded(ModelError):
 
     def __init__(self, model: str, reason: str, after: float | None = None) -> None:
         self.after = after
-        super().__init__(
-            model, reason, "it is retried with growing pauses, then the next model of the fallback chain"
-        )
+        super().__init__(model, reason, "try again later, or add another model to the fallback chain")
 
 
 class ContextOverflow(ModelError):
-    """The history is too long for the model."""
+    """The history is too long for the model. `window` and `tokens` are its window and the length of the request, if the
+    server told them."""
 
-    def __init__(self, model: str, reason: str) -> None:
-        super().__init__(model, reason, "compact the session or lower the budget")
+    def __init__(
+        self,
+        model: str,
+        reason: str,
+        window: int | None = None,
+        tokens: int | None = None,
+        hint: str = "compact the session or lower the budget",
+    ) -> None:
+        self.window, self.tokens = window, tokens
+        super().__init__(model, reason, hint)
+
+    def explain(self, cause: PromptTooLarge) -> ContextOverflow:
+        """Return this error with what can be done about its cause."""
+        explained = ContextOverflow(
+            self.model, self.reason, self.window, self.tokens, f"{cause.problem}; {cause.hint}"
+        )
+        explained.command_hint = f"{cause.problem}; {cause.command_hint}"
+        return explained
+
+
+class PromptTooLarge(ContextOverflow):
+    """What no compaction can shorten, the system prompt, tool definitions and input, does not fit. Nothing was sent."""
+
+    def __init__(self, model: str, limit: int, system: int, tools: int, newest_input: int) -> None:
+        self.limit, self.system, self.tools, self.newest_input = limit, system, tools, newest_input
+        parts = {"system prompt": system, "tool definitions": tools, "input": newest_input}
+        remedies = {
+            "system prompt": "shorten the system prompt",
+            "tool definitions": "allow fewer tools",
+            "input": "shorten the input, or store it as a file that a tool reads",
+        }
+        largest = max(parts, key=lambda name: parts[name])
+        listed = ", ".join(f"{name} {tokens:,}" for name, tokens in parts.items())
+        super().__init__(
+            model,
+            f"the {largest} is too large: {limit:,} tokens fit beside the answer, by estimate there are {listed}",
+            hint=f"{remedies[largest]}, use a model with a larger window, or raise Limits(context_window=, context_tokens=)",
+        )
+        self.command_hint = (
+            f"{remedies[largest]}, use a model with a larger window, or raise --context-window TOKENS"
+        )
 
 
 class TruncatedReply(ModelError):
@@ -645,7 +710,8 @@ class ModelUnavailable(ModelError):
 
 
 class UnrecognizedReply(BoughError):
-    def __init__(self, problem: str) -> None:
+    def __init__(self, problem: str, raw: object = None) -> None:
+        self.raw = raw
         super().__init__(
             problem,
             "pass an Anthropic message, an OpenAI response or chat completion, a Gemini response (object or dict), "
@@ -684,8 +750,8 @@ class TurnFailed(BoughError):
     def __init__(self, session_id: str, reason: str) -> None:
         self.session_id, self.reason = session_id, reason
         super().__init__(
-            f"the turn of session {session_id} got no answer: {reason}; what is durable stays and the task is retried",
-            'after its last attempt call session.resume(engine="absurd")',
+            f"the turn of session {session_id} got no answer: {reason}; what is durable stays",
+            'the task is tried again while it has attempts left; after the last one call session.resume(engine="absurd")',
         )
 
 

@@ -27,8 +27,9 @@ from .core.log_events import LogEvent, log_events
 from .core.messages import Message, Outcome, tool_result, user
 from .core.redact import Redactor
 from .core.state import State
+from .core.tool_definitions import ToolSpec, define_tools
 from .core.tree import Branch, Leaf
-from .core.tree_text import draw_tree
+from .core.tree_text import TreeLine, tree_lines
 from .core.turns import Action, OpenCall, next_action
 from .core.usage import Call, Totals, total
 from .errors import (
@@ -50,6 +51,7 @@ from .log.verify import Problem, verify
 from .stores.base import Fact, SessionQuery, SessionRow, Status
 from .turn import Turn
 from .wire.explain import Difference, first_difference
+from .wire.options import check_options
 
 if TYPE_CHECKING:
     from .agent.events import RunResult
@@ -131,6 +133,7 @@ class Session:
         trigger: str | None = None,
         context_window: int | None = None,
         policy: dict[str, Any] | None = None,
+        tools: Iterable[Tool | Callable[..., Any] | dict[str, Any]] | None = None,
         tool_names: Sequence[str] | None = None,
         take_over: bool = False,
     ) -> Turn:
@@ -140,8 +143,13 @@ class Session:
 
         With `key` the same lines may run again, after a crash or a second delivery, and leave the same entries as
         once (see `Turn`). With `model="anthropic:claude-…"` the start of each model call is recorded in the commit before it, so a call
-        cut off by a crash or an exception is counted; if the block is left otherwise, it was not made. The other keywords are recorded in the turn's `turn_started` fact.
+        cut off by a crash or an exception is counted; if the block is left otherwise, it was not made. `tools` are those that the model may call, as tools, functions or dicts
+        with name, description and parameters: their definitions become part of the path, and of `session.request()`.
+        The other keywords are recorded in the turn's `turn_started` fact.
         """
+        specs = None if tools is None else _tool_specs(tools)
+        if specs is not None and tool_names is None:
+            tool_names = [spec.name for spec in specs]
         if take_over:
             self._end_other_run()
         described = {
@@ -153,7 +161,8 @@ class Session:
         }
         check_callers_key(key)
         started = {name: value for name, value in described.items() if value is not None}
-        return Turn(self.log, content, key=key, model=model, started=started)
+        tool_set = None if specs is None else define_tools(specs, self.log.runtime.redactor)
+        return Turn(self.log, content, key=key, model=model, started=started, tools=tool_set)
 
     def note(
         self, data: dict[str, Any] | None = None, *, state: dict[str, Any] | None = None
@@ -179,12 +188,32 @@ class Session:
         prompt_patch: str | None = None,
         tools: Sequence[str] | None = None,
         limits: dict[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> AppendResult:
-        """Change the settings from here on. Tools can be narrowed only (`ToolsNotAllowed`)."""
+        """Change the settings from here on. Tools can be narrowed only (`ToolsNotAllowed`).
+
+        `options` of the model's calls, such as `{"temperature": 0}`, are added to those in force; None takes one back.
+        `InvalidOption` if the provider of the session's model lacks one; docs/options.md lists them.
+        """
         if isinstance(tools, str):
             raise InvalidArgument("tools", tools, "a list of tool names")
         names = None if tools is None else tuple(tools)
-        return self.append([Settings(model, prompt, prompt_patch, names, limits)])
+        settings = self._with_options(Settings(model, prompt, prompt_patch, names, limits), options)
+        return self.append([settings])
+
+    def _with_options(
+        self, settings: Settings, options: Mapping[str, Any] | None, leaf: Leaf | None = None
+    ) -> Settings:
+        """Add options to settings; if these change options or model, check all that will be in force."""
+        if options is None and settings.model is None:
+            return settings
+        path = self.log.store.non_message_entries(self.session_id, leaf=leaf or self.leaf)
+        now = contexts.fold_settings(path)
+        model = settings.model or now.model or self.row.model
+        # A model without the prefix of a provider is the host's own.
+        provider = None if model is None else model.partition(":")[0]
+        check_options(provider, contexts.merge_options(now.options, options))
+        return settings if options is None else replace(settings, options=dict(options))
 
     def close_batch(self, why: str, *, outcome: Outcome = "interrupted") -> AppendResult | None:
         """Give every open tool call an explicit result, so that other entries may follow."""
@@ -289,16 +318,19 @@ class Session:
         prompt: str | None = None,
         prompt_patch: str | None = None,
         tools: Sequence[str] | None = None,
+        options: Mapping[str, Any] | None = None,
         title: str | None = None,
     ) -> Session:
         """Start a new session from a position on this path, in O(1), without touching the source.
 
-        The fork keeps the source's frozen agent, policy and workspace. `tools` narrows those allowed at that position.
+        The fork keeps the source's frozen agent, policy and workspace. `tools` narrows those allowed at that position;
+        `options` are added to those in force there.
         """
         if isinstance(tools, str):
             raise InvalidArgument("tools", tools, "a list of tool names")
         cut = self.log.cut(self.leaf.seq if at is None else at)
         settings = Settings(model, prompt, prompt_patch, None if tools is None else tuple(tools))
+        settings = self._with_options(settings, options, self.log.leaf_at(cut.at))
         return Session(fork(self.log, cut, settings, title=title), cut)
 
     # -- read --------------------------------------------------------------------------------------
@@ -325,7 +357,11 @@ class Session:
 
     def tree(self, *, width: int = 100) -> str:
         """The whole tree as text, with the leaf marked."""
-        return draw_tree(
+        return "\n".join(line.text for line in self.tree_lines(width=width))
+
+    def tree_lines(self, *, width: int = 100) -> Iterator[TreeLine]:
+        """The lines of `tree`, each with the position it shows."""
+        return tree_lines(
             self.log.all_entries(), self.branches(), self.leaf, width=width, labels=self.labels()
         )
 
@@ -425,9 +461,8 @@ class Session:
         return first_difference(sent, project(prompt_context(path, most), self.read_blob))
 
     def read_blob(self, digest: str) -> bytes | None:
-        """The bytes behind a media handle, by hash; None if they are missing."""
-        blob = self.log.store.blob(digest)
-        return None if blob is None else blob.data
+        """The bytes behind a media handle, by hash; None if they are missing or damaged."""
+        return self.log.read_blob(digest)
 
     def compact(
         self,
@@ -435,6 +470,7 @@ class Session:
         *,
         first_kept: int | None = None,
         replaces_earlier: bool = False,
+        context_tokens: int | None = None,
         files_read: Sequence[str] | None = None,
         files_changed: Sequence[str] | None = None,
     ) -> Compaction:
@@ -442,6 +478,8 @@ class Session:
 
         Nothing is deleted; `uncompact` restores the earlier context. `replaces_earlier=True` says that the summary
         covers what earlier summaries said; otherwise all are shown. Without a summary one is written without a model.
+        With `context_tokens` the context is made to fit as `send` does it: older turns, then steps of the newest turn,
+        then long results, which are shortened.
         """
         from .agent.compaction import manual_compaction  # late: few sessions are compacted
 
@@ -450,6 +488,7 @@ class Session:
             summary,
             first_kept,
             replaces_earlier=replaces_earlier,
+            context_tokens=context_tokens,
             files_read=files_read,
             files_changed=files_changed,
         )
@@ -488,6 +527,7 @@ class Session:
         *,
         model: ModelLike,
         tools: Tools = (),
+        options: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
         one_shot: bool = False,
         key: str | None = None,
@@ -502,6 +542,7 @@ class Session:
         queue: str = "default",
         agent: str | None = None,
         key: str | None = None,
+        options: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
         one_shot: bool = False,
     ) -> EnqueuedTask: ...
@@ -512,6 +553,7 @@ class Session:
         engine: Literal["local", "absurd"] = "local",
         model: ModelLike | None = None,
         tools: Tools = (),
+        options: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
         one_shot: bool = False,
         queue: str = "default",
@@ -521,7 +563,7 @@ class Session:
         """Run one turn with our loop. Iterate over the result for its events: `async for event in session.send(…)`.
 
         `model` is a Model, a name such as "anthropic:claude-…", or a chain of them: the next is called when one stays
-        overloaded. `one_shot` marks the session completed once this input is answered. After a crash anywhere,
+        overloaded. `options` of its calls, such as `{"temperature": 0}`, hold from here on. `one_shot` marks the session completed once this input is answered. After a crash anywhere,
         `resume` continues from what is durable.
 
         `key` makes it safe to send again: if an input was sent under it before, the turn continues if it is open, else
@@ -533,10 +575,17 @@ class Session:
         check_callers_key(key)
         if engine == "absurd":
             sent: EnqueuedTask = _absurd().send(
-                self.log, content, queue=queue, agent=agent, key=key, limits=limits, one_shot=one_shot
+                self.log,
+                content,
+                queue=queue,
+                agent=agent,
+                key=key,
+                options=options,
+                limits=limits,
+                one_shot=one_shot,
             )
             return sent
-        return self._start_run(content, engine, model, tools, limits, one_shot=one_shot, key=key)
+        return self._start_run(content, engine, model, tools, options, limits, one_shot=one_shot, key=key)
 
     def send_sync(
         self,
@@ -544,6 +593,7 @@ class Session:
         *,
         model: ModelLike,
         tools: Tools = (),
+        options: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
         one_shot: bool = False,
         key: str | None = None,
@@ -552,7 +602,15 @@ class Session:
         from .engines.local import collect
 
         return collect(
-            self.send(content, model=model, tools=tools, limits=limits, one_shot=one_shot, key=key)
+            self.send(
+                content,
+                model=model,
+                tools=tools,
+                options=options,
+                limits=limits,
+                one_shot=one_shot,
+                key=key,
+            )
         )
 
     @overload
@@ -590,6 +648,7 @@ class Session:
         *,
         model: ModelLike,
         tools: Tools = (),
+        options: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
         rollback: bool = False,
         take_over: bool = False,
@@ -611,6 +670,7 @@ class Session:
         engine: Literal["local", "absurd"] = "local",
         model: ModelLike | None = None,
         tools: Tools = (),
+        options: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
         rollback: bool = False,
         take_over: bool = False,
@@ -630,7 +690,9 @@ class Session:
                 self._end_other_run()
             sent: EnqueuedTask = _absurd().send(self.log, None, queue=queue, agent=agent)
             return sent
-        run = self._start_run(None, engine, model, tools, limits)  # first: if it cannot start, move nothing
+        run = self._start_run(
+            None, engine, model, tools, options, limits
+        )  # first: if it cannot start, move nothing
         if take_over:
             self._end_other_run()
         if rollback:
@@ -644,6 +706,7 @@ class Session:
         *,
         model: ModelLike,
         tools: Tools = (),
+        options: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
         rollback: bool = False,
         take_over: bool = False,
@@ -656,6 +719,7 @@ class Session:
             self.resume(
                 model=model,
                 tools=tools,
+                options=options,
                 limits=limits,
                 rollback=rollback,
                 take_over=take_over,
@@ -669,6 +733,7 @@ class Session:
         engine: str,
         model: ModelLike | None,
         tools: Tools,
+        options: Mapping[str, Any] | None,
         limits: Limits | None,
         *,
         one_shot: bool = False,
@@ -683,7 +748,14 @@ class Session:
         from .engines.local import start_run
 
         self._run = start_run(
-            self.log, content, model=model, tools=tools, limits=limits, one_shot=one_shot, key=key
+            self.log,
+            content,
+            model=model,
+            tools=tools,
+            options=options,
+            limits=limits,
+            one_shot=one_shot,
+            key=key,
         )
         return self._run
 
@@ -768,6 +840,7 @@ class Session:
         model: ModelLike | None = None,
         prompt: str | None = None,
         prompt_patch: str | None = None,
+        options: Mapping[str, Any] | None = None,
         tools: Literal["recorded"] | Tools = "recorded",
         start: int | None = None,
         mode: Mode | None = None,
@@ -787,6 +860,7 @@ class Session:
             model=model,
             prompt=prompt,
             prompt_patch=prompt_patch,
+            options=options,
             tools=tools,
             start=start,
             mode=mode,
@@ -803,6 +877,7 @@ class Session:
         model: ModelLike | None = None,
         prompt: str | None = None,
         prompt_patch: str | None = None,
+        options: Mapping[str, Any] | None = None,
         tools: Literal["recorded"] | Tools = "recorded",
         start: int | None = None,
         mode: Mode | None = None,
@@ -818,6 +893,7 @@ class Session:
             model=model,
             prompt=prompt,
             prompt_patch=prompt_patch,
+            options=options,
             tools=tools,
             start=start,
             mode=mode,
@@ -913,7 +989,7 @@ class Session:
         """One line of OpenAI's chat fine-tuning format: the completed turns of the path, and what was skipped."""
         from .exchange.exports.finetune import finetune
 
-        return finetune(list(self._entries(0, redact)), tools)
+        return finetune(list(self._entries(0, redact)), tools, self.read_blob)
 
     def workflow(self, *, redact: bool = True) -> str:
         """A `.relavium.yaml` scaffold: one agent node per completed turn, with the transcript in its metadata."""
@@ -982,6 +1058,17 @@ def as_drafts(items: Iterable[Appendable], parameter: str) -> list[Draft]:
         else:
             drafts.extend(map(Draft, group))
     return drafts
+
+
+def _tool_specs(tools: Iterable[Tool | Callable[..., Any] | dict[str, Any]]) -> list[ToolSpec]:
+    """Return the definitions of tools, of functions and of dicts."""
+    from .engines.local import tools_by_name
+
+    tools = list(tools)
+    parsed = {id(item): wire.parse_tool(item) for item in tools if isinstance(item, dict)}
+    others = tools_by_name(item for item in tools if not isinstance(item, dict))
+    specs = iter(tool.spec for tool in others.values())
+    return [parsed[id(item)] if isinstance(item, dict) else next(specs) for item in tools]
 
 
 def _refuse_unseen(log: Log, call: OpenCall, *, allow: bool) -> None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from .core.codec import check_text
 from .core.drafts import Blob
-from .core.media import digest
+from .core.media import digest, referenced_digest
 from .core.messages import Media
 from .core.redact import Redactor
 from .core.search import parse_query
@@ -22,6 +22,7 @@ from .log.lease import check_free
 from .log.log import HydratedSession, Log, hydrate
 from .log.new_session import SessionOptions, new_session
 from .log.runtime import Runtime, environment_secrets, real_runtime
+from .log.session_list import headings, session_page
 from .log.verify import Problem, verify, verify_branches
 from .log.workspace import Workspace
 from .session import Appendable, Session, as_drafts
@@ -222,7 +223,7 @@ class Store:
     ) -> SessionPage:
         """A page of session rows, newest first. Pass `page.next` as `before` to read the next page.
 
-        `tag` is (name, value); times are microseconds since the epoch; `include_children=False` leaves out tasks and
+        One that is marked running and whose runner is gone is listed as interrupted. `tag` is (name, value); times are microseconds since the epoch; `include_children=False` leaves out tasks and
         replays. Raises WrongSpace if `space` is not the one this store was opened for.
         """
         if space not in (None, self.backend.space):
@@ -245,7 +246,7 @@ class Store:
             before=before,
             limit=limit,
         )
-        return self.backend.sessions(query)
+        return session_page(self.backend, query, self.runtime)
 
     def all_sessions(self, **filters: Unpack[SessionFilters]) -> Iterator[SessionRow]:
         """All rows that match the filters of `sessions`, page by page."""
@@ -256,6 +257,13 @@ class Store:
             if page.next is None:
                 return
             before = page.next
+
+    def headings(self, rows: Sequence[SessionRow]) -> dict[str, str]:
+        """What to call each session in a list: its title, else its first input, else its agent, else its id.
+
+        One line each, by session id; all first inputs are read at once.
+        """
+        return headings(self.backend, rows)
 
     def latest(self, conversation_id: str | None = None) -> Session | None:
         """The newest session, of one conversation or of the whole space; never a task, a fork or a replay."""
@@ -336,8 +344,11 @@ class Store:
         return Media(digest(data), mime, len(data), name)
 
     def blob(self, media: Media | str) -> bytes | None:
-        """The bytes behind a handle, checked against their hash; None if they are missing."""
-        hash_ = media if isinstance(media, str) else media.hash
+        """The bytes behind a handle, a hash, or a reference within JSON (`[bough-blob:…]`); None if they are missing.
+
+        They are checked against their hash.
+        """
+        hash_ = (referenced_digest(media) or media) if isinstance(media, str) else media.hash
         blob = self.backend.blob(hash_)
         if blob is not None and digest(blob.data) != hash_:
             raise StoreError(f"the bytes of blob {hash_} do not match its hash; restore it from a backup")

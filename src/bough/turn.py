@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Self, overload
 from msgspec.structs import replace
 
 from . import wire
+from .core.context import fold_settings
 from .core.drafts import Draft
 from .core.entries import INTERRUPTED
 from .core.messages import Message, Outcome, ToolCall, assistant, to_user_message, tool_result
+from .core.tool_definitions import ToolSet
 from .core.tree import Leaf
 from .core.turns import OpenCall
 from .core.usage import Call, Usage
@@ -49,7 +51,7 @@ class Turn:
             for call in turn.open_tool_calls:
                 turn.run(call, TOOLS[call.call.name])
             if not turn.done:
-                turn.answer(client.messages.create(**session.request("anthropic"), …))
+                turn.answer(client.messages.create(**session.request("anthropic"), …))  # tools included
 
     With a key the same lines may run again, after a crash or a second delivery, and leave the same entries as once: a
     turn that has ended is done at once, and its answers and results are returned as they were recorded; one that is
@@ -64,12 +66,15 @@ class Turn:
         key: str | None,
         model: str | None,
         started: dict[str, Any],
+        tools: ToolSet | None = None,
     ) -> None:
         self._log = log
         self._content = content
         self._key = key
         self._model = model
         self._started = started
+        self._tools = tools
+        """The definitions of the tools, until they are on the path."""
         self._call_id: str | None = None
         self._turn = 0
         self._fence = 0
@@ -84,11 +89,12 @@ class Turn:
 
     def __enter__(self) -> Self:
         log = self._log
-        recorded = find_turn(log, self._key)
+        draft = None if self._content is None else _input(self._content)
+        recorded = find_turn(log, self._key, None if draft is None else _message(draft))
         if recorded is not None:
             self._repeat(recorded)
-        elif self._content is not None:
-            self._start(_input(self._content))
+        elif draft is not None:
+            self._start(draft)
         elif log.cursor.turn and self._key is None:
             self._resume()
         else:
@@ -98,7 +104,7 @@ class Turn:
             )
         return self
 
-    def _start(self, message: Message) -> None:
+    def _start(self, draft: Draft) -> None:
         """Append the input. The commit takes the lease; a later runner raises the fence, so that this one, if it comes
         late, writes nothing."""
         log = self._log
@@ -107,10 +113,12 @@ class Turn:
         before = log.store.session(log.session_id)
         self._fence = before.fence
         row = self._running_row(before)
-        started = self._append(Draft(message), key=self._key, row=row, data=self._started)
+        started = self._append(
+            draft, key=self._key, row=row, data=self._started, before=self._changed_settings()
+        )
         if started.repeated:  # delivered to another process at the same time
             self._call_id = None
-            recorded = find_turn(log, self._key)
+            recorded = find_turn(log, self._key, _message(draft))
             assert recorded is not None
             self._repeat(recorded)
             return
@@ -130,6 +138,20 @@ class Turn:
         shown = log.store.draft(log.session_id)
         if shown is not None:  # our loop's answer broke off; this one asks again
             log.append([Draft(assistant(shown), finish=INTERRUPTED)])
+        self._append_settings()
+
+    def _changed_settings(self) -> list[Draft]:
+        """Return the settings to append before the next model call: the definitions of the tools, if they are new."""
+        tools, self._tools = self._tools, None
+        path = self._log.store.non_message_entries(self._log.session_id, leaf=self._log.leaf) if tools else []
+        if tools is None or tools.definitions == fold_settings(path).tool_definitions:
+            return []
+        return [tools.draft()]
+
+    def _append_settings(self) -> None:
+        """Append them once no tool call is open."""
+        if not self._log.cursor.open_calls and (drafts := self._changed_settings()):
+            self._log.append(drafts, fence=self._fence)
 
     def _running_row(self, before: SessionRow) -> dict[str, Any]:
         model = {} if self._model is None else {"model": self._model}
@@ -450,7 +472,7 @@ class Turn:
             usage=usage,
             provider=read.provider,
             model=read.model,
-            price=price(usage, read.provider, read.model),
+            price=price(usage, read.provider, read.model, read.units),
         )
 
     def _append(
@@ -462,13 +484,14 @@ class Turn:
         replaces_call: bool = False,
         row: dict[str, Any] | None = None,
         data: dict[str, Any] | None = None,
+        before: Sequence[Draft] = (),
     ) -> AppendResult:
         """Append. If the model is called next and its name is known, the start of that call is part of the commit."""
         check_callers_key(key)
-        start = self._start_call(draft) if self._model is not None and not calls else None
+        start = self._start_call(draft, len(before)) if self._model is not None and not calls else None
         closes = self._closes(draft)
         appended = self._log.append(
-            [draft],
+            [*before, draft],
             key=key or self._step_key(draft),
             calls=calls if start is None else [start],
             replaces_call=replaces_call,
@@ -479,6 +502,8 @@ class Turn:
         if closes:
             self._lease.stop()
             self._log.fence = None
+        else:
+            self._append_settings()
         return appended
 
     def _closes(self, draft: Draft) -> bool:
@@ -503,7 +528,7 @@ class Turn:
                 break
         return f"{MADE_KEY}{self._key}/{place}"
 
-    def _start_call(self, draft: Draft) -> Call | None:
+    def _start_call(self, draft: Draft, before: int) -> Call | None:
         message = draft.payload
         assert isinstance(message, Message)
         assert self._model is not None
@@ -513,12 +538,20 @@ class Turn:
             return None
         self._call_id = self._log.runtime.new_id("")
         provider, _, model = self._model.rpartition(":")
-        after, now = self._log.leaf.seq + 1, self._log.runtime.now()
+        after, now = self._log.leaf.seq + before + 1, self._log.runtime.now()
         return Call(self._call_id, 0, after, None, now, provider=provider or None, model=model)
 
 
-def _input(content: str | Message | dict[str, Any]) -> Message:
-    return to_user_message(wire.parse_messages([content])[0] if isinstance(content, dict) else content)
+def _input(content: str | Message | dict[str, Any]) -> Draft:
+    if not isinstance(content, dict):
+        return Draft(to_user_message(content))
+    parsed = wire.parse_history([content])[0]
+    return Draft(to_user_message(parsed.message), evidence=parsed.evidence)
+
+
+def _message(draft: Draft) -> Message:
+    assert isinstance(draft.payload, Message)
+    return draft.payload
 
 
 def _call_id(call: ToolCall | OpenCall) -> str:

@@ -90,7 +90,7 @@ class TestCost:
         limits = Limits(max_cost_microcents=DOLLAR, pause=lambda failures: 0.0)
         error = error_of(session.send_sync("q", model=[first, second], tools=[ask], limits=limits))
         assert (second.requests, len(first.requests), error["limit"]) == ([], 2, "cost")
-        assert "scripted has no price" in session.path()[2].message.results[0].content[0].text
+        assert "scripted has no price" in session.path()[3].message.results[0].content[0].text
 
     def test_a_call_that_a_crash_cut_off_does_not_stop_the_session_for_good(self, session: Session) -> None:
         with session.turn("q", model="anthropic:claude-opus-4-5") as turn:

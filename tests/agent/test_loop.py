@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 import bough
 from bough import (
+    Attachment,
     Broken,
     Happened,
     Limits,
@@ -34,10 +35,10 @@ from bough import (
     tool_result,
     user,
 )
-from bough.agent.compaction import Sizes
+from bough.agent.compaction_plan import Sizes
 from bough.agent.loop import build_loop
 from bough.agent.writer import Writer
-from bough.core.context import Context, Item
+from bough.core.context import Item
 from bough.core.drafts import Draft, ExtraFact
 from bough.core.fit import measure
 from bough.core.turns import Rest, next_action
@@ -49,6 +50,7 @@ from bough.errors import (
     InputsQueued,
     InvalidArgument,
     InvalidOperation,
+    KeyReused,
     ModelError,
     Overloaded,
     SessionRunning,
@@ -124,6 +126,7 @@ class TestSend:
         events = session.send_sync("Where is order 41?", model=model, tools=desk.tools()).events
         assert [entry.role for entry in session.path()] == [
             "system",
+            None,
             "user",
             "assistant",
             "tool",
@@ -165,7 +168,7 @@ class TestSend:
     def test_every_call_is_one_row_of_the_ledger(self, session: Session, desk: Desk) -> None:
         session.send_sync("q", model=ScriptedModel([ask(("look", 1)), "done"]), tools=desk.tools())
         calls = session.model_calls()
-        assert [(call.answer_seq, call.failed) for call in calls] == [(3, False), (5, False)]
+        assert [(call.answer_seq, call.failed) for call in calls] == [(4, False), (6, False)]
         assert session.usage().unknown_calls == 0
 
     def test_an_answer_with_impossible_token_counts_is_stored_and_its_usage_is_unknown(
@@ -189,7 +192,7 @@ class TestSend:
 
         call = assistant(ToolCall("c", "add", {"a": 2, "b": 3}))
         session.send_sync("q", model=ScriptedModel([call, "five"]), tools=[add])
-        assert session.path()[3].message.results[0].content[0].text == "5"
+        assert session.path()[4].message.results[0].content[0].text == "5"
 
     def test_async_send_streams(self, session: Session) -> None:
         async def main() -> list[str]:
@@ -236,14 +239,14 @@ class TestStart:
         facts = session.journal()
         started = [fact.data for fact in facts if fact.kind == "turn_started"]
         assert started[0] == {
-            "turn": 1,
+            "turn": 2,
             "trigger": {"type": "email", "id": "<1@x>"},
             "model": "m-1",
             "context_window": 200_000,
             "policy": {"refunds": "ask"},
             "tool_names": ["look", "refund", "tag"],
         }
-        assert [{**data, "turn": 1} for data in started[1:]] == [started[0]] * 2
+        assert [{**data, "turn": 2} for data in started[1:]] == [started[0]] * 2
         ended = [fact for fact in facts if fact.kind == "turn_ended"]
         assert [fact.data.get("status") for fact in ended] == ["completed", "failed", "failed"]
         assert [fact.data.get("error", "")[:15] for fact in ended] == ["", "no", "the turn has ca"]
@@ -339,7 +342,7 @@ class TestTools:
     ) -> None:
         call = assistant(ToolCall("c", "look", arguments))
         session.send_sync("q", model=ScriptedModel([call, "sorry"]), tools=desk.tools())
-        result = session.path()[3].message.results[0]
+        result = session.path()[4].message.results[0]
         assert result.error
         assert said in result.content[0].text
         assert desk.did == []
@@ -414,7 +417,7 @@ class TestTools:
             return "never"
 
         session.send_sync("q", model=ScriptedModel([assistant(ToolCall("a", "slow")), "sorry"]), tools=[slow])
-        assert "took longer" in session.path()[3].message.results[0].content[0].text
+        assert "took longer" in session.path()[4].message.results[0].content[0].text
 
     def test_a_tool_may_end_the_turn(self, session: Session) -> None:
         @bough.tool(effect="read")
@@ -427,7 +430,7 @@ class TestTools:
         assert events[-1].data == {"stop_reason": "ended by a tool"}
         closing = session.transcript()[-1]
         assert (closing.message.text, closing.finish) == ("(ended by a tool)", "ended_by_tool")
-        assert (closing.turn, session.row.status, session.verify()) == (2, "idle", [])
+        assert (closing.turn, session.row.status, session.verify()) == (3, "idle", [])
         assert next_action(session.path()) == Rest("ended by a tool")
         session.rewind(closing.seq - 1)
         assert (
@@ -510,14 +513,14 @@ class TestModels:
                 session.compact("What was said before.")
             given = session.context()
             tokens = sum(measure(item.message).tokens for item in given.items)
-            assert [sizes.is_too_long(given, tokens + more) for more in (-1, 0)] == [True, False]
+            assert sizes.total(given.items) == tokens
 
     def test_what_was_measured_before_an_earlier_step_is_not_measured_again(self) -> None:
         items = tuple(Item(user("word " * 400), seq, seq) for seq in range(1, 4_001))
         sizes, took = Sizes(), list[float]()
         for _ in range(6):
             began = time.perf_counter()
-            sizes.is_too_long(Context((), items), 10**9)
+            sizes.total(items)
             took.append(time.perf_counter() - began)
         assert min(took[1:]) < took[0] / 4
 
@@ -555,20 +558,23 @@ class TestModels:
     ) -> None:
         model = ScriptedModel([ask(("look", 1)), ask(("look", 2)), ContextOverflow("m", "too long"), "done"])
         session.send_sync("the whole question", model=model, tools=desk.tools(), limits=NOW)
-        assert "the whole question" in model.requests[-1].context.items[0].message.text
+        summary, question, *_ = model.requests[-1].context.items
+        assert (summary.pinned, question.message.text) == (True, "the whole question")
         assert session.path()[-1].message.text == "done"
         assert is_valid(session)
 
     def test_two_overflows_stop_with_an_error(self, session: Session) -> None:
         session.append([user("old " * 200), assistant("answer " * 200)])
-        model = ScriptedModel([ContextOverflow("m", "too long"), ContextOverflow("m", "still too long")])
+        model = ScriptedModel(lambda request: ContextOverflow("m", "too long"))
         events = session.send_sync("new", model=model, limits=NOW).events
         assert events[-1].data["error"]["code"] == "context_overflow"
+        assert "the input is too large" in events[-1].data["error"]["message"]
+        assert len(model.requests) < 6
 
 
 class TestLimits:
     @pytest.mark.parametrize(
-        "name", ["turns", "rounds", "max_cost_microcents", "context_tokens", "max_messages"]
+        "name", ["turns", "rounds", "max_cost_microcents", "context_tokens", "context_window", "max_messages"]
     )
     def test_a_limit_is_a_whole_number_from_0_on(self, name: str) -> None:
         for value in (-1, "a", 1.5, True):
@@ -715,10 +721,13 @@ class TestCrash:
         assert desk.keys == keys[1:]
 
     def test_a_call_cut_off_is_counted_with_unknown_tokens(self, store: Store, session: Session) -> None:
+        model = ScriptedModel([Slow(30)])
+
         async def killed() -> None:
-            run = session.send("q", model=ScriptedModel([Slow(30)]))
-            async for event in run:
+            async for event in session.send("q", model=model):
                 if event.type == "session:turn_started":
+                    while not model.requests:  # one that was not made is not counted
+                        await asyncio.sleep(0.001)
                     return
 
         asyncio.run(killed())
@@ -756,7 +765,7 @@ class TestApproval:
                 ApprovalPending, match="waits for refund; a new input would abandon this call"
             ):
                 session.send_sync("something else", model=never, tools=tools)
-            assert (session.row.status, session.leaf.seq, never.requests) == ("waiting", 3, [])
+            assert (session.row.status, session.leaf.seq, never.requests) == ("waiting", 4, [])
             session.approve(session.open_tool_calls[0])
         session.enqueue("something else")
         model = ScriptedModel(["done", "and this"])
@@ -772,7 +781,7 @@ class TestApproval:
             session.approve(session.open_tool_calls[0])
         session.resume_sync(model=ScriptedModel(["as you wish"]), tools=tools)
         assert desk.did == []
-        assert session.path()[3].message.results[0].outcome == "denied"
+        assert session.path()[4].message.results[0].outcome == "denied"
 
     def test_approved_and_killed_before_it_ran_is_unknown_not_twice(
         self, session: Session, desk: Desk
@@ -780,10 +789,10 @@ class TestApproval:
         tools = desk.tools(approval=True)
         session.send_sync("q", model=ScriptedModel([ask(("refund", 7))]), tools=tools)
         session.approve(session.open_tool_calls[0])
-        session.log.record("calls_started", data={"seq": 3, "indexes": [0]})  # and then the lights went out
+        session.log.record("calls_started", data={"seq": 4, "indexes": [0]})  # and then the lights went out
         session.resume_sync(model=ScriptedModel(["hm"]), tools=tools)
         assert desk.did == []
-        assert session.path()[3].message.results[0].outcome == "unknown"
+        assert session.path()[4].message.results[0].outcome == "unknown"
 
 
 class TestCancel:
@@ -890,7 +899,7 @@ class TestCancel:
         result = session.send_sync("q", model=model, tools=[delegate])
         other.join()
         assert (result.status, result.text) == ("completed", "It was cancelled.")
-        assert session.path()[3].message.results[0].content[0].text == "(cancelled)"
+        assert session.path()[4].message.results[0].content[0].text == "(cancelled)"
         assert is_valid(session)
 
     def test_of_a_turn_whose_runner_died_or_waits_closes_it_at_once(
@@ -971,7 +980,7 @@ class TestCancel:
         session.approve(session.open_tool_calls[0], allow=False)
         session.send_sync("never mind", model=ScriptedModel(["all right"]), tools=tools)
         assert desk.did == []
-        assert session.path()[3].message.results[0].outcome == "interrupted"
+        assert session.path()[4].message.results[0].outcome == "interrupted"
         assert is_valid(session)
 
 
@@ -1067,7 +1076,7 @@ class TestOtherWriters:
         limits = Limits(turns=2)
         session.send_sync("q", model=ScriptedModel(answer), tools=[pay], limits=limits)
         kinds = [entry.role or entry.kind for entry in session.path()]
-        assert kinds[:9] == ["system", "user", "note", "note", "assistant", "note", "note", "tool", "note"]
+        assert kinds[1:9] == ["settings", "user", "note", "note", "assistant", "note", "note", "tool"]
         result = next(entry for entry in session.path() if entry.role == "tool").message.results[0]
         assert (result.outcome, result.error) == ("done", False)
         seen = [
@@ -1158,9 +1167,9 @@ class TestOtherWriters:
                 "q", model=ScriptedModel([assistant(ToolCall("c", "pay")), "done"]), tools=[pay]
             )
             assert [entry.role or entry.kind for entry in session.path()] == [
-                *("user", "assistant", "note", "tool", "assistant")
+                *("settings", "user", "assistant", "note", "tool", "assistant")
             ]
-            assert session.path()[3].message.results[0].content[0].text == "refused"
+            assert session.path()[4].message.results[0].content[0].text == "refused"
             assert is_valid(session)
 
     def test_a_dead_runner_refuses_nobody(self, store: Store, session: Session) -> None:
@@ -1454,7 +1463,7 @@ class TestQueue:
     ) -> None:
         session.enqueue("one")
         desk, model = Desk(), ScriptedModel([assistant(ToolCall("c", "refund", {"order": 41}))])
-        with pytest.raises(InputsQueued, match="send it again with the same key"):
+        with pytest.raises(InputsQueued, match="send it again, as it is"):
             session.send_sync("two", model=model, tools=desk.tools(approval=True), key="m1")
         assert store.backend.inbox(session.session_id) == []
         assert session.row.status == "waiting"
@@ -1473,6 +1482,23 @@ class TestQueue:
 
 
 class TestSendingWithAKey:
+    def test_another_input_under_its_key_is_refused_and_the_same_is_not(
+        self, store: Store, session: Session
+    ) -> None:
+        picture = Attachment(b"\x89PNG" + bytes(60), "image/png")
+        secret, model = "key AKIA" + "A1B2" * 4, ScriptedModel(["a", "b"])
+        for key, content in (("m1", user(f"see {secret}", picture)), ("m2", user("no secret", picture))):
+            first = session.send_sync(content, model=model, key=key)
+            again = store.session(session.session_id).send_sync(content, model=ScriptedModel([]), key=key)
+            assert again.text == first.text
+        path = session.path()
+        for other in ("another", user("no secret", Attachment(b"other bytes", "image/png"))):
+            with pytest.raises(KeyReused, match="key 'm2' belongs to the input at entry 4"):
+                session.send_sync(other, model=ScriptedModel([]), key="m2")
+            with pytest.raises(KeyReused), session.turn(other, key="m2"):
+                pass
+        assert store.session(session.session_id).path() == path
+
     def send(self, session: Session, *lines: Any, key: str = "m1", **how: Any) -> bough.RunResult:
         return session.send_sync("hello", model=ScriptedModel([*lines]), key=key, limits=NOW, **how)
 
@@ -1502,7 +1528,8 @@ class TestSendingWithAKey:
         again = self.send(store.session(session.session_id), "Refunded.", tools=desk.tools())
         assert (again.text, again.status) == ("Refunded.", "completed")
         session.refresh()
-        assert [entry.role for entry in session.path()] == ["user", "assistant", "tool", "assistant"]
+        roles = [entry.role for entry in session.path()]
+        assert roles == [None, "user", "assistant", "tool", "assistant"]
         assert desk.did == [("refund", 41)]
 
     def test_however_the_turn_ended_the_same_is_told_again(self, store: Store) -> None:
@@ -1571,7 +1598,7 @@ class TestSendingWithAKey:
         assert outcomes == ["Refunded."] * 4
         assert desk.did == [("refund", 41)]
         session.refresh()
-        assert len(session.path()) == 4
+        assert len(session.path()) == 5
         assert session.verify() == []
 
     def test_no_key_costs_no_lookup(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,7 +119,7 @@ class TestEffects:
         session.send_sync("q", model=ScriptedModel([assistant(call("pay", n=1))]), tools=tools)
         (waiting,) = session.open_tool_calls
         session.approve(waiting)
-        session.log.record("calls_started", data={"seq": 2, "indexes": [0]})
+        session.log.record("calls_started", data={"seq": 3, "indexes": [0]})
         session.approve(waiting, allow=False)
         session.resume_sync(model=ScriptedModel(["hm"]), tools=tools)
         assert results(session)[0].outcome == "unknown"
@@ -304,7 +304,7 @@ class TestLedger:
         result = session.send_sync("q", model=model, tools=[look], limits=limits)
         assert result.status == "stopped"
         assert len(model.requests) == calls
-        assert result.usage == session.refresh().totals == session.usage_by_turn()[1]
+        assert result.usage == session.refresh().totals == session.usage_by_turn()[2]
         assert all(session.usage(view) == result.usage for view in ("own", "path", "tree"))
         assert (result.usage.calls, result.usage.unknown_calls) == (calls, 0)
         assert session.fork().usage("path") == result.usage

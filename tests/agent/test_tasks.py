@@ -112,9 +112,9 @@ class TestTask:
 
         model = ScriptedModel([assistant(ToolCall("c", "delegate", {"what": "digging"})), "It is dug."])
         session.send_sync("dig", model=model, tools=[delegate])
-        assert session.path()[3].message.results[0].content[0].text == "digging is done"
+        assert session.path()[4].message.results[0].content[0].text == "digging is done"
         (child,) = session.children()
-        assert (child.row.agent, child.row.parent_seq, len(child.path())) == ("helper", 3, 5)
+        assert (child.row.agent, child.row.parent_seq, len(child.path())) == ("helper", 4, 6)
         assert session.usage("tree").calls == 4
         assert is_valid(child)
         kinds = [fact.kind for fact in session.journal()]
@@ -136,7 +136,7 @@ class TestTask:
         for _ in range(2):  # the second time as if the process had died before the result was kept
             session.append([user("q"), assistant(ToolCall("c", "delegate"))])
             session.resume_sync(model=ScriptedModel(["ok"]), tools=[delegate])
-            result = session.path()[-2].message.results[0].content[0].text
+            result = session.path()[-3].message.results[0].content[0].text
             assert result == '["A done","B done"]'
             session.rewind(to=1)
         assert asked == ["A", "B", "A", "B"]
@@ -172,7 +172,7 @@ class TestWaiting:
         (child,) = session.children()
         asked = next(event for event in events if event.type == "session:approval_requested")
         assert (asked.type, asked.data["session_id"]) == ("session:approval_requested", child.session_id)
-        assert (asked.data["name"], asked.data["seq"], asked.data["task_of"]["seq"]) == ("pay", 2, 3)
+        assert (asked.data["name"], asked.data["seq"], asked.data["task_of"]["seq"]) == ("pay", 3, 4)
         assert asked.journal_number is not None
         assert (session.row.status, child.row.status, office.paid) == ("waiting", "waiting", [])
 
@@ -230,7 +230,7 @@ class TestWaiting:
         session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
         session.approve(session.pending_approvals()[0])
         top, middle, deepest = family(session)
-        told = {"session": deepest.session_id, "seq": 2, "index": 0, "decision": "approved"}
+        told = {"session": deepest.session_id, "seq": 3, "index": 0, "decision": "approved"}
         for one in (top, middle):
             assert [fact.data for fact in one.journal() if fact.kind == "task_decided"] == [told]
 

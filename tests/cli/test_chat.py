@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from bough import Session, assistant, user
+from bough import Leaf, Session, assistant, user
+from bough.cli.chat.chat import COMMANDS
 from bough.cli.chat.line_input import read_input
 from bough.cli.rendering.turn_screen import MarkdownBlocks
 from support import cli_process
 from support.terminal import BOUGH, PROMPT, Start, Terminal, bough, environment, start_interpreter
 from tests.cli.test_run_commands import AGENT, MODEL, TOOLS, calls, open_store, script, texts, wait_for
+
+UP, CLEAR_LINE = "\x1b[A", "\x15"
 
 
 @pytest.fixture
@@ -45,7 +48,9 @@ class TestTalking:
     def test_looking_around_leaves_nothing_behind(self, home: Path) -> None:
         with Terminal("chat", *MODEL, home=home) as terminal:
             terminal.wait_for(PROMPT)
-            assert "/compact" in terminal.prompt("/help")
+            shown = terminal.prompt("/help")
+            assert all(name in shown for name in COMMANDS)
+            assert max(map(len, shown.splitlines())) < 80
             assert "There is no session yet" in terminal.prompt("/tree")
             assert "--tools FILE.py" in terminal.prompt("/tools")
             terminal.enter("/quit")
@@ -154,6 +159,32 @@ class TestKeys:
             assert terminal.wait() == 0
         assert not (home / "agent.db").exists()
 
+    def test_options_and_model_of_a_new_chat_wait_for_its_first_message(self, home: Path) -> None:
+        script(home, "Other.", name="other.json")
+        configuration = home / "config.toml"
+        configuration.write_text('[aliases]\nother = "scripted:other.json"\n[options.other]\ntop_p = 0.5\n')
+        given = ("-o", "temperature=1", "-o", "seed=7")
+        with Terminal("chat", *MODEL, *given, home=home, BOUGH_CONFIG=str(configuration)) as terminal:
+            terminal.wait_for(PROMPT)
+            assert "temperature=1\n  seed=7" in terminal.prompt("/options")
+            terminal.prompt("/options temperature=0")
+            terminal.prompt("/model other")
+            assert not (home / "agent.db").exists()
+            assert "Other." in terminal.prompt("hi")
+        session = latest(home)
+        assert session.context().settings.options == {"temperature": 0, "seed": 7, "top_p": 0.5}
+        assert session.row.model == "scripted:other.json"
+
+    def test_tab_completes_models_and_options(self, home: Path) -> None:
+        with open_store(home) as store:
+            store.start(model="anthropic:claude-known")
+        with Terminal("chat", *MODEL, home=home) as terminal:
+            terminal.wait_for(PROMPT)
+            terminal.type("/mod\tanth\t")
+            terminal.wait_for("/model anthropic:claude-known")
+            terminal.type(f"{CLEAR_LINE}/opt\ttemp\t")
+            terminal.wait_for("/options temperature=")
+
     def test_tab_completes_a_command(self, home: Path) -> None:
         with Terminal("chat", *MODEL, home=home) as terminal:
             terminal.wait_for(PROMPT)
@@ -191,18 +222,96 @@ class TestCommands:
         assert "Order 41" in terminal.screen
         assert "sure" in terminal.screen
 
-    def test_tree_show_usage_and_tools(self, terminal: Terminal) -> None:
-        assert "◀ leaf" in terminal.prompt("/tree")
+    def test_show_usage_and_tools(self, terminal: Terminal) -> None:
         assert "sure" in terminal.prompt("/show 4")
         assert "0 calls" in terminal.prompt("/usage")
         assert "--tools" in terminal.prompt("/tools")
 
-    def test_undo_and_redo_move_the_leaf(self, terminal: Terminal, home: Path) -> None:
+    def test_undo_gives_the_message_back_for_editing_and_redo_returns(
+        self, terminal: Terminal, home: Path
+    ) -> None:
         terminal.prompt("/undo")
+        terminal.wait_for("more")
         assert latest(home).leaf.seq == 2
+        terminal.type(CLEAR_LINE)
         terminal.prompt("/redo")
         assert latest(home).leaf.seq == 4
         assert "nothing was rewound" in terminal.prompt("/redo")
+        terminal.prompt("/undo")
+        terminal.wait_for("more")
+        terminal.enter(" of it?")
+        terminal.wait_for("Two.")
+        terminal.wait_for(PROMPT)
+        assert texts(latest(home))[2:] == ["more of it?", "Two."]
+
+    def test_rewind_goes_before_the_message_that_is_picked_and_says_what_is_left_behind(
+        self, terminal: Terminal, home: Path
+    ) -> None:
+        terminal.enter("/rewind")
+        assert "hi hi" in terminal.wait_for("Enter picks")
+        terminal.type("q")
+        terminal.wait_for(PROMPT)
+        assert latest(home).leaf.seq == 4
+        terminal.enter("/rewind")
+        terminal.wait_for("Enter picks")
+        terminal.enter("")
+        shown = terminal.wait_for(f"{PROMPT}more")
+        assert "Now at entry 2" in shown
+        assert "entries 3 to 4 of branch 1\n  › more" in shown
+        assert latest(home).leaf.seq == 2
+        terminal.type(CLEAR_LINE)
+        assert "Now at entry 0" in terminal.prompt("/rewind 0")
+        assert "this path has 0" in terminal.prompt("/rewind 99")
+        assert "not an entry number" in terminal.prompt("/rewind two")
+        assert "no message to go back to" in terminal.prompt("/rewind")
+        terminal.prompt("/redo")
+        assert latest(home).leaf.seq == 2
+
+    def test_tree_is_walked_with_the_arrow_keys_across_branches(self, terminal: Terminal, home: Path) -> None:
+        latest(home).rewind(2)
+        terminal.enter("")
+        terminal.wait_for("Another process moved")
+        terminal.wait_for(PROMPT)
+        terminal.prompt("else")
+        terminal.enter("/tree")
+        shown = terminal.wait_for("q leaves")
+        assert "├╮ branch 1" in shown
+        assert "❯ ●   4 assistant" in shown
+        terminal.type(UP + UP)
+        shown = terminal.wait_for("q leaves")
+        terminal.wait_for("❯ ││   4 assistant  sure")
+        terminal.enter("")
+        shown = terminal.wait_for(PROMPT)
+        assert "entries 3 to 4 of branch 2\n  › else" in shown
+        assert (latest(home).leaf, texts(latest(home))[2:]) == (Leaf(1, 4), ["more", "sure"])
+        assert "You are there already" in terminal.prompt("/tree 4")
+        assert "Now at entry 3" in terminal.prompt("/tree 2:3")
+        assert "/resume gets one" in terminal.screen
+        for typed in ("9:1", "1:x", "99"):
+            assert "/tree lists" in terminal.prompt(f"/tree {typed}")
+        for key in ("\x03", "\x04", "\x1b", "q"):
+            terminal.enter("/tree")
+            terminal.wait_for("q leaves")
+            terminal.type(key)
+            terminal.wait_for(PROMPT)
+        assert latest(home).leaf == Leaf(2, 3)
+        assert "\x1b[?25h" in terminal.raw[terminal.raw.rindex("\x1b[?25l") :], "the cursor is shown again"
+
+    def test_options_hold_from_here_on_and_are_taken_back(self, terminal: Terminal, home: Path) -> None:
+        assert "No options are set" in terminal.prompt("/options")
+        assert "temperature=0.5" in terminal.prompt("/options temperature=0.5 stop=END")
+        assert latest(home).context().settings.options == {"temperature": 0.5, "stop": "END"}
+        for wrong, problem in [
+            ("temperature", "not NAME=VALUE"),
+            ("temperature=hot", "a number from 0 to 2"),
+            ("temprature=1", "did you mean temperature?"),
+        ]:
+            assert problem in terminal.prompt(f"/options {wrong}")
+        assert "stop" not in terminal.prompt("/options stop=")
+        assert 'stop="a b"' in terminal.prompt("/options seed=7 stop=a b")
+        terminal.prompt("/options seed=null stop=")
+        terminal.prompt("go")
+        assert latest(home).context().settings.options == {"temperature": 0.5}
 
     def test_fork_goes_on_in_a_session_of_its_own(self, terminal: Terminal, home: Path) -> None:
         source = latest(home)
@@ -308,6 +417,7 @@ class TestWhatStandsInTheWay:
             terminal.wait_for("Two.")
             terminal.wait_for(PROMPT)
             terminal.prompt("/undo")
+            terminal.wait_for("from elsewhere")
         assert texts(latest(home)) == ["hi", "One."]
 
     def test_while_another_process_drives_the_input_can_be_queued(self, home: Path) -> None:
@@ -332,6 +442,63 @@ class TestWhatStandsInTheWay:
         assert len(session.log.store.inbox(session.session_id)) == 1
 
 
+class TestPick:
+    @pytest.fixture
+    def sessions(self, home: Path) -> Path:
+        with open_store(home) as store:
+            for text in ("Where is order 41?", "Book a table", "Where is order 42?"):
+                session = store.start(model="scripted:script.json")
+                session.append([user(text), assistant("Here.")])
+            store.start(model="scripted:script.json").append([user("Never answered")])
+        return home
+
+    def test_a_session_is_picked_by_its_first_message(self, sessions: Path) -> None:
+        with Terminal("chat", "--resume", *MODEL, home=sessions) as terminal:
+            assert "Where is order 41?" in terminal.wait_for("Esc leaves")
+            terminal.type("order")
+            terminal.wait_for("❯ just now           Where is order 42?")
+            terminal.type("xx\x7f\x7f")
+            terminal.wait_for("❯ just now           Where is order 42?")
+            terminal.type("\x1b[B")
+            terminal.wait_for("❯ just now           Where is order 41?")
+            terminal.enter("")
+            terminal.wait_for("Here.")
+            terminal.wait_for(PROMPT)
+            terminal.prompt("and now?")
+        assert [row.turns for row in open_store(sessions).sessions().sessions] == [1, 1, 1, 2]
+
+    @pytest.mark.parametrize("key", ["\x03", "\x04", "\x1b"])
+    def test_leaving_opens_nothing(self, sessions: Path, key: str) -> None:
+        with Terminal("chat", "--resume", home=sessions) as terminal:
+            terminal.wait_for("Esc leaves")
+            terminal.type("nothing like it")
+            terminal.wait_for("nothing matches")
+            terminal.enter("")
+            terminal.type(key)
+            assert terminal.wait() == 0
+
+    def test_resume_offers_only_sessions_whose_turn_is_open(self, sessions: Path) -> None:
+        with Terminal("resume", home=sessions) as terminal:
+            shown = terminal.wait_for("Esc leaves")
+            assert "Never answered" in shown
+            assert "order" not in shown
+            terminal.enter("")
+            terminal.wait_for("One.")
+            assert terminal.wait() == 0
+        done = bough("resume", home=sessions)
+        assert (done.code, "no session has an interrupted turn" in done.err) == (2, True)
+
+    @pytest.mark.parametrize("command", [("chat", "--resume"), ("resume",)])
+    def test_without_a_terminal_it_names_ls(self, sessions: Path, command: tuple[str, ...]) -> None:
+        done = bough(*command, home=sessions)
+        assert (done.code, "bough ls" in done.err) == (2, True), done.err
+
+    def test_without_a_session_it_says_so(self, home: Path) -> None:
+        with open_store(home):
+            pass
+        assert "there is no session yet" in bough("chat", "--resume", home=home).err
+
+
 class TestPiped:
     def test_each_line_is_an_input_and_only_answers_are_on_stdout(self, home: Path) -> None:
         done = bough("chat", *MODEL, home=home, stdin='hi\n\nmore\n"""\na\nb\n"""\n')
@@ -341,13 +508,28 @@ class TestPiped:
 
     @pytest.mark.parametrize(
         ("command", "said"),
-        [("/undo", "no message to undo"), ("/show 99", "no entry 99"), ("/show 0", "no entry 0")],
+        [
+            ("/rewind", "no message to go back to"),
+            ("/undo", "no message to undo"),
+            ("/show 99", "no entry 99"),
+            ("/show 0", "no entry 0"),
+        ],
     )
     def test_a_command_that_finds_nothing_says_so(self, home: Path, command: str, said: str) -> None:
         with open_store(home) as store:
             store.start(session_id="ses_new", model=MODEL[1])
         done = bough("chat", "--resume", "ses_new", home=home, stdin=f"{command}\n")
         assert (done.code, said in done.err) == (2, True), done.err
+
+    def test_tree_and_rewind_print_numbers_that_can_be_typed(self, home: Path) -> None:
+        done = bough(
+            "chat", *MODEL, home=home, stdin="hi\nmore\n/rewind\n/rewind 2\nelse\n/tree\n/tree 1:4\n"
+        )
+        assert done.code == 0, done.err
+        assert "/rewind 0    before › hi\n  /rewind 2    before › more\n" in done.out
+        assert "├╮ branch 1" in done.out
+        assert "/tree BRANCH:N" in done.err
+        assert texts(latest(home)) == ["hi", "One.", "more", "Two."]
 
     def test_a_turn_that_fails_ends_it(self, home: Path) -> None:
         script(home, "One.")

@@ -101,7 +101,7 @@ class TestVerbs:
             done = subprocess.run(BOUGH, capture_output=True, text=True, env=env, check=False)
             return [line.partition(",")[2] for line in done.stdout.splitlines()]
 
-        assert completions("bough re") == ["resume", "rewind", "redo", "replay", "restore"]
+        assert completions("bough re") == ["resume", "record", "rewind", "redo", "replay", "restore"]
         assert completions("bough show ses_cas") == ["ses_case"]
 
 

@@ -64,7 +64,7 @@ class TestReplay:
         )
         assert code == 1
         first = report["first_divergence"]
-        assert first["seq_a"] == 5  # type: ignore[index]
+        assert first["seq_a"] == 6  # type: ignore[index]
         assert report["effects"] == {}
         assert report["dry_runs"] == {"refund": 1}
         assert report["source_before"] == report["source_after"]
@@ -86,10 +86,10 @@ class TestReplay:
         assert store_path.with_name("book").read_text() == "42\n"
 
     def test_it_begins_at_any_place(self, store_path: Path) -> None:
-        _, report = run_replay(store_path, "--from", "7")
-        assert report["cut"] == {"at": 7, "requested": 7}
-        done = bough("replay", "ses_case@7", "--json", store=store_path)
-        assert done.json["cut"]["at"] == 7
+        _, report = run_replay(store_path, "--from", "8")
+        assert report["cut"] == {"at": 8, "requested": 8}
+        done = bough("replay", "ses_case@8", "--json", store=store_path)
+        assert done.json["cut"]["at"] == 8
 
     def test_a_bundle_is_taken_in_and_replayed(self, store_path: Path, tmp_path: Path) -> None:
         assert bough("export", "ses_case", "-o", tmp_path / "x.bough", store=store_path).code == 0
@@ -117,8 +117,28 @@ class TestReplay:
     ) -> None:
         assert "source unchanged" in bough("replay", "ses_case", store=store_path).out
         assert "|" in bough("replay", "ses_case", "--markdown", store=store_path).out
-        assert bough("replay", "ses_case", "--json", "-o", tmp_path / "r.json", store=store_path).out == ""
+        assert (
+            bough("replay", "ses_case", "--json", "--output", tmp_path / "r.json", store=store_path).out == ""
+        )
         assert json.loads((tmp_path / "r.json").read_text())["schema_version"] == 1
+
+    def test_a_model_that_gives_no_answer_is_exit_code_four_for_replay_and_diff(
+        self, store_path: Path, tmp_path: Path
+    ) -> None:
+        (tmp_path / "short.json").write_text(json.dumps(CHANGED[:1]))
+        done = bough(
+            "replay", "ses_case", "--model", f"scripted:{tmp_path}/short.json", "--json", store=store_path
+        )
+        assert (done.code, done.json["is_unanswered"]) == (4, True)
+        again = bough("diff", "ses_case", str(done.json["replay"]), store=store_path)
+        assert again.code == 4
+        assert "a replay is incomplete" in again.err
+        gone = ("replay", "ses_case", "--model", "scripted:gone.json", "--output", tmp_path / "r.txt")
+        assert bough(*gone, store=store_path).code == 4
+        assert not (tmp_path / "r.txt").exists()
+        alone = bough("replay", "ses_case", "--prompt", "Be strict.", store=store_path)
+        assert alone.code == 2
+        assert "--model" in alone.err
 
     def test_the_make_targets_of_the_plan_do_it(self, store_path: Path, tmp_path: Path) -> None:
         root = ROOT
@@ -145,8 +165,8 @@ class TestDiff:
     def test_the_exit_code_says_whether_they_differ(self, store_path: Path) -> None:
         assert bough("diff", "ses_case", "ses_case", store=store_path).code == 0
         done = bough("diff", "ses_case", "Another try", "--json", store=store_path)
-        assert (done.code, done.json["shared"]) == (1, 7)
-        assert bough("diff", "ses_case@7", "Another try", "-q", store=store_path).code == 0
+        assert (done.code, done.json["shared"]) == (1, 8)
+        assert bough("diff", "ses_case@8", "Another try", "-q", store=store_path).code == 0
         assert "|" in bough("diff", "ses_case", "Another try", "--markdown", store=store_path).out
 
     def test_a_bundle_is_compared_without_being_taken_in(self, store_path: Path, tmp_path: Path) -> None:
@@ -160,9 +180,39 @@ class TestSearch:
     def test_a_hit_opens_at_its_entry(self, store_path: Path) -> None:
         done = bough("search", "lost", "role:tool", "--json", store=store_path)
         (hit,) = done.json["hits"]
-        assert hit["reference"] == "ses_case@4"
-        assert bough("show", hit["reference"], "--json", store=store_path).json["entry"]["seq"] == 4
-        assert "ses_case@4" in bough("search", "lost", "role:tool", store=store_path).out
+        assert hit["reference"] == "ses_case@5"
+        assert bough("show", hit["reference"], "--json", store=store_path).json["entry"]["seq"] == 5
+        assert "ses_case@5" in bough("search", "lost", "role:tool", store=store_path).out
+
+    def test_hits_are_grouped_below_what_their_sessions_are_called(self, tmp_path: Path) -> None:
+        place = tmp_path / "s.db"
+        with library.open(place) as store:
+            for name, title in (("ses_a", "Order 41"), ("ses_b", None)):
+                session = store.start(session_id=name, title=title)
+                session.append(
+                    [library.user("Where is my parcel?"), library.assistant("Your parcel is lost.")]
+                )
+        done = bough("search", "parcel", "after:yesterday", store=place)
+        lines = [line.split("  20")[0].split(" · 20")[0] for line in done.out.splitlines()]
+        assert lines == [
+            "Where is my parcel?  2 hits",
+            "  ses_b@2  assistant · turn 1",
+            "    Your parcel is lost.",
+            "  ses_b@1  user · turn 1",
+            "    Where is my parcel?",
+            "",
+            "Order 41  2 hits",
+            "  ses_a@2  assistant · turn 1",
+            "    Your parcel is lost.",
+            "  ses_a@1  user · turn 1",
+            "    Where is my parcel?",
+        ]
+        hits = bough("search", "parcel", "--json", store=place).json["hits"]
+        assert [hit["heading"] for hit in hits] == ["Where is my parcel?"] * 2 + ["Order 41"] * 2
+        assert [hit["turn"] for hit in hits] == [1, 1, 1, 1]
+        assert bough("search", "parcel", "before:today", store=place).code == 1
+        wrong = bough("search", "parcel", "after:someday", store=place)
+        assert (wrong.code, "today, yesterday, monday" in wrong.err) == (2, True)
 
     def test_a_hit_on_an_abandoned_branch_opens_too(self, store_path: Path) -> None:
         bough("undo", "ses_case", store=store_path)

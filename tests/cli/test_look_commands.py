@@ -52,6 +52,22 @@ class TestLs:
         assert list_ids("ls", "--owner", "ann") == ["ses_ann"]
         assert list_ids("--owner", "bob", "ls", "--owner", "ann") == []
 
+    def test_a_session_without_a_title_is_called_by_its_first_input(self, tmp_path: Path) -> None:
+        place = tmp_path / "s.db"
+        with library.open(place) as store:
+            session = store.start("support", [library.system("Be brief.")], session_id="ses_a")
+            assert "support" in bough("ls", store=place).out
+            session.append([library.user("Where is\norder 41?"), library.assistant("Lost.")])
+            session.fork(at=3, title="Other")
+            key = "sk-ant-api03-" + "a1B2" * 20
+            store.start(session_id="ses_k").append([library.user(f"my key {key}")])
+        rows = bough("ls", "--json", store=place).json["sessions"]
+        assert [row["heading"] for row in rows[1:]] == ["Other", "Where is order 41?"]
+        assert key not in rows[0]["heading"]
+        lines = bough("ls", store=place).out.splitlines()
+        assert lines[-1].endswith("Where is order 41?")
+        assert bough("show", "ses_a", store=place).out.startswith("Where is order 41?  ses_a")
+
     def test_a_parent_is_named_as_everywhere(self, store_path: Path) -> None:
         whole = bough("ls", "--parent", "ses_case", "--json", store=store_path).json["sessions"]
         assert whole
@@ -96,7 +112,7 @@ class TestShow:
 
     def test_json_holds_every_entry_and_no_evidence(self, store_path: Path) -> None:
         shown = bough("show", "ses_case", "--json", store=store_path).json
-        assert [entry["seq"] for entry in shown["entries"]] == list(range(1, 10))
+        assert [entry["seq"] for entry in shown["entries"]] == list(range(1, 11))
         assert "evidence" not in json.dumps(shown)
         assert shown["next_action"] == "Rest"
 
@@ -114,6 +130,10 @@ class TestShow:
         done = bough("show", "ses_k", store=place)
         assert "outcome unknown" in done.out
         assert "bough resume ses_k" in done.err
+        assert "interrupted" in done.out.splitlines()[1]
+        (row,) = bough("ls", "--status", "interrupted", "--json", store=place).json["sessions"]
+        assert (row["id"], row["status"]) == ("ses_k", "interrupted")
+        assert bough("ls", "--status", "running", "--json", store=place).json["sessions"] == []
         ill = bough("doctor", store=place)
         assert ill.code == 1
         assert "ses_k is marked running" in ill.out
@@ -169,13 +189,13 @@ class TestShow:
 
 class TestLog:
     def test_one_line_per_entry(self, store_path: Path) -> None:
-        assert len(bough("log", "ses_case", store=store_path).out.splitlines()) == 9
+        assert len(bough("log", "ses_case", store=store_path).out.splitlines()) == 10
         assert len(bough("log", "ses_case", "-n", "2", store=store_path).out.splitlines()) == 2
         assert [
-            e["seq"] for e in bough("log", "ses_case", "--json", "--since", "7", store=store_path).lines
+            e["seq"] for e in bough("log", "ses_case", "--json", "--since", "8", store=store_path).lines
         ] == [
-            8,
             9,
+            10,
         ]
 
     def test_events_are_the_five_types(self, store_path: Path) -> None:
@@ -190,18 +210,18 @@ class TestLog:
         }
 
     def test_abandoned_branches_are_shown_when_asked_for(self, store_path: Path) -> None:
-        bough("rewind", "ses_case@7", store=store_path)
-        assert len(bough("log", "ses_case", store=store_path).out.splitlines()) == 7
-        assert len(bough("log", "ses_case", "--all", store=store_path).out.splitlines()) == 9
+        bough("rewind", "ses_case@8", store=store_path)
+        assert len(bough("log", "ses_case", store=store_path).out.splitlines()) == 8
+        assert len(bough("log", "ses_case", "--all", store=store_path).out.splitlines()) == 10
 
 
 class TestTree:
     def test_the_leaf_and_the_forks_are_in_it(self, store_path: Path) -> None:
         drawn = bough("tree", "ses_case", store=store_path).out
         assert "◀ leaf" in drawn
-        assert "fork at 7" in drawn
+        assert "fork at 8" in drawn
         data = bough("tree", "ses_case", "--json", store=store_path).json
-        assert data["leaf"]["seq"] == 9
+        assert data["leaf"]["seq"] == 10
         assert data["related"][0]["relation"] == "fork"
 
 
@@ -210,7 +230,7 @@ class TestTail:
         lines = bough("tail", "ses_case", "--from", "0", store=store_path).lines
         assert [line["number"] for line in lines] == list(range(1, len(lines) + 1))
         seqs = [entry["seq"] for line in lines for entry in line["entries"]]
-        assert seqs == list(range(2, 10))
+        assert seqs == list(range(2, 11))
         assert len(bough("tail", "ses_case", "-n", "2", store=store_path).lines) == 2
 
     def test_it_follows_as_facts_come_and_misses_none(self, store_path: Path) -> None:
@@ -266,7 +286,7 @@ class TestUsage:
             == 3
         )
         assert (
-            bough("usage", "ses_case", "--since", "7", "--json", store=store_path).json["total"]["calls"] == 1
+            bough("usage", "ses_case", "--since", "8", "--json", store=store_path).json["total"]["calls"] == 1
         )
         assert (
             bough("usage", "ses_case", "--since", "2099-01-01", "--json", store=store_path).json["total"][
@@ -287,12 +307,13 @@ class TestContext:
     def test_what_the_model_would_be_given_is_the_sessions_own_projection(
         self, store_path: Path, provider: str
     ) -> None:
-        shown = bough("context", "ses_case@7", "--provider", provider, "--json", store=store_path).json[
+        shown = bough("context", "ses_case@8", "--provider", provider, "--json", store=store_path).json[
             "request"
         ]
         with library.open(store_path) as store:
             session = store.session("ses_case")
-            session.rewind(7)
+            session.rewind(8)
+            assert shown["tools"]
             assert shown == json.loads(json.dumps(session.request(provider)))
 
     def test_it_says_whether_the_cache_stays_warm(self, store_path: Path) -> None:
@@ -305,8 +326,11 @@ class TestContext:
         assert "Be brief." in str(cold.json["difference"]["after"])
 
     def test_people_read_it_and_an_unknown_provider_is_refused(self, store_path: Path) -> None:
-        said = bough("context", "ses_case@4", store=store_path).out
-        assert said.index("You help customers.") < said.index("Where is order 41?") < said.index("look_up")
+        with library.open(store_path) as store:
+            store.session("ses_case").set(options={"temperature": 0})
+        said = bough("context", "ses_case", store=store_path).out
+        shown = ["You help customers.", "look_up: ", "temperature: 0", "Where is order 41?", "→ look_up"]
+        assert sorted(shown, key=said.index) == shown
         assert bough("context", "ses_case", "--provider", "nobody", store=store_path).code == 2
 
 

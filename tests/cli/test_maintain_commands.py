@@ -134,7 +134,7 @@ class TestVerify:
     def test_an_altered_entry_is_named(self, store_path: Path) -> None:
         with sqlite3.connect(store_path) as raw:
             raw.execute(
-                "update entry set body = replace(cast(body as text), 'order 41', 'order 42') where id & 7 = 2"
+                "update entry set body = replace(cast(body as text), 'order 41', 'order 42') where id & 7 = 3"
             )
         done = bough("verify", store=store_path)
         assert done.code == 1

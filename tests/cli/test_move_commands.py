@@ -21,29 +21,29 @@ class TestFork:
         before = row(store_path)
         (tmp_path / "strict.txt").write_text("Never refund.")
         made = bough(
-            "fork", "ses_case@7", "--prompt", f"@{tmp_path}/strict.txt", "--model", "m", "--tools", "look_up, x",
+            "fork", "ses_case@8", "--prompt", f"@{tmp_path}/strict.txt", "--model", "m", "--tools", "look_up, x",
             "--title", "strict", "--json", store=store_path,
         ).json  # fmt: skip
         with library.open(store_path) as store:
             fork = store.session(made["session"]["id"])
             assert fork.path()[-1].payload == library.Settings("m", "Never refund.", None, ("look_up", "x"))
-            assert fork.row.parent_seq == 7
+            assert fork.row.parent_seq == 8
         assert row(store_path) == before
 
     def test_a_cut_inside_a_batch_moves_and_says_so(self, store_path: Path) -> None:
-        done = bough("fork", "ses_case@3", store=store_path)
+        done = bough("fork", "ses_case@4", store=store_path)
         assert done.code == 0
-        assert "used entry 2 instead" in done.err
+        assert "used entry 3 instead" in done.err
         assert done.out.startswith("ses_")
 
 
 class TestRewind:
     def test_rewind_undo_and_redo_move_the_leaf_and_lose_nothing(self, store_path: Path) -> None:
-        assert bough("rewind", "ses_case@7", "--json", store=store_path).json["leaf"]["seq"] == 7
-        assert bough("redo", "ses_case", "--json", store=store_path).json["leaf"]["seq"] == 9
-        assert bough("undo", "ses_case", "--json", store=store_path).json["leaf"]["seq"] == 7
-        assert bough("undo", "ses_case", "--json", store=store_path).json["leaf"]["seq"] == 1
-        assert len(bough("log", "ses_case", "--all", store=store_path).out.splitlines()) == 9
+        assert bough("rewind", "ses_case@8", "--json", store=store_path).json["leaf"]["seq"] == 8
+        assert bough("redo", "ses_case", "--json", store=store_path).json["leaf"]["seq"] == 10
+        assert bough("undo", "ses_case", "--json", store=store_path).json["leaf"]["seq"] == 8
+        assert bough("undo", "ses_case", "--json", store=store_path).json["leaf"]["seq"] == 2
+        assert len(bough("log", "ses_case", "--all", store=store_path).out.splitlines()) == 10
 
     def test_rewind_wants_a_place(self, store_path: Path) -> None:
         done = bough("rewind", "ses_case", store=store_path)

@@ -72,7 +72,7 @@ class TestTheFirstMinute:
 
     def test_without_a_key_no_replay_is_made(self, store_path: Path) -> None:
         said = bough("replay", "ses_case", "--model", "openai:gpt", store=store_path, **NO_KEYS)
-        assert (said.code, "OPENAI_API_KEY" in said.err) == (2, True)
+        assert (said.code, "OPENAI_API_KEY" in said.err) == (4, True)
         assert bough("ls", "--relation", "replay", "--json", store=store_path).json["sessions"] == []
 
     def test_a_fallback_that_has_a_key_is_enough(self, tmp_path: Path) -> None:

@@ -69,10 +69,10 @@ class TestVerbs:
         assert "Where is order 41?" in bough("show", "ses_case", store=url).out
         assert (
             bough("search", "lost", "role:tool", "--json", store=url).json["hits"][0]["reference"]
-            == "ses_case@4"
+            == "ses_case@5"
         )
-        assert bough("fork", "case@7", store=url).code == 0
-        assert bough("undo", "ses_case", "--json", store=url).json["leaf"]["seq"] == 7
+        assert bough("fork", "case@8", store=url).code == 0
+        assert bough("undo", "ses_case", "--json", store=url).json["leaf"]["seq"] == 8
         assert bough("replay", "ses_case", store=url).code == 0
         assert bough("usage", "--json", store=url).json["total"]["calls"] == 4
         assert bough("tail", "ses_case", "-n", "1", store=url).lines[0]["kind"] == "moved"

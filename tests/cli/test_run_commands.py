@@ -371,8 +371,8 @@ class TestWhereItGoesOnFrom:
     def test_a_point_between_a_call_and_its_result_moves_and_says_so(self, home: Path) -> None:
         script(home, calls("look_up"), "Lost.", "Else.")
         bough("run", "hi", *AGENT, home=home)
-        done = bough("run", "--overwrite", "latest", "--from-point", "2", *AGENT, home=home)
-        assert "to entry 1 (entry 2 is between a call and its results)" in done.stderr
+        done = bough("run", "--overwrite", "latest", "--from-point", "3", *AGENT, home=home)
+        assert "to entry 2 (entry 3 is between a call and its results)" in done.stderr
 
     @pytest.mark.parametrize(
         "flags",
@@ -527,7 +527,7 @@ class TestCancel:
             assert done.returncode == 0
             assert "is cancelled" in done.stderr
             told = json.loads(done.stdout)
-            assert (told["turn"], told["cancelled"], told["status"]) == (1, True, "cancelled")
+            assert (told["turn"], told["cancelled"], told["status"]) == (2, True, "cancelled")
             assert driving.wait(20) == 130
         finally:
             driving.kill()
@@ -564,7 +564,7 @@ class TestCancel:
         bough("run", "hi", *AGENT, home=home)
         assert bough("cancel", "latest", home=home).returncode == 0
         session = only_session(home)
-        assert (session.row.status, session.path()[2].message.results[0].outcome) == ("cancelled", "unknown")
+        assert (session.row.status, session.path()[3].message.results[0].outcome) == ("cancelled", "unknown")
         assert session.verify() == []
 
 

@@ -364,6 +364,22 @@ class TestAppending:
         found = service.load("a")
         assert (found.state, len(found.events)) == ({}, 2)
 
+    def test_an_event_goes_behind_the_notes_of_others(self, service: Service) -> None:
+        session = service.create("a")
+        for n in range(2):
+            service.append(session, says(f"{n}"))
+            found = service.bough(session)
+            elsewhere = service.service.store.session(found.session_id)
+            elsewhere.note({"from": "elsewhere"})
+            elsewhere.note({"more": n}, state={"noted": n})
+        service.append(session, says("last"))
+        assert [event.content.parts[0].text for event in service.load("a").events] == ["0", "1", "last"]
+        assert service.load("a").state == {"noted": 1}
+        assert [entry.kind for entry in service.bough(session).path()][-2:] == ["note", "message"]
+        service.bough(session).append([bough.user("by hand")])
+        with pytest.raises(StaleSessionError):
+            service.append(session, says("late"))
+
     def test_of_two_copies_one_writes_and_the_other_is_stale(self, service: Service) -> None:
         service.create("a")
         for turn in range(3):

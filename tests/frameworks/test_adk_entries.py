@@ -229,6 +229,11 @@ CONTENTS: dict[str, list[Event]] = {
         ),
     ],
     "data: URLs": [says(f"this: {URL}!"), model(call("c", url=URL)), returned(result("c", {"u": [URL]}))],
+    "base64": [
+        says(URL[22:]),
+        model(types.Part(text=f'["{URL[22:]}"]'), call("c", data=URL[22:], mime_type="image/png")),
+        returned(result("c", {"data": URL[22:], "mime_type": "image/png"})),
+    ],
     "files elsewhere": [
         returned(types.Part.from_uri(file_uri="gs://b/o", mime_type="image/png"), author="user"),
     ],
@@ -270,7 +275,7 @@ class TestContents:
         assert beside.keys() <= {"id", "invocation_id", "author", "timestamp"}
 
     def test_bytes_are_kept_once_and_never_as_text(self, service: Service, session: Session) -> None:
-        for name in ("pictures", "a picture as a result", "data: URLs"):
+        for name in ("pictures", "a picture as a result", "data: URLs", "base64"):
             came_back(service, session, *(event.model_copy(deep=True) for event in CONTENTS[name]))
         encoded = base64.b64encode(PNG).decode()[:24]
         for entry in service.bough(session).log.store.entries(service.bough(session).session_id):

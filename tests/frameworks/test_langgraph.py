@@ -461,6 +461,8 @@ ODD: list[BaseMessage] = [
     HumanMessage([{"type": "image", "base64": "aGk=", "mime_type": "image/png"}], id="4"),
     HumanMessage([{"type": "image_url", "image_url": {"url": "data:image/png;base64," + "aGk0" * 40}}], id="5"),
     HumanMessage("a link in words data:image/png;base64," + "aGk0" * 40, id="6"),
+    HumanMessage([{"type": "image", "base64": "aGk0" * 40, "mime_type": "image/png"}], id="6b"),
+    HumanMessage("iVBORw0KGgo" + "A" * 89, id="6c"),
     HumanMessage("\0 and \u2028 and 😀", id="7"),
     HumanMessage("tuple beside", id="8", additional_kwargs={"t": (1, 2), "f": float("inf")}),
     HumanMessage("extra field", id="9", favourite="blue"),

@@ -48,6 +48,7 @@ from support.fake_providers import Call, Completion, FakeProviders
 set_tracing_disabled(True)  # its exporter would look for a network
 
 PNG = "data:image/png;base64,iVBORw0KGgo="
+LARGE = "data:image/png;base64,iVBORw0KGgo" + "A" * 89
 SPENT = Usage(requests=1, input_tokens=11, output_tokens=7, total_tokens=18)
 
 
@@ -153,6 +154,16 @@ ODD: list[Any] = [
     {"type": "from a later version", "n": 1, "is": True, "deep": [[{}]]},
     {"type": 7},
     {},
+    {"role": "user", "content": f"a link in words {LARGE} and one more {LARGE}."},
+    {
+        "role": "user",
+        "content": [{"type": "input_audio", "input_audio": {"data": LARGE[22:], "format": "wav"}}],
+    },
+    answer_item(f'{{"image": "{LARGE[22:]}"}}'),
+    {"id": "rs_3", "summary": [{"text": f"see {LARGE}", "type": "summary_text"}], "type": "reasoning"},
+    call_item("large", json.dumps({"data": LARGE[22:], "mimeType": "image/png", "url": LARGE})),
+    got("named", json.dumps({"data": LARGE[22:]})),
+    {"type": "image_generation_call", "id": "ig_1", "result": LARGE[22:], "status": "completed"},
 ]
 
 

@@ -9,7 +9,9 @@ import multiprocessing
 import os
 import re
 import signal
+import threading
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
@@ -54,13 +56,15 @@ import bough
 from bough import Settings, assistant, user
 from bough.adapters.pydantic_ai.conversation_store import BoughConversationStore, BoughSteps
 from bough.cli.main import bough as command
-from bough.errors import InvalidText
+from bough.errors import InvalidText, StaleLeaf
 from bough.store import Store
 from bough.stores.memory.store import MemoryStore
 from support.fake_providers import Completion, FakeProviders
 
 WHEN = datetime(2026, 11, 16, 9, tzinfo=UTC)
 PNG = BinaryContent(b"\x89PNG\r\n\x1a\n\0\0\xff\xfe", media_type="image/png")
+LARGE = BinaryContent(PNG.data + bytes(90), media_type="image/png")
+BASE64 = LARGE.base64
 
 
 def request_message(*parts: Any, **about: Any) -> ModelRequest:
@@ -133,6 +137,17 @@ ODD: list[ModelMessage] = [
         state="interrupted",
     ),
     response_message(FilePart(PNG, id="f", provider_name="openai")),
+    request_message(
+        f"a link in words {LARGE.data_uri} and more", UserPromptPart([BASE64, LARGE], timestamp=WHEN)
+    ),
+    response_message(
+        ThinkingPart(f"see {LARGE.data_uri}", signature="s", provider_name="anthropic"),
+        f'{{"image": "{BASE64}"}}',
+        "and more",
+        calls("large", {"data": BASE64, "media_type": "image/png"}),
+        provider_name="anthropic",
+    ),
+    request_message(got("large", {"image": LARGE, "again": BASE64})),
     response_message(
         NativeToolCallPart("web_search", {"q": 1}, "n"),
         NativeToolReturnPart("web_search", {"r": []}, "n", timestamp=WHEN),
@@ -371,6 +386,26 @@ class TestTheStore:
             )
             assert sorted(type(one).__name__ for one in done) == [*["ConversationConflict"] * 3, "list"]
         assert len((await loaded(BoughConversationStore(store))).messages) == 9
+
+    @on_a_loop
+    async def test_goes_behind_the_notes_that_others_add_meanwhile(self, store: Store) -> None:
+        kept, conversation = BoughConversationStore(store), talk(*ORDINARY)
+        await kept.save(conversation)
+        session = await stored(kept)
+
+        def add_notes() -> None:
+            for _ in range(50):
+                with suppress(StaleLeaf):
+                    store.session(session.session_id).note({"from": "elsewhere"})
+
+        notes = threading.Thread(target=add_notes)
+        notes.start()
+        for n in range(20):
+            conversation.messages.append(request_message(f"{n}"))
+            await kept.save(conversation)
+        notes.join()
+        assert dumped((await loaded(kept)).messages) == dumped(conversation.messages)
+        assert (await stored(kept)).verify() == []
 
     @on_a_loop
     async def test_lists_the_newest_first_and_by_scope(self, store: Store) -> None:

@@ -148,7 +148,10 @@ class TestRunner:
                 server.post(f"{where}/resume", {"rollback": True}, 409)
                 kill_unreaped(one)
                 detail = server.get(where)
-                assert (detail["session"]["status"], detail["is_held"]) == ("running", False)
+                assert (detail["session"]["status"], detail["is_held"]) == ("interrupted", False)
+                (listed,) = server.get("/api/sessions?status=interrupted")["sessions"]
+                assert (listed["id"], listed["status"]) == (session.session_id, "interrupted")
+                assert server.get("/api/facets")["facets"]["status"] == {"interrupted": 1}
                 assert [call["state"] for call in detail["open_tool_calls"]] == ["unknown"]
                 server.post(f"{where}/resume", {"rollback": True}, 202)
             with LocalServer(store) as server, inside_its_tool(store.backend.url, session.session_id):

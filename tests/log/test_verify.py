@@ -22,6 +22,8 @@ from bough import (
     tool_result,
     user,
 )
+from bough.errors import StoreError
+from bough.wire import PROVIDERS
 
 
 @pytest.fixture
@@ -229,6 +231,23 @@ def test_two_entries_swapped_are_found(place: Path, session: Session) -> None:
     tamper(place, "update entry set id = (1 << 32) + 4 where id = (1 << 32) + 5")
     tamper(place, "update entry set id = (1 << 32) + 5 where id = (1 << 32) + 1004")
     assert "1:4" in str(session.verify()[0])
+
+
+def test_damaged_bytes_are_reported_and_never_sent(tmp_path: Path) -> None:
+    picture = b"\x89PNG\r\n\x1a\n" + bytes(60)
+    place = tmp_path / "damaged.db"
+    with bough.open(place) as store:
+        session = store.start("a")
+        session.append([user(Attachment(picture, "image/png")), assistant("a")])
+        (media,) = session.path()[0].message.media
+        tamper(place, "update blob set bytes = cast(substr(bytes, 1, 8) || randomblob(60) as blob)")
+        session = store.session(session.session_id)
+        for provider in PROVIDERS:
+            assert "68 bytes: is missing]" in str(session.messages(provider))
+        with pytest.raises(StoreError, match="do not match its hash"):
+            store.blob(media)
+        assert session.read_blob(media.hash) is None
+        assert any("has other bytes than its hash says" in problem.what for problem in session.verify())
 
 
 def test_verify_changes_nothing(place: Path, session: Session) -> None:

@@ -16,6 +16,7 @@ from itertools import pairwise
 from random import Random
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 
 import bough
@@ -23,12 +24,14 @@ from bough import wire
 from bough.core.codec import encode
 from bough.core.context import Context, Item
 from bough.core.drafts import Draft
+from bough.core.entries import Settings
 from bough.core.messages import Attachment, Message, Reasoning, Text, ToolCall, user
+from bough.core.tool_definitions import ToolSpec, define_tools
 from bough.core.usage import Usage
 from bough.errors import ContextOverflow, ModelError, ModelUnavailable, Overloaded, TruncatedReply
-from bough.models.model import Delta, Model, Request, ToolSpec
+from bough.models.model import Delta, Model, Request
 from bough.models.names import model_by_name
-from bough.wire import Answer
+from bough.wire import Answer, find_provider
 from support import fake_providers
 from support.fake_providers import (
     USAGE,
@@ -92,14 +95,16 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     return result
 
 
-def client(provider: str, server: FakeProviders, key: str = KEY, **options: Any) -> Model:
+def client(provider: str, server: FakeProviders, key: str = KEY) -> Model:
     model = model_by_name(f"{provider}:some-model@{server.url_for(provider)}")
-    return type(model)("some-model", base_url=server.url_for(provider), key=key, **options)
+    return type(model)("some-model", base_url=server.url_for(provider), key=key)
 
 
-def asking(*said: Message, tools: tuple[ToolSpec, ...] = TOOLS, max_tokens: int | None = None) -> Request:
+def asking(*said: Message, tools: tuple[ToolSpec, ...] = TOOLS, **options: Any) -> Request:
     items = tuple(Item(message, seq, 1) for seq, message in enumerate(said or (user("hi"),), 1))
-    return Request(Context(("Be brief.",), items), lambda _: None, tools, max_tokens)
+    tool_set = define_tools(tools)
+    settings = Settings(options=options or None, tool_definitions=tool_set.definitions if tools else None)
+    return Request(Context(("Be brief.",), items, settings), {tool_set.blob.hash: tool_set.blob.data}.get)
 
 
 async def listen(model: Model, request: Request) -> tuple[list[Delta], Answer]:
@@ -208,12 +213,59 @@ class TestRequest:
         _, _, server = ask(provider, request=asking(tools=()))
         assert "tools" not in server.requests[0].body
 
-    @providers
-    def test_the_limit_of_tokens_is_sent(self, provider):
-        _, _, server = ask(provider, request=asking(max_tokens=123))
+    @pytest.mark.parametrize(
+        ("provider", "options", "sent"),
+        [
+            (
+                "anthropic",
+                {"temperature": 0, "top_k": 5, "max_tokens": 9, "stop": "END", "effort": "low"},
+                {
+                    "temperature": 0,
+                    "top_k": 5,
+                    "max_tokens": 9,
+                    "stop_sequences": ["END"],
+                    "output_config": {"effort": "low"},
+                },
+            ),
+            (
+                "openai",
+                {"temperature": 0, "max_tokens": 9, "effort": "low", "reasoning": {"summary": "auto"}},
+                {
+                    "temperature": 0,
+                    "max_output_tokens": 9,
+                    "reasoning": {"effort": "low", "summary": "auto"},
+                },
+            ),
+            (
+                "openai-chat",
+                {"temperature": 0, "max_tokens": 9, "seed": 7, "min_p": 0.1, "extra_body": {"mirostat": 2}},
+                {"temperature": 0, "max_tokens": 9, "seed": 7, "min_p": 0.1, "mirostat": 2},
+            ),
+            (
+                "gemini",
+                {"temperature": 0, "max_tokens": 9, "stop": ["a"], "effort": "low"},
+                {
+                    "generationConfig": {
+                        "temperature": 0,
+                        "maxOutputTokens": 9,
+                        "stopSequences": ["a"],
+                        "thinkingConfig": {"thinkingLevel": "LOW"},
+                    }
+                },
+            ),
+        ],
+    )
+    def test_options_are_sent_in_the_vendors_fields_as_the_projection_shows_them(
+        self, provider, options, sent
+    ):
+        request = asking(**options)
+        _, _, server = ask(provider, request=request)
         body = server.requests[0].body
-        limit = body["generationConfig"]["maxOutputTokens"] if provider == "gemini" else None
-        assert 123 in (limit, body.get("max_tokens"), body.get("max_output_tokens"))
+        shown = find_provider(provider).project(request.context, request.blobs)
+        # Google's SDK writes a field within a field in snake case; its API takes both.
+        body = json.loads(json.dumps(body).replace("thinking_level", "thinkingLevel"))
+        assert {name: body.get(name) for name in sent} == sent
+        assert {name: shown[name] for name in sent} == sent
 
     def test_anthropic_is_given_a_limit_if_nobody_sets_one(self):
         _, _, server = ask("anthropic")
@@ -241,13 +293,6 @@ class TestRequest:
         with FakeProviders() as server, pytest.raises(ModelError, match=r"\(400\)"):
             run(listen(client(provider, server), asking(user("hi"), bough.assistant("I was not asked"))))
         assert server.requests[0].problems != []
-
-    def test_options_are_further_fields_of_the_request(self):
-        with FakeProviders() as server:
-            run(listen(client("anthropic", server, metadata={"user_id": "u"}), asking()))
-            run(listen(client("gemini", server, temperature=0.5), asking()))
-        assert server.requests[0].body["metadata"] == {"user_id": "u"}
-        assert server.requests[1].body["generationConfig"]["temperature"] == 0.5
 
 
 @providers
@@ -295,6 +340,8 @@ class TestFault:
 
     @pytest.mark.parametrize("how", ["cut", "end", "nothing", "garbage"])
     def test_an_answer_that_does_not_come_to_its_end_is_cut_off(self, provider, how):
+        if (provider, how) == ("openai-chat", "nothing"):
+            return  # asked again without streaming: test_openai_servers
         fail(provider, BrokenStream(how), TruncatedReply)
 
     def test_a_chunk_of_another_shape_cuts_the_answer_off(self, provider):
@@ -555,9 +602,9 @@ async def drive(session: bough.Session, server: FakeProviders) -> None:
 
 
 async def take_turn(session: bough.Session, model: Model, number: int) -> None:
-    with session.turn(f"How is the weather in C{number}?") as turn:
+    with session.turn(f"How is the weather in C{number}?", tools=map(msgspec.to_builtins, TOOLS)) as turn:
         while True:
-            request = Request(session.context(), session.read_blob, TOOLS)
+            request = Request(session.context(), session.read_blob)
             _, answer = await listen(model, request)
             # As `turn.answer` does, which takes what a vendor said and not yet what a client made of it.
             session.log.append([Draft(answer.message, answer.model, answer.finish, answer.evidence)])

@@ -176,6 +176,31 @@ class TestNotADifference:
         assert diff.is_same
         assert [(found.name, found.b) for found in diff.setup] == [("prompt", "Be strict."), ("model", "new")]
 
+    def test_which_tools_description_or_schema_changed_is_told(self, store: Store) -> None:
+        def look(order: int) -> str:
+            """Look an order up."""
+            return "lost"
+
+        def look_closely(order: int, closely: bool = False) -> str:
+            """Look an order up, closely."""
+            return "lost"
+
+        def pay(order: int) -> str:
+            """Pay."""
+            return "paid"
+
+        look_closely.__name__ = "look"
+        one, other = store.start("s"), store.start("s")
+        one.send_sync("a", model=ScriptedModel(["1"]), tools=[look, pay])
+        other.send_sync("a", model=ScriptedModel(["1"]), tools=[look_closely])
+        diff = bough.diff(one, other)
+        assert diff.is_same
+        told = {change.name: (change.a, change.b) for change in diff.setup}
+        assert told["tool look, description"] == ("Look an order up.", "Look an order up, closely.")
+        assert "closely" in told["tool look, parameters"][1]
+        assert told["tool pay"] == ("defined", "")
+        assert "tool pay defined → (none)" in diff.lines()
+
     def test_a_model_nobody_set_is_told_by_who_answered(self, store: Store) -> None:
         one = store.start("s")
         one.send_sync("a", model=ScriptedModel(["1"], model="old"))

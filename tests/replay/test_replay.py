@@ -196,7 +196,7 @@ class TestStrict:
         session.send_sync("q", model=model, tools=desk.tools(approval=True))
         assert session.open_tool_calls
         report = session.replay_sync()
-        assert report.until == 3
+        assert report.until == 4
         assert report.is_same
         assert replayed(store, report).row.status == "completed"
 
@@ -235,7 +235,7 @@ class TestStrict:
         assert report.is_identical
         assert (report.turns, report.total_turns) == (61, 61)
 
-    @pytest.mark.parametrize("limits", [{"rounds": 2}, {"turns": 2}, {"context_tokens": 30}])
+    @pytest.mark.parametrize("limits", [{"rounds": 2}, {"turns": 2}, {"context_tokens": 230}])
     def test_limits_set_in_the_session_do_not_cut_it_short_again(
         self, store: Store, desk: Desk, limits: dict[str, int]
     ) -> None:
@@ -504,16 +504,16 @@ class TestRow:
 class TestFrom:
     def test_in_the_middle_of_a_turn_that_turn_goes_on(self, store: Store, session: Session) -> None:
         model = ScriptedModel(["It is not lost."])
-        report = session.replay_sync(model=model, start=4)
+        report = session.replay_sync(model=model, start=5)
         made = replayed(store, report)
-        assert ids(made)[:4] == ids(session)[:4]
-        assert made.path()[5].message.text == "It is not lost."
-        assert made.path()[5].turn == 2
+        assert ids(made)[:5] == ids(session)[:5]
+        assert made.path()[6].message.text == "It is not lost."
+        assert made.path()[6].turn == 3
         assert report.first_divergence.kind == "reworded"
-        assert report.first_divergence.turn_a == 2
+        assert report.first_divergence.turn_a == 3
 
     def test_right_behind_an_input_it_is_answered_anew(self, store: Store, session: Session) -> None:
-        report = session.replay_sync(model=ScriptedModel(["No idea."] * 2), start=2)
+        report = session.replay_sync(model=ScriptedModel(["No idea."] * 2), start=3)
         made = replayed(store, report)
         assert [entry.message.text for entry in made.transcript()] == [
             "Where is 41?",
@@ -523,10 +523,10 @@ class TestFrom:
         ]
 
     def test_between_a_call_and_its_result_it_moves_and_says_so(self, session: Session) -> None:
-        report = session.replay_sync(start=3)
-        assert (report.cut.at, report.cut.requested) == (2, 3)
+        report = session.replay_sync(start=4)
+        assert (report.cut.at, report.cut.requested) == (3, 4)
         assert report.is_identical
-        assert "requested 3" in "\n".join(report.lines())
+        assert "requested 4" in "\n".join(report.lines())
 
     def test_the_seeds_are_always_kept(self, session: Session) -> None:
         assert session.replay_sync(start=0).cut.at == 1
@@ -539,7 +539,7 @@ class TestFrom:
         session = store.start()
         script = [ask(("look", 1)), ask(("look", 1)), "Done."]
         session.send_sync("q", model=ScriptedModel(script), tools=desk.tools())
-        report = session.replay_sync(model=ScriptedModel(script[1:]), start=3)
+        report = session.replay_sync(model=ScriptedModel(script[1:]), start=4)
         assert report.is_same
         assert [result.content for result in results(replayed(store, report))] == [
             result.content for result in results(session)
@@ -558,8 +558,12 @@ class TestRecordedTools:
         assert replayed(store, report).state == {"refunded": 41}
         assert desk.did == []
 
-    def test_it_is_told_of_the_tools_by_their_recorded_calls(self, session: Session) -> None:
-        model = ScriptedModel([ask(("look", 41)), "Lost.", "No."])
+    def test_without_definitions_it_is_told_of_the_tools_by_their_recorded_calls(self, store: Store) -> None:
+        session = store.start()
+        for name in ("look", "refund"):
+            result = tool_result("c0", "done")
+            session.append([user(name), ask((name, 41)), result, assistant("ok")])
+        model = ScriptedModel(["Lost.", "No."])
         session.replay_sync(model=model)
         specs = {spec.name: spec.parameters for spec in model.requests[0].tools}
         assert specs.keys() == {"look", "refund"}
@@ -636,7 +640,7 @@ class TestMiss:
 
     def test_the_cost_is_compared_for_what_was_fed(self, session: Session) -> None:
         report = session.replay_sync(model=ScriptedModel(self.script()))
-        assert report.usage_before == session.usage_by_turn()[2]
+        assert report.usage_before == session.usage_by_turn()[3]
         assert report.usage_change["calls"] == -1
 
     def test_it_may_go_on_with_the_next_input(self, store: Store, session: Session) -> None:
@@ -682,6 +686,51 @@ class TestOverrides:
         assert [request.context.system for request in model.requests] == [("Be strict.",)] * 2
         assert report.is_same
         assert [one.name for one in report.diff.setup] == ["prompt", "model"]
+
+    def test_options_hold_for_the_whole_replay_and_the_report_tells_what_changed(self, store: Store) -> None:
+        session = store.start("s")
+        session.set(options={"temperature": 0, "seed": 7})
+        session.append([user("q"), assistant("a")])
+        session.set(options={"temperature": 0.5, "stop": "END"})
+        session.append([user("q"), assistant("a")])
+        model = ScriptedModel(["a", "a"], model="new")
+        report = session.replay_sync(model=model, options={"temperature": 1, "seed": None})
+        told = [request.context.settings.options for request in model.requests]
+        assert told == [{"temperature": 1}, {"temperature": 1, "stop": "END"}]
+        assert report.is_same
+        assert [str(one.name) for one in report.diff.setup] == ["model", "seed", "temperature"]
+        for words in ("temperature 0.5 → 1", "seed 7 → (default)"):
+            assert words in report.lines()
+            assert words in bough.diff(session, replayed(store, report)).lines()
+        assert "- temperature 0.5 → 1" in report.markdown()
+
+    def test_another_prompt_or_option_alone_is_answered_by_the_recorded_model(
+        self, store: Store, tmp_path: Path
+    ) -> None:
+        (tmp_path / "s.json").write_text('["a", "b"]')
+        session = store.start("s")
+        session.send_sync("q", model=f"scripted:{tmp_path}/s.json")
+        report = session.replay_sync(prompt="Be strict.")
+        assert (report.mode, report.model_after) == ("recorded", (f"scripted:{tmp_path}/s.json",))
+        assert replayed(store, report).context().system == ("Be strict.",)
+        assert session.replay_sync(options={"temperature": 0}).usage_after.calls == 1
+        other = store.start("s")
+        other.send_sync("q", model=ScriptedModel(["a"], model="mine"))
+        with pytest.raises(InvalidReplay, match=r"the recorded one \(mine\) cannot be called") as refused:
+            other.replay_sync(prompt="Be strict.")
+        assert "--model" in refused.value.command_text
+
+    def test_without_an_answer_the_question_stays_open_but_a_call_never_recorded_is_a_difference(
+        self, store: Store, session: Session
+    ) -> None:
+        silent = session.replay_sync(model=ScriptedModel([ask(("look", 41)), "Lost."]))
+        assert (silent.is_unanswered, silent.is_same) == (True, False)
+        assert silent.lines()[-1].startswith("unknown: scripted gave no answer")
+        assert "no more lines" in bough.diff(session, replayed(store, silent)).incomplete
+        assert bough.diff((session, 1), (replayed(store, silent), 1)).incomplete is None
+        missed = session.replay_sync(model=ScriptedModel([ask(("look", 41), ("refund", 7))]))
+        assert (missed.is_unanswered, missed.is_same, missed.lines()[-1]) == (False, False, "different")
+        assert bough.diff(session, replayed(store, missed)).incomplete is None
 
     def test_a_patch_is_added(self, session: Session) -> None:
         model = ScriptedModel(["a", "b"])
@@ -875,7 +924,7 @@ class TestTasks:
         assert len(list(store.all_sessions(relation="task"))) == 1
 
     def test_the_child_is_found_from_a_fork_and_behind_a_rewind(self, store: Store, parent: Session) -> None:
-        parent.rewind(1)
+        parent.rewind(2)
         call = assistant(ToolCall("c", "research", {"topic": "sea"}))
         parent.resume_sync(model=ScriptedModel([call, "Blue."]), tools=[self.tool("look into")])
         for session in (parent, parent.fork()):
@@ -1009,11 +1058,11 @@ class TestReport:
         model = ScriptedModel([ask(("look", 41)), "It is lost.", ask(("escalate", 41))], model="strict")
         report = session.replay_sync(model=model, prompt_patch="Never refund.", tools=desk.tools())
         text = "\n".join(report.lines())
-        assert "first divergence: turn 6, message 7, tool changed (calls)" in text
+        assert "first divergence: turn 7, message 8, tool changed (calls)" in text
         assert "effects sent: 0" in text
         assert "source unchanged" in text
         assert "model old -> strict" in text
-        assert "| 6 | 7 | Refund it. | tool changed |" in report.markdown()
+        assert "| 7 | 8 | Refund it. | tool changed |" in report.markdown()
 
     def test_content_in_markdown_is_inert(self, store: Store) -> None:
         session = store.start()

@@ -57,6 +57,7 @@ class TestSessions:
             "prompt_patch": None,
             "tools": None,
             "limits": None,
+            "options": None,
         }
         changed = server.change(
             "PATCH", f"/api/sessions/{name}", {"title": "T", "tags": {"a": None, "self": "x"}}

@@ -72,6 +72,24 @@ class TestMoving:
         assert widened["code"] == "tools_not_allowed"
         assert "may use track" in widened["detail"]
 
+    def test_options_hold_from_where_they_are_set_and_a_wrong_one_changes_nothing(
+        self, server: LocalServer
+    ) -> None:
+        session = start_sample_session(server.sessions)
+        url = session_url(session)
+        server.post(f"{url}/settings", {"options": {"temperature": 0, "seed": 7}})
+        assert server.get(url)["settings"]["options"] == {"temperature": 0, "seed": 7}
+        forked = server.post(f"{url}/fork", {"options": {"seed": None}}, 201)["session"]["id"]
+        assert server.get(f"/api/sessions/{forked}")["settings"]["options"] == {"temperature": 0}
+        session.refresh()
+        before = session.leaf
+        for path in ("settings", "fork"):
+            refused = server.post(f"{url}/{path}", {"options": {"temperature": 9}}, 400)
+            assert refused["code"] == "invalid_option"
+            assert "temperature=9 is invalid" in refused["detail"]
+        session.refresh()
+        assert session.leaf == before
+
     def test_compact_makes_its_summary_without_a_model_as_the_library_does(self, server: LocalServer) -> None:
         here, there = (
             server.sessions.start(seeds=[user("q " * 400), assistant("a " * 400)]) for _ in range(2)
@@ -148,11 +166,28 @@ class TestRunning:
                 "Hello.",
             ]
             assert send("~mine", status=400)["code"] == "invalid_argument"
+            assert send("mail-1", "another text", status=422)["code"] == "key_reused"
             send("mail-2", "more")
             wait_until(lambda: session.row.leaf.seq == 4 and session.row.holder is None)
             session.enqueue("queued first")
             assert send("mail-3", "later", status=409)["code"] == "inputs_queued"
             assert session.row.leaf.seq == 4, "what is refused is not stored"
+
+    def test_options_are_sent_with_an_input_and_those_of_the_server_fill_what_is_missing(
+        self, store: Store
+    ) -> None:
+        model = ScriptedModel(["one", "two"])
+        with LocalServer(store, ServerAgent((model,), options={"temperature": 1, "seed": 7})) as server:
+            session = store.start()
+            url = session_url(session)
+            refused = server.post(f"{url}/send", {"text": "q", "options": {"temperature": 9}}, 400)
+            assert refused["code"] == "invalid_option"
+            server.post(f"{url}/send", {"text": "q", "options": {"temperature": 0}}, 202)
+            wait_until(lambda: session.row.status == "idle" and session.row.holder is None)
+            server.post(f"{url}/send", {"text": "r"}, 202)
+            wait_until(lambda: len(model.requests) == 2)
+        options = [request.context.settings.options for request in model.requests]
+        assert options == [{"temperature": 0, "seed": 7}] * 2
 
     def test_an_input_is_durable_when_send_answers_and_is_answered(self, store: Store) -> None:
         with LocalServer(store, ServerAgent((ScriptedModel(["Hello."]),))) as server:
@@ -240,15 +275,15 @@ class TestRunning:
             wait_until(lambda: not server.get(session_url(session))["is_running_here"])
             more = {"text": "something else"}
             refused = server.post(f"{session_url(session)}/send", more, 409)
-            assert (refused["code"], session.row.leaf.seq) == ("approval_pending", 2)
-            assert server.post(f"{session_url(session)}/approve", {"seq": 2, "index": 0})["pending"] == 1
+            assert (refused["code"], session.row.leaf.seq) == ("approval_pending", 3)
+            assert server.post(f"{session_url(session)}/approve", {"seq": 3, "index": 0})["pending"] == 1
             assert (
-                server.post(f"{session_url(session)}/approve", {"seq": 2, "index": 0}, 409)["code"]
+                server.post(f"{session_url(session)}/approve", {"seq": 3, "index": 0}, 409)["code"]
                 == "not_waiting"
             )
-            last = server.post(f"{session_url(session)}/approve", {"seq": 2, "index": 1, "allow": False})
+            last = server.post(f"{session_url(session)}/approve", {"seq": 3, "index": 1, "allow": False})
             assert last["resumed"]
-            wait_until(lambda: store.session(session.session_id).leaf.seq == 5)
+            wait_until(lambda: store.session(session.session_id).leaf.seq == 6)
             results = [
                 r for e in store.session(session.session_id).path() if e.message for r in e.message.results
             ]
@@ -262,7 +297,7 @@ class TestRunning:
         session = store.start()
         session.send_sync("refund it", model=model, tools=[refund])
         with LocalServer(store, ServerAgent((model,))) as server:
-            answer = server.post(f"{session_url(session)}/approve", {"seq": 2, "index": 0})
+            answer = server.post(f"{session_url(session)}/approve", {"seq": 3, "index": 0})
             assert (answer["pending"], answer["resumed"]) == (0, False)
             problem = server.post(f"{session_url(session)}/resume", {}, 409)
             assert (problem["code"], "refund" in problem["detail"]) == ("tools_missing", True)
@@ -293,15 +328,15 @@ class TestRunning:
                 (a["name"], a["arguments"], a["seq"], a["index"], a["parent_call"])
                 for a in read["pending_approvals"]
             ]
-            assert told == [("refund", {"order": n + 1}, 2, 0, {"seq": 2, "index": n}) for n in range(2)]
+            assert told == [("refund", {"order": n + 1}, 3, 0, {"seq": 3, "index": n}) for n in range(2)]
 
             for left, asked in zip((1, 0), read["pending_approvals"], strict=True):
                 at, named = (session_url(session), {"session_id": asked["session_id"]})
                 if asked_at == "child":
                     at, named = f"/api/sessions/{asked['session_id']}", {}
-                answer = server.post(f"{at}/approve", {**named, "seq": 2, "index": 0})
+                answer = server.post(f"{at}/approve", {**named, "seq": 3, "index": 0})
                 assert (answer["pending"], answer["resumed"]) == (left, not left)
-            wait_until(lambda: store.session(session.session_id).leaf.seq == 5)
+            wait_until(lambda: store.session(session.session_id).leaf.seq == 6)
             wait_until(lambda: not server.get(session_url(session))["is_running_here"])
             results = [
                 r for e in store.session(session.session_id).path() if e.message for r in e.message.results
@@ -316,10 +351,10 @@ class TestRunning:
             server.post(f"{session_url(session)}/send", {"text": "refund both"}, 202)
             wait_until(lambda: len(server.get(session_url(session))["pending_approvals"]) == 2)
             wait_until(lambda: not server.get(session_url(session))["is_running_here"])
-            refused = server.post(f"{session_url(session)}/approve", {"seq": 2, "index": 0}, 409)
+            refused = server.post(f"{session_url(session)}/approve", {"seq": 3, "index": 0}, 409)
             assert (refused["code"], "`pending_approvals`" in refused["hint"]) == ("not_waiting", True)
             stranger = start_sample_session(store)
-            named = {"session_id": stranger.session_id, "seq": 2, "index": 0}
+            named = {"session_id": stranger.session_id, "seq": 3, "index": 0}
             assert server.post(f"{session_url(session)}/approve", named, 409)["code"] == "not_waiting"
 
     def test_a_task_in_the_trash_is_told_and_resume_says_what_helps(self, store: Store) -> None:
@@ -344,14 +379,14 @@ class TestRunning:
             wait_until(lambda: len(server.get(session_url(session))["pending_approvals"]) == 2)
             wait_until(lambda: not server.get(session_url(session))["is_running_here"])
             for asked in server.get(session_url(session))["pending_approvals"]:
-                word = {"session_id": asked["session_id"], "seq": 2, "index": 0, "allow": False}
+                word = {"session_id": asked["session_id"], "seq": 3, "index": 0, "allow": False}
                 assert not server.post(f"{session_url(session)}/approve", {**word, "resume": False})[
                     "resumed"
                 ]
             read = server.get(session_url(session))
             assert [call["state"] for call in read["open_tool_calls"]] == ["task_decided", "task_decided"]
             server.post(f"{session_url(session)}/resume", {}, 202)
-            wait_until(lambda: store.session(session.session_id).leaf.seq == 5)
+            wait_until(lambda: store.session(session.session_id).leaf.seq == 6)
 
     def test_a_word_that_comes_while_a_sibling_runs_is_taken_up_by_the_run(self, store: Store) -> None:
         ended = threading.Event()
@@ -367,14 +402,14 @@ class TestRunning:
             server.post(f"{session_url(session)}/send", {"text": "both"}, 202)
             wait_until(lambda: len(server.get(session_url(session))["pending_approvals"]) == 1)
             (asked,) = server.get(session_url(session))["pending_approvals"]
-            word = {"session_id": asked["session_id"], "seq": 2, "index": 0}
+            word = {"session_id": asked["session_id"], "seq": 3, "index": 0}
             assert server.post(f"{session_url(session)}/approve", word) == {
                 "schema_version": 1,
                 "pending": 0,
                 "resumed": False,
             }
             ended.set()
-            wait_until(lambda: store.session(session.session_id).leaf.seq == 5)
+            wait_until(lambda: store.session(session.session_id).leaf.seq == 6)
 
     @pytest.mark.parametrize("name", ["refund", "delegate"])
     def test_a_word_given_the_moment_it_is_asked_for_is_never_lost(self, store: Store, name: str) -> None:
@@ -388,7 +423,7 @@ class TestRunning:
                 (asked,) = session.pending_approvals()
                 word = {"session_id": asked.session_id, "seq": asked.seq, "index": 0}
                 server.post(f"{session_url(session)}/approve", word)
-                wait_until(lambda at=session: store.session(at.session_id).leaf.seq == 4)
+                wait_until(lambda at=session: store.session(at.session_id).leaf.seq == 5)
 
     def test_a_limit_is_told_and_its_input_is_not_stored(self, store: Store) -> None:
         limits = bough.Limits(turns=1)

@@ -64,5 +64,5 @@ def _fill(path: Path) -> None:
         )
         case.send_sync("Where is order 41?", model=answers(), tools=[look_up, refund])
         case.send_sync("Thank you!", model=answers(), tools=[look_up, refund])
-        case.fork(at=7, title="Another try")
+        case.fork(at=8, title="Another try")
         store.start("other", session_id="ses_other")

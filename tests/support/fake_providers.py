@@ -61,7 +61,16 @@ class Stall(Struct, frozen=True):
     """Send nothing until the test ends."""
 
 
-Reply = Completion | BrokenStream | ErrorReply | Stall
+class RawReply(Struct, frozen=True):
+    """The body of a response byte for byte, in pieces of `piece_length` bytes."""
+
+    body: bytes
+    status: int = 200
+    content_type: str = "text/event-stream"
+    piece_length: int = 65_536
+
+
+Reply = Completion | BrokenStream | ErrorReply | Stall | RawReply
 
 
 class ReceivedRequest(Struct, frozen=True):
@@ -105,6 +114,7 @@ class FakeProviders:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = False
+    request_queue_size = 128
     loopback: FakeProviders
 
 
@@ -131,6 +141,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         elif isinstance(reply, ErrorReply):
             self._refuse(provider, reply)
+        elif isinstance(reply, RawReply):
+            self._send_raw(reply)
         else:
             self._stream(provider, reply, len(loopback.requests))
 
@@ -144,6 +156,17 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("retry-after", reply.retry_after)
         self.end_headers()
         self.wfile.write(body)
+
+    def _send_raw(self, reply: RawReply) -> None:
+        self.send_response(reply.status)
+        self.send_header("content-type", reply.content_type)
+        self.send_header("transfer-encoding", "chunked")
+        self.send_header("connection", "close")
+        self.end_headers()
+        for at in range(0, len(reply.body), reply.piece_length):
+            piece = reply.body[at : at + reply.piece_length]
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+        self.wfile.write(b"0\r\n\r\n")
 
     def _stream(self, provider: str, reply: Completion | BrokenStream, number: int) -> None:
         says = reply if isinstance(reply, Completion) else reply.completion

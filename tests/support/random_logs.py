@@ -27,7 +27,7 @@ from bough.core.entries import (
     is_internal,
 )
 from bough.core.fit import Budget
-from bough.core.messages import Media, Message, Reasoning, Text, ToolCall, ToolResult
+from bough.core.messages import Media, Message, ProviderBlock, Reasoning, Text, ToolCall, ToolResult
 from bough.core.turns import Cursor, OpenCall, advance
 
 SOAK = os.environ.get("BOUGH_SOAK") == "1"
@@ -196,7 +196,20 @@ def _answer(draw: st.DrawFn, maker: _Maker) -> tuple[Payload, Evidence | None]:
     issuer = draw(st.sampled_from(["anthropic", "openai-chat", "openai", "openai", "gemini"]))
     for _ in range(draw(st.integers(0, 4))):
         kind = draw(
-            st.sampled_from(["text", "text", "call", "call", "call", "reasoning", "reasoning", "media"])
+            st.sampled_from(
+                [
+                    "text",
+                    "text",
+                    "call",
+                    "call",
+                    "call",
+                    "reasoning",
+                    "reasoning",
+                    "media",
+                    "hosted",
+                    "hosted",
+                ]
+            )
         )
         proof = _proof(draw, issuer, kind, f"{maker.cursor.seq}-{len(parts)}")
         if proof:
@@ -205,6 +218,8 @@ def _answer(draw: st.DrawFn, maker: _Maker) -> tuple[Payload, Evidence | None]:
             parts.append(Text(draw(texts)))
         elif kind == "media":
             parts.append(draw(media_parts))
+        elif kind == "hosted":
+            parts.append(ProviderBlock(str(proof.get("block", {}).get("type", "hosted")), draw(texts)))
         elif kind == "call":
             parts.append(_call(draw, maker, len([p for p in parts if isinstance(p, ToolCall)])))
         else:
@@ -216,6 +231,8 @@ def _answer(draw: st.DrawFn, maker: _Maker) -> tuple[Payload, Evidence | None]:
 def _proof(draw: st.DrawFn, issuer: str, kind: str, place: str) -> dict[str, Any]:
     """Draw the evidence an issuer expects with such a part; sometimes missing or malformed."""
     mark = f"SIG-{issuer}-{place};"
+    if kind == "hosted":
+        return {"block": _hosted_block(draw, issuer, place, mark)} if draw(st.integers(0, 3)) else {}
     if issuer == "openai" and kind != "media" and draw(st.integers(0, 7)):
         begins = {"text": "msg", "call": "fc", "reasoning": "rs"}[kind]
         proof = {"id": f"{begins}_{place}"}
@@ -227,6 +244,23 @@ def _proof(draw: st.DrawFn, issuer: str, kind: str, place: str) -> dict[str, Any
         return {}
     key = draw(st.sampled_from(["signature", "signature", "data", "native_id", "none"]))
     return {} if key == "none" else {key: mark}
+
+
+def _hosted_block(draw: st.DrawFn, issuer: str, place: str, mark: str) -> dict[str, Any]:
+    """Draw a block that its issuer alone can read: a call or a result, whose other half may be anywhere or nowhere."""
+    if issuer == "anthropic":
+        call_id = f"srvtoolu_{draw(st.integers(0, 3))}"
+        call = {"type": "server_tool_use", "id": call_id, "name": "web_search", "input": {"query": mark}}
+        result = {"type": "web_search_tool_result", "tool_use_id": call_id, "content": []}
+        return draw(st.sampled_from([call, result, {"type": "of_a_newer_api", "mark": mark}]))
+    if issuer == "openai":
+        search = {"type": "web_search_call", "id": f"ws_{place}", "status": "completed", "mark": mark}
+        call_id = f"shell_{draw(st.integers(0, 2))}"
+        call = {"type": "shell_call", "id": f"sh_{place}", "call_id": call_id, "mark": mark}
+        output = {"type": "shell_call_output", "id": f"sho_{place}", "call_id": call_id, "mark": mark}
+        return draw(st.sampled_from([search, search, call, output]))
+    signature = base64.b64encode(mark.encode()).decode()
+    return {"executableCode": {"code": "1", "language": "PYTHON"}, "thoughtSignature": signature}
 
 
 def _call(draw: st.DrawFn, maker: _Maker, index: int) -> ToolCall:

@@ -121,7 +121,7 @@ def case(store: Store) -> None:
     case = store.start("support", [system(PROMPT)], session_id=CASE, title="Order 41", tags={"team": "blue"})
     for text in ("Where is order 41?", "When will I have the money?", "Thank you!"):
         case.send_sync(text, model=support_model(), tools=[look_up, refund])
-    case.fork(at=7, title="Order 41, another try", prompt_patch="Offer a voucher first.")
+    case.fork(at=8, title="Order 41, another try", prompt_patch="Offer a voucher first.")
     case.replay_sync(
         model=strict_support_model(), prompt=STRICT, tools=[look_up, refund], mode="dry", on_miss="tell"
     )

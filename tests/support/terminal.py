@@ -254,6 +254,7 @@ def environment(home: Path | None = None, store: Path | str | None = None) -> di
         "TERM": "xterm-256color",
         "COLUMNS": "",
         "PYTHONWARNINGS": "error",
+        "BOUGH_CONFIG": os.devnull if home is None else str(home / "config.toml"),
         **home_variables,
         **store_variables,
     }

@@ -13,6 +13,7 @@ from bough.core.messages import (
     Attachment,
     Media,
     Message,
+    ProviderBlock,
     Reasoning,
     Text,
     ToolCall,
@@ -190,6 +191,7 @@ class TestProjection:
         assert project(system("be kind"), system(" "), user("hi")) == {
             "system": [text("be kind")],
             "messages": [HI],
+            "max_tokens": 8192,
         }
 
     def test_without_a_system_prompt_there_is_no_such_field(self):
@@ -405,7 +407,7 @@ class TestReading:
     def test_media_that_lie_elsewhere_are_kept_as_words(self):
         source = {"type": "url", "url": "https://x/cat.png"}
         assert find_provider("anthropic").parse_messages([u({"type": "image", "source": source})]) == [
-            user("[image: https://x/cat.png]")
+            user(ProviderBlock("image", "image: https://x/cat.png"))
         ]
 
     @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from bough.core.messages import (
     Attachment,
     Media,
     Message,
+    ProviderBlock,
     Reasoning,
     Text,
     ToolCall,
@@ -80,7 +81,6 @@ REJECTED = {
     "snake_case": [u({"inline_data": {"mime_type": "image/png", "data": PNG_64}})],
     "a call of the user": [u(call()), m(answer())],
     "a response of the model": [HI, m(call()), u(answer()), m(answer())],
-    "an image of the model": [HI, m(image())],
     "a signature of the user": [u(text("x", thoughtSignature="c2ln"))],
     "a signature that is no base64": [HI, m(text("x", thoughtSignature="§"))],
     "an empty signature": [HI, m(text("x", thoughtSignature=""))],
@@ -130,6 +130,7 @@ ACCEPTED = {
     ],
     "dots, colons and dashes in a name": [HI, m(call("_a.b:c-d")), u(answer("_a.b:c-d"))],
     "an image": [u(text("x"), image())],
+    "an image of the model": [HI, m(image())],
     "sound": [u(image("audio/mp3", "SUQzBAAA"))],
 }
 
@@ -306,9 +307,13 @@ class TestSignatures:
         found = with_evidence(message, issuer, _0={"signature": "c2ln"}, _1={"signature": "c2ln", "id": "a"})
         assert found[0] == m(text("yes"), call("f", sign=UNSIGNED), call("g", sign=None))
 
-    def test_thoughts_are_never_sent_whoever_signed_them(self):
+    def test_a_thought_is_sent_only_with_the_signature_that_gemini_gave_it(self):
         message = assistant(Reasoning("hm"), Text("yes"))
-        assert with_evidence(message, _0={"signature": "c2ln"}) == [YES]
+        thought = {"text": "hm", "thought": True, "thoughtSignature": "c2ln"}
+        assert with_evidence(message, _0={"signature": "c2ln"}) == [m(thought, text("yes"))]
+        for proof in ({}, {"signature": "no base64!"}):
+            assert with_evidence(message, _0=proof) == [YES]
+        assert with_evidence(message, "anthropic", _0={"signature": "c2ln"}) == [YES]
 
     def test_an_id_is_written_only_where_gemini_gave_one(self):
         """Vertex AI refuses the field: unknown name "id"."""
@@ -440,7 +445,9 @@ class TestReading:
 
     def test_media_that_lie_elsewhere_are_kept_as_words(self):
         file = {"fileData": {"fileUri": "https://x/files/1", "mimeType": "video/mp4"}}
-        assert find_provider("gemini").parse_messages([u(file)]) == [user("[file: https://x/files/1]")]
+        assert find_provider("gemini").parse_messages([u(file)]) == [
+            user(ProviderBlock("fileData", "file: https://x/files/1"))
+        ]
 
     @pytest.mark.parametrize(
         "bad",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bough.core.context import build_context
+from bough.core.context import Context, Item, build_context
 from bough.core.entries import Evidence, Note
 from bough.core.messages import (
     Attachment,
@@ -57,6 +57,10 @@ def u(content: Any = "hi") -> dict[str, Any]:
 HI, YES = u(), {"role": "assistant", "content": "yes"}
 
 REJECTED = {
+    "arguments that are no JSON": [HI, asks(call(arguments="{")), tool()],
+    "arguments that are no object": [HI, asks(call(arguments="[]")), tool()],
+    "empty reasoning": [HI, {**asks(call()), "reasoning_content": ""}, tool()],
+    "sound that is no base64": [u([{"type": "input_audio", "input_audio": {"data": "?", "format": "wav"}}])],
     "a message that is no object": ["hi"],
     "unknown role": [{"role": "robot", "content": "x"}],
     "no role": [{"content": "x"}],
@@ -125,7 +129,6 @@ ACCEPTED = {
     "two of a role in a row": [HI, HI, YES, YES],
     "results in another order": [HI, asks(call("a"), call("b")), tool("b"), tool("a")],
     "an answer with text and calls": [HI, asks(call(), content="x"), tool()],
-    "arguments that are no JSON": [HI, asks(call(arguments="{")), tool()],
     "an empty result": [HI, asks(call()), tool(content="")],
     "a link to an image": [u([image("https://x/cat.png")])],
     "an image": [u([text("x"), image()])],
@@ -203,9 +206,10 @@ class TestProjection:
         assert [message["tool_call_id"] for message in found[2:]] == ids
         assert (len(set(ids)), ids[1]) == (3, "b")
 
-    def test_malformed_arguments_go_back_as_the_model_wrote_them(self):
+    def test_malformed_arguments_are_json_for_servers_that_parse_them(self):
+        """vLLM and llama-server answered every later request with 400. Their text is in it, the result says what was wrong."""
         found = messages(user("hi"), assistant(ToolCall("a", "f", malformed='{"x')))
-        assert found[1]["tool_calls"] == [call(arguments='{"x')]
+        assert found[1]["tool_calls"] == [call(arguments='{"malformed_arguments":"{\\"x"}')]
 
     def test_media_of_results_follow_the_whole_batch(self):
         calls = assistant(ToolCall("a", "f"), ToolCall("b", "f"))
@@ -227,7 +231,20 @@ class TestProjection:
     def test_an_empty_input_is_not_lost_and_an_empty_answer_goes(self):
         assert messages(user(""), assistant(" "), user("hi")) == [u(EMPTY_MESSAGE), HI]
 
-    def test_reasoning_is_never_sent_whoever_signed_it(self):
+    def test_reasoning_goes_back_with_calls_in_the_field_it_came_in(self):
+        """DeepSeek and Kimi answer 400 to a call without it."""
+        evidence = Evidence("openai-chat@api.deepseek.com", {"0": {"field": "reasoning_content"}})
+        answer = assistant(Reasoning("hm"), Text("yes"), ToolCall("a", "f"))
+        path = entries([(user("hi"), None), (answer, evidence)])
+        found = find_provider("openai-chat").project(build_context(path), blobs)
+        assert violations(found) == []
+        assert found["messages"][1] == {**asks(call(), content="yes"), "reasoning_content": "hm"}
+        for issuer in ("openai", "anthropic"):
+            path = entries([(user("hi"), None), (answer, Evidence(issuer, evidence.parts))])
+            found = find_provider("openai-chat").project(build_context(path), blobs)
+            assert found["messages"][1] == asks(call(), content="yes")
+
+    def test_reasoning_of_an_answer_without_calls_is_never_sent(self):
         for issuer in ("anthropic", "openai-chat"):
             evidence = Evidence(issuer, {"0": {"signature": "s"}})
             path = entries([(user("hi"), None), (assistant(Reasoning("hm"), Text("yes")), evidence)])
@@ -334,6 +351,58 @@ class TestReading:
             assistant("yes", ToolCall("a", "f"))
         ]
 
+    def test_media_that_lie_elsewhere_and_sound_go_back_as_they_came(self):
+        sound = base64.b64encode(b"RIFF\x04\0\0\0WAVEdata").decode()
+        content = [
+            text("see"),
+            {"type": "image_url", "image_url": {"url": "https://x/cat.png", "detail": "low"}},
+            {"type": "file", "file": {"file_id": "file-1"}},
+            {"type": "input_audio", "input_audio": {"data": sound, "format": "wav"}},
+        ]
+        [parsed] = find_provider("openai-chat").parse_history([u(content)])
+        request = find_provider("openai-chat").project(
+            Context((), (Item(parsed.message, 1, 1, evidence=parsed.evidence),)), blobs
+        )
+        assert violations(request) == []
+        assert request["messages"] == [u(content)]
+        redacted = user("see", "[image: https://x/[redacted].png]", "[file: file-1]")
+        request = find_provider("openai-chat").project(
+            Context((), (Item(redacted, 1, 1, evidence=parsed.evidence),)), blobs
+        )
+        assert request["messages"][0]["content"][1] == text("[image: https://x/[redacted].png]")
+
+    def test_an_old_function_call_and_its_result_are_a_call_and_its_result(self):
+        old = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": '{"x": 1}'}}
+        found = find_provider("openai-chat").parse_messages(
+            [HI, old, {"role": "function", "name": "f", "content": "r"}]
+        )
+        assert found == [user("hi"), assistant(ToolCall("f", "f", {"x": 1})), tool_result("f", "r")]
+
+    def test_reasoning_among_the_parts_of_an_answer_is_reasoning(self):
+        """As Mistral writes it."""
+        thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+        answer = parse_reply({"choices": [{"message": {"content": [thinking, text("yes")]}}]})
+        assert answer.message == assistant(Reasoning("hm"), Text("yes"))
+
+    def test_a_spoken_answer_is_its_words_and_its_sound(self):
+        sound = base64.b64encode(b"RIFF1234").decode()
+        audio = {"id": "audio_1", "expires_at": 1, "transcript": "hello", "data": sound}
+        answer = parse_reply(self.reply(audio=audio))
+        assert answer.message == assistant("hello", Attachment(b"RIFF1234", "audio/wav"))
+
+    def test_a_signature_of_a_call_goes_back_with_it(self):
+        """As Google's compatible endpoint demands it."""
+        signed = {**call(), "extra_content": {"google": {"thought_signature": "sig"}}}
+        answer = parse_reply({"role": "assistant", "content": None, "tool_calls": [signed]})
+        path = entries([(user("hi"), None), (answer.message, answer.evidence)])
+        found = find_provider("openai-chat").project(build_context(path), blobs)
+        assert found["messages"][1]["tool_calls"] == [signed]
+
+    def test_ids_may_be_numbers_or_missing(self):
+        calls = [{**call(), "id": 7}, {"function": {"name": "g", "arguments": {"x": 1}}}]
+        answer = parse_reply({"role": "assistant", "content": None, "tool_calls": calls})
+        assert answer.message == assistant(ToolCall("7", "f"), ToolCall("call_1", "g", {"x": 1}))
+
     def test_media_that_lie_elsewhere_are_kept_as_words(self):
         file = {"type": "file", "file": {"file_id": "file-1"}}
         assert find_provider("openai-chat").parse_messages([u([image("https://x/cat.png"), file])]) == [
@@ -349,8 +418,8 @@ class TestReading:
     @pytest.mark.parametrize(
         "bad",
         [
-            {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}},
             {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "type": "custom"}]},
+            {"role": "assistant", "content": None, "tool_calls": [{"id": 1.5, "function": {"name": "f"}}]},
             {"role": "assistant", "content": None, "tool_calls": [{"id": "a"}]},
             {"role": "assistant", "content": None, "tool_calls": ["a"]},
             {"role": "tool", "content": "r"},

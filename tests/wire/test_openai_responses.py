@@ -13,6 +13,7 @@ from bough.core.messages import (
     Attachment,
     Media,
     Message,
+    ProviderBlock,
     Reasoning,
     Text,
     ToolCall,
@@ -144,7 +145,7 @@ REJECTED = {
     "image of a type not taken": [u(image("data:image/tiff;base64,AAAA"))],
     "image that is another type": [u(image(PNG_URL.replace("png", "gif")))],
     "image as chat writes it": [u({"type": "input_image", "image_url": {"url": PNG_URL}})],
-    "file that is no PDF": [u({"type": "input_file", "filename": "a", "file_data": PNG_URL})],
+    "file that is no base64": [u({"type": "input_file", "filename": "a", "file_data": "data:a/b,%"})],
     "file without a name": [u({"type": "input_file", "file_data": "data:application/pdf;base64,JVBERi0x"})],
 }
 
@@ -375,7 +376,9 @@ class TestReading:
             self.reply(thought("rs_1", "hm", "so"), says("yes"), call("c1", arguments='{"x": 1}'))
         )
         assert answer.message == assistant(Reasoning("hm\n\nso"), Text("yes"), ToolCall("c1", "f", {"x": 1}))
-        assert answer.evidence == Evidence("openai", {"0": RS, "1": {**MSG, "status": "completed"}})
+        said = [{"text": text, "type": "summary_text"} for text in ("hm", "so")]
+        reasoned = {**RS, "block": {"summary": said}}
+        assert answer.evidence == Evidence("openai", {"0": reasoned, "1": {**MSG, "status": "completed"}})
         assert (answer.provider, answer.model, answer.finish) == ("openai", "gpt-x", "completed")
 
     def test_cached_tokens_are_part_of_the_input(self):
@@ -432,7 +435,7 @@ class TestReading:
             parse_reply(self.reply(status="failed", error=error))
 
     def test_an_item_we_could_not_send_back_is_refused_by_name(self):
-        with pytest.raises(UnrecognizedReply, match="'custom_tool_call'"):
+        with pytest.raises(UnrecognizedReply, match="custom_tool_call"):
             parse_reply({"object": "response", "output": [{"type": "custom_tool_call"}]})
 
     def test_a_history_is_read(self):
@@ -468,7 +471,11 @@ class TestReading:
             {"type": "input_file", "file_url": "https://x"},
         )
         assert find_provider("openai").parse_messages([u(image("https://x/cat.png"), file, link)]) == [
-            user("[image: https://x/cat.png]", "[file: file-1]", "[file: https://x]")
+            user(
+                ProviderBlock("input_image", "image: https://x/cat.png"),
+                ProviderBlock("input_file", "file: file-1"),
+                ProviderBlock("input_file", "file: https://x"),
+            )
         ]
 
     @pytest.mark.parametrize(

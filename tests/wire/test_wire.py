@@ -162,8 +162,20 @@ def test_what_was_sent_is_never_written_differently_later(path):
             if cursor_after(path[:end]).open_calls:
                 continue
             now = _history(name, build_context(path[:end]))
+            if _has_open_hosted_call(now):
+                continue  # until its provider continues it, or something else follows
             assert was is None or first_difference(was, now) is None
             was = now
+
+
+def _has_open_hosted_call(request: dict[str, Any]) -> bool:
+    blocks = [block for message in request.get("messages", ()) for block in message["content"] or ()]
+    blocks = [block for block in blocks if isinstance(block, dict)]
+    results = {block["tool_use_id"] for block in blocks if block["type"].endswith("_tool_result")}
+    return any(
+        block["type"] in ("server_tool_use", "mcp_tool_use") and block["id"] not in results
+        for block in blocks
+    )
 
 
 def _history(name: str, context: Context) -> dict[str, Any]:
@@ -185,7 +197,10 @@ def test_the_same_leaf_renders_the_same_bytes(path, name):
 def test_what_is_projected_reads_back_to_the_same_projection(path, name):
     provider = wire.find_provider(name)
     sent = history(provider.project(build_context(path), blobs))
-    items = [Item(message, seq, 0) for seq, message in enumerate(provider.parse_messages(sent), 1)]
+    items = [
+        Item(parsed.message, seq, 0, evidence=parsed.evidence)
+        for seq, parsed in enumerate(provider.parse_history(sent), 1)
+    ]
     again = history(provider.project(Context((), tuple(items)), blobs))
     bare = {"openai": _bare_items, "gemini": _bare_contents}.get(name, _bare_messages)
     assert bare(again) == bare(sent)
@@ -301,7 +316,6 @@ class TestRead:
             {"candidates": []},
             {"promptFeedback": {"blockReason": "SAFETY"}},
             {"role": "model"},
-            {"role": "model", "parts": [{"executableCode": {"code": "1"}}]},
         ],
         ids=str,
     )

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from msgspec import Struct
 
-from ..core.entries import Entry
+from ..core.entries import Entry, Settings
 from ..core.messages import Message
 from ..core.usage import Totals
 from ..stores.base import Fact
@@ -68,7 +68,7 @@ class Event(Struct, frozen=True, omit_defaults=True):
     | session:tool_result | seq and index of the call, call_id, name, arguments, content, error, outcome |
     | session:approval_requested | seq and index of the call, call_id, name, arguments; of a task: session_id, task_of |
     | session:retry | model, why, seconds |
-    | session:compacted | summary, first_kept, tokens_before |
+    | session:compacted | summary, first_kept, tokens_before, shortened (how many results), limit (tokens) |
     | session:limit_passed | code, limit (cost), message |
     | session:warning | code, message, session_id, call_id, name |
     | session:turn_completed | stop_reason; error (code, message) if it failed; at a limit also limit (turns, rounds, cost) |
@@ -99,6 +99,7 @@ _ENTRIES: dict[str, FactEventType] = {
 
 def fact_event(fact: Fact, entries: Sequence[Entry]) -> Event:
     """Return the event of a fact; `entries` are those that it appended."""
+    entries = _without_settings(entries)
     kind = fact_event_type(fact, entries)
     data = dict(fact.data)
     if kind in ("session:input", "session:answer") and len(entries) == 1:
@@ -119,10 +120,16 @@ def fact_event(fact: Fact, entries: Sequence[Entry]) -> Event:
 
 def fact_event_type(fact: Fact, entries: Sequence[Entry]) -> FactEventType:
     if fact.kind == "appended":
-        types = {_ENTRIES.get(entry.role or entry.kind, "session:appended") for entry in entries}
+        named = (entry.role or entry.kind for entry in _without_settings(entries))
+        types = {_ENTRIES.get(name, "session:appended") for name in named}
         return types.pop() if len(types) == 1 else "session:appended"
     kind: Any = f"session:{fact.kind}"
     return _KINDS.get(fact.kind, kind if kind in FACT_EVENT_TYPES else "session:recorded")
+
+
+def _without_settings(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """Leave out the settings that an input was appended with: the event is the input's."""
+    return [entry for entry in entries if not isinstance(entry.payload, Settings)] or entries
 
 
 def answer_data(message: Message, finish: str | None) -> dict[str, Any]:

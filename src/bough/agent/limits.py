@@ -37,7 +37,10 @@ class Limits(Struct, frozen=True, kw_only=True):
     """At the cost limit, or if a call has no price and so cannot be counted: refuse the next model call, or continue with
     a warning event."""
     context_tokens: int | None = None
-    """Compact before a model call whose history would be longer, by estimate."""
+    """Compact before a model call whose request would be longer, by estimate. By default what the window of the model
+    leaves beside its answer, if the window is known."""
+    context_window: int | None = None
+    """The window of the models in tokens, for those that are not in the table or serve less than it says."""
     max_messages: int | None = None
     """Maximum number of messages a model is given: older turns are left out whole, the newest never."""
     summariser: Model | None = None
@@ -52,7 +55,7 @@ class Limits(Struct, frozen=True, kw_only=True):
             _check_count(name, getattr(self, name))
 
 
-_COUNTS = ("turns", "rounds", "max_cost_microcents", "context_tokens", "max_messages")
+_COUNTS = ("turns", "rounds", "max_cost_microcents", "context_tokens", "context_window", "max_messages")
 
 
 def _check_count(name: str, value: object) -> None:

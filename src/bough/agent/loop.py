@@ -25,6 +25,7 @@ from ..errors import (
     InvalidMessage,
     ModelError,
     Overloaded,
+    PromptTooLarge,
     SessionRunning,
     StaleLeaf,
     TaskTrashed,
@@ -76,7 +77,7 @@ class Loop:
         """
         try:
             content = None if content is None else to_user_message(content)
-            recorded = await self._find_turn(key)
+            recorded = await self._find_turn(key, content)
             if recorded is not None and not recorded.is_open:
                 for event in await self.writer.run_blocking(self._recorded_events, recorded):
                     yield event
@@ -84,7 +85,8 @@ class Loop:
             row = await self.writer.load()
             self.writer.journal_number = self.first_number = row.facts
             self.writer.check(row)
-            content = content if recorded is None else None
+            sent, content = content, content if recorded is None else None
+            self.model_caller.check_options()
             for session_limits in self.writer.session_limits():
                 self.limits.narrow(session_limits)
             if content is None:
@@ -96,7 +98,7 @@ class Loop:
             row = await self.writer.acquire(row)
             try:
                 self._watch_cancel_requests(row)
-                recorded = await self._find_turn(key)  # again: it may have been delivered twice at once
+                recorded = await self._find_turn(key, sent)  # again: it may have been delivered twice at once
                 if recorded is not None and not recorded.is_open:
                     for event in await self.writer.run_blocking(self._recorded_events, recorded):
                         yield event
@@ -109,8 +111,8 @@ class Loop:
         finally:
             self.writer.close()
 
-    async def _find_turn(self, key: str | None) -> KeyedTurn | None:
-        return None if key is None else await self.writer.run_blocking(find_turn, self.log, key)
+    async def _find_turn(self, key: str | None, content: Message | None) -> KeyedTurn | None:
+        return None if key is None else await self.writer.run_blocking(find_turn, self.log, key, content)
 
     async def _run(self, content: Message | None, row: SessionRow, key: str | None) -> AsyncIterator[Event]:
         try:
@@ -257,7 +259,12 @@ class Loop:
         data = {**turn_start_data(row, writer.detail), **self._runner_data()}
         data |= {"one_shot": True} if writer.is_one_shot else {}
         started = await writer.append(
-            Draft(message), row=writer.running_row(), data=data, takes=takes, key=key
+            *self.model_caller.changed_settings(),
+            Draft(message),
+            row=writer.running_row(),
+            data=data,
+            takes=takes,
+            key=key,
         )
         if self._is_first_turn:
             self._is_first_turn = False
@@ -274,7 +281,10 @@ class Loop:
         await writer.record_resumed({"turn": self.log.cursor.turn, **self._runner_data()})
 
     def _runner_data(self) -> dict[str, Any]:
-        return runner_data(self.model_caller.models, self.tool_runner.allowed(), self.limits.limits)
+        caller = self.model_caller
+        return runner_data(
+            caller.models, self.tool_runner.allowed(), self.limits.limits, caller.all_options()
+        )
 
     async def _steps(self) -> AsyncIterator[Event]:
         writer = self.writer
@@ -307,14 +317,12 @@ class Loop:
             yield await self._limit_event(limit)
             if not limit.is_warning:
                 return
-        if self.compactor.is_needed(self.model_caller):
-            compacted = await self.compactor.compact()
-            if compacted is not None:
-                yield compacted
         ended = await self.model_caller.prepare()
         if ended is not None:
             yield ended
             return
+        if changed := caller.changed_settings():  # started by another process, or resumed with other tools
+            await self.writer.append(*changed)
         async for event in self._ask():
             yield event
 
@@ -323,7 +331,7 @@ class Loop:
         caller, limits = self.model_caller, self.limits.limits
         error: ModelError | None = None
         for model in caller.models:
-            failures = 0
+            failures, overflow = 0, None
             while failures < max(1, limits.tries):
                 next_call = NextCall(model, caller.request)
                 limit = await self.limits.check_cost(next_call) if error is not None else None
@@ -332,6 +340,9 @@ class Loop:
                     if not limit.is_warning:
                         return
                 try:
+                    compacted = await self.compactor.fit(model, caller)
+                    if compacted is not None:
+                        yield compacted
                     async for event in caller.call(model):
                         yield event
                     return
@@ -345,13 +356,13 @@ class Loop:
                     why = self.log.runtime.redactor.redact_text(overloaded.reason)
                     yield Event("session:retry", {"model": model.model, "why": why, "seconds": seconds})
                     await asyncio.sleep(seconds)
-                except ContextOverflow as overflow:
-                    error = overflow
-                    await caller.record_failure(model, overflow)
-                    compacted = await self.compactor.compact()
-                    if compacted is None:
-                        break
-                    yield compacted
+                except PromptTooLarge as too_large:
+                    error = too_large if overflow is None else overflow.explain(too_large)
+                    break
+                except ContextOverflow as refused:
+                    error = overflow = refused
+                    await caller.record_failure(model, refused)
+                    await self.compactor.learn(model, refused, caller)
                 except ModelError as other:
                     error = other
                     await caller.record_failure(model, other)
@@ -418,6 +429,7 @@ class Loop:
         return _refused(limit, self.writer.journal_number)
 
     async def _give_up(self, error: ModelError) -> Event:
+        await self.writer.drop_announced_call()
         await self._record_failed_turn(error.reason)
         redact = self.log.runtime.redactor.redact_text
         data = {"stop_reason": "error", "error": {k: redact(v) for k, v in _error_data(error).items()}}
@@ -469,9 +481,11 @@ def build_loop(
     limits: Limits,
     *,
     parent: LimitChecker | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Loop:
-    """Build a loop with the usual collaborators; `parent` checks the limits of the session that runs this one as a task."""
+    """Build a loop with the usual collaborators; `parent` checks the limits of the session that runs this one as a task.
+    `options` of the model's calls hold from here on."""
     checker = LimitChecker(writer, limits, parent)
     tool_runner = ToolRunner(writer, tools, TaskRunner(writer, models, checker, build_loop))
-    caller = ModelCaller(writer, models, tool_runner, checker)
+    caller = ModelCaller(writer, models, tool_runner, checker, options)
     return Loop(writer, caller, tool_runner, checker, Compactor(writer, checker))

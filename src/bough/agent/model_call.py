@@ -7,14 +7,16 @@ when to stop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
+from typing import Any
 
 from msgspec.structs import replace
 
 from ..core import context as contexts
 from ..core.context import Context, Item
 from ..core.drafts import Draft
+from ..core.entries import Settings
 from ..core.messages import Message, Part, ToolCall
 from ..core.redact import Redactor, is_key_text
 from ..core.usage import Usage
@@ -22,6 +24,7 @@ from ..errors import Fenced, InvalidMessage, InvalidValue, ModelError, Truncated
 from ..log.changes import AppendResult
 from ..models.model import Delta, Model, Request
 from ..wire import Answer
+from ..wire.options import check_options
 from .events import Event, answer_data
 from .limits import LimitChecker
 from .prompt_window import trim
@@ -36,10 +39,16 @@ class ModelCaller:
     """Calls the models of a run and appends their answers."""
 
     def __init__(
-        self, writer: Writer, models: Sequence[Model], tool_runner: ToolRunner, limits: LimitChecker
+        self,
+        writer: Writer,
+        models: Sequence[Model],
+        tool_runner: ToolRunner,
+        limits: LimitChecker,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         self.writer, self.log, self.models = writer, writer.log, models
         self.tool_runner, self.limits = tool_runner, limits
+        self._options = options
         self._buffer: StreamBuffer | None = None
         self._failed_usage: Usage | None = None  # of a call that was paid for and gave no usable answer
 
@@ -57,8 +66,31 @@ class ModelCaller:
         if message is not None:
             item = Item(message, self.log.leaf.seq + 1, 0)
             context = replace(context, items=(*context.items, item))
-        specs = tuple(tool.spec for tool in self.tool_runner.allowed().values())
-        return Request(context, self.writer.blob, specs)
+        context = replace(context, settings=replace(context.settings, options=self.all_options()))
+        tools = self.tool_runner.tool_set()
+        if tools is None:
+            return Request(context, self.writer.blob)
+        context = replace(context, settings=replace(context.settings, tool_definitions=tools.definitions))
+        blob = tools.blob  # it may not be stored yet
+        return Request(context, lambda hash: blob.data if hash == blob.hash else self.writer.blob(hash))
+
+    def all_options(self) -> dict[str, Any] | None:
+        """Return the options of the next call: those on the path, and the run's own."""
+        return contexts.merge_options(self.writer.settings().options, self._options)
+
+    def check_options(self) -> None:
+        """Raise `InvalidOption` if a model of the chain lacks one of the options, before anything is written."""
+        for model in self.models:
+            check_options(model.provider, self.all_options())
+
+    def changed_settings(self) -> list[Draft]:
+        """Return the settings that the next call has and the path does not tell, to be appended before the call."""
+        known = self.writer.settings()
+        options = contexts.changed_options(known.options, self._options)
+        tools = self.tool_runner.tool_set()
+        if tools is None or tools.definitions == known.tool_definitions:
+            return [] if options is None else [Draft(Settings(options=options))]
+        return [Draft(Settings(options=options, tool_definitions=tools.definitions), blobs=(tools.blob,))]
 
     @property
     def shown_text(self) -> str:
@@ -134,17 +166,19 @@ class ModelCaller:
             for index, call in enumerate(answer.message.calls)
             if call.name in allowed and not allowed[call.name].approval
         ]
-        call = self.writer.ledger_row(model, answer.usage, is_answered=True)
+        call = self.writer.ledger_row(model, answer.usage, is_answered=True, units=answer.units)
         appended = await self.writer.append(draft, calls=[call], replaces_call=True, starts=starts)
         self.writer.own_answers.add(appended.leaf.seq)
         self.writer.call_id = None
         return appended
 
     async def record_failure(self, model: Model, error: ModelError) -> None:
-        call = self.writer.ledger_row(model, self._failed_usage, is_answered=False)
+        usage = self._failed_usage or error.usage
+        call = self.writer.ledger_row(model, usage, is_answered=False)
         self.writer.call_id = self._failed_usage = None
-        why = error.reason.encode("utf-8", "replace").decode()
-        await self.writer.record("call_failed", data={"why": why}, calls=[call], replaces_call=True)
+        data = {"why": error.reason} if error.raw is None else {"why": error.reason, "raw": error.raw}
+        data = {key: text.encode("utf-8", "replace").decode().replace("\0", "") for key, text in data.items()}
+        await self.writer.record("call_failed", data=data, calls=[call], replaces_call=True)
 
     async def _save(self, buffer: StreamBuffer) -> None:
         await self.writer.run_blocking(self.writer.save_draft, buffer.mark_saved(self.log.runtime.now()))

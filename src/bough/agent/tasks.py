@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from ..core.context import merge_options
 from ..core.drafts import Draft, build_entries
 from ..core.messages import Message
 from ..core.turns import Cursor
@@ -40,6 +41,7 @@ class BuildLoop(Protocol):
         limits: Limits,
         *,
         parent: LimitChecker | None,
+        options: Mapping[str, Any] | None,
     ) -> Loop: ...
 
 
@@ -63,6 +65,7 @@ class TaskRunner:
         models: Sequence[Model] | None = None,
         tools: Iterable[Tool] = (),
         limits: Limits | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> str:
         """Let a child session answer `text`; return its final answer."""
         run_blocking, parent = self._writer.run_blocking, self._writer.log
@@ -71,8 +74,12 @@ class TaskRunner:
         by_name = {tool.name: tool for tool in tools}
         cursor = await run_blocking(lambda: log.cursor)
         is_new, error = not (cursor.turn or row.turns), ""
+        if models is None and is_new:
+            options = merge_options(self._writer.settings().options, options)
         while is_new or log.cursor.turn:
-            child = self._child(log, models or self._models, by_name, limits or self._limits.limits)
+            child = self._child(
+                log, models or self._models, by_name, limits or self._limits.limits, options=options
+            )
             async for event in child.run(text if is_new else None):
                 if event.type == "session:turn_completed":
                     error = event.data.get("error", {}).get("message", "")
@@ -96,9 +103,17 @@ class TaskRunner:
             except (NotFound, SessionTrashed, SessionRunning):
                 pass  # deleted, or another process drives it on its own
 
-    def _child(self, log: Log, models: Sequence[Model], tools: Mapping[str, Tool], limits: Limits) -> Loop:
+    def _child(
+        self,
+        log: Log,
+        models: Sequence[Model],
+        tools: Mapping[str, Tool],
+        limits: Limits,
+        *,
+        options: Mapping[str, Any] | None = None,
+    ) -> Loop:
         writer = Writer(log, models[0] if models else None)
-        return self._build_loop(writer, models, tools, limits, parent=self._limits)
+        return self._build_loop(writer, models, tools, limits, parent=self._limits, options=options)
 
 
 def _final_answer(log: Log, error: str) -> str:

@@ -15,6 +15,7 @@ import msgspec
 from ..core.drafts import Draft
 from ..core.entries import PARTIAL
 from ..core.messages import Message, Outcome, ToolCall, assistant, tool_result
+from ..core.tool_definitions import ToolSet, define_tools
 from ..core.turns import OpenCall
 from ..errors import BoughError, Fenced, SessionTrashed, StaleLeaf
 from .call_status import CallPosition, CallStatus, read_call_status
@@ -59,6 +60,13 @@ class ToolRunner:
         if names is None:
             return self.tools
         return {name: self.tools[name] for name in names if name in self.tools}
+
+    def tool_set(self) -> ToolSet | None:
+        """Return the definitions of the tools in force; None if there are no tools, and there were none before."""
+        specs = [tool.spec for tool in self.allowed().values()]
+        if not specs and self.writer.settings().tool_definitions is None:
+            return None
+        return define_tools(specs, self.log.runtime.redactor)
 
     async def run(
         self, open_calls: Sequence[OpenCall], started: frozenset[CallPosition], status: CallStatus

@@ -67,6 +67,8 @@ class Writer:
         self.detail: SessionDetail | None = None
         self.session_tools: tuple[str, ...] = ()
         """The tools the session was started with; empty if it names none."""
+        self.context_window: int | None = None
+        """The window that the session was started with."""
         self.queued = 0
         """How many inputs were queued when the session was loaded."""
         self.journal_number = 0
@@ -97,6 +99,7 @@ class Writer:
         reading = await self.run_blocking(self.log.load)
         self.path, self.detail, self.queued = reading.entries, reading.detail, reading.queued
         self.leaf, self.session_tools = reading.row.leaf, reading.row.tool_names
+        self.context_window = reading.row.context_window
         return reading.row
 
     def check(self, row: SessionRow) -> None:
@@ -121,8 +124,7 @@ class Writer:
         return [] if limits is None else [limits]
 
     def blob(self, digest: str) -> bytes | None:
-        blob = self.log.store.blob(digest)
-        return None if blob is None else blob.data
+        return self.log.read_blob(digest)
 
     # -- the lease ---------------------------------------------------------------------------------
 
@@ -350,7 +352,14 @@ class Writer:
         drop = partial(self.log.record, "call_dropped", data=data, drops_call=call_id, fence=self.lease.fence)
         await run_uncancelled(self._record(drop))
 
-    def ledger_row(self, model: Model, usage: Usage | None, *, is_answered: bool) -> Call:
+    def ledger_row(
+        self,
+        model: Model,
+        usage: Usage | None,
+        *,
+        is_answered: bool,
+        units: Mapping[str, int] | None = None,
+    ) -> Call:
         """Return the ledger row of the announced call, as it ended."""
         after = self.leaf.seq
         return Call(
@@ -362,7 +371,7 @@ class Writer:
             usage=usage or Usage(),
             provider=model.provider,
             model=model.model,
-            price=price_of(model, usage) if usage is not None else None,
+            price=price_of(model, usage, units) if usage is not None else None,
             failed=not is_answered,
             bucket=self._bucket,
         )

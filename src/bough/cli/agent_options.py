@@ -1,6 +1,6 @@
 """The agent options that `run`, `chat` and `resume` share: models, tools, limits and prompt.
 
-The model comes from --model, else from the session, else from $BOUGH_MODEL. Also loads tools from files and modules. Does
+The model comes from --model, else from the session, else from $BOUGH_MODEL, else from the configuration. Also loads tools from files and modules. Does
 not know how a turn runs.
 """
 
@@ -21,10 +21,11 @@ from typing import Any, Literal
 import click
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..agent.limits import Limits
 from ..agent.tools.tool import Tool, tool
-from ..core.context import fold_settings
+from ..core.context import changed_options, fold_settings
 from ..core.entries import Settings
 from ..core.messages import system as system_message
 from ..log.workspace import WORKSPACE_TOOLS, ScopeTier, Workspace
@@ -34,12 +35,14 @@ from ..models.names import is_model_name
 from ..models.prices import MICROCENTS_PER_DOLLAR
 from ..session import Session
 from ..store import Store
+from ..wire.options import check_options
+from .config import complete_model, load_config, model_options, resolve_models
 from .rendering.error_text import CommandError
 from .rendering.output import notify
 from .text_argument import text_or_file
 
 NO_MODEL = """\
-no model was given. Pass --model NAME, or set BOUGH_MODEL:
+no model was given. Pass --model NAME, set BOUGH_MODEL, or choose one for good: bough config set model NAME
 
   anthropic:MODEL  openai:MODEL  gemini:MODEL    the key comes from the environment
   openai-chat:MODEL@http://127.0.0.1:8080/v1     any compatible server
@@ -52,6 +55,7 @@ class AgentOptions(Struct, frozen=True, kw_only=True):
     """The agent options as typed."""
 
     models: tuple[str, ...] = ()
+    model_options: dict[str, Any] = {}
     tools: tuple[str, ...] = ()
     workspace: str | None = None
     scope: ScopeTier | None = None
@@ -59,6 +63,7 @@ class AgentOptions(Struct, frozen=True, kw_only=True):
     max_cost: float | None = None
     on_exceed: Literal["stop", "warn"] | None = None
     max_turns: int | None = None
+    context_window: int | None = None
     system: str | None = None
     agent: str | None = None
     title: str | None = None
@@ -75,6 +80,8 @@ class CommandAgent(Struct, frozen=True):
     own_tools: list[Tool]
     limits: Limits
     workspace: Workspace | None
+    model_options: dict[str, Any] = {}
+    """Options of the model's calls that the session does not have yet."""
 
     def tools(self, session: Session) -> list[Tool]:
         """Return the tools from files, and the workspace's, which store long output in this session."""
@@ -84,7 +91,18 @@ class CommandAgent(Struct, frozen=True):
 
     def run_arguments(self, session: Session) -> dict[str, Any]:
         """Return the keyword arguments of `send` and `resume`."""
-        return {"model": self.models, "tools": self.tools(session), "limits": self.limits}
+        return {
+            "model": self.models,
+            "tools": self.tools(session),
+            "limits": self.limits,
+            "options": self.model_options,
+        }
+
+    def without_options_of(self, session: Session) -> CommandAgent:
+        """Return the agent without its options, once the session has them: it may change them meanwhile."""
+        if changed_options(fold_settings(session.path()).options, self.model_options) is not None:
+            return self
+        return replace(self, model_options={})
 
     def start_arguments(self) -> dict[str, Any]:
         """Return the keyword arguments of `start`. The spec records how the session was started."""
@@ -130,6 +148,7 @@ class CommandAgent(Struct, frozen=True):
             "--max-cost": (options.max_cost,),
             "--on-exceed": (options.on_exceed,),
             "--max-turns": (options.max_turns,),
+            "--context-window": (options.context_window,),
         }
         words = [word for flag, values in given.items() for one in values if one for word in (flag, f"{one}")]
         return "".join(f" {shlex.quote(word)}" for word in words)
@@ -147,15 +166,29 @@ def agent_for(options: AgentOptions, session: Session | None) -> CommandAgent:
     """Build the agent. Refuses every invalid option, before anything is written."""
     if options.workspace is None and (options.scope or options.allow):
         raise CommandError("--scope and --allow need --workspace DIR")
-    names = options.models or _own_models(session) or _environment()
+    names = options.models or _own_models(session) or default_models()
     if not names:
         raise CommandError(NO_MODEL)
     models = available_models(names)
+    model_options = {**default_options(names[0], session), **options.model_options}
+    for model in models:
+        check_options(model.provider, model_options)
     cost = None if options.max_cost is None else _microcents(options.max_cost)
     limits = Limits(
-        turns=options.max_turns or 0, max_cost_microcents=cost, on_exceed=options.on_exceed or "stop"
+        turns=options.max_turns or 0,
+        max_cost_microcents=cost,
+        on_exceed=options.on_exceed or "stop",
+        context_window=options.context_window,
     )
-    return CommandAgent(options, names, models, load_tools(options.tools), limits, _workspace(options))
+    tools = load_tools(options.tools)
+    return CommandAgent(options, names, models, tools, limits, _workspace(options), model_options)
+
+
+def default_options(model: str, session: Session | None) -> dict[str, Any]:
+    """Return the configured options of a model that the session has none of the same name for."""
+    defaults = load_config().default_options(model)
+    own = (fold_settings(session.path()).options or {}) if defaults and session is not None else {}
+    return {name: value for name, value in defaults.items() if name not in own}
 
 
 def _microcents(dollars: float) -> int:
@@ -183,9 +216,10 @@ def _own_models(session: Session | None) -> tuple[str, ...]:
     return (row.model,) if row.model and is_model_name(row.model) else ()
 
 
-def _environment() -> tuple[str, ...]:
-    name = os.environ.get("BOUGH_MODEL")
-    return (name,) if name else ()
+def default_models() -> tuple[str, ...]:
+    """Return the models of $BOUGH_MODEL, else of the configuration."""
+    config, name = load_config(), os.environ.get("BOUGH_MODEL")
+    return config.resolve([name] if name else config.models)
 
 
 def _workspace(options: AgentOptions) -> Workspace | None:
@@ -320,8 +354,15 @@ def _tags(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) ->
 
 _AGENT = (
     click.option(
-        "--model", "models", multiple=True, metavar="NAME", help="The model; repeat it for a fallback chain."
+        "--model",
+        "models",
+        multiple=True,
+        metavar="NAME",
+        callback=resolve_models,
+        shell_complete=complete_model,
+        help="The model, or an alias of it (bough config alias); repeat it for a fallback chain.",
     ),
+    model_options,
     click.option(
         "--tools",
         multiple=True,
@@ -357,6 +398,12 @@ _AGENT = (
         "--max-turns",
         type=click.IntRange(min=0),
         help="Limit of turns in the session. Default, and 0: 50.",
+    ),
+    click.option(
+        "--context-window",
+        type=click.IntRange(min=1),
+        metavar="TOKENS",
+        help="The model's window, if it is not in the table of models or the server allows less.",
     ),
 )
 _START = (

@@ -28,6 +28,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "chat": ("chat.chat", "Talk to an agent in the terminal; every message is saved as it is sent."),
         "run": ("commands.run", "Send one input to an agent and print its answer."),
         "resume": ("commands.run", "Continue a turn that was interrupted."),
+        "record": ("commands.record", "Run a program and record the models it calls."),
+        "proxy": ("commands.record", "Record every program whose model's base URL is set to this proxy."),
         "cancel": ("commands.run", "Cancel the turn of a session, wherever it runs."),
         "approve": ("commands.run", "Approve or deny tool calls that wait for approval."),
     },
@@ -81,6 +83,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "doctor": ("commands.health", "Check the health of a store, or of another tool's session folder."),
         "backup": ("commands.backup", "Copy the store to a file without blocking writers."),
         "migrate": ("commands.backup", "Upgrade the store to this version's format, after a backup."),
+        "config": (
+            "commands.config",
+            "Show or change the configuration: default model and store, aliases, options.",
+        ),
         "completion": ("commands.completion", "Print the completion script for your shell."),
     },
 }
@@ -104,6 +110,8 @@ _SYNONYMS = {
     "switch": "rewind",
 }
 """Names that other tools use for our commands."""
+SESSION_FLAGS = {"--resume", "--copy", "--overwrite"}
+"""Flags of `run` that need no command before them."""
 VERBS = {verb: home for verbs in SECTIONS.values() for verb, home in verbs.items()}
 
 
@@ -128,6 +136,28 @@ class Verbs(click.Group):
             if verb.startswith(incomplete)
         ]
         return found or click.Command.shell_complete(self, ctx, incomplete)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """`bough --resume ID TEXT` is `bough run --resume ID TEXT`; likewise --copy and --overwrite."""
+        at = self._verb_position(ctx, args)
+        names = [argument.partition("=")[0] for argument in args[at:]]
+        if names and names[0] not in VERBS and SESSION_FLAGS.intersection(names):
+            args = [*args[:at], "run", *args[at:]]
+        return super().parse_args(ctx, args)
+
+    def _verb_position(self, ctx: click.Context, args: list[str]) -> int:
+        """Return the index of the first argument that is no option of `bough` itself."""
+        takes_value = {
+            name: not option.is_flag
+            for option in self.get_params(ctx)
+            if isinstance(option, click.Option)
+            for name in option.opts
+        }
+        at = 0
+        while at < len(args) and args[at].partition("=")[0] in takes_value:
+            name, equals, _ = args[at].partition("=")
+            at += 2 if takes_value[name] and not equals else 1
+        return at
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -156,7 +186,7 @@ def _function(verb: str) -> str:
 @click.option(
     "--store",
     metavar="URL",
-    help="A file path, memory: or postgresql://…. Default: $BOUGH_STORE, else one file per user.",
+    help="A file path, memory: or postgresql://…. Default: $BOUGH_STORE, else bough config's, else one file per user.",
 )
 @click.option("--space", default="default", show_default=True, help="The tenant to work in.")
 @click.option("--owner", help="Only sessions of this owner.")
@@ -187,6 +217,7 @@ def bough(
     New here?
       bough demo                           one minute, no key, no network
       bough chat --model anthropic:MODEL   talk; then try bough ls, bough show, bough tree
+      bough --resume latest "And then?"    send another input; also --copy and --overwrite, as in bough run
       bough COMMAND --help                 help for one command
 
     A REFERENCE is a session's id or a unique prefix of it, `latest`, a title, a conversation id, or a bundle
@@ -217,7 +248,8 @@ def _fill_streams() -> None:
 
 
 def outcome(arguments: list[str]) -> int:
-    """Run one command line and return its exit code: 0 success, 1 failure or difference, 2 usage, 3 stale or locked."""
+    """Run one command line and return its exit code: 0 success, 1 failure or difference, 2 usage, 3 stale or
+    locked, 4 a comparison without an answer."""
     out = sys.stdout
     for stream in (out, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # print escapes for characters the locale cannot encode

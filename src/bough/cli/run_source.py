@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
@@ -11,12 +11,20 @@ from msgspec import Struct
 
 from ..errors import SessionIsReplay
 from ..log.changes import Cut
+from ..log.lease import is_held
 from ..session import Session
+from ..store import Store
+from ..stores.base import SessionRow
 from .agent_options import AgentOptions, CommandAgent, agent_for
+from .picker import can_pick, pick
 from .reference import Position, complete, resolve_stored, resolve_stored_session
 from .rendering.error_text import CommandError
-from .rendering.output import notify
+from .rendering.output import format_age, notify
 from .store_option import StoreLocation
+
+MAX_PICKED = 1_000
+OPEN_STATUSES = ("interrupted", "waiting", "failed", "running")
+"""The turn of such a session may be open; one that is running may have lost its runner."""
 
 
 class Source(Struct, frozen=True, kw_only=True):
@@ -110,6 +118,39 @@ def resolve_runnable(location: StoreLocation, reference: str) -> Session:
     session = resolve_stored_session(location, reference).session
     _refuse_replay(session)
     return session
+
+
+def pick_session(location: StoreLocation, command: str, *, is_open: bool = False) -> Session | None:
+    """Let the user pick a session by its title or first input; None if they leave. `is_open`: only if a turn is open."""
+    store = location.open()
+    rows = store.sessions(include_children=False, limit=MAX_PICKED).sessions
+    if is_open:
+        rows = [row for row in rows if row.status in OPEN_STATUSES and not is_held(row, store.runtime)]
+    if not rows:
+        raise CommandError(
+            "no session has an interrupted turn; bough ls lists the sessions"
+            if is_open
+            else "there is no session yet; bough chat starts one"
+        )
+    if not can_pick():
+        raise CommandError(
+            f"there is no terminal to pick a session at; name one, as in {command} latest. bough ls lists them"
+        )
+    index = pick(_session_lines(store, rows), "Which session?", has_filter=True)
+    return None if index is None else store.session(rows[index].session_id)
+
+
+def _session_lines(store: Store, rows: Sequence[SessionRow]) -> list[str]:
+    """Return a line per session: its age, its status unless it is idle, its heading, its id."""
+    names, now = store.headings(rows), store.runtime.now()
+    ages = [format_age(row.updated_at, now) for row in rows]
+    statuses = ["" if row.status == "idle" else row.status for row in rows]
+    age_width, status_width = max(map(len, ages)), max(map(len, statuses))
+    return [
+        f"{age:<{age_width}}  {status:<{status_width}}{'  ' if status_width else ''}"
+        f"{names[row.session_id]}{f' ({row.relation})' if row.relation else ''}  {row.session_id}"
+        for row, age, status in zip(rows, ages, statuses, strict=True)
+    ]
 
 
 def reject_naming_options(options: AgentOptions, *names: str) -> None:

@@ -1,4 +1,4 @@
-"""The store a command line uses: --store, else $BOUGH_STORE, else one file per user."""
+"""The store a command line uses: --store, else $BOUGH_STORE, else the configuration's, else one file per user."""
 
 from __future__ import annotations
 
@@ -21,11 +21,17 @@ def default_store() -> Path:
     return Path(base) / "bough" / "bough.db"
 
 
+def _configured_store() -> str | None:
+    from .config import load_config
+
+    return load_config().store
+
+
 class StoreLocation:
     """The store, space and owner named on the command line. Opened on first use, closed when the command ends."""
 
     def __init__(self, store: str | None, space: str, owner: str | None) -> None:
-        self.url = store or os.environ.get("BOUGH_STORE") or str(default_store())
+        self.url = store or os.environ.get("BOUGH_STORE") or _configured_store() or str(default_store())
         self.space, self.owner = space, owner
         self._stores: list[Store] = []
 

@@ -106,7 +106,9 @@ def decode_or_refuse(decoder: msgspec.json.Decoder[Any], body: bytes, field: str
 
 def chain_id(parent: bytes, kind: str, turn: int, step: int, body: bytes) -> bytes:
     """Return the id of an entry: a hash over its parent's id and its canonical content."""
-    return sha256(b"%b%b %d %d\n%b" % (parent, kind.encode(), turn, step, body)).digest()[:ID_BYTES]
+    hashed = sha256(b"%b%b %d %d\n" % (parent, kind.encode(), turn, step))
+    hashed.update(body)
+    return hashed.digest()[:ID_BYTES]
 
 
 def to_json(value: object, field: str) -> bytes:

@@ -5,7 +5,8 @@ Knows settings, compactions and branch summaries. Does not know providers: `wire
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,6 +15,7 @@ from ..errors import ToolsNotAllowed
 from .entries import (
     INTERRUPTED,
     PARTIAL,
+    PAUSED,
     BranchSummary,
     Compaction,
     Entry,
@@ -23,6 +25,7 @@ from .entries import (
     Uncompaction,
 )
 from .messages import Message, Text, user
+from .shorten import shorten_results
 
 
 class Item(Struct, frozen=True):
@@ -34,6 +37,10 @@ class Item(Struct, frozen=True):
     pinned: bool = False
     """True for a summary: never dropped, because it replaces everything before it."""
     evidence: Evidence | None = None
+    paused: bool = False
+    """True for an answer that its provider paused: it is to be continued."""
+    shortened: bool = False
+    """True if a compaction shortened its results."""
 
 
 class Context(Struct, frozen=True):
@@ -61,8 +68,23 @@ def fold_settings(path: Iterable[Entry], settings: Settings = Settings()) -> Set
             prompt_patch=joined or None,
             tools=_narrow_tools(settings.tools, new.tools),
             limits=settings.limits if new.limits is None else {**(settings.limits or {}), **new.limits},
+            options=merge_options(settings.options, new.options),
+            tool_definitions=new.tool_definitions or settings.tool_definitions,
+            windows=settings.windows if new.windows is None else {**(settings.windows or {}), **new.windows},
         )
     return settings
+
+
+def merge_options(before: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the options in force after `new`; a value of None takes one back."""
+    merged = {name: value for name, value in {**(before or {}), **(new or {})}.items() if value is not None}
+    return merged or None
+
+
+def changed_options(before: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return those of the new options that are not in force already; None if all are."""
+    changed = {name: value for name, value in (new or {}).items() if (before or {}).get(name) != value}
+    return changed or None
 
 
 def _narrow_tools(before: tuple[str, ...] | None, new: tuple[str, ...] | None) -> tuple[str, ...] | None:
@@ -88,33 +110,73 @@ def check_tools_allowed(
 
 def active_compactions(path: Sequence[Entry]) -> list[tuple[int, Compaction]]:
     """Return the compactions whose summaries the model sees, oldest first, with their seqs."""
-    cancelled = {e.payload.cancels for e in path if isinstance(e.payload, Uncompaction)}
     active: list[tuple[int, Compaction]] = []
-    for entry in path:
-        if isinstance(entry.payload, Compaction) and entry.seq not in cancelled:
-            active = [] if entry.payload.replaces_earlier else active
-            active.append((entry.seq, entry.payload))
+    for seq, compaction in _compactions(path):
+        active = [] if compaction.replaces_earlier else active
+        active.append((seq, compaction))
     return active
+
+
+def _compactions(path: Sequence[Entry]) -> list[tuple[int, Compaction]]:
+    """Return the compactions that are not cancelled, with their seqs."""
+    cancelled = {e.payload.cancels for e in path if isinstance(e.payload, Uncompaction)}
+    return [
+        (entry.seq, entry.payload)
+        for entry in path
+        if isinstance(entry.payload, Compaction) and entry.seq not in cancelled
+    ]
+
+
+class Replacement(Struct, frozen=True):
+    """What the compactions of a path replace: which entries the model still sees, after which summaries."""
+
+    summaries: tuple[Item, ...] = ()
+    first_kept: int = 1
+    kept_input: int = 0
+    lengths: Mapping[int, int] = {}
+    """How many characters of each result the model sees, by the seq of the tool message. Others are whole."""
+
+    def keeps(self, seq: int, turn: int) -> bool:
+        """Whether the model sees the entry, or the item, with this seq and turn."""
+        return seq >= self.first_kept or (seq == self.kept_input and seq == turn)
+
+    def item(self, entry: Entry) -> Item | None:
+        """Return an entry as the model sees it, its results shortened; None if the model does not see it."""
+        item = context_item(entry) if self.keeps(entry.seq, entry.turn) else None
+        length = self.lengths.get(entry.seq)
+        if item is None or length is None or item.message.role != "tool":
+            return item
+        return replace(item, message=shorten_results(item.message, length), shortened=True)
+
+
+def read_replacement(path: Sequence[Entry]) -> Replacement:
+    """Return what the compactions among these entries replace."""
+    summaries = [(seq, compaction) for seq, compaction in active_compactions(path) if compaction.summary]
+    last = summaries[-1][1] if summaries else None
+    return Replacement(
+        tuple(summary_item(seq, compaction) for seq, compaction in summaries),
+        _first_complete_turn(path) if last is None else last.first_kept,
+        0 if last is None else last.kept_input,
+        {seq: length for _, compaction in _compactions(path) for seq, length in compaction.shortened},
+    )
 
 
 def build_context(path: Sequence[Entry]) -> Context:
     """Return the context at the end of a path, or of its last part (whose incomplete first turn is dropped)."""
-    compactions = active_compactions(path)
-    first_kept = compactions[-1][1].first_kept if compactions else _first_complete_turn(path)
+    replacement = read_replacement(path)
     settings = fold_settings(path)
-    head = _head_length(path)
+    head = head_length(path)
     prompts = [entry.message.text for entry in path[:head] if entry.message is not None]
     if settings.prompt is not None:
         prompts = [settings.prompt]
     if settings.prompt_patch is not None:
         prompts.append(settings.prompt_patch)
-    items = [summary_item(seq, compaction) for seq, compaction in compactions]
-    kept_items = (context_item(entry) for entry in path[head:] if entry.seq >= first_kept)
-    items.extend(item for item in kept_items if item is not None)
+    items = list(replacement.summaries)
+    items.extend(item for item in map(replacement.item, path[head:]) if item is not None)
     return Context(tuple(prompts), tuple(items), settings)
 
 
-def _head_length(path: Sequence[Entry]) -> int:
+def head_length(path: Sequence[Entry]) -> int:
     """Return the number of entries before the first message that is not the system prompt."""
     for index, entry in enumerate(path):
         if entry.message is not None and entry.message.role != "system":
@@ -144,7 +206,8 @@ def context_item(entry: Entry) -> Item | None:
             message = replace(message, parts=(*message.parts, Text("(interrupted)")))
         if message.details is not None:
             message = replace(message, details=None)
-        return Item(message, entry.seq, entry.turn, evidence=entry.evidence)
+        paused = entry.finish == PAUSED and not message.calls
+        return Item(message, entry.seq, entry.turn, evidence=entry.evidence, paused=paused)
     if isinstance(entry.payload, BranchSummary):
         branch = entry.payload
         text = f"A branch of this conversation was left at message {branch.leaf_seq}. What it found:\n\n{branch.summary}"
@@ -154,5 +217,8 @@ def context_item(entry: Entry) -> Item | None:
 
 def summary_item(seq: int, compaction: Compaction) -> Item:
     """Return a summary as the model sees it."""
-    text = f"The conversation before this point was summarised:\n\n{compaction.summary}"
+    head = "The conversation before this point was summarised"
+    if compaction.kept_input:
+        head = "The conversation so far was summarised, with the first steps that answer the message after this summary"
+    text = f"{head}:\n\n{compaction.summary}"
     return Item(user(Text(text)), seq, 0, pinned=True)

@@ -12,15 +12,21 @@ from typing import Any
 from msgspec import Struct
 
 from .codec import chain_id, check_text, decode, decode_evidence, encode, encode_evidence, round_trip
-from .entries import PARTIAL, Entry, Evidence, Payload, Settings, is_internal, kind_of
-from .evidence import move_evidence
-from .media import ATTACHMENT_MARK, BASE64_MARK, MEDIA_MARK, extract_blobs
+from .entries import PARTIAL, Entry, Evidence, Note, Payload, Settings, is_internal, kind_of
+from .evidence import move_evidence, redact_evidence
+from .media import MEDIA_MARK, extract_blobs, extract_from_note, may_hold_bytes
 from .messages import Attachment, Message, assistant, is_text_only
 from .redact import Redactor
 from .turns import ENDED_BY_TOOL, Cursor, advance
 
 # The status of a turn by the finish of its closing answer, where the model did not write that answer.
 _STATUS_BY_FINISH = {"cancelled": "cancelled", PARTIAL: "interrupted", "error": "failed"}
+
+
+class Blob(Struct, frozen=True, gc=False):
+    hash: str
+    mime: str
+    data: bytes
 
 
 class Draft(Struct, frozen=True, gc=False):
@@ -30,6 +36,8 @@ class Draft(Struct, frozen=True, gc=False):
     model: str | None = None
     finish: str | None = None
     evidence: Evidence | None = None
+    blobs: tuple[Blob, ...] = ()
+    """The blobs that the payload names, unless they are stored already."""
 
 
 class NewEntry(Struct, frozen=True, gc=False):
@@ -48,7 +56,7 @@ class NewEntry(Struct, frozen=True, gc=False):
     finish: str | None = None
     evidence: bytes | None = None
     media: tuple[str, ...] = ()
-    """Digests of the blobs its parts refer to."""
+    """Digests of the blobs it refers to: media, tool definitions."""
 
     def to_entry(self, branch: int) -> Entry:
         """Decode this entry."""
@@ -65,12 +73,6 @@ class NewEntry(Struct, frozen=True, gc=False):
             self.finish,
             decode_evidence(self.evidence),
         )
-
-
-class Blob(Struct, frozen=True, gc=False):
-    hash: str
-    mime: str
-    data: bytes
 
 
 class ExtraFact(Struct, frozen=True, gc=False):
@@ -113,8 +115,9 @@ def build_entries(
     for draft in _with_closing(drafts):
         if draft is CLOSING and not cursor.is_ended_by_tool:
             continue
+        finish = draft.finish
         payload, body, media, evidence = _canonical(draft, blobs, redactor)
-        position = advance(cursor, payload, seed=seed, finish=draft.finish)
+        position = advance(cursor, payload, seed=seed, finish=finish)
         turn, step, after = position.turn, position.step, position.cursor
         kind, role = ("message", payload.role) if isinstance(payload, Message) else (kind_of(payload), None)
         entry_id = chain_id(cursor.entry_id, kind, turn, step, body)
@@ -126,12 +129,12 @@ def build_entries(
                 step,
                 kind,
                 role,
-                is_internal(payload, seed=seed, finish=draft.finish),
+                is_internal(payload, seed=seed, finish=finish),
                 at,
                 body,
-                _redact_word(check_text(draft.model, "model"), redactor),
-                _redact_word(check_text(draft.finish, "finish"), redactor),
-                encode_evidence(evidence),
+                None if draft.model is None else _word(draft.model, "model", redactor),
+                None if finish is None else _word(finish, "finish", redactor),
+                None if evidence is None else encode_evidence(evidence),
                 media,
             )
         )
@@ -139,13 +142,14 @@ def build_entries(
         if turn == after.seq:
             facts.append(ExtraFact("turn_started", {"turn": turn}))
         if cursor.turn and not after.turn:
-            status = _STATUS_BY_FINISH.get(draft.finish or "", "completed")
+            status = _STATUS_BY_FINISH.get(finish or "", "completed")
             facts.append(ExtraFact("turn_ended", {"turn": cursor.turn, "status": status}))
         cursor = after.with_id(entry_id)
     return EntryBatch(tuple(entries), tuple(payloads), tuple(blobs.values()), cursor, tuple(facts))
 
 
-def _redact_word(text: str | None, redactor: Redactor | None) -> str | None:
+def _word(text: str, field: str, redactor: Redactor | None) -> str | None:
+    check_text(text, field)
     return text if redactor is None else redactor.redact_word(text)
 
 
@@ -155,6 +159,8 @@ def _canonical(
     """Return the payload as it will be read, its bytes, the digests of its blobs, and the evidence that still holds."""
     payload, evidence = draft.payload, draft.evidence
     body = encode(payload)
+    if redactor is not None and evidence is not None:
+        evidence = redact_evidence(evidence, redactor)
     if redactor is not None and redactor.may_contain_secret(body):
         original = round_trip(payload, body)
         payload = redactor.redact_payload(original)
@@ -166,19 +172,25 @@ def _canonical(
                 redactor.check_name(name, field)
         body = encode(payload)
         evidence = move_evidence(evidence, original, payload)
-    if not isinstance(payload, Message):
-        return round_trip(payload, body), body, (), evidence
-    if is_text_only(payload) and BASE64_MARK not in body:  # most messages; no need to decode them
-        return payload, body, (), evidence
+    blobs |= {blob.hash: blob for blob in draft.blobs}
+    if isinstance(payload, Settings):
+        tools = payload.tool_definitions
+        return round_trip(payload, body), body, () if tools is None else (tools.hash,), evidence
+    has_bytes = isinstance(payload, Message | Note) and may_hold_bytes(body)
+    if isinstance(payload, Message) and not has_bytes and is_text_only(payload):
+        return payload, body, (), evidence  # most messages; no need to decode them
     attachments: dict[str, Attachment] = {}
-    if BASE64_MARK in body or ATTACHMENT_MARK in body:
+    if has_bytes and isinstance(payload, Message):
         extracted, attachments, origins = extract_blobs(payload)
         evidence = move_evidence(evidence, payload, extracted, origins)
         payload, body = extracted, encode(extracted)
-        for digest, attachment in attachments.items():
-            blobs[digest] = Blob(digest, check_text(attachment.mime, "mime type"), attachment.data)
+    elif has_bytes and isinstance(payload, Note):
+        payload, attachments = extract_from_note(payload)
+        body = encode(payload)
+    for digest, attachment in attachments.items():
+        blobs[digest] = Blob(digest, check_text(attachment.mime, "mime type"), attachment.data)
     stored = round_trip(payload, body)
-    handles = (
-        [media.hash for media in stored.media] if MEDIA_MARK in body and isinstance(stored, Message) else []
-    )
+    if MEDIA_MARK not in body:
+        return stored, body, tuple(attachments), evidence
+    handles = [media.hash for media in stored.media] if isinstance(stored, Message) else []
     return stored, body, tuple(dict.fromkeys([*handles, *attachments])), evidence

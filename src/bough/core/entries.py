@@ -13,7 +13,10 @@ from .messages import Message
 
 
 class Compaction(Struct, frozen=True, omit_defaults=True):
-    """From here on the model sees `summary` in place of everything before `first_kept`."""
+    """From here on the model sees `summary` in place of everything before `first_kept`, and long results shortened.
+
+    An empty summary replaces nothing.
+    """
 
     summary: str
     first_kept: int
@@ -22,6 +25,11 @@ class Compaction(Struct, frozen=True, omit_defaults=True):
     files_changed: tuple[str, ...] = ()
     replaces_earlier: bool = False
     """True if this summary includes the previous compaction's summary; otherwise both are shown."""
+    kept_input: int = 0
+    """The seq of an input before `first_kept` that the model still sees: that of the turn whose first steps the summary
+    replaces. 0: none."""
+    shortened: tuple[tuple[int, int], ...] = ()
+    """The seqs of tool messages, and how many characters of each of their results the model sees."""
 
 
 class Uncompaction(Struct, frozen=True):
@@ -38,6 +46,13 @@ class BranchSummary(Struct, frozen=True):
     leaf_id: str
 
 
+class ToolDefinitions(Struct, frozen=True):
+    """The tools that a model is given: the digest of the blob that holds their definitions, and their names."""
+
+    hash: str
+    names: tuple[str, ...]
+
+
 class Settings(Struct, frozen=True, omit_defaults=True):
     """Settings that apply from here on. None: unchanged."""
 
@@ -46,6 +61,12 @@ class Settings(Struct, frozen=True, omit_defaults=True):
     prompt_patch: str | None = None
     tools: tuple[str, ...] | None = None
     limits: dict[str, Any] | None = None
+    options: dict[str, Any] | None = None
+    """Options of the model's calls, such as `temperature`; a value of None takes one back."""
+    tool_definitions: ToolDefinitions | None = None
+    """The tools as the model is given them. None before any are recorded: what it was given is not known."""
+    windows: dict[str, int] | None = None
+    """The context windows of models in tokens, by name, as a person set them or a server's error reported them."""
 
 
 class Note(Struct, frozen=True, omit_defaults=True):
@@ -115,6 +136,11 @@ class Entry(Struct, frozen=True, gc=False):
         return self.payload.role if isinstance(self.payload, Message) else None
 
     @property
+    def is_input(self) -> bool:
+        """Whether it is the input that starts a turn."""
+        return self.turn == self.seq
+
+    @property
     def message(self) -> Message | None:
         return self.payload if isinstance(self.payload, Message) else None
 
@@ -132,10 +158,20 @@ PARTIAL = "partial"
 """The finish of an answer that broke off and ended its turn. The model sees it, marked as interrupted."""
 
 
+PAUSED = "pause_turn"
+"""The finish of an answer that the provider paused: its turn stays open and the model is asked to continue it."""
+OPEN_FINISHES = (INTERRUPTED, PAUSED)
+CUT_OFF_FINISHES = (
+    *("length", "max_tokens", "MAX_TOKENS", "max_output_tokens"),
+    "model_context_window_exceeded",
+)
+"""What providers call the end of an answer for which there was no room."""
+
+
 def is_internal(payload: Payload, *, seed: bool, finish: str | None = None) -> bool:
-    """Return False for inputs and for answers without tool calls that did not break off: public; fixed at append."""
+    """Return False for inputs and for answers without tool calls that end their turn: public; fixed at append."""
     if seed or not isinstance(payload, Message):
         return True
     if payload.role == "user":
         return False
-    return not (payload.role == "assistant" and not payload.calls and finish != INTERRUPTED)
+    return not (payload.role == "assistant" and not payload.calls and finish not in OPEN_FINISHES)

@@ -10,10 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from .codec import to_json
 from .entries import Evidence, Payload
-from .messages import Attachment, Message, Part, Reasoning
+from .messages import Attachment, Message, Part, ProviderBlock, Reasoning, ToolResult
+from .redact import Redactor
 
-CHECKED = ("signature", "data", "encrypted_content", "id")
+CONTENT = ("block", "item", "citations", "annotations", "metadata", "raw")
+"""What holds content as its issuer wrote it: whole blocks, and what refers to the text of a part."""
+CHECKED = ("signature", "data", "encrypted_content", "id", *CONTENT)
 """What issuers compare with the content of a part; anything else describes it and stays true."""
 
 
@@ -32,7 +36,9 @@ def move_evidence(
     for index, part in enumerate(after.parts):
         origin = index if origins is None else origins[index]
         proof = evidence.parts.get(str(origin), {})
-        if not _is_same(before.parts[origin], part):
+        # Bytes may be taken out of the text of a provider's block: the block itself is in the evidence, unchanged.
+        is_intact = origins is not None and isinstance(part, ProviderBlock)
+        if not is_intact and not _is_same(before.parts[origin], part):
             has_lost_reasoning |= isinstance(part, Reasoning) and proof != _unchecked(proof)
             proof = _unchecked(proof)
         parts[str(index)] = proof
@@ -46,9 +52,24 @@ def move_evidence(
     return Evidence(evidence.issuer, parts) if parts else None
 
 
+def redact_evidence(evidence: Evidence, redactor: Redactor) -> Evidence | None:
+    """Return the evidence without content that holds a secret: altered, its issuer would not accept it."""
+    parts: dict[str, dict[str, Any]] = {}
+    for name, proof in evidence.parts.items():
+        content = [proof[key] for key in CONTENT if key in proof]
+        if content and redactor.may_contain_secret(to_json(content, "evidence")):
+            proof = proof if redactor.redact_json(content) == content else _unchecked(proof)
+        if proof:
+            parts[name] = proof
+    return Evidence(evidence.issuer, parts) if parts else None
+
+
 def _is_same(before: Part, after: Part) -> bool:
     if isinstance(before, Attachment):
         return True  # its handle names the same bytes
+    if isinstance(before, ToolResult) and isinstance(after, ToolResult):
+        pieces = len(before.content) == len(after.content) and zip(before.content, after.content, strict=True)
+        return bool(pieces) and all(_is_same(*pair) for pair in pieces or ())
     if isinstance(before, Reasoning) and isinstance(after, Reasoning) and not before.placeholders:
         return before == after or bool(after.placeholders)  # it is restored to the letter
     return before == after

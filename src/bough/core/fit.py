@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..errors import TurnTooLarge
 from .context import Context, Item
-from .messages import Media, Message
+from .messages import Media, Message, Part, ToolResult
+from .shorten import MEDIA_LENGTH
 from .turns import group_by_turn
 
-MEDIA_TOKENS = 1_500  # an average image; providers count pixels, which a handle does not know
 BYTES_PER_TOKEN = 4  # the usual rule of thumb for English and JSON; only the provider's count is exact
+MEDIA_TOKENS = (
+    MEDIA_LENGTH // BYTES_PER_TOKEN
+)  # an average image; providers count pixels, which a handle does not know
 
 _encoder = msgspec.json.Encoder()
 
@@ -55,10 +59,28 @@ class FitResult(Struct, frozen=True):
 
 def measure(message: Message) -> Size:
     """Estimate the size of a message, the same everywhere: bytes of the JSON, a quarter of them as tokens."""
-    text = len(_encoder.encode(message.parts))
+    text = len(
+        _encoder.encode([_shown(part) for part in message.parts] if message.results else message.parts)
+    )
     media: list[Media] = list(message.media)
     media_bytes = sum(handle.size * 4 // 3 for handle in media)
     return Size(text // BYTES_PER_TOKEN + 1 + MEDIA_TOKENS * len(media), text + media_bytes, len(media), 1)
+
+
+def _shown(part: Part) -> Part:
+    """Return a part without details, which no model sees."""
+    is_detailed = isinstance(part, ToolResult) and part.details is not None
+    return replace(part, details=None) if is_detailed else part
+
+
+def measure_value(value: object) -> int:
+    """Estimate the tokens of a JSON value, such as the definitions of tools."""
+    return len(_encoder.encode(value)) // BYTES_PER_TOKEN + 1 if value else 0
+
+
+def measure_system(context: Context) -> int:
+    """Estimate the tokens of the system prompt."""
+    return sum(_measure_text(text).tokens for text in context.system)
 
 
 def _measure_text(text: str) -> Size:
@@ -86,8 +108,8 @@ def fit(context: Context, budget: Budget) -> FitResult:
             _raise_if_too_large(size, budget, group[0].turn or group[0].seq)
         dropped = [item for part in rest for item in part] + group
         break
-    items = pinned + [item for group in reversed(kept) for item in group]
-    fitted = Context(context.system, tuple(items), context.settings)
+    items = (*pinned, *(item for group in reversed(kept) for item in group))
+    fitted = Context(context.system, items, context.settings)
     return FitResult(fitted, tuple(item.seq for item in dropped), used)
 
 

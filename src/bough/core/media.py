@@ -1,7 +1,8 @@
-"""Extract bytes from messages before they are stored: a durable part contains handles only.
+"""Extract bytes from what is stored: a durable part contains handles only.
 
-Knows attachments and data: URLs. An attachment, or a data: URL within text, becomes a Media part; a data: URL inside
-JSON (tool arguments, details) or reasoning becomes a short reference, because JSON has no parts and reasoning is signed.
+Knows attachments, data: URLs and the base64 of files. Within text they become Media parts. Inside JSON (tool arguments,
+details, notes) and reasoning they become short references, because JSON has no parts and reasoning is signed; there only
+what `base64_text` restores to the letter is extracted.
 """
 
 from __future__ import annotations
@@ -9,22 +10,54 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from .messages import Attachment, Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
+from .entries import Note, Payload
+from .messages import Attachment, Media, Message, Part, ProviderBlock, Reasoning, Text, ToolCall, ToolResult
 
-# Bytes that occur in every body with data to extract or with handles: one search instead of a walk.
-BASE64_MARK = b";base64,"
-ATTACHMENT_MARK = b'{"type":"attachment"'
 MEDIA_MARK = b'{"type":"media"'
-BLOB_REFERENCE = "bough-blob:"
-_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w=.-]+)*;base64,([A-Za-z0-9+/_-]{64,}={0,2})")
+BLOB_REFERENCE = "[bough-blob:"
+MIN_LENGTH = 64
+"""Letters of base64 below which it stays where it is: a reference would not be shorter."""
 
-_REFERENCE = re.compile(BLOB_REFERENCE + r"([0-9a-f]{64});[\w.+-]+/[\w.+-]+;\d+(?:;[\w=.-]+)*")
+_FIRST_LETTERS = {
+    "iVBORw0KGg": "image/png",
+    "/9j/": "image/jpeg",
+    "_9j_": "image/jpeg",
+    "R0lGOD": "image/gif",
+    "JVBERi": "application/pdf",
+}
+_RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
+_DATA_KEYS = frozenset({"data", "blob", "bytes", "base64", "b64_json", "file_data"})
+_TYPE_KEYS = ("mimeType", "mime_type", "media_type", "mediaType")
+_ATTACHMENT_MARK = b'{"type":"attachment"'
+# A run of letters is found faster as equal letters in a translated copy than by a regular expression.
+_RUN = b"a" * MIN_LENGTH
+_TO_RUNS = bytes(
+    ord("a") if chr(code).isalnum() or chr(code) in "+/_-" else 0 for code in range(128)
+) + bytes(128)
+
+_TYPE = r"[\w.+-]{1,80}/[\w.+-]{1,80}"
+_LETTERS = rf"[A-Za-z0-9+/_-]{{{MIN_LENGTH},}}={{0,2}}"
+_BARE = re.compile(_LETTERS)
+_INLINE = re.compile(
+    rf"data:(?P<mime>[\w.+-]+/[\w.+-]+)(?P<parameters>(?:;[\w=.-]+)*);base64,(?P<url>{_LETTERS})"
+    rf'|(?:(?<=")|^)(?P<bare>{_LETTERS})(?=\\?"|$)'
+)
+_KEY = re.compile(rf'"(?:{"|".join(sorted(_DATA_KEYS))})\\?"\s{{0,9}}:\s{{0,9}}\\?"$')
+_STATED_TYPE = re.compile(rf'(?:{"|".join(_TYPE_KEYS)})\\?"\s{{0,9}}:\s{{0,9}}\\?"({_TYPE})')
+_FORMAT = re.compile(r'"format\\?"\s{0,9}:\s{0,9}\\?"(\w{1,20})')
+_NEAR = 300  # characters around the bytes in which their type is looked for
+_REFERENCE = re.compile(
+    r"\[bough-blob:([0-9a-f]{64});([\w.+-]+/[\w.+-]+);\d+((?:;[\w=.-]+)*)((?:!(?:bare|urlsafe|unpadded))*)\]"
+)
+
+ReadBlob = Callable[[str], bytes | None]
 
 
 def digest(data: bytes) -> str:
@@ -35,125 +68,220 @@ def media_handle(attachment: Attachment) -> Media:
     return Media(digest(attachment.data), attachment.mime, len(attachment.data), attachment.name)
 
 
+def may_hold_bytes(body: bytes) -> bool:
+    """Return whether an entry with this body may hold bytes to extract; most do not, and are not searched."""
+    return _has_run(body) or _ATTACHMENT_MARK in body
+
+
+def _has_run(text: bytes) -> bool:
+    return _RUN in text.translate(_TO_RUNS)
+
+
+# -- finding bytes ---------------------------------------------------------------------------------------
+
+
+class InlineBytes(Struct, frozen=True, gc=False):
+    """Base64 within a text: where it is, its bytes, and how it is written."""
+
+    start: int
+    end: int
+    attachment: Attachment
+    notation: str
+    """What `base64_text` needs to write it again: the parameters of a data: URL, or that it is none."""
+
+
+def find_inline_bytes(text: str) -> Iterator[InlineBytes]:
+    """Yield the data: URLs of a text, and the whole strings of base64 whose type is known or stated beside them."""
+    if not _has_run(text.encode(errors="replace")):  # as in most texts: 2 µs instead of 60
+        return
+    for match in _INLINE.finditer(text):
+        letters = match["url"] or match["bare"]
+        mime = match["mime"] or _type_of(letters) or _type_beside(text, match)
+        data = None if mime is None else _decode(letters)
+        if data:
+            attachment = Attachment(data, str(mime))
+            notation = (match["parameters"] if match["url"] else "!bare") + _notation(letters)
+            yield InlineBytes(match.start(), match.end(), attachment, notation)
+
+
+def _type_of(letters: str) -> str | None:
+    """Return the type of a file by its first bytes."""
+    for first, mime in _FIRST_LETTERS.items():
+        if letters.startswith(first):
+            return mime
+    return _RIFF.get((_decode(letters[:16]) or b"")[8:12]) if letters.startswith("UklGR") else None
+
+
+def _type_beside(text: str, match: re.Match[str]) -> str | None:
+    """Return the type that JSON states beside its bytes. A hash or an id may have the letters of base64 too."""
+    if not _KEY.search(text[max(0, match.start() - 40) : match.start()]):
+        return None
+    before = text[max(0, match.start() - _NEAR) : match.start()]
+    after = text[match.end() : match.end() + _NEAR]
+    stated = _STATED_TYPE.search(after) or next(reversed(list(_STATED_TYPE.finditer(before))), None)
+    if stated is not None:
+        return stated[1]
+    audio = (_FORMAT.search(after) or _FORMAT.search(before)) if '"input_audio' in before else None
+    return None if audio is None else f"audio/{audio[1]}"
+
+
+def _decode(letters: str) -> bytes | None:
+    is_urlsafe = "-" in letters or "_" in letters
+    padded = letters if letters.endswith("=") else letters + "=" * (-len(letters) % 4)
+    try:
+        return base64.b64decode(padded, altchars=b"-_" if is_urlsafe else None, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _notation(letters: str) -> str:
+    is_urlsafe = "-" in letters or "_" in letters
+    is_unpadded = len(letters) % 4 != 0
+    return ("!urlsafe" if is_urlsafe else "") + ("!unpadded" if is_unpadded else "")
+
+
+# -- extracting them -------------------------------------------------------------------------------------
+
+
 def extract_blobs(message: Message) -> tuple[Message, dict[str, Attachment], list[int]]:
     """Return the message with handles in place of bytes, the attachments by their digest, and where parts come from.
 
     The last is for each part the index of the one it was made of: a text with a data: URL becomes several.
     """
-    blobs: dict[str, Attachment] = {}
+    extraction = _Extraction()
     parts: list[Part] = []
     origins: list[int] = []
     for index, part in enumerate(message.parts):
-        if isinstance(part, Text | Attachment):
-            parts.extend(_extract_from_part(part, blobs))
-        elif isinstance(part, ToolResult):
-            content = tuple(
-                piece for original in part.content for piece in _extract_from_part(original, blobs)
-            )
-            parts.append(replace(part, content=content, details=_extract_from_json(part.details, blobs)))
-        elif isinstance(part, ToolCall):
-            parts.append(_extract_from_call(part, blobs))
-        elif isinstance(part, Reasoning):
-            parts.append(_extract_from_reasoning(part, blobs))
-        else:
-            parts.append(part)
+        parts.extend(extraction.part(part))
         origins += [index] * (len(parts) - len(origins))
-    extracted = replace(message, parts=tuple(parts), details=_extract_from_json(message.details, blobs))
-    return extracted, blobs, origins
+    extracted = replace(message, parts=tuple(parts), details=extraction.json(message.details))
+    return extracted, extraction.blobs, origins
 
 
-def _extract_from_part(
-    piece: Text | Media | Attachment, blobs: dict[str, Attachment]
-) -> list[Text | Media | Attachment]:
-    if isinstance(piece, Attachment):
-        return [_add_blob(piece, blobs)]
-    if isinstance(piece, Media) or ";base64," not in piece.text:
-        return [piece]
-    pieces: list[Text | Media | Attachment] = []
-    end = 0
-    for match in _URL.finditer(piece.text):
-        attachment = _decode_url(match)
-        if attachment is None:
-            continue
-        if match.start() > end:
-            pieces.append(Text(piece.text[end : match.start()]))
-        pieces.append(_add_blob(attachment, blobs))
-        end = match.end()
-    if end < len(piece.text):
-        pieces.append(Text(piece.text[end:]))
-    return pieces
+def extract_from_note(note: Note) -> tuple[Note, dict[str, Attachment]]:
+    """Return the note with references in place of the bytes in its data, and the attachments by their digest.
+
+    A hidden note stays as it is: it holds a framework's own state, in a form that the framework alone reads.
+    """
+    if note.hidden:
+        return note, {}
+    extraction = _Extraction()
+    return replace(note, data=extraction.json(note.data)), extraction.blobs
 
 
-def _extract_from_call(call: ToolCall, blobs: dict[str, Attachment]) -> ToolCall:
-    """Extract what `data_url` restores exactly: a tool gets the URL that the model wrote, after a restart too."""
-    arguments, references = _extract_exactly(call.arguments, blobs)
-    return replace(call, arguments=arguments, placeholders=(*call.placeholders, *references))
+def has_inline_bytes(payload: Payload) -> bool:
+    """Return whether base64 would be extracted from the texts, arguments, details or data of a payload."""
+    if isinstance(payload, Note):
+        return bool(extract_from_note(payload)[1])
+    extraction = _Extraction()
+    if isinstance(payload, Message):
+        for part in payload.parts:
+            extraction.part(part)
+        extraction.json(payload.details)
+    return extraction.has_inline_bytes
 
 
-def _extract_from_reasoning(reasoning: Reasoning, blobs: dict[str, Attachment]) -> Reasoning:
-    """Extract what `restore_reasoning` restores exactly: its issuer has signed the text. Never a reference by itself."""
-    if reasoning.placeholders or BLOB_REFERENCE in reasoning.text:
-        return reasoning
-    text, references = _extract_exactly(reasoning.text, blobs)
-    return Reasoning(text, tuple(references)) if references else reasoning
+class _Extraction:
+    """The bytes of one entry, and the references that stand for them in JSON and reasoning, in their order."""
 
+    def __init__(self) -> None:
+        self.blobs: dict[str, Attachment] = {}
+        self.references: list[str] = []
+        self.has_inline_bytes = False
 
-def restore_reasoning(reasoning: Reasoning, read_blob: Callable[[str], bytes | None]) -> Reasoning | None:
-    """Return the reasoning as the model wrote it; None if bytes of it are missing."""
-    pieces, text = [], reasoning.text
-    for reference in reasoning.placeholders:
-        before, found, text = text.partition(reference)
-        data = read_blob(referenced_digest(reference))
-        if data is None or not found:
+    def part(self, part: Part) -> list[Part]:
+        if isinstance(part, Text | Attachment):
+            return [*self._pieces(part)]
+        if isinstance(part, ToolResult):
+            content = tuple(piece for original in part.content for piece in self._pieces(original))
+            return [replace(part, content=content, details=self.json(part.details))]
+        if isinstance(part, ToolCall):
+            self.references = []
+            arguments = self.json(part.arguments)
+            return [replace(part, arguments=arguments, placeholders=(*part.placeholders, *self.references))]
+        # Reasoning is restored by the order of its references: none may be in it by itself.
+        if isinstance(part, Reasoning) and not part.placeholders and BLOB_REFERENCE not in part.text:
+            self.references = []
+            text = self.text(part.text)
+            return [Reasoning(text, tuple(self.references)) if self.references else part]
+        if isinstance(part, ProviderBlock):
+            return [replace(part, text=self.text(part.text))]
+        return [part]
+
+    def _pieces(self, piece: Text | Media | Attachment) -> Iterator[Text | Media | Attachment]:
+        if isinstance(piece, Attachment):
+            yield self._add(piece)
+            return
+        if isinstance(piece, Media):
+            yield piece
+            return
+        end = 0
+        for found in find_inline_bytes(piece.text):
+            if found.start > end:
+                yield Text(piece.text[end : found.start])
+            yield self._add(found.attachment)
+            self.has_inline_bytes = True
+            end = found.end
+        if end < len(piece.text) or not end:
+            yield Text(piece.text[end:]) if end else piece
+
+    def json(self, value: Any, key: str = "") -> Any:
+        if isinstance(value, dict):
+            mime = _stated_type(value, key)
+            return {
+                name: self._bare(item, mime)
+                if mime is not None and name in _DATA_KEYS and isinstance(item, str)
+                else self.json(item, name)
+                for name, item in value.items()
+            }
+        if isinstance(value, list | tuple):
+            return [self.json(item) for item in value]
+        return self.text(value) if isinstance(value, str) else value
+
+    def _bare(self, text: str, mime: str) -> str:
+        """Return the reference to a block's base64, or the text if it is none."""
+        data = _decode(text) if _BARE.fullmatch(text) else None
+        if not data:
+            return self.text(text)
+        return self._refer(text, Attachment(data, mime), "!bare" + _notation(text)) or text
+
+    def text(self, text: str) -> str:
+        pieces, end = [], 0
+        for found in find_inline_bytes(text):
+            reference = self._refer(text[found.start : found.end], found.attachment, found.notation)
+            if reference is not None:
+                pieces += [text[end : found.start], reference]
+                end = found.end
+        return "".join([*pieces, text[end:]]) if pieces else text
+
+    def _refer(self, original: str, attachment: Attachment, notation: str) -> str | None:
+        """Return a reference that stands for a text; None if it could not be restored to the letter."""
+        media = media_handle(attachment)
+        reference = f"{BLOB_REFERENCE}{media.hash};{media.mime};{media.size}{notation}]"
+        if base64_text(reference, attachment.data) != original:
             return None
-        pieces += [before, data_url(reference, data)]
-    return Reasoning("".join([*pieces, text])) if pieces else reasoning
-
-
-def _extract_exactly(value: Any, blobs: dict[str, Attachment]) -> tuple[Any, list[str]]:
-    """Extract the data: URLs that `data_url` restores to the letter; return the value and its references."""
-    references: list[str] = []
-
-    def extract(match: re.Match[str]) -> str:
-        attachment = _decode_url(match)
-        if attachment is None:
-            return match.group(0)
-        reference = _reference(match, attachment)
-        if data_url(reference, attachment.data) != match.group(0):
-            return match.group(0)
-        _add_blob(attachment, blobs)
-        references.append(reference)
+        self.blobs[media.hash] = attachment
+        self.references.append(reference)
+        self.has_inline_bytes = True
         return reference
 
-    return _map_urls(value, extract), references
+    def _add(self, attachment: Attachment) -> Media:
+        media = media_handle(attachment)
+        self.blobs[media.hash] = attachment
+        return media
 
 
-def _extract_from_json(value: Any, blobs: dict[str, Attachment]) -> Any:
-    def extract(match: re.Match[str]) -> str:
-        attachment = _decode_url(match)
-        if attachment is None:
-            return match.group(0)
-        _add_blob(attachment, blobs)
-        return _reference(match, attachment)
-
-    return _map_urls(value, extract)
-
-
-def _map_urls(value: Any, extract: Callable[[re.Match[str]], str]) -> Any:
-    if isinstance(value, dict):
-        return {key: _map_urls(item, extract) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_map_urls(item, extract) for item in value]
-    if isinstance(value, str) and ";base64," in value:
-        return _URL.sub(extract, value)
-    return value
+def _stated_type(block: Mapping[str, Any], key: str) -> str | None:
+    """Return the type that a block of media states for its base64."""
+    if key == "input_audio" and isinstance(block.get("format"), str):
+        mime = f"audio/{block['format']}"
+    else:
+        stated = next((block[name] for name in _TYPE_KEYS if isinstance(block.get(name), str)), "")
+        mime = stated.partition(";")[0]
+    return mime if re.fullmatch(_TYPE, mime) else None
 
 
-def _reference(match: re.Match[str], attachment: Attachment) -> str:
-    """Return what stands for a data URL in JSON, its parameters included."""
-    media = media_handle(attachment)
-    parameters = match.group(0)[len(f"data:{media.mime}") : match.start(2) - match.start() - len(";base64,")]
-    return f"{BLOB_REFERENCE}{media.hash};{media.mime};{media.size}{parameters}"
+# -- restoring them --------------------------------------------------------------------------------------
 
 
 def referenced_digest(reference: str) -> str:
@@ -162,26 +290,41 @@ def referenced_digest(reference: str) -> str:
     return "" if match is None else match[1]
 
 
-def data_url(reference: str, data: bytes) -> str:
-    """Return the data URL that a reference stands for."""
-    _, mime, _, *parameters = reference.split(";")
-    return ";".join(["data:" + mime, *parameters, "base64,"]) + base64.b64encode(data).decode()
+def base64_text(reference: str, data: bytes) -> str:
+    """Return the text that a reference stands for: a data: URL or bare base64."""
+    match = _REFERENCE.fullmatch(reference)
+    if match is None:
+        return reference
+    _, mime, parameters, notation = match.groups()
+    encode = base64.urlsafe_b64encode if "!urlsafe" in notation else base64.b64encode
+    letters = encode(data).decode()
+    letters = letters.rstrip("=") if "!unpadded" in notation else letters
+    return letters if "!bare" in notation else f"data:{mime}{parameters};base64,{letters}"
 
 
-def _decode_url(match: re.Match[str]) -> Attachment | None:
-    text = match.group(2)
-    try:
-        data = base64.b64decode(
-            text + "=" * (-len(text) % 4),
-            altchars=b"-_" if "-" in text or "_" in text else None,
-            validate=True,
-        )
-    except (binascii.Error, ValueError):
-        return None
-    return Attachment(data, match.group(1))
+def restore_reasoning(reasoning: Reasoning, read_blob: ReadBlob) -> Reasoning | None:
+    """Return the reasoning as the model wrote it; None if bytes of it are missing."""
+    pieces, text = [], reasoning.text
+    for reference in reasoning.placeholders:
+        before, found, text = text.partition(reference)
+        data = read_blob(referenced_digest(reference))
+        if data is None or not found:
+            return None
+        pieces += [before, base64_text(reference, data)]
+    return Reasoning("".join([*pieces, text])) if pieces else reasoning
 
 
-def _add_blob(attachment: Attachment, blobs: dict[str, Attachment]) -> Media:
-    media = media_handle(attachment)
-    blobs[media.hash] = attachment
-    return media
+def restore_json(value: Any, read_blob: ReadBlob) -> Any:
+    """Return the data of a note or the details of a message as they were written; what is missing stays a reference."""
+    if isinstance(value, dict):
+        return {key: restore_json(item, read_blob) for key, item in value.items()}
+    if isinstance(value, list):
+        return [restore_json(item, read_blob) for item in value]
+    if isinstance(value, str) and BLOB_REFERENCE in value:
+        return _REFERENCE.sub(lambda match: _restored(match, read_blob), value)
+    return value
+
+
+def _restored(match: re.Match[str], read_blob: ReadBlob) -> str:
+    data = read_blob(match[1])
+    return match[0] if data is None else base64_text(match[0], data)

@@ -31,7 +31,7 @@ class Reasoning(Struct, frozen=True, tag_field="type", tag="reasoning", omit_def
 
     text: str = ""
     placeholders: tuple[str, ...] = ()
-    """The references in the text that stand for data: URLs, in their order: `bough-blob:…`."""
+    """The references in the text that stand for base64, in their order: `[bough-blob:…]`."""
 
 
 class ToolCall(Struct, frozen=True, tag_field="type", tag="tool_call", omit_defaults=True, gc=False):
@@ -44,7 +44,7 @@ class ToolCall(Struct, frozen=True, tag_field="type", tag="tool_call", omit_defa
     """The raw text of arguments that are not a JSON object; stored so that the model can be shown its mistake."""
     placeholders: tuple[str, ...] = ()
     """What stands in the arguments for something else that the model said, each as often as it does: `[redacted …]` for
-    a secret, `bough-blob:…` for a data URL."""
+    a secret, `[bough-blob:…]` for base64."""
 
     @property
     def is_hidden(self) -> bool:
@@ -69,6 +69,24 @@ class Attachment(Struct, frozen=True, tag_field="type", tag="attachment", gc=Fal
     name: str | None = None
 
 
+class ProviderBlock(
+    Struct, frozen=True, tag_field="type", tag="provider_block", omit_defaults=True, gc=False
+):
+    """What only its provider can read: a search it made, code it ran, a file it keeps, a type of a newer API.
+
+    `text` says for people what it is. The block itself is stored as evidence and returned to its issuer as it was; any
+    other provider is sent `stub`.
+    """
+
+    kind: str
+    """The type of the block, as its provider names it."""
+    text: str = ""
+
+    @property
+    def stub(self) -> str:
+        return f"[{self.text or self.kind}]"
+
+
 class ToolResult(Struct, frozen=True, tag_field="type", tag="tool_result", omit_defaults=True, gc=False):
     """The result of a call. `content` is for the model, `details` for the host."""
 
@@ -81,7 +99,7 @@ class ToolResult(Struct, frozen=True, tag_field="type", tag="tool_result", omit_
     """For the host, never for the model. `details["state"]` is a merge patch of the session's state."""
 
 
-Part = Text | Reasoning | ToolCall | ToolResult | Media | Attachment
+Part = Text | Reasoning | ToolCall | ToolResult | Media | Attachment | ProviderBlock
 
 
 class Message(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -119,8 +137,8 @@ class Message(Struct, frozen=True, omit_defaults=True, gc=False):
 
 _ALLOWED: dict[str, tuple[type, ...]] = {
     "system": (Text,),
-    "user": (Text, Media, Attachment),
-    "assistant": (Text, Reasoning, ToolCall, Media, Attachment),
+    "user": (Text, Media, Attachment, ProviderBlock),
+    "assistant": (Text, Reasoning, ToolCall, Media, Attachment, ProviderBlock),
     "tool": (ToolResult,),
 }
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from ..errors import SecretInName, SecretTooShort
 from .entries import BranchSummary, Compaction, Note, Payload, Settings
-from .messages import Attachment, Media, Message, Reasoning, Text, ToolCall, ToolResult
+from .messages import Attachment, Media, Message, ProviderBlock, Reasoning, Text, ToolCall, ToolResult
 
 MIN_SECRET_LENGTH = 8  # a shorter secret is like a word; redacting it would redact ordinary text
 # `task-` and a UUID is no key, so what stands before a plain `sk-` matters; not so in JSON, where it may be an escape.
@@ -35,9 +35,11 @@ _KEY_ENDS = re.compile(r"-----END [A-Z ]*PRIVATE KEY-----").search
 _KEY_MAY_BEGIN = re.compile(r"-----BEGIN [A-Z ]*-{0,4}\Z").search  # its first line, as far as it has arrived
 # JSON escapes no character of a shape, so a match in the text is also a match in the bytes. One search per shape:
 # a pattern that begins with literal letters is found by them, an alternation is tried at every byte. Measured on
-# 1.9 kB: 4.6 µs, one search for each kind of key 6.0, `in` for the same prefixes 8, one alternation of all 20.
+# 1.9 kB: 4.6 µs, one search for each kind of key 6.0, `in` for the same prefixes 8, one alternation of all 20. A byte
+# that a shape cannot do without is looked for first, at a sixth of the cost.
 _SEARCHES = tuple(
-    re.compile(shape.replace("(?<![A-Za-z0-9]sk-)", "").encode()).search for shape in (*_SHAPES, _KEY_BEGIN)
+    (byte, re.compile(shape.replace("(?<![A-Za-z0-9]sk-)", "").encode()).search)
+    for byte, shape in zip((b"-", b"_", b"A", b"-", b"-"), (*_SHAPES, _KEY_BEGIN), strict=True)
 )
 REDACTED = "[redacted]"
 _PLACEHOLDER = re.compile(r"\[redacted(?: [^\[\]]*)?\]")
@@ -65,13 +67,16 @@ class Redactor:
         self.values = {f"[redacted {name}]": value for name, value in named.items()}
         """The secrets that can be filled in again, by their placeholders: those that have a name of their own."""
         self._words: dict[str, str] = {}
-        encoded = (re.escape(msgspec.json.encode(value)[1:-1]) for value in self._known)
-        self._searches = (*_SEARCHES, *(re.compile(secret).search for secret in encoded))
+        encoded = [msgspec.json.encode(value)[1:-1] for value in self._known]
+        self._searches = (
+            *_SEARCHES,
+            *((secret[-1:], re.compile(re.escape(secret)).search) for secret in encoded),
+        )
 
     def may_contain_secret(self, body: bytes) -> bool:
         """Return whether these bytes of JSON may contain a secret. Called for every append."""
-        for search in self._searches:  # noqa: SIM110 - `any` costs a generator
-            if search(body):
+        for byte, search in self._searches:  # noqa: SIM110 - `any` costs a generator
+            if byte in body and search(body):
                 return True
         return False
 
@@ -141,8 +146,13 @@ class Redactor:
             case Note(data=data, state=state):
                 return replace(payload, data=self.redact_json(data), state=self.redact_json(state))
             case Settings():
-                fields = {name: getattr(payload, name) for name in ("prompt", "prompt_patch", "limits")}
-                return replace(payload, **self.redact_json(fields))
+                fields = {
+                    name: getattr(payload, name) for name in ("prompt", "prompt_patch", "limits", "options")
+                }
+                tools = payload.tool_definitions
+                if tools is not None:
+                    tools = replace(tools, names=tuple(self.redact_json(tools.names)))
+                return replace(payload, tool_definitions=tools, **self.redact_json(fields))
             case Compaction(files_read=read, files_changed=changed):
                 files = {
                     "files_read": tuple(self.redact_json(read)),
@@ -155,7 +165,7 @@ class Redactor:
 
     def _part(self, part: Any) -> Any:
         match part:
-            case Text(text=text) | Reasoning(text=text):
+            case Text(text=text) | Reasoning(text=text) | ProviderBlock(text=text):
                 return replace(part, text=self.redact_text(text))
             case ToolCall(name=name, arguments=arguments, malformed=malformed, placeholders=placeholders):
                 redacted = self.redact_json(arguments)

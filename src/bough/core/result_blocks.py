@@ -8,27 +8,15 @@ from __future__ import annotations
 
 import base64
 import binascii
-import re
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
+from .media import find_inline_bytes
 from .messages import Attachment, Media, Text
 
 ResultPart = Text | Media | Attachment
 
 _RESULT_KEYS = {"content", "isError", "structuredContent", "_meta"}
-_RUN = re.compile(r'(?:(?<=")|^)[A-Za-z0-9+/]{64,}={0,2}(?=\\?"|$)')
-_KEY = re.compile(r'"(?:data|blob|bytes|base64)\\?"\s{0,9}:\s{0,9}\\?"$')
-_MIME = re.compile(
-    r'(?:mime_?type|media_?type)\\?"\s{0,9}:\s{0,9}\\?"([\w.+-]{1,80}/[\w.+-]{1,80})', re.IGNORECASE
-)
-_NEAR = 300  # characters around the bytes in which their type is looked for
-_FIRST_LETTERS = {
-    "iVBORw0KGg": "image/png",
-    "/9j/": "image/jpeg",
-    "R0lGOD": "image/gif",
-    "JVBERi": "application/pdf",
-}
 
 
 def is_mcp_error(content: object) -> bool:
@@ -88,28 +76,12 @@ def split_base64(text: str) -> tuple[ResultPart, ...]:
     """Return text with the base64 of files in it as attachments: whole strings whose type is known or stated beside them."""
     parts: list[ResultPart] = []
     end = 0
-    for run in _RUN.finditer(text) if len(text) >= 64 else ():
-        mime = _mime(text, run)
-        attachment = None if mime is None else _decode(run.group(), mime)
-        if attachment is not None:
-            if run.start() > end:
-                parts.append(Text(text[end : run.start()]))
-            parts.append(attachment)
-            end = run.end()
+    for found in find_inline_bytes(text):
+        if found.start > end:
+            parts.append(Text(text[end : found.start]))
+        parts.append(found.attachment)
+        end = found.end
     return (*parts, Text(text[end:])) if end < len(text) else tuple(parts)
-
-
-def _mime(text: str, run: re.Match[str]) -> str | None:
-    for letters, mime in _FIRST_LETTERS.items():
-        if run.group().startswith(letters):
-            return mime
-    if run.group().startswith("UklGR"):
-        return {b"WEBP": "image/webp", b"WAVE": "audio/wav"}.get(base64.b64decode(run.group()[:16])[8:12])
-    if not _KEY.search(text[max(0, run.start() - 40) : run.start()]):
-        return None  # a hash or an id may have the letters of base64 too
-    beside = text[max(0, run.start() - _NEAR) : run.start()], text[run.end() : run.end() + _NEAR]
-    stated = _MIME.search(beside[1]) or next(reversed(list(_MIME.finditer(beside[0]))), None)
-    return None if stated is None else stated[1]
 
 
 def _decode(data: str, mime: str, name: object = None) -> Attachment | None:

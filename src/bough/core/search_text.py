@@ -19,7 +19,7 @@ from unicodedata import normalize
 import msgspec
 
 from .entries import BranchSummary, Compaction, Note, Payload, Settings
-from .messages import Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
+from .messages import Media, Message, Part, ProviderBlock, Reasoning, Text, ToolCall, ToolResult
 
 MAX_TEXT_LENGTH = 1_000_000
 """Characters of one entry that are searched; the rest is stored but not found."""
@@ -101,7 +101,7 @@ def searchable_text(payload: Payload) -> str:
 
 def _pieces(part: Part) -> Iterator[str]:
     match part:
-        case Text() | Reasoning():
+        case Text() | Reasoning() | ProviderBlock():
             yield part.text
         case ToolCall():
             yield f"{part.name} {_json_text(part.arguments)}"

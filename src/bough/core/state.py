@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from .entries import Entry, Note, Payload
-from .messages import Message
+from .messages import Message, ToolResult
 
 State = dict[str, Any]
 
@@ -20,7 +20,9 @@ def state_updates(payload: Payload) -> list[State]:
         return [] if payload.state is None else [payload.state]
     if not isinstance(payload, Message) or payload.role != "tool":
         return []
-    patches = [result.details.get("state") for result in payload.results if result.details]
+    patches = [
+        part.details.get("state") for part in payload.parts if isinstance(part, ToolResult) and part.details
+    ]
     return [patch for patch in patches if isinstance(patch, dict)]
 
 

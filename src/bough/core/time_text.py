@@ -1,6 +1,6 @@
-"""Parse times as people write them: `2026-11-01`, `2026-11-01T09:30`, or an age such as `7d`, `24h`, `30m`.
+"""Parse times as people write them: `2026-11-01`, `yesterday`, `monday`, `2026-11-01T09:30`, or an age such as `7d`.
 
-Without a zone a date is UTC: the same text means the same time on every host. The clock is an argument.
+Without a zone a day or a time is local, as the clock on the wall of this machine. The present is an argument.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from ..errors import InvalidArgument
 
 _DURATION = re.compile(r"([0-9]{1,6})\s*([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TIME_FORMATS = (
-    "a day (2026-11-01), a time (2026-11-01T09:30, UTC unless it names a zone) or an age (30m, 24h, 7d, 2w)"
+    "a day (2026-11-01, today, yesterday, monday … sunday), a time (2026-11-01T09:30), both local unless the time "
+    "names a zone, or an age (30m, 24h, 7d, 2w)"
 )
 
 
@@ -27,11 +29,26 @@ def parse_duration(name: str, text: str) -> int:
 
 
 def parse_time(name: str, text: str, now: int) -> int:
-    """Return a time in microseconds since 1970."""
-    if _DURATION.fullmatch(text.strip()):
+    """Return a time in microseconds since 1970; of a day its beginning, of a weekday the latest, today included."""
+    text = text.strip()
+    if _DURATION.fullmatch(text):
         return now - parse_duration(name, text)
     try:
-        time = datetime.fromisoformat(text.strip())
-        return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
-    except (ValueError, OverflowError):
+        days = _days_ago(text.lower(), datetime.fromtimestamp(now / 1e6).weekday())
+        time = datetime.fromisoformat(text) if days is None else _midnight(now, days)
+        return (time.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)
+    except (ValueError, OverflowError, OSError):
         raise InvalidArgument(name, text, TIME_FORMATS) from None
+
+
+def _days_ago(text: str, weekday: int) -> int | None:
+    if text in ("today", "yesterday"):
+        return int(text == "yesterday")
+    matches = [n for n, day in enumerate(_WEEKDAYS) if text in (day, day[:3])]
+    return (weekday - matches[0]) % 7 if matches else None
+
+
+def _midnight(now: int, days: int) -> datetime:
+    """Return the local midnight so many calendar days ago; a day may have 23 or 25 hours."""
+    today = datetime.fromtimestamp(now / 1e6).replace(hour=0, minute=0, second=0, microsecond=0)
+    return today - timedelta(days=days)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
 
 from .codec import to_json
 from .entries import (
@@ -15,7 +18,7 @@ from .entries import (
     Settings,
     Uncompaction,
 )
-from .messages import Message, Reasoning, Text, ToolCall, ToolResult
+from .messages import Message, ProviderBlock, Reasoning, Text, ToolCall, ToolResult
 from .tree import Branch, Leaf
 
 Point = tuple[int, int]
@@ -24,19 +27,26 @@ MAX_COLUMNS = 16
 MAX_TEXT_LENGTH = 2_000  # no line shows more of a text
 
 
-def draw_tree(
+class TreeLine(Struct, frozen=True):
+    text: str
+    leaf: Leaf | None
+    """The entry it shows; None for the heading of a branch."""
+    is_leaf: bool = False
+
+
+def tree_lines(
     entries: Iterable[Entry],
     branches: Sequence[Branch],
     leaf: Leaf,
     *,
     width: int = 100,
     labels: Mapping[Leaf, str] | None = None,
-) -> str:
-    """Return one line per entry; `●` marks the leaf, `├╮` a branch with its number, `⚑` a label.
+) -> Iterator[TreeLine]:
+    """Yield one line per entry; `●` marks the leaf, `├╮` a branch with its number, `⚑` a label.
 
     Hidden notes have no line, unless labelled; if the leaf is one, the entry before it is marked.
     """
-    return "\n".join(_Drawing(entries, branches, leaf, width, labels or {}).lines())
+    return _Drawing(entries, branches, leaf, width, labels or {}).lines()
 
 
 class _Drawing:
@@ -91,18 +101,19 @@ class _Drawing:
             point = self._before(*point)
         return point
 
-    def lines(self) -> Iterator[str]:
+    def lines(self) -> Iterator[TreeLine]:
         if self.marked == (0, 0):
-            yield "● (empty)"
+            yield TreeLine("● (empty)", None, is_leaf=True)
         # Each branch grows downwards; what branches off is drawn first, one column to the right. A stack instead of
         # recursion: branches may be nested a thousand deep.
         stack = self._following((0, 0), 0)
         while stack:
             point, depth, is_side = stack.pop()
             if is_side and point[0] in self.drawn_branches:
-                yield f"{_margin(depth - 1)}├╮ branch {point[0]}"
+                yield TreeLine(f"{_margin(depth - 1)}├╮ branch {point[0]}", None)
             if self._is_drawn(point):
-                yield self._line(point, _margin(depth))
+                text = self._line(point, _margin(depth))
+                yield TreeLine(text, Leaf(*point), is_leaf=point == self.marked)
             stack += self._following(point, depth)
 
     def _following(self, point: Point, depth: int) -> list[tuple[Point, int, bool]]:
@@ -134,20 +145,42 @@ def describe_entry(entry: Entry) -> str:
     match entry.payload:
         case Message() as message:
             mark = "[interrupted]" if entry.finish in (INTERRUPTED, PARTIAL) else ""
-            text = " ".join(filter(None, [mark, *map(_part, message.parts)]))
+            text = " ".join(filter(None, [mark, describe_message(message)]))
+        case Compaction(summary="", shortened=shortened):
+            text = f"results shortened at {', '.join(str(seq) for seq, _ in shortened)}"
         case Compaction(summary=summary, first_kept=first):
             text = f"summary of all before {first}: {summary}"
         case Uncompaction(cancels=seq):
             text = f"cancels the compaction at {seq}"
         case BranchSummary(summary=summary, leaf_seq=seq):
             text = f"left a branch at {seq}: {summary}"
-        case Settings() | Note() as payload:
-            fields = {name: value for name in payload.__struct_fields__ if (value := getattr(payload, name))}
+        case Settings(tool_definitions=tools) as settings:
+            fields = _fields(settings) | ({} if tools is None else {"tool_definitions": list(tools.names)})
             text = to_json(fields, "entry").decode()
+            if tools is not None and len(fields) == 1:
+                text = f"tools: {', '.join(tools.names) or 'none'}"
+        case Note() as note:
+            text = to_json(_fields(note), "entry").decode()
         case unknown:
             text = f"of a newer kind, {len(unknown.body)} bytes"
     line = " ".join(text.split())
     return line if line.isprintable() else "".join(c if c.isprintable() else "·" for c in line)
+
+
+def describe_message(message: Message) -> str:
+    return " ".join(filter(None, map(_part, message.parts)))
+
+
+def one_line(text: str, limit: int = 200) -> str:
+    """Return the beginning of a text as one printable line."""
+    line = " ".join(text[: limit * 4].split())
+    line = "".join(c if c.isprintable() else "·" for c in line)
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def _fields(payload: Settings | Note) -> dict[str, Any]:
+    """Return the fields of a payload that are set."""
+    return {name: value for name in payload.__struct_fields__ if (value := getattr(payload, name))}
 
 
 def _part(part: object) -> str:
@@ -156,6 +189,8 @@ def _part(part: object) -> str:
             return text[:MAX_TEXT_LENGTH]
         case Reasoning():
             return ""
+        case ProviderBlock(stub=stub):
+            return stub[:MAX_TEXT_LENGTH]
         case ToolCall(name=name, arguments=arguments):
             return f"→ {name}({', '.join(f'{k}={to_json(v, k).decode()}' for k, v in arguments.items())})"
         case ToolResult(content=content, outcome=outcome):

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..errors import InvalidPosition, OpenBatch, OrphanResult
-from .entries import INTERRUPTED, Compaction, Entry, Note, Payload, Uncompaction, kind_of
+from .entries import OPEN_FINISHES, Compaction, Entry, Note, Payload, Uncompaction, kind_of
 from .messages import Message, ToolCall, ToolResult
 
 ENDED_BY_TOOL = "ended_by_tool"
@@ -64,7 +64,7 @@ def advance(
 ) -> TurnPosition:
     """Return the position of `payload` after `cursor`; raise OpenBatch, OrphanResult or InvalidPosition if it may not follow.
 
-    An answer that calls no tool ends the turn, unless its `finish` says that it was interrupted.
+    An answer that calls no tool ends the turn, unless its `finish` says that it was interrupted or paused.
     """
     seq = cursor.seq + 1
     if isinstance(payload, Message):
@@ -87,7 +87,7 @@ def advance(
 
 def _answer(cursor: Cursor, calls: Sequence[ToolCall], seq: int, finish: str | None) -> TurnPosition:
     step = cursor.step + 1 if cursor.turn else 0
-    if not calls and finish == INTERRUPTED:
+    if not calls and finish in OPEN_FINISHES:
         return TurnPosition(cursor.turn, step, Cursor(seq, b"", cursor.turn, step))
     if not calls:
         return TurnPosition(cursor.turn, step, Cursor(seq))
@@ -183,7 +183,7 @@ def is_completed(turn: Sequence[Entry]) -> bool:
         return False
     last = messages[-1]
     finish = next(entry.finish for entry in reversed(turn) if entry.message is not None)
-    return last.role == "assistant" and not last.calls and finish != INTERRUPTED
+    return last.role == "assistant" and not last.calls and finish not in OPEN_FINISHES
 
 
 class HasTurn(Protocol):

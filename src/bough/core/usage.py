@@ -66,25 +66,34 @@ def is_count(value: object) -> TypeGuard[int]:
 
 def with_known_counts(call: Call) -> Call:
     """Return the call with None for each count that is none, such as -1: a bad report never costs a paid answer."""
-    counts = tuple(count if is_count(count) else None for count in astuple(call.usage))
-    has_price = call.price is None or is_count(call.price.microcents)
-    if counts == astuple(call.usage) and has_price:
-        return call
-    return replace(call, usage=Usage(*counts), price=call.price if has_price else None)
+    usage, price = _known_counts(call.usage), call.price
+    if price is not None and not is_count(price.microcents):
+        price = None
+    return call if usage is call.usage and price is call.price else replace(call, usage=usage, price=price)
+
+
+def _known_counts(usage: Usage) -> Usage:
+    counts = astuple(usage)
+    for count in counts:
+        if count is not None and not is_count(count):
+            return Usage(*(each if is_count(each) else None for each in counts))
+    return usage
 
 
 def check_call(call: Call) -> None:
     """Raise if not every store could keep and sum this row."""
-    price = call.price
-    version = None if price is None else price.version
+    check_call_text(call)
+    for count in (*astuple(call.usage), None if call.price is None else call.price.microcents):
+        if count is not None and not is_count(count):
+            raise InvalidCount("usage of a call", count)
+
+
+def check_call_text(call: Call) -> None:
+    """Raise if a column of this row cannot hold its text."""
+    version = None if call.price is None else call.price.version
     for text in (call.call_id, call.purpose, call.bucket, call.provider, call.model, version):
         if text is not None:
             check_text(text, "a call's id, purpose, bucket, provider, model or price version")
-    usage = call.usage
-    counts = (usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens)
-    for count in (*counts, None if price is None else price.microcents):
-        if count is not None and not is_count(count):
-            raise InvalidCount("usage of a call", count)
 
 
 class Totals(Struct, frozen=True, gc=False):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -26,6 +26,7 @@ from ..errors import InvalidOperation, InvalidTool, SessionRunning
 from ..log.lease import is_held
 from ..log.log import Log
 from ..models.model import Model
+from ..wire.options import check_options
 
 ModelLike = Model | str | Sequence[Model | str]
 
@@ -169,10 +170,14 @@ def start_run(
     limits: Limits | None = None,
     one_shot: bool = False,
     key: str | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Run:
     models = resolve_models(model)
+    for one in models:
+        check_options(one.provider, options)
     writer = Writer(log, models[0], is_one_shot=one_shot)
-    return Run(build_loop(writer, models, tools_by_name(tools), limits or Limits()), content, key)
+    loop = build_loop(writer, models, tools_by_name(tools), limits or Limits(), options=options)
+    return Run(loop, content, key)
 
 
 def cancel_turn(log: Log) -> None:

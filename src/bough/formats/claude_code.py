@@ -11,7 +11,7 @@ from typing import Any
 
 from ..core.codec import to_json
 from ..core.entries import Compaction, Evidence
-from ..core.messages import Message, Part, Reasoning, Text, ToolResult
+from ..core.messages import Message, Part, ProviderBlock, Reasoning, Text, ToolResult
 from ..core.usage import MAX_COUNT, Usage
 from ..errors import InvalidValue, UnrecognizedReply
 from ..wire import PROVIDERS, Answer
@@ -163,6 +163,8 @@ def read_answer(lines: Sequence[TranscriptLine], losses: LossReport) -> Answer:
             proof = {key: block[key] for key in ("signature", "data") if isinstance(block.get(key), str)}
             if any(proof.values()):
                 proofs[str(len(parts))] = proof
+        elif isinstance(part, ProviderBlock) and isinstance(block, dict):
+            proofs[str(len(parts))] = {"block": block}
         parts.append(part)
     message = Message("assistant", tuple(parts))
     sources = [line_message(line) for line in lines]

@@ -12,7 +12,7 @@ from ..core.codec import check_text, to_json
 from ..core.drafts import ExtraFact, NewEntry
 from ..core.entries import Entry, Payload, Settings
 from ..core.tree import Leaf
-from ..core.usage import MAX_COUNT, Call, check_call
+from ..core.usage import MAX_COUNT, Call, check_call_text
 from ..errors import InvalidArgument, InvalidCount
 from ..stores.base import MADE_KEY, Status, is_callers_key
 from .runtime import Runtime
@@ -54,10 +54,10 @@ def check(
     """Raise for a key, calls, journal data or row values that not every store could keep."""
     check_text(key, "key")
     for call in calls:
-        check_call(call)
+        check_call_text(call)  # their counts are known ones
     if data:
         to_json(dict(data), "journal data")
-    for name, value in (row or {}).items():
+    for name, value in row.items() if row else ():
         if name == "status" and value not in STATUSES:
             raise InvalidArgument(name, value, f"one of {', '.join(STATUSES)}")
         if isinstance(value, str):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from ..errors import short_holder
 from ..stores.base import SessionQuery, SessionRow, StoreBackend
 from ..stores.sqlite.health import Finding, file_health
-from .lease import interrupt, is_gone
+from .lease import interrupt, is_gone, is_stuck
 from .log import Log
 from .runtime import Runtime
 
@@ -67,14 +67,6 @@ def session_health(
             )
         )
     return findings
-
-
-def is_stuck(row: SessionRow, runtime: Runtime) -> bool:
-    """Whether it is marked running although its runner is dead or its lease has expired."""
-    if row.status != "running" or row.holder is None:
-        return False
-    is_expired = row.lease_until is not None and row.lease_until <= runtime.now()
-    return is_expired or bool(is_gone(row.holder, runtime))
 
 
 def stuck_sessions(store: StoreBackend, runtime: Runtime) -> list[SessionRow]:

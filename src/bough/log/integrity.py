@@ -14,8 +14,8 @@ from msgspec.structs import asdict, astuple, replace
 
 from ..core.codec import chain_id, check_json, check_text, decode, from_json
 from ..core.drafts import NewEntry
-from ..core.entries import Payload, Unknown, is_internal
-from ..core.media import ATTACHMENT_MARK, BASE64_MARK, extract_blobs
+from ..core.entries import Note, Payload, Settings, Unknown, is_internal
+from ..core.media import extract_blobs, has_inline_bytes, may_hold_bytes
 from ..core.messages import Message
 from ..core.state import State, merge_state, state_updates
 from ..core.tree import Branch, Leaf
@@ -75,11 +75,16 @@ def check_export(export: SessionExport) -> SessionExport:
     )
 
 
+def _holds_bytes(payload: Payload) -> bool:
+    return bool(extract_blobs(payload)[1]) if isinstance(payload, Message) else has_inline_bytes(payload)
+
+
 class SessionWalker:
     """Checks the records of one session in the order branches, entries, calls, facts, inbox.
 
     `find_anchor` returns the cursor and state at (branch, seq) on branches whose entries are not walked; without it all
-    branches and entries of the session must pass by, inherited ones too. `check_media` is called with each message.
+    branches and entries of the session must pass by, inherited ones too. `check_blobs` is called with each message,
+    note and settings.
     """
 
     def __init__(
@@ -88,13 +93,13 @@ class SessionWalker:
         branches: Sequence[Branch],
         report: Report,
         find_anchor: Callable[[int, int], Anchor | None] | None = None,
-        check_media: Callable[[str, Message, NewEntry], None] | None = None,
+        check_blobs: Callable[[str, Message | Note | Settings, NewEntry], None] | None = None,
     ) -> None:
         self.row, self.report = row, report
         self.branches = {branch.branch: branch for branch in branches}
         self.own = {branch.branch for branch in branches if branch.session_id == row.session_id}
         self.is_complete = find_anchor is None
-        self._find_anchor, self._check_media = find_anchor, check_media
+        self._find_anchor, self._check_blobs = find_anchor, check_blobs
         self._walked = [branch for branch in branches if self.is_complete or branch.branch in self.own]
         self._anchor_points = {(branch.parent, branch.parent_seq) for branch in self._walked}
         self._anchor_points.add((row.leaf.branch, row.leaf.seq))
@@ -115,7 +120,6 @@ class SessionWalker:
         row = self.row
         if not row.session_id or row.status == "running":
             self.report("row", "it has no session id, or its status is running")
-        self._check_printable(row.conversation_id)
 
     def check_types(self) -> None:
         """Check that the row holds values of the right types, and texts and numbers that every store can keep."""
@@ -306,8 +310,7 @@ class SessionWalker:
             self.report(where, "its body contains a line break")
         if not kind.isidentifier():
             self.report(where, f"{kind!r} is not a valid kind")
-        may_hold_bytes = ATTACHMENT_MARK in body or BASE64_MARK in body
-        if isinstance(payload, Message) and may_hold_bytes and extract_blobs(payload)[1]:
+        if may_hold_bytes(body) and _holds_bytes(payload):
             self.report(where, "it contains inline bytes instead of a blob handle")
         return payload
 
@@ -320,8 +323,8 @@ class SessionWalker:
                 self.report(where, "its visibility does not match its kind")
             if entry.role != role:
                 self.report(where, f"its role column is {entry.role}, its content's role is {role}")
-        if isinstance(payload, Message) and self._check_media is not None:
-            self._check_media(where, payload, entry)
+        if isinstance(payload, Message | Note | Settings) and self._check_blobs is not None:
+            self._check_blobs(where, payload, entry)
 
     def _mark(self, branch: Branch, seq: int, mark: int) -> None:
         marks, offset = self._marks[branch.branch], seq - branch.parent_seq

@@ -12,11 +12,11 @@ from msgspec import Struct
 
 from ..core.drafts import Draft, build_entries
 from ..core.entries import Entry
-from ..core.messages import Message
+from ..core.messages import Message, to_user_message
 from ..core.tree import Leaf
-from ..core.turns import ENDED_BY_TOOL, is_completed
+from ..core.turns import ENDED_BY_TOOL, Cursor, is_completed
 from ..core.usage import Call
-from ..errors import InvalidOperation
+from ..errors import InvalidOperation, KeyReused
 from ..stores.base import CommitResult
 from .changes import AppendResult
 from .log import Log
@@ -59,23 +59,45 @@ def turn_end(log: Log, recorded: KeyedTurn) -> dict[str, Any]:
     return ended
 
 
-def find_turn(log: Log, key: str | None) -> KeyedTurn | None:
-    """Return the turn whose input was recorded under the key, None if there is none. A key that was not given costs no read."""
+def find_turn(log: Log, key: str | None, content: str | Message | None = None) -> KeyedTurn | None:
+    """Return the turn whose input was recorded under the key, None if there is none. A key that was not given costs no read.
+
+    `KeyReused` if that input is not this content.
+    """
     known = log.find_change(key)
-    return None if known is None else read_turn(log, known, str(key))
+    if known is None:
+        return None
+    recorded = read_turn(log, known, str(key))
+    if content is not None and not _is_same_input(log, recorded.entries[0], to_user_message(content)):
+        raise KeyReused(log.session_id, str(key), recorded.turn)
+    return recorded
+
+
+def _is_same_input(log: Log, entry: Entry, message: Message) -> bool:
+    """Compare what is stored with what would be stored now. What a secret has hidden then is not compared."""
+    stored = entry.message
+    if stored is None or "[redacted" in str(stored.parts):
+        return True
+    drafts = (Draft(stored), Draft(message))
+    before, now = (
+        build_entries(Cursor(), [draft], 0, redactor=log.runtime.redactor).payloads[0] for draft in drafts
+    )
+    return isinstance(before, Message) and isinstance(now, Message) and before.parts == now.parts
 
 
 def read_turn(log: Log, known: CommitResult, key: str) -> KeyedTurn:
     """Read the turn that was recorded, on the session's path or on the branch that a rewind left behind."""
     log.refresh()
     fact = log.store.journal(log.session_id, known.facts - 1, 1)[0]
-    turn = int(fact.data.get("first", 0))
+    first = int(fact.data.get("first", 0))
     is_on_path = any(
-        part.branch == known.leaf.branch and part.first <= turn <= part.last for part in log.ranges()
+        part.branch == known.leaf.branch and part.first <= first <= part.last for part in log.ranges()
     )
     end = log.leaf if is_on_path else _branch_end(log, known.leaf)
-    path = log.store.path(log.session_id, leaf=end, first=turn).entries if turn else []
-    entries = tuple(entry for entry in path if entry.turn == turn)
+    path = log.store.path(log.session_id, leaf=end, first=first).entries if first else []
+    opened = (entry.turn for entry in path if entry.turn == entry.seq <= known.leaf.seq)
+    turn = next(opened, 0)  # settings may come before the input
+    entries = tuple(entry for entry in path if turn and entry.turn == turn)
     if not entries:
         raise InvalidOperation(
             f"key {key!r} belongs to another change of session {log.session_id}, which opened no turn; "

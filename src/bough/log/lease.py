@@ -100,6 +100,14 @@ def is_held(row: SessionRow, runtime: Runtime) -> bool:
     return not is_gone(row.holder, runtime)
 
 
+def is_stuck(row: SessionRow, runtime: Runtime) -> bool:
+    """Whether it is marked running although its runner is dead or its lease has expired."""
+    if row.status != "running" or row.holder is None:
+        return False
+    is_expired = row.lease_until is not None and row.lease_until <= runtime.now()
+    return is_expired or bool(is_gone(row.holder, runtime))
+
+
 def check_free(row: SessionRow, runtime: Runtime) -> None:
     """Raise `SessionRunning` if a run has the lease."""
     if is_held(row, runtime):

@@ -21,6 +21,7 @@ from ..core.codec import check_text, from_json, to_json
 from ..core.context import fold_settings
 from ..core.drafts import Draft, EntryBatch, ExtraFact, build_entries
 from ..core.entries import INTERRUPTED, PARTIAL, Entry, Note, Payload, Settings
+from ..core.media import digest
 from ..core.messages import Message, ToolCall, assistant, to_user_message
 from ..core.state import State, fold_state, merge_state, state_updates
 from ..core.tree import Leaf, Range, contains_leaf
@@ -208,11 +209,12 @@ class Log:
             return call.call
         answer = Leaf(self.leaf.branch, call.seq)
         known = self.runtime.original_calls.find(self.session_id, answer, call.index, call.call)
-        return known or restore_call(call.call, self.runtime.redactor.values, self._read_blob)
+        return known or restore_call(call.call, self.runtime.redactor.values, self.read_blob)
 
-    def _read_blob(self, digest: str) -> bytes | None:
-        blob = self.store.blob(digest)
-        return None if blob is None else blob.data
+    def read_blob(self, hash_: str) -> bytes | None:
+        """Return the bytes with this hash; None if they are missing or damaged. `verify` tells which."""
+        blob = self.store.blob(hash_)
+        return None if blob is None or digest(blob.data) != hash_ else blob.data
 
     # -- appending ---------------------------------------------------------------------------------
 
@@ -239,8 +241,7 @@ class Log:
         if not drafts:
             raise InvalidOperation("nothing to append; pass at least one message or entry")
         with self._lock:
-            known = self.find_change(key)
-            if known is not None:
+            if key is not None and (known := self.find_change(key)) is not None:
                 return self._repeat(known)
             if self.recorded_steps is not None and fence is None and after is None:
                 repeated = self.recorded_steps.repeat(self, drafts)
@@ -250,22 +251,23 @@ class Log:
             drafts = [self._filled(draft) for draft in drafts]
             leaf = self.leaf if after is None else after
             cursor = self.cursor if leaf == self.leaf else self.cursor_at(leaf)
-            at = self.runtime.now()
+            runtime = self.runtime
+            at, redactor = runtime.now(), runtime.redactor
             calls = tuple(map(with_known_counts, calls))
             check(key, calls, data, row)
-            self.runtime.redactor.check_name(key, "key")
+            redactor.check_name(key, "key")
             try:
-                written = build_entries(cursor, drafts, at, redactor=self.runtime.redactor)
+                written = build_entries(cursor, drafts, at, redactor=redactor)
             except (OpenBatch, OrphanResult):
                 if fence is None:  # it waits for the runner's results, not for the caller's
-                    check_free(self.store.session(self.session_id), self.runtime)
+                    check_free(self.store.session(self.session_id), runtime)
                 raise
-            turn_facts = with_data(written.facts, self.runtime.redactor.redact_json(data))
+            turn_facts = with_data(written.facts, redactor.redact_json(data)) if data else written.facts
             state, encoded = self._next_state(leaf, written.payloads)
             started = started_calls(written.entries, starts)
             change = Change(
                 session_id=self.session_id,
-                key=key or new_key(self.runtime),
+                key=key or new_key(runtime),
                 at=at,
                 after=leaf,
                 entries=written.entries,
@@ -352,14 +354,11 @@ class Log:
 
     def _answers_inherited(self, leaf: Leaf, turn: int, payloads: Sequence[Payload]) -> bool:
         """Whether the payloads hold this session's first answer to an input that it inherits."""
-        roles = (payload.role for payload in payloads if isinstance(payload, Message))
-        first = next(
-            (role for role in roles if role in ("user", "assistant")), None
-        )  # an input opens a turn of its own
-        if not turn or first != "assistant" or self._inherited == 0:
+        if not turn or (self._inherited is not None and turn > self._inherited):
             return False
-        if self._inherited is not None and turn > self._inherited:
-            return False
+        roles = [payload.role for payload in payloads if isinstance(payload, Message)]
+        if next((role for role in roles if role in ("user", "assistant")), "user") == "user":
+            return False  # an input opens a turn of its own
         branches = self.store.branches(self.session_id)
         own = {branch.branch: branch for branch in branches if branch.session_id == self.session_id}
         self._inherited = own[min(own)].parent_seq
@@ -425,12 +424,7 @@ class Log:
     def _redact_calls(self, calls: Sequence[Call]) -> tuple[Call, ...]:
         """Redact what a provider says of itself."""
         word = self.runtime.redactor.redact_word
-        return tuple(
-            call
-            if call.model == word(call.model) and call.provider == word(call.provider)
-            else replace(call, model=word(call.model), provider=word(call.provider))
-            for call in calls
-        )
+        return tuple([replace(call, model=word(call.model), provider=word(call.provider)) for call in calls])
 
     def partial_text(self) -> str | None:
         """The part of the open turn's answer that was shown before it broke off: a draft, or an entry already."""

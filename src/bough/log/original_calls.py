@@ -6,6 +6,7 @@ it is restored from what is stored, if every placeholder can be filled in.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from threading import Lock
@@ -13,7 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ..core.media import BLOB_REFERENCE, data_url, referenced_digest
+from ..core.media import BLOB_REFERENCE, base64_text, referenced_digest
 from ..core.messages import ToolCall
 from ..core.redact import strings_in
 from ..core.tree import Leaf
@@ -56,24 +57,30 @@ def restore_call(
     call: ToolCall, secrets: Mapping[str, str], read_blob: Callable[[str], bytes | None]
 ) -> ToolCall | None:
     """Return the call with its placeholders filled in: named secrets with their present values, references with the
-    data URLs they stand for. None if one has no value, or the model wrote the text of a placeholder itself."""
+    base64 they stand for. None if one has no value, or the model wrote the text of a placeholder itself."""
+    if not call.placeholders:
+        return call
     values: dict[str, str] = {}
-    for placeholder, count in Counter(call.placeholders).items():
+    for placeholder in set(call.placeholders):
         value = secrets.get(placeholder)
         if placeholder.startswith(BLOB_REFERENCE):
             data = read_blob(referenced_digest(placeholder))
-            value = None if data is None else data_url(placeholder, data)
-        if value is None or sum(text.count(placeholder) for text in strings_in(call.arguments)) != count:
+            value = None if data is None else base64_text(placeholder, data)
+        if value is None:
             return None
         values[placeholder] = value
-    return replace(call, arguments=_fill(call.arguments, values), placeholders=())
+    # One reference may begin with the whole text of another: the longest that fits is the one.
+    pattern = re.compile("|".join(map(re.escape, sorted(values, key=len, reverse=True))))
+    if Counter(found for text in strings_in(call.arguments) for found in pattern.findall(text)) != Counter(
+        call.placeholders
+    ):
+        return None
+    return replace(call, arguments=_fill(call.arguments, pattern, values), placeholders=())
 
 
-def _fill(value: Any, values: Mapping[str, str]) -> Any:
+def _fill(value: Any, pattern: re.Pattern[str], values: Mapping[str, str]) -> Any:
     if isinstance(value, str):
-        for placeholder, original in values.items():
-            value = value.replace(placeholder, original)
-        return value
+        return pattern.sub(lambda match: values[match[0]], value)
     if isinstance(value, dict):
-        return {_fill(key, values): _fill(item, values) for key, item in value.items()}
-    return [_fill(item, values) for item in value] if isinstance(value, list) else value
+        return {_fill(key, pattern, values): _fill(item, pattern, values) for key, item in value.items()}
+    return [_fill(item, pattern, values) for item in value] if isinstance(value, list) else value

@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..core.context import build_context
 from ..core.drafts import NewEntry
-from ..core.entries import Entry
+from ..core.entries import Entry, Note, Payload, Settings
 from ..core.media import digest
 from ..core.messages import Message
 from ..core.state import fold_state
+from ..core.tool_definitions import decode_tools
 from ..core.tree import Leaf
 from ..core.turns import cursor_after
 from ..errors import InvalidOperation, InvalidPosition, StoreDamaged
@@ -107,7 +109,7 @@ class _Verification:
 
     def _check_entries(self) -> SessionWalker:
         branches = self.store.branches(self.session_id)
-        walker = SessionWalker(self.row, branches, self.report, self._find_anchor, self._check_media)
+        walker = SessionWalker(self.row, branches, self.report, self._find_anchor, self._check_blobs)
         walker.check_types()
         walker.check_branches()
         _exhaust(walker.entries(self.store.entries(self.session_id)))
@@ -122,15 +124,19 @@ class _Verification:
             return None
         return (cursor, fold_state(entries)) if cursor.seq == seq else None
 
-    def _check_media(self, where: str, message: Message, entry: NewEntry) -> None:
-        handles = {media.hash for media in message.media}
-        for hash in sorted(handles.union(entry.media)):  # linked without a handle: data URLs within text
+    def _check_blobs(self, where: str, payload: Message | Note | Settings, entry: NewEntry) -> None:
+        handles = _named_blobs(payload)
+        for hash in sorted(handles.union(entry.media)):  # linked without a handle: base64 within JSON
             name, blob = f"blob {hash[:12]}…", self.store.blob(hash)
             if blob is None:
                 self.report(where, f"{name} is missing")
                 continue
             if digest(blob.data) != hash:
                 self.report(where, f"{name} has other bytes than its hash says")
+            elif isinstance(payload, Settings) and payload.tool_definitions is not None:
+                tools = decode_tools(blob.data)
+                if tools is None or tuple(tool.name for tool in tools) != payload.tool_definitions.names:
+                    self.report(where, f"{name} does not hold the definitions of the tools it names")
             if hash not in entry.media:
                 self.report(where, f"{name} is not linked to the entry, so garbage collection may delete it")
             self.blob_sizes[hash] = len(blob.data)
@@ -145,14 +151,23 @@ class _Verification:
     def _check_projections(self) -> None:
         blobs: dict[str, bytes | None] = {}
         for entry in self.path:
-            for media in entry.message.media if entry.message is not None else ():
-                blob = self.store.blob(media.hash)
-                blobs[media.hash] = None if blob is None else blob.data
+            for hash in _named_blobs(entry.payload):
+                blob = self.store.blob(hash)
+                blobs[hash] = None if blob is None else blob.data
         context = build_context(self.path)
+        # The options are one provider's own.
+        context = replace(context, settings=replace(context.settings, options=None))
         for name in PROVIDERS:
             provider = find_provider(name)
             for violation in provider.violations(provider.project(context, blobs.get)):
                 self.report(f"request for {name}", violation)
+
+
+def _named_blobs(payload: Payload) -> set[str]:
+    """Return the digests of the blobs that a payload names: its media, or the definitions of tools."""
+    if isinstance(payload, Settings):
+        return set() if payload.tool_definitions is None else {payload.tool_definitions.hash}
+    return {media.hash for media in payload.media} if isinstance(payload, Message) else set()
 
 
 def _exhaust(records: Iterable[object]) -> None:

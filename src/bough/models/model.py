@@ -7,30 +7,26 @@ says whether a retry makes sense. It does not know sessions; the loop does not k
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
 from ..core.context import Context
+from ..core.tool_definitions import ToolSpec, read_tools
 from ..wire import Answer
 from ..wire.base import Blobs
 
 
-class ToolSpec(Struct, frozen=True):
-    """A tool as a model sees it; `parameters` is a JSON schema of an object."""
-
-    name: str
-    description: str
-    parameters: dict[str, Any]
-
-
 class Request(Struct, frozen=True):
-    """The input of a model call: the context, the tools it may call, and how to read blobs."""
+    """The input of a model call: the context, whose settings name the tools it may call, and how to read blobs."""
 
     context: Context
     blobs: Blobs
-    tools: tuple[ToolSpec, ...] = ()
-    max_tokens: int | None = None
+
+    @property
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """The tools that the model may call."""
+        return read_tools(self.context.settings.tool_definitions, self.blobs) or ()
 
 
 class Delta(Struct, frozen=True):

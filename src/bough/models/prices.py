@@ -5,6 +5,7 @@ Does not know sessions. A call without a known price is counted and marked unpri
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
@@ -15,7 +16,7 @@ from ..core.usage import Price, Usage, is_count
 from .model import Model
 
 MICROCENTS_PER_DOLLAR = 100_000_000
-_UNPRICED_PROVIDERS = ("scripted", "recorded")
+UNPRICED_PROVIDERS = ("scripted", "recorded")
 """Not in the table, and loading it takes longer than their whole answer."""
 
 
@@ -28,9 +29,14 @@ def _library() -> Any | None:
     return genai_prices
 
 
-def price(usage: Usage, provider: str | None, model: str | None) -> Price | None:
-    """Return the price of one call, with the version of the table it is from; None if it is not known."""
-    if model is None or not _is_complete(usage) or provider in _UNPRICED_PROVIDERS:
+def price(
+    usage: Usage, provider: str | None, model: str | None, units: Mapping[str, int] | None = None
+) -> Price | None:
+    """Return the price of one call, with the version of the table it is from; None if it is not known.
+
+    `units` are what has a price of its own beside the tokens; those that the table does not know cost nothing.
+    """
+    if model is None or not _is_complete(usage) or provider in UNPRICED_PROVIDERS:
         return None
     library = _library()
     if library is None:
@@ -40,13 +46,23 @@ def price(usage: Usage, provider: str | None, model: str | None) -> Price | None
         output_tokens=usage.output_tokens,
         cache_read_tokens=usage.cache_read_tokens or 0,
         cache_write_tokens=usage.cache_write_tokens or 0,
+        **_known_units(usage, units or {}),
     )
     try:
-        result = library.calc_price(library_usage, model, provider_id=_vendor(provider))
+        result = library.calc_price(library_usage, model, provider_id=vendor_of(provider))
     except (LookupError, ValueError):  # an unknown model or provider, or token counts the table cannot use
         return None
     cost = (Decimal(result.total_price) * MICROCENTS_PER_DOLLAR).to_integral_value()
     return Price(int(cost), f"genai-prices {library.__version__}")
+
+
+def _known_units(usage: Usage, units: Mapping[str, int]) -> dict[str, int]:
+    known = {
+        name: count for name, count in units.items() if name in ("web_searches", "cache_write_1h_tokens")
+    }
+    if known.get("cache_write_1h_tokens", 0) > (usage.cache_write_tokens or 0):
+        del known["cache_write_1h_tokens"]  # a part of the cache writes, so the report makes no sense
+    return known
 
 
 def _is_complete(usage: Usage) -> bool:
@@ -82,14 +98,14 @@ class Rates(Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-def price_of(model: Model, usage: Usage) -> Price | None:
+def price_of(model: Model, usage: Usage, units: Mapping[str, int] | None = None) -> Price | None:
     """Return the price by the model's own `rates` if it has any, else by the table."""
     rates: Rates | None = getattr(model, "rates", None)
-    return price(usage, model.provider, model.model) if rates is None else rates.price(usage)
+    return price(usage, model.provider, model.model, units) if rates is None else rates.price(usage)
 
 
 _VENDOR_BY_PROVIDER = {"openai-chat": "openai", "gemini": "google"}
 
 
-def _vendor(provider: str | None) -> str | None:
+def vendor_of(provider: str | None) -> str | None:
     return _VENDOR_BY_PROVIDER.get(provider, provider) if provider else None

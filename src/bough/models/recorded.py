@@ -93,12 +93,18 @@ class History:
 
     def _context_messages(self) -> Iterator[Message]:
         """Yield the messages in context: the summaries, then those after the last one."""
-        compactions = contexts.active_compactions(self._summaries)
-        for seq, compaction in compactions:
-            yield contexts.summary_item(seq, compaction).message
-        first = compactions[-1][1].first_kept if compactions else 1
-        for item in self._items[bisect_left(self._items, first, key=lambda item: item.seq) :]:
+        replacement = contexts.read_replacement(self._summaries)
+        for summary in replacement.summaries:
+            yield summary.message
+        first = self._index(replacement.first_kept) if replacement.summaries else 0
+        kept = self._index(replacement.kept_input)
+        if kept < first and replacement.keeps(self._items[kept].seq, self._items[kept].turn):
+            yield self._items[kept].message
+        for item in self._items[first:]:
             yield item.message
+
+    def _index(self, seq: int) -> int:
+        return bisect_left(self._items, seq, key=lambda item: item.seq)
 
 
 def _answers(path: Iterable[Entry]) -> Iterator[tuple[bytes, Entry]]:

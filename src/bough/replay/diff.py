@@ -9,20 +9,23 @@ paths are the same if inputs, answers, calls, results and state are equal. Promp
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ..core import context as contexts
+from ..core.codec import to_json
 from ..core.entries import Entry
 from ..core.state import fold_state
+from ..core.tool_definitions import ToolSpec, read_tools
 from ..core.tree import Leaf
 from ..core.usage import Totals, add, total
 from ..errors import InvalidArgument
 from ..log import ledger
 from ..log.log import Log
+from ..stores.base import SessionRow
 from .turn_comparison import Divergence, Kind, align, heaviest_kind
 from .turn_reader import TurnView, message_text, read_turns
 
@@ -39,10 +42,12 @@ class DiffSide(Struct, frozen=True):
     """The models that answered after the shared part."""
     totals: Totals = Totals()
     """What the turns of `rows` cost."""
+    incomplete: str | None = None
+    """Why a replay got no answer to all of its inputs, so that a comparison with it tells nothing."""
 
 
 class SetupChange(Struct, frozen=True):
-    """Something around the turns that differs: prompt, model, tools or limits."""
+    """Something around the turns that differs: prompt, model, an option of its calls, tools or limits."""
 
     name: str
     a: str
@@ -80,6 +85,11 @@ class Diff(Struct, frozen=True):
         return self.is_state_same and all(row.kind == "same" for row in self.rows)
 
     @property
+    def incomplete(self) -> str | None:
+        """Why the comparison tells nothing: one side is a replay that got no answer to all of its inputs."""
+        return self.a.incomplete or self.b.incomplete
+
+    @property
     def first_divergence(self) -> Divergence | None:
         """The first divergence, even in a single word."""
         return next((divergence for row in self.rows for divergence in row.differences), None)
@@ -107,6 +117,9 @@ class ComparedPath(Struct, frozen=True):
     session_id: str
     path: Sequence[Entry]
     costs: Mapping[int, Totals]
+    incomplete: str | None = None
+    tools: Sequence[ToolSpec] | None = None
+    """The definitions of the tools at the end of the path; None if they were not recorded."""
 
 
 def diff(a: DiffTarget, b: DiffTarget) -> Diff:
@@ -130,7 +143,19 @@ def read_compared_path(log: Log, leaf: Leaf) -> ComparedPath:
     row = log.store.session(log.session_id)
     at_leaf = log if leaf == log.leaf else Log(log.store, replace(row, leaf=leaf), log.runtime)
     path = at_leaf.path().entries
-    return ComparedPath(log.session_id, path, ledger.by_turn(at_leaf, path))
+    incomplete = _incomplete(log, row) if leaf == row.leaf else None
+    tools = read_tools(contexts.fold_settings(path).tool_definitions, log.read_blob)
+    return ComparedPath(log.session_id, path, ledger.by_turn(at_leaf, path), incomplete, tools)
+
+
+def _incomplete(log: Log, row: SessionRow) -> str | None:
+    """Return why a replay stopped, unless at a call that was not recorded: that is a difference."""
+    if row.relation != "replay" or row.status == "completed":
+        return None
+    ended = next((fact for fact in reversed(log.store.journal(row.session_id)) if fact.kind == "ended"), None)
+    if ended is not None and ended.data.get("missed_call"):
+        return None
+    return row.error or "it was interrupted"
 
 
 def compare(a: ComparedPath, b: ComparedPath, *, kept: int | None = None) -> Diff:
@@ -146,7 +171,7 @@ def compare(a: ComparedPath, b: ComparedPath, *, kept: int | None = None) -> Dif
         shared,
         count,
         tuple(rows),
-        _setup(a.path, b.path),
+        _setup(a, b),
         fold_state(a.path) == fold_state(b.path),
     )
 
@@ -196,18 +221,50 @@ def _side(compared: ComparedPath, turns: Sequence[TurnView], costs: Sequence[Tot
     spent = total([])
     for cost in costs:
         spent = add(spent, cost)
-    return DiffSide(compared.session_id, compared.path[-1].seq if compared.path else 0, tuple(models), spent)
+    seq = compared.path[-1].seq if compared.path else 0
+    return DiffSide(compared.session_id, seq, tuple(models), spent, compared.incomplete)
 
 
-def _setup(a: Sequence[Entry], b: Sequence[Entry]) -> tuple[SetupChange, ...]:
-    context_a, context_b = contexts.build_context(a), contexts.build_context(b)
+def _setup(a: ComparedPath, b: ComparedPath) -> tuple[SetupChange, ...]:
+    context_a, context_b = contexts.build_context(a.path), contexts.build_context(b.path)
     pairs = [
         ("prompt", "\n\n".join(context_a.system), "\n\n".join(context_b.system)),
-        ("model", *_models((context_a.settings.model, context_b.settings.model), (a, b))),
+        ("model", *_models((context_a.settings.model, context_b.settings.model), (a.path, b.path))),
+        *_options(context_a.settings.options or {}, context_b.settings.options or {}),
         ("tools", ", ".join(context_a.settings.tools or ()), ", ".join(context_b.settings.tools or ())),
+        *_definitions(a.tools, b.tools),
         ("limits", str(context_a.settings.limits or ""), str(context_b.settings.limits or "")),
     ]
     return tuple(SetupChange(name, x, y) for name, x, y in pairs if x != y)
+
+
+def _options(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return every option with its value on both sides; one that a side does not set has its provider's default."""
+    names = sorted({*a, *b})
+    return [(name, _option_text(a.get(name)), _option_text(b.get(name))) for name in names]
+
+
+def _definitions(
+    a: Sequence[ToolSpec] | None, b: Sequence[ToolSpec] | None
+) -> Iterator[tuple[str, str, str]]:
+    """Yield what each side says of each tool; nothing if one side did not record it."""
+    if a is None or b is None:
+        return
+    specs_a, specs_b = {spec.name: spec for spec in a}, {spec.name: spec for spec in b}
+    for name in sorted({*specs_a, *specs_b}):
+        one, other = specs_a.get(name), specs_b.get(name)
+        if one is None or other is None:
+            yield f"tool {name}", "" if one is None else "defined", "" if other is None else "defined"
+            continue
+        yield f"tool {name}, description", one.description, other.description
+        parameters = [to_json(spec.parameters, "parameters").decode() for spec in (one, other)]
+        yield f"tool {name}, parameters", parameters[0], parameters[1]
+
+
+def _option_text(value: object) -> str:
+    if value is None:
+        return "(default)"
+    return value if isinstance(value, str) else to_json(value, "option").decode()
 
 
 def _models(

@@ -20,9 +20,16 @@ from .recording import Recording
 class HostEntries:
     """Turns the host's entries of the source into drafts for the replay."""
 
-    def __init__(self, recording: Recording, overrides: Settings, *, uses_recorded_answers: bool) -> None:
+    def __init__(
+        self,
+        recording: Recording,
+        overrides: Settings,
+        *,
+        uses_recorded_answers: bool,
+        has_own_tools: bool = False,
+    ) -> None:
         self.recording, self.overrides = recording, overrides
-        self.uses_recorded_answers = uses_recorded_answers
+        self.uses_recorded_answers, self.has_own_tools = uses_recorded_answers, has_own_tools
 
     def drafts(self, entries: Iterable[Entry], path: Sequence[Entry]) -> list[Draft]:
         """Return what to append after `path` for these entries of the source."""
@@ -42,18 +49,51 @@ class HostEntries:
         if isinstance(payload, Compaction | Uncompaction) and not self.uses_recorded_answers:
             return None
         if isinstance(payload, Compaction):
-            return replace(payload, first_kept=self._seq_in_replay(payload.first_kept, path, ahead))
+            return self._compaction(payload, path, ahead)
         if isinstance(payload, Uncompaction):
             return replace(payload, cancels=self._seq_in_replay(payload.cancels, path, ahead))
         return payload
 
+    def _compaction(self, compaction: Compaction, path: Sequence[Entry], ahead: int) -> Compaction:
+        """Return the compaction with the positions that its entries have in the replay."""
+        lengths = [
+            (position, length)
+            for seq, length in compaction.shortened
+            for position in self._result_seqs_in_replay(seq, path)
+        ]
+        kept_input = compaction.kept_input
+        return replace(
+            compaction,
+            first_kept=self._seq_in_replay(compaction.first_kept, path, ahead),
+            kept_input=self._seq_in_replay(kept_input, path, ahead) if kept_input else 0,
+            shortened=tuple(lengths),
+        )
+
+    def _result_seqs_in_replay(self, seq: int, path: Sequence[Entry]) -> list[int]:
+        """Return the seqs in the replay of the results of one entry of the source, counted from the first result."""
+        source = self.recording.path
+        if not 0 < seq <= len(source):
+            return []
+        first = _count_results(source[: seq - 1])
+        last = first + _count_results(source[seq - 1 : seq])
+        seqs = [entry.seq for entry in path for _ in range(_count_results([entry]))]
+        return sorted(set(seqs[first:last]))
+
     def _settings(self, settings: Settings) -> Settings | None:
-        """Return settings without the model and prompt that the replay overrides; None if nothing is left."""
+        """Return settings without the model, prompt, options and tools that the replay overrides; None if nothing is
+        left."""
         overrides, recorded = self.overrides, settings
         if overrides.model is not None:
             settings = replace(settings, model=None)
         if overrides.prompt is not None or overrides.prompt_patch is not None:
             settings = replace(settings, prompt=None, prompt_patch=None)
+        if overrides.options is not None and settings.options is not None:
+            options = {
+                name: value for name, value in settings.options.items() if name not in overrides.options
+            }
+            settings = replace(settings, options=options or None)
+        if self.has_own_tools and not self.uses_recorded_answers:
+            settings = replace(settings, tool_definitions=None)
         return None if settings == Settings() and settings != recorded else settings
 
     def _seq_in_replay(self, seq: int, path: Sequence[Entry], ahead: int) -> int:
@@ -70,6 +110,10 @@ class HostEntries:
         end = len(path) + 1
         replay_seqs.extend(range(end, end + ahead + 1))
         return replay_seqs[min(bisect_left(source_seqs, seq), len(replay_seqs) - 1)]
+
+
+def _count_results(entries: Sequence[Entry]) -> int:
+    return sum(len(entry.message.results) for entry in entries if entry.message is not None)
 
 
 def _is_one_entry(entry: Entry) -> bool:

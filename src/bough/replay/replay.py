@@ -8,7 +8,7 @@ cannot be resumed; replay again, which has no effects either.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -18,7 +18,9 @@ from msgspec.structs import replace
 
 from ..agent.limits import Limits
 from ..agent.tools.tool import Tool
+from ..core.context import fold_settings, merge_options
 from ..core.entries import Entry, Note, Settings
+from ..core.tool_definitions import ToolSpec, read_tools
 from ..core.usage import Totals, total
 from ..engines.local import ModelLike, resolve_models, tools_by_name
 from ..errors import InvalidReplay
@@ -27,7 +29,9 @@ from ..log import ledger
 from ..log.changes import Cut
 from ..log.log import Log
 from ..models.model import Model
+from ..models.names import is_model_name
 from ..models.recorded import RecordedModel
+from ..wire.options import check_options
 from .diff import ComparedPath, compare, read_compared_path
 from .host_entries import HostEntries
 from .incremental_path import IncrementalPath
@@ -46,6 +50,7 @@ class ReplayPlan(Struct, frozen=True, kw_only=True):
     model: ModelLike | None = None
     prompt: str | None = None
     prompt_patch: str | None = None
+    options: Mapping[str, Any] | None = None
     tools: str | Iterable[Tool | Callable[..., Any]] = "recorded"
     start: int | None = None
     mode: Mode | None = None
@@ -56,8 +61,8 @@ class ReplayPlan(Struct, frozen=True, kw_only=True):
 
     @property
     def is_changed(self) -> bool:
-        """Whether another model or prompt is used than the recorded one."""
-        return any(option is not None for option in (self.model, self.prompt, self.prompt_patch))
+        """Whether another model, prompt or options are used than the recorded ones."""
+        return any(value is not None for value in (self.model, self.prompt, self.prompt_patch, self.options))
 
 
 async def replay(source: Log, plan: ReplayPlan) -> ReplayReport:
@@ -73,24 +78,59 @@ class Replay:
         self.mode: Mode = plan.mode or ("live" if plan.live else "recorded" if plan.is_changed else "strict")
         self.tools = {} if isinstance(plan.tools, str) else tools_by_name(plan.tools)
         _check_plan(plan, self.mode, self.tools)
-        self.models = [] if plan.model is None else resolve_models(plan.model)
+        self.models = self._resolve_models()
         self.stop_reason: str | None = None
         """Why the replay ended before the last input."""
+        self._is_unanswered = False
+
+    def _resolve_models(self) -> list[Model]:
+        """Return the models that answer: the plan's, or the recorded one if something else is changed; else none."""
+        if self.plan.model is not None:
+            return resolve_models(self.plan.model)
+        if not self.plan.is_changed:
+            return []
+        row = self.source.store.session(self.source.session_id)
+        path = self.source.store.non_message_entries(row.session_id, leaf=self.source.leaf)
+        names = (row.model, fold_settings(path).model)
+        name = next((name for name in names if name and is_model_name(name)), None)
+        if name is None:
+            raise InvalidReplay(
+                f"another prompt or option needs a model, and the recorded one ({row.model or 'unknown'}) cannot be called "
+                "by its name",
+                "name a model: model=…",
+                "name one with --model",
+            )
+        return resolve_models(name)
 
     async def run(self) -> ReplayReport:
         source_before = await asyncio.to_thread(fingerprint, self.source)
         path = (await asyncio.to_thread(self.source.path)).entries
         cut, until = await asyncio.to_thread(self._find_cut)
         recording = Recording(path, cut.at, until)
+        self._check_options(path[:until], cut.at)
         overrides = Settings(
-            model=_first_model_name(self.models), prompt=self.plan.prompt, prompt_patch=self.plan.prompt_patch
+            model=_first_model_name(self.models),
+            prompt=self.plan.prompt,
+            prompt_patch=self.plan.prompt_patch,
+            options=None if self.plan.options is None else dict(self.plan.options),
         )
         log = await asyncio.to_thread(forking.fork, self.source, cut, overrides, relation="replay")
         replay_path = IncrementalPath((await asyncio.to_thread(log.path)).entries)
-        parts = self._build_parts(recording, overrides, replay_path)
+        parts = await asyncio.to_thread(self._build_parts, recording, overrides, replay_path)
         turns = await self._replay_turns(log, parts)
         await asyncio.to_thread(self._record_end, log)
         return await asyncio.to_thread(self._build_report, log, parts, cut, turns, source_before)
+
+    def _check_options(self, path: Sequence[Entry], kept: int) -> None:
+        """Raise `InvalidOption` if the replay's model lacks an option that the recording has after the cut, or its own."""
+        if not self.models:
+            return
+        options = fold_settings(path[:kept]).options
+        later = [entry.payload.options for entry in path[kept:] if isinstance(entry.payload, Settings)]
+        for changed in (None, *later):
+            options = merge_options(options, changed)
+            for model in self.models:
+                check_options(model.provider, merge_options(options, self.plan.options))
 
     def _find_cut(self) -> tuple[Cut, int]:
         """Return the cut, which keeps at least the seeds, and the last entry of the source that is replayed."""
@@ -112,17 +152,26 @@ class Replay:
     def _build_parts(self, recording: Recording, overrides: Settings, path: IncrementalPath) -> ReplayParts:
         models: list[Model] = self.models or [RecordedModel(recording.path[: recording.until])]
         answers = ToolAnswers(self.mode, self.tools, frozenset(self.plan.live), self.plan.on_miss)
-        host_entries = HostEntries(recording, overrides, uses_recorded_answers=not self.models)
-        tools = visible_tools(self.tools, recording)
+        host_entries = HostEntries(
+            recording, overrides, uses_recorded_answers=not self.models, has_own_tools=bool(self.tools)
+        )
+        tools = visible_tools(self.tools, recording, self._recorded_tools(recording))
         limits = self._limits(recording)
         return ReplayParts(self.source, recording, tools, answers, host_entries, models, limits, path)
+
+    def _recorded_tools(self, recording: Recording) -> list[ToolSpec]:
+        """Return the tools that the model was given, in all definitions on the path; of one name the latest."""
+        settings = (entry.payload for entry in recording.path if isinstance(entry.payload, Settings))
+        definitions = dict.fromkeys(each.tool_definitions for each in settings)
+        sets = [read_tools(each, self.source.read_blob) for each in definitions]
+        return list({tool.name: tool for tools in sets for tool in tools or ()}.values())
 
     def _limits(self, recording: Recording) -> Limits:
         """Return the plan's limits; by default enough for what was recorded. Recorded answers need no compaction: the
         recorded summaries are repeated."""
         rounds = max((turn.answers + 1 for turn in recording.turns), default=0)
         limits = self.plan.limits or Limits(turns=max(50, len(recording.turns)), rounds=max(50, rounds))
-        return limits if self.models else replace(limits, context_tokens=None)
+        return limits if self.models else replace(limits, context_tokens=None, context_window=None)
 
     # -- turns -------------------------------------------------------------------------------------
 
@@ -155,15 +204,17 @@ class Replay:
         await self._append_host_entries(log, parts, writer.remaining_host_entries)
         misses = parts.answers.misses
         if error is not None:
-            self.stop_reason = error
+            self.stop_reason, self._is_unanswered = error, True
         elif misses and self.plan.on_miss == "stop":
             self.stop_reason = f"{misses[-1]} was not recorded"
 
     def _record_end(self, log: Log) -> None:
         """Mark the replay as completed or interrupted."""
         status = "completed" if self.stop_reason is None else "interrupted"
-        data = {"status": status, "error": self.stop_reason}
-        log.record("ended", data=data, row={**data, "completed_at": log.runtime.now()})
+        row = {"status": status, "error": self.stop_reason}
+        is_miss = self.stop_reason is not None and not self._is_unanswered
+        data = {**row, "missed_call": True} if is_miss else row
+        log.record("ended", data=data, row={**row, "completed_at": log.runtime.now()})
 
     # -- the report --------------------------------------------------------------------------------
 
@@ -197,6 +248,7 @@ class Replay:
             source_before=source_before,
             source_after=fingerprint(self.source),
             stop_reason=self.stop_reason,
+            is_unanswered=self._is_unanswered,
         )
 
     def _recorded_usage(self, recorded: ComparedPath, cut: Cut, turns: Sequence[RecordedTurn]) -> Totals:
@@ -224,15 +276,9 @@ def _check_plan(plan: ReplayPlan, mode: Mode, tools: dict[str, Tool]) -> None:
         raise InvalidReplay(f"tools={plan.tools!r} is invalid", 'use "recorded" or a list of tools')
     if mode == "strict" and plan.is_changed:
         raise InvalidReplay(
-            "mode strict uses the recorded model and prompt",
-            "leave out model= and prompt=, or use another mode",
-            "leave out --model and --prompt, or use another mode",
-        )
-    if plan.model is None and plan.is_changed:
-        raise InvalidReplay(
-            "there are no recorded answers to another prompt",
-            "name a model: model=…",
-            "name one with --model",
+            "mode strict uses the recorded model, prompt and options",
+            "leave out model=, prompt= and options=, or use another mode",
+            "leave out --model, --prompt and -o, or use another mode",
         )
     if plan.start is not None and plan.start < 0:
         raise InvalidReplay(

@@ -25,6 +25,7 @@ from ..agent.writer import Writer
 from ..core.drafts import Draft
 from ..core.entries import Entry, Settings
 from ..core.messages import Message, ToolCall
+from ..core.tool_definitions import ToolSet, define_tools, read_tools
 from ..core.turns import OpenCall
 from ..core.usage import Call
 from ..log.changes import AppendResult
@@ -195,6 +196,15 @@ class ReplayModelCaller(ModelCaller):
         await writer.record("turn_ended", data=status, row=status)
         return Event("session:turn_completed", {"stop_reason": "unanswered"}, writer.journal_number)
 
+    def check_options(self) -> None:
+        """Recorded answers need no check: no provider is sent the options."""
+        if not self.writer.parts.uses_recorded_answers:
+            super().check_options()
+
+    def changed_settings(self) -> list[Draft]:
+        """None for recorded answers: the settings are part of the recording."""
+        return [] if self.writer.parts.uses_recorded_answers else super().changed_settings()
+
     async def call(self, model: Model) -> AsyncIterator[Event]:
         """Append the recorded answer, looked up by the incremental history without a request, or call the model."""
         parts = self.writer.parts
@@ -227,6 +237,17 @@ class ReplayToolRunner(ToolRunner):
             name: replayed_tool(unknown_tool(name), self.answer_call) for name in called.difference(allowed)
         }
         return {**allowed, **others}
+
+    def tool_set(self) -> ToolSet | None:
+        """Return those that the recording has at this position; those of the tools that were passed, if any were; else
+        those that follow from the recorded calls."""
+        settings = self.writer.settings()
+        recorded = read_tools(settings.tool_definitions, self.writer.blob)
+        if recorded is None or self.writer.parts.host_entries.has_own_tools:
+            return super().tool_set()
+        names = self.writer.allowed_tools()
+        allowed = [tool for tool in recorded if names is None or tool.name in names]
+        return define_tools(allowed, self.log.runtime.redactor)
 
     async def _original(self, call: OpenCall) -> ToolCall:
         """A call whose arguments are hidden has its recorded result all the same; `ToolAnswers` runs no tool on it."""

@@ -50,6 +50,9 @@ class ReplayReport(Struct, frozen=True, kw_only=True):
     """Fingerprints of the source."""
     stop_reason: str | None = None
     """Why it ended before the last input; None if it did not."""
+    is_unanswered: bool = False
+    """Whether it ended because a model gave no answer or a limit forbade to ask: whether the replay is the same is
+    unknown then. A call that was not recorded is a difference."""
 
     @property
     def is_same(self) -> bool:

@@ -17,15 +17,27 @@ def diff_lines(diff: Diff) -> list[str]:
     """Return lines for the shared part, the setup, the turns, and the first divergence."""
     lines = [f"a {_side(diff.a.session_id, diff.a.models)}", f"b {_side(diff.b.session_id, diff.b.models)}"]
     lines.append(f"shared: {diff.shared} entries, {diff.shared_turns} turns")
-    lines += [f"{change.name}: {_short(change.a)!r} -> {_short(change.b)!r}" for change in diff.setup]
+    lines += _setup_lines(diff)
     lines += [_row_line(row) for row in diff.rows]
     lines += [] if diff.is_state_same else ["state differs"]
     lines += _divergence_lines(diff)
     lines.append(
         f"tokens {_tokens(diff.a.totals, diff.b.totals)}, cost {_cost(diff.a.totals, diff.b.totals)}"
     )
-    lines.append("same" if diff.is_same else "different")
+    lines.append(_verdict(diff.is_same, diff.incomplete))
     return lines
+
+
+def _setup_lines(diff: Diff) -> list[str]:
+    return [f"{change.name} {_side_text(change.a)} → {_side_text(change.b)}" for change in diff.setup]
+
+
+def _side_text(text: str) -> str:
+    return _short(text) or "(none)"
+
+
+def _verdict(is_same: bool, unanswered: str | None) -> str:
+    return f"unknown: {_short(unanswered, LONG)}" if unanswered else "same" if is_same else "different"
 
 
 def report_lines(report: ReplayReport) -> list[str]:
@@ -37,12 +49,13 @@ def report_lines(report: ReplayReport) -> list[str]:
         f"kept 1..{cut.at}{moved}, replayed {report.turns} of {report.total_turns} inputs",
         f"model {_names(report.model_before)} -> {_names(report.model_after)}",
     ]
+    lines += [line for line in _setup_lines(report.diff) if not line.startswith("model ")]
     lines += [_row_line(row) for row in report.rows]
     lines += _divergence_lines(report.diff)
     lines += _summary(report)
-    if report.stop_reason is not None:
+    if report.stop_reason is not None and not report.is_unanswered:
         lines.append(f"stopped: {_short(report.stop_reason, LONG)}")
-    lines.append("same" if report.is_same else "different")
+    lines.append(_verdict(report.is_same, report.stop_reason if report.is_unanswered else None))
     return lines
 
 
@@ -65,18 +78,25 @@ def diff_markdown(diff: Diff) -> str:
             "\n".join(f"- {change.name}: {_cell(change.a)} → {_cell(change.b)}" for change in diff.setup)
         )
     parts.append(_markdown_divergence(diff))
-    parts.append(f"**{'Same' if diff.is_same else 'Different'}.**")
+    parts.append(_markdown_verdict(diff.is_same, diff.incomplete))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def report_markdown(report: ReplayReport) -> str:
     title = f"# Replay of `{report.source}` in `{report.replay}`, mode {report.mode}"
     facts = "\n".join(f"- {_cell(line)}" for line in _summary(report))
-    verdict = f"**{'Same' if report.is_same else 'Different'}.**"
-    if report.stop_reason is not None:
+    setup = "\n".join(f"- {_cell(line)}" for line in _setup_lines(report.diff))
+    verdict = _markdown_verdict(report.is_same, report.stop_reason if report.is_unanswered else None)
+    if report.stop_reason is not None and not report.is_unanswered:
         verdict += f" Stopped: {_cell(report.stop_reason)}."
-    parts = [title, _markdown_table(report.rows), _markdown_divergence(report.diff), facts, verdict]
+    parts = [title, setup, _markdown_table(report.rows), _markdown_divergence(report.diff), facts, verdict]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _markdown_verdict(is_same: bool, unanswered: str | None) -> str:
+    if unanswered:
+        return f"**Unknown:** {_cell(unanswered)}."
+    return f"**{'Same' if is_same else 'Different'}.**"
 
 
 def _markdown_table(rows: Sequence[DiffRow]) -> str:

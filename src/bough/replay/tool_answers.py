@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from ..agent.tools.tool import RunTask, Tool, ToolContext
 from ..core.messages import Message, ToolCall, tool_result
+from ..core.tool_definitions import ToolSpec
 from ..errors import InvalidReplay
-from ..models.model import ToolSpec
 from .recording import RecordedResult, Recording
 
 Mode = Literal["strict", "recorded", "dry", "live"]
@@ -99,11 +99,16 @@ class ToolAnswers:
         return tool_result(call.id, reason, error=True, outcome="not_recorded", ends_turn=ends_turn)
 
 
-def visible_tools(tools: Mapping[str, Tool], recording: Recording) -> list[Tool]:
-    """Return the tools a model sees; by default those that were called, described by their recorded arguments."""
+def visible_tools(
+    tools: Mapping[str, Tool], recording: Recording, recorded: Iterable[ToolSpec]
+) -> list[Tool]:
+    """Return the tools a model sees; by default those it was given, and those that were called although no definition
+    was recorded, described by their arguments."""
     if tools:
         return list(tools.values())
-    return [_recorded_tool(name, calls) for name, calls in _by_name(recording.calls()).items()]
+    by_name = {spec.name: Tool(spec, _refuse_to_run, NoArguments) for spec in recorded}
+    called = {name: _recorded_tool(name, calls) for name, calls in _by_name(recording.calls()).items()}
+    return list({**by_name, **{name: tool for name, tool in called.items() if name not in by_name}}.values())
 
 
 def replayed_tool(

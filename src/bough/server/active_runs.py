@@ -6,7 +6,7 @@ Input is durable before `send` returns; a session that is running elsewhere is r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -15,6 +15,7 @@ from ..agent.call_status import is_awaited_by_worker, read_call_status
 from ..agent.events import Event
 from ..agent.tools.tool import Tool
 from ..core.context import fold_settings
+from ..core.entries import Settings
 from ..engines.local import ModelLike, Run, tools_by_name
 from ..errors import BoughError, ModelUnavailable, SessionRunning, ToolsMissing
 from ..models.availability import available_models
@@ -38,15 +39,22 @@ class ActiveRuns:
         return session_id in self._runs
 
     async def send(
-        self, session: Session, text: str, model: str | None, key: str | None = None
+        self,
+        session: Session,
+        text: str,
+        model: str | None,
+        options: Mapping[str, Any] | None = None,
+        key: str | None = None,
     ) -> Event | None:
         """Run one turn; return its first event once the input is durable."""
-        how = await self._how(session, model)
+        how = await self._how(session, model, options)
         return await self._drive(session, session.send(text, **how, key=key), None)
 
-    async def resume(self, session: Session, model: str | None) -> None:
+    async def resume(
+        self, session: Session, model: str | None, options: Mapping[str, Any] | None = None
+    ) -> None:
         """Resume the open turn."""
-        how = await self._how(session, model)
+        how = await self._how(session, model, options)
         await asyncio.to_thread(session.log.raise_if_leased)
         await asyncio.to_thread(_check_tasks, session, how["tools"])
         await self._drive(session, session.resume(**how), RESUME_GRACE)
@@ -87,10 +95,17 @@ class ActiveRuns:
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=10)
 
-    async def _how(self, session: Session, model: str | None) -> dict[str, Any]:
+    async def _how(
+        self, session: Session, model: str | None, options: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
         agent = self._context.agent
-        models = await asyncio.to_thread(_models, agent, session, model)
-        how: dict[str, Any] = {"model": models, "tools": agent.tools_of(session)}
+        settings = await asyncio.to_thread(_settings, session)
+        models = await asyncio.to_thread(_models, agent, session, model or settings.model)
+        if models == list(agent.models):  # its options are those of its models
+            own = settings.options or {}
+            defaults = {name: value for name, value in agent.options.items() if name not in own}
+            options = {**defaults, **(options or {})}
+        how: dict[str, Any] = {"model": models, "tools": agent.tools_of(session), "options": options}
         return how if agent.limits is None else {**how, "limits": agent.limits}
 
     async def _drive(self, session: Session, run: Run, patience: float | None) -> Event | None:
@@ -133,15 +148,15 @@ def _check_tasks(session: Session, tools: Iterable[Tool]) -> None:
     read_call_status(session.log).raise_if_trashed(session.log, tools_by_name(tools))
 
 
-def _models(agent: ServerAgent, session: Session, requested: str | None) -> ModelLike:
-    """Return the model named in the request, else in the session's settings, else the server's, else the session's latest.
+def _settings(session: Session) -> Settings:
+    return fold_settings(session.log.store.non_message_entries(session.session_id, leaf=session.leaf))
+
+
+def _models(agent: ServerAgent, session: Session, name: str | None) -> ModelLike:
+    """Return the model named in the request or the session's settings, else the server's, else the session's latest.
 
     A model that the server does not configure is refused if its package or key is missing, before input is stored.
     """
-    setting = fold_settings(
-        session.log.store.non_message_entries(session.session_id, leaf=session.leaf)
-    ).model
-    name = requested or setting
     if name is not None:
         model = agent.find_model(name)
         return available_models([model]) if isinstance(model, str) else model

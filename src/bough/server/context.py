@@ -47,6 +47,8 @@ class ServerAgent(Struct, frozen=True):
     limits: Limits | None = None
     workspace: Workspace | None = None
     commands: tuple[str, ...] = ()
+    options: dict[str, Any] = {}
+    """Options of its models' calls, for a session that has none of the same name."""
 
     def tools_of(self, session: Session) -> list[Tool]:
         """Return its tools and those of the workspace, which store long output in this session."""

@@ -6,13 +6,12 @@ from typing import Any
 
 import msgspec
 
-from ..core.entries import INTERRUPTED, PARTIAL, Entry
+from ..core.entries import CUT_OFF_FINISHES, INTERRUPTED, PARTIAL, Entry
 from ..core.messages import Media, Message, Reasoning, Text, ToolResult
-from ..core.tree_text import describe_entry
+from ..core.tree_text import describe_entry, one_line
 from ..core.usage import Call
-from ..errors import BoughError
-from ..stores.base import SessionRow, StoreBackend
-from .truncate import LINE, one_line
+from ..stores.base import SessionRow
+from .truncate import LINE
 
 SCHEMA_VERSION = 1
 _SHOWN = 2 * LINE
@@ -32,23 +31,6 @@ def row_view(row: SessionRow, heading: str) -> dict[str, Any]:
 def public_row(view: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a session that a client may see."""
     return {name: view[name] for name in PUBLIC_ROW}
-
-
-def heading(store: StoreBackend, row: SessionRow) -> str:
-    """Return the title, else the first input, else the agent, else the id."""
-    if row.title:
-        return one_line(row.title)
-    return first_input(store, row) or row.agent or row.session_id
-
-
-def first_input(store: StoreBackend, row: SessionRow) -> str:
-    """Return the first input as one line; it is among the first entries after the seeds."""
-    try:
-        near = store.path(row.session_id, first=row.seed_count + 1, last=row.seed_count + 3, public=True)
-    except BoughError:
-        return ""  # damaged or purged meanwhile: the list stays usable without it
-    texts = (entry.message.text for entry in near.entries if entry.message and entry.role == "user")
-    return one_line(next(filter(str.strip, texts), ""))
 
 
 def entry_view(entry: Entry) -> dict[str, Any]:
@@ -132,7 +114,7 @@ _FINISHES = {
     INTERRUPTED: "interrupted",
     PARTIAL: "interrupted",
     "error": "error",
-    "length": "cut_off",
+    **dict.fromkeys(CUT_OFF_FINISHES, "cut_off"),
 }
 
 

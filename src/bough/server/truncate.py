@@ -130,10 +130,3 @@ class SizedPage:
             return False
         self.items.append(item)
         return True
-
-
-def one_line(text: str, limit: int = LINE) -> str:
-    """Return the beginning of a text as one printable line."""
-    line = " ".join(text[: limit * 4].split())
-    line = "".join(c if c.isprintable() else "·" for c in line)
-    return line if len(line) <= limit else line[: limit - 1] + "…"

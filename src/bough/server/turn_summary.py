@@ -10,12 +10,13 @@ from typing import Any
 
 from ..core.entries import INTERRUPTED, PARTIAL, Compaction, Entry
 from ..core.messages import Message
+from ..core.tree_text import one_line
 from ..core.turns import ENDED_BY_TOOL
 from ..core.usage import Call, total
 from ..session import Session
 from .json_views import to_json
 from .path_window import read_entries
-from .truncate import SizedPage, one_line
+from .truncate import SizedPage
 
 STEP = 200
 MAX_SCANNED = 4_000

@@ -34,8 +34,8 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from msgspec import UNSET, Struct, UnsetType, field
@@ -43,10 +43,11 @@ from msgspec.structs import replace
 
 from ..core.drafts import Blob, ExtraFact, NewEntry
 from ..core.entries import Entry
+from ..core.messages import Message
 from ..core.search import Search
 from ..core.tree import Branch, Leaf, Range
 from ..core.usage import Call, Totals
-from ..errors import InvalidArgument, SessionRunning
+from ..errors import InvalidArgument, NotFound, SessionRunning, StoreDamaged
 from .counts import CountColumn, DailyUsage, StorageSize, count_by, storage_size_of, sum_daily
 from .search import IndexProgress, SearchPage
 
@@ -160,7 +161,7 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
         """Whether a held lease refuses it: it has no fence, and moves the leaf otherwise than by notes."""
         if self.fence is not None:
             return False
-        return self.move_to is not None or any(entry.kind != "note" for entry in self.entries)
+        return self.move_to is not None or bool([1 for entry in self.entries if entry.kind != "note"])
 
     def refuse_if_held(self, holder: str | None, lease_until: int | None) -> None:
         """Raise SessionRunning if the session, held as this says, refuses the change."""
@@ -223,6 +224,8 @@ class SessionQuery(Struct, frozen=True, kw_only=True):
     """Within the tenant the store was opened for."""
     agent: str | None = None
     status: str | None = None
+    or_running: bool = False
+    """With `status`: also sessions marked running, whose runner may be gone."""
     model: str | None = None
     conversation_id: str | None = None
     relation: str | None = None
@@ -320,6 +323,16 @@ class StoreBackend(ABC):
             if page.next is None:
                 return
             before = page.next
+
+    def first_inputs(self, session_ids: Sequence[str]) -> dict[str, Message]:
+        """Return the first input on the path of each session, without internal ones; a session without one is absent."""
+        inputs: dict[str, Message] = {}
+        for session_id in session_ids:
+            with suppress(NotFound, StoreDamaged):
+                path = self.path(session_id, public=True).entries
+                first = next((entry.message for entry in path if entry.is_input), None)
+                inputs |= {session_id: first} if first is not None else {}
+        return inputs
 
     @abstractmethod
     def index(self, progress: IndexProgress | None = None) -> int:

@@ -28,6 +28,7 @@ class Candidate(Struct, frozen=True):
     title: str | None
     branch: int
     seq: int
+    turn: int | None
     kind: str | None
     role: str | None
     model: str | None
@@ -103,7 +104,8 @@ class DatabaseSearch(ABC):
                     paths[number] = self.lineage(Leaf(candidate.branch, candidate.seq))
                 leaf = Leaf(candidate.place >> 32, candidate.place & 0xFFFFFFFF)
                 is_on_path = ranges_contain(paths[number], leaf)
-                location = HitLocation(candidate.session_id, candidate.title, leaf, candidate.at, is_on_path)
+                turn, at = candidate.turn or 0, candidate.at
+                location = HitLocation(candidate.session_id, candidate.title, leaf, turn, at, is_on_path)
                 hit = self._title_hit(location) if leaf.seq == 0 else self._entry_hit(location, candidate)
                 if hit is not None:
                     yield hit

@@ -24,6 +24,8 @@ class SearchHit(Struct, frozen=True, kw_only=True):
     branch: int
     seq: int
     """0 for the session's title."""
+    turn: int
+    """The seq of the input that it is or answers; 0 for a title, a seed or an entry between turns."""
     role: str | None
     kind: str
     tool: str | None
@@ -62,6 +64,7 @@ class HitLocation(Struct, frozen=True):
     session_id: str
     title: str | None
     leaf: Leaf
+    turn: int
     at: int
     is_on_path: bool
 
@@ -83,6 +86,7 @@ def _hit(
         session_id=place.session_id,
         branch=place.leaf.branch,
         seq=place.leaf.seq,
+        turn=place.turn,
         role=role,
         kind=kind,
         tool=", ".join(tools) or None,

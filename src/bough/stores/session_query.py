@@ -30,7 +30,7 @@ def session_conditions(
         ("owner =", "owner", owner),
         ("owner =", "query_owner", query.owner),
         ("agent =", "agent", query.agent),
-        ("status =", "status", query.status),
+        ("status =", "status", None if query.or_running else query.status),
         ("model =", "model", query.model),
         ("conversation_id =", "conversation_id", query.conversation_id),
         ("relation =", "relation", query.relation),
@@ -48,6 +48,9 @@ def session_conditions(
     bindings = {name: value for _, name, value in used}
     if query.tag is not None:
         bindings["tag_name"] = tag_name
+    if query.or_running:
+        conditions.append(f"status in ({parameter.format('status')}, 'running')")
+        bindings["status"] = query.status
     if query.key is not None:
         conditions.append(key_condition)
         bindings["key"] = query.key

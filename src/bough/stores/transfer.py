@@ -20,8 +20,10 @@ from msgspec.structs import replace
 
 from ..core.codec import decode
 from ..core.drafts import NewEntry
+from ..core.entries import Settings
 from ..core.media import MEDIA_MARK
 from ..core.messages import Message
+from ..core.tool_definitions import MIME as TOOLS_MIME
 from ..core.tree import Branch, Leaf, reachable_seqs
 from ..core.usage import Call
 from ..errors import IdConflict, NotFound, StoreDamaged
@@ -251,6 +253,11 @@ def sessions_with_tasks(roots: Sequence[str], tasks: Callable[[str], Iterable[tu
 def blob_references(kind: str, body: bytes) -> dict[str, str]:
     """Return the blobs an entry refers to, each with the mime type it states: a function of its bytes."""
     mimes: dict[str, str] = {}
+    if kind == "settings":
+        settings = decode(kind, body)
+        assert isinstance(settings, Settings)
+        tools = settings.tool_definitions
+        return {} if tools is None or "\0" in tools.hash else {tools.hash: TOOLS_MIME}
     if MEDIA_MARK not in body and _REFERENCE not in body:
         return mimes
     if MEDIA_MARK in body and kind == "message":
@@ -270,6 +277,8 @@ class BlobReferences:
 
     def __init__(self) -> None:
         self.mimes: dict[str, str] = {}
+        self.definitions: set[str] = set()
+        """Those that hold definitions of tools: a bundle has them even if no media are asked for."""
         self.places: list[tuple[int, int, str]] = []
         """(branch of the store, seq, digest), to be linked once the blobs are present."""
 
@@ -277,6 +286,8 @@ class BlobReferences:
         mimes = blob_references(kind, body)
         for digest, mime in mimes.items():
             self.mimes.setdefault(digest, mime)
+        if kind == "settings":
+            self.definitions.update(mimes)
         return mimes
 
     def entries(self, entries: Iterable[StoredEntry], numbers: Mapping[int, int]) -> Iterator[StoredEntry]:

@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 
 from ..core.messages import Message
-from ..errors import UnknownProvider, UnrecognizedReply
+from ..core.tool_definitions import ToolSpec
+from ..errors import InvalidArgument, InvalidTool, UnknownProvider, UnrecognizedReply
 from . import anthropic, gemini, openai_chat, openai_responses
 from .anthropic import parse as anthropic_parse
 from .anthropic import request as anthropic_request
@@ -45,6 +46,7 @@ __all__ = [
     "parse_history",
     "parse_messages",
     "parse_reply",
+    "parse_tool",
     "render",
 ]
 
@@ -69,6 +71,7 @@ PROVIDERS: dict[str, Provider] = {
     )
 }
 
+_TOOL_FIELDS = {"type", "function", "name", "description", "parameters", "input_schema", "strict"}
 _CHAT_PARTS = {"image_url", "file", "input_audio", "refusal"}
 _RESPONSES_PARTS = {"input_text", "input_image", "input_file", "output_text"}
 _GEMINI_REPLY = {"candidates", "promptFeedback", "prompt_feedback"}
@@ -108,6 +111,28 @@ def parse_reply(reply: object) -> Answer:
     if "error" in data:
         raise UnrecognizedReply(f"the provider returned an error: {data['error']!r}")
     raise UnrecognizedReply(f"a dict with {', '.join(map(str, data)) or 'no keys'} is not a known reply")
+
+
+def parse_tool(definition: dict[str, Any]) -> ToolSpec:
+    """Parse the definition of a tool: name, description and parameters, or the same as Anthropic or OpenAI take it."""
+    fields = definition.get("function", definition)
+    if not isinstance(fields, dict) or not isinstance(fields.get("name"), str) or not fields["name"]:
+        raise InvalidArgument("tools", definition, "a dict with name, description and parameters")
+    schemas = [fields[key] for key in ("parameters", "input_schema") if key in fields]
+    others = {**definition, **fields}.keys() - _TOOL_FIELDS
+    if others or definition.get("strict") or len(schemas) > 1:
+        raise InvalidTool(fields["name"], f"its definition has {', '.join(sorted(others)) or 'strict'}")
+    try:
+        return msgspec.convert(
+            {
+                "name": fields["name"],
+                "description": fields.get("description") or "",
+                "parameters": schemas[0] if schemas else {"type": "object", "properties": {}},
+            },
+            ToolSpec,
+        )
+    except msgspec.ValidationError as error:
+        raise InvalidTool(fields["name"], str(error)) from None
 
 
 def parse_history(messages: Iterable[object]) -> list[HistoryMessage]:

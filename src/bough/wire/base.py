@@ -13,7 +13,7 @@ from ..core.messages import Message
 from ..core.usage import Usage
 
 Request = dict[str, Any]
-"""The history part of a request."""
+"""Everything that a provider is sent but the model and how to stream: prompt, tools, messages, options."""
 HISTORY_KEYS = ("messages", "input", "contents")
 Blobs = Callable[[str], bytes | None]
 """Returns the bytes of a digest; None if they are missing."""
@@ -29,6 +29,8 @@ class Answer(Struct, frozen=True):
     model: str | None = None
     finish: str | None = None
     """None: the provider reported no stop reason."""
+    units: dict[str, int] | None = None
+    """What has a price of its own beside the tokens, by the names of `genai-prices`: web_searches, …"""
 
 
 class HistoryMessage(Struct, frozen=True):

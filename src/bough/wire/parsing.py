@@ -8,6 +8,8 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterable, Mapping
+from datetime import datetime
+from enum import Enum
 from typing import Any
 
 import msgspec
@@ -23,7 +25,10 @@ def to_dict(value: object) -> dict[str, Any]:
     if isinstance(value, Mapping):
         return dict(value)
     dump = getattr(value, "model_dump", None)
-    dumped = dump(warnings=False) if callable(dump) and not isinstance(value, type) else None
+    # Without the fields that the provider did not send: it may refuse a null that it never wrote.
+    dumped = (
+        dump(warnings=False, exclude_unset=True) if callable(dump) and not isinstance(value, type) else None
+    )
     if isinstance(dumped, dict):
         return dumped
     raise UnrecognizedReply(f"{type(value).__name__} is not a provider's message")
@@ -47,6 +52,26 @@ def text_field(block: Mapping[str, Any], key: str) -> str:
         return value
     what = block.get("type") or block.get("role") or "message"
     raise UnrecognizedReply(f"{key!r} of a {what} is {type(value).__name__}, not text")
+
+
+def to_plain(value: object) -> Any:
+    """Return a value of an SDK as the JSON that its provider wrote."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(item) for item in value]
+    return to_plain(to_dict(value)) if callable(getattr(value, "model_dump", None)) else value
+
+
+def compact_json(value: object) -> str:
+    """Return a value as JSON text, for people."""
+    return _text(to_plain(value))
 
 
 def int_field(usage: Mapping[str, Any], key: str) -> int | None:

@@ -7,18 +7,21 @@ writes a pair.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from typing import Any
 
 from msgspec import Struct
 
 from ..core.context import Item
+from ..core.entries import Evidence
 from ..core.messages import Attachment, Media, Text, ToolCall, ToolResult, user
 
 NO_RESULT = "[no result was recorded: the run was cut off and the outcome of this call is unknown]"
 NO_OUTPUT = "(no output)"
 EMPTY_MESSAGE = "(empty message)"
 MEDIA_HEADING = "Media of the tool results above:"
+CONTINUE = "(continue)"
 ORPHAN_HEADING = "The result of a tool call that is no longer shown:"
 MARKERS = {
     "unknown": "[outcome unknown: the run was cut off while this call ran; it may or may not have happened]",
@@ -38,6 +41,9 @@ class ToolPair(Struct, frozen=True):
     wire_id: str
     result: ToolResult | None = None
     """None: the history ends before the result."""
+    issuer: str | None = None
+    blocks: Mapping[str, Any] = {}
+    """What the issuer gets back in place of pieces of the result's content, by their index."""
 
     @property
     def is_error(self) -> bool:
@@ -51,28 +57,46 @@ class PairedMessage(Struct, frozen=True):
     pairs: tuple[ToolPair, ...] = ()
 
 
-def pair_results(items: Iterable[Item], max_id_length: int) -> list[PairedMessage]:
-    """Return the messages of a context in order, results moved to their calls."""
+def pair_results(
+    items: Sequence[Item], max_id_length: int, resumes: str | None = None
+) -> list[PairedMessage]:
+    """Return the messages of a context in order, results moved to their calls.
+
+    An answer that its provider paused is continued by `resumes`, if that issued it; another is asked to continue.
+    """
     paired: list[PairedMessage] = []
     used: set[str] = set()
     for item in items:
         if item.message.role == "tool":
-            for result in item.message.results:
-                _attach_result(paired, item, result)
+            for index, result in enumerate(item.message.results):
+                _attach_result(paired, item, result, proof_of(item.evidence, index))
         else:
             calls = enumerate(item.message.calls)
             pairs = [ToolPair(call, legal_id(call.id, item.seq, n, max_id_length, used)) for n, call in calls]
             paired.append(PairedMessage(item, tuple(pairs)))
+    last = items[-1] if items else None
+    if last is not None and last.paused and (last.evidence is None or last.evidence.issuer != resumes):
+        paired.append(PairedMessage(Item(user(Text(CONTINUE)), last.seq, last.turn)))
     return paired
 
 
-def _attach_result(paired: list[PairedMessage], item: Item, result: ToolResult) -> None:
+def proof_of(evidence: Evidence | None, index: int, issuer: str | None = None) -> Mapping[str, Any]:
+    """Return the evidence of a part; nothing if another provider than `issuer` issued it."""
+    if evidence is None or (issuer is not None and evidence.issuer != issuer):
+        return {}
+    return evidence.parts.get(str(index), {})
+
+
+def _attach_result(
+    paired: list[PairedMessage], item: Item, result: ToolResult, proof: Mapping[str, Any]
+) -> None:
     """Attach a result to its call; without its call it becomes text, so that it is never lost."""
     last = paired[-1] if paired else None
     for index, pair in enumerate(last.pairs if last else ()):
         if last and pair.result is None and pair.call.id == result.call_id:
             pairs = list(last.pairs)
-            pairs[index] = ToolPair(pair.call, pair.wire_id, result)
+            issuer = None if item.evidence is None else item.evidence.issuer
+            pairs[index] = ToolPair(pair.call, pair.wire_id, result, issuer, proof.get("block", {}))
             paired[-1] = PairedMessage(last.item, tuple(pairs))
             return
     orphan = Item(user(Text(ORPHAN_HEADING), *result_content(result)), item.seq, item.turn)
@@ -97,11 +121,16 @@ def legal_name(raw: str, max_length: int, illegal: re.Pattern[str] = _ILLEGAL) -
 
 def result_content(result: ToolResult | None) -> tuple[ResultPart, ...]:
     """Return what the model sees of a result: its content, after a marker unless its outcome is done."""
+    return tuple(piece for piece, _ in result_pieces(result))
+
+
+def result_pieces(result: ToolResult | None) -> list[tuple[ResultPart, str]]:
+    """Return `result_content`, each piece with its index in the result; "" for a text of ours."""
     if result is None:
-        return (Text(NO_RESULT),)
+        return [(Text(NO_RESULT), "")]
     marker = MARKERS.get(result.outcome)
-    content = tuple(piece for piece in result.content if not is_blank(piece))
-    return ((Text(marker),) if marker else ()) + content or (Text(NO_OUTPUT),)
+    content = [(piece, str(n)) for n, piece in enumerate(result.content) if not is_blank(piece)]
+    return [*([(Text(marker), "")] if marker else []), *content] or [(Text(NO_OUTPUT), "")]
 
 
 def is_blank(part: object) -> bool:

@@ -82,7 +82,7 @@ def test_long_output_is_spilled_paged_through_and_never_collected(
 ) -> None:
     (Path(workspace.working_dir) / "long.txt").write_text("".join(f"line {n}\n" for n in range(1_900)) * 3)
     told = run(session, workspace, ("read_file", {"path": "long.txt"}))
-    result = session.path()[2].message.results[0]
+    result = session.path()[3].message.results[0]
     media = result.content[1]
     assert len(told[0]) < 40_000
     assert store.gc(grace=-(10**18)) == 0

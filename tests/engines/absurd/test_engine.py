@@ -21,6 +21,7 @@ from bough import (
     Limits,
     ScriptedModel,
     Session,
+    Settings,
     Slow,
     ToolCall,
     ToolContext,
@@ -31,6 +32,7 @@ from bough import (
 )
 from bough.agent.call_status import is_awaited_by_worker
 from bough.core.drafts import ExtraFact
+from bough.core.fit import measure
 from bough.core.redact import Redactor
 from bough.core.usage import calls_on_path
 from bough.engines.absurd import schema as absurd_schema
@@ -213,6 +215,8 @@ class TestSending:
         ]
         assert session.row.status == "idle"
         assert task(installed, queue)[0] == "completed"
+        with pytest.raises(errors.KeyReused):
+            session.send("another", engine="absurd", queue=queue, key="mail-1")
         again = session.send_sync("hello", model=by_step("not asked"), key="mail-1")
         assert (again.text, again.status) == ("Hello yourself.", "completed")
         assert everything() == before, "by the other engine"
@@ -263,6 +267,46 @@ class TestSending:
         assert (resumed["turn"], resumed["model"]) == (1, model.model)
         assert (resumed["tool_names"], resumed["max_messages"]) == (["look"], 9)
 
+    def test_options_hold_from_the_input_on_and_those_of_the_agent_fill_what_is_missing(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        model = ScriptedModel(["one", "two"])
+        session = store.start("a")
+        with pytest.raises(errors.InvalidOption, match="no provider has an option 'temprature'"):
+            session.send("q", engine="absurd", queue=queue, options={"temprature": 0})
+        assert session.path() == []
+        with pytest.raises(errors.InvalidOption, match="scripted has no option 'thinking'"):
+            Worker(installed.url, [Agent("a", model, options={"thinking": {}})], queue=queue)
+        session.send("q", engine="absurd", queue=queue, options={"temperature": 0})
+        with working(installed, queue, Agent("a", model, options={"temperature": 1, "seed": 7})):
+            until(answered(session, "one"))
+            session.send("r", engine="absurd", queue=queue)
+            until(answered(session, "two"))
+        options = [request.context.settings.options for request in model.requests]
+        assert options == [{"temperature": 0, "seed": 7}] * 2
+        settings = [entry.payload.options for entry in session.path() if isinstance(entry.payload, Settings)]
+        assert settings == [{"temperature": 0}, {"seed": 7}]
+        session.log.enqueue(user("queued"))
+        with pytest.raises(errors.InputsQueued):
+            session.send("s", engine="absurd", queue=queue, options={"temperature": 1})
+        kinds = ("turn_started", "turn_resumed")
+        told = [fact.data.get("options") for fact in session.journal() if fact.kind in kinds]
+        assert told == [{"temperature": 0}, *[{"temperature": 0, "seed": 7}] * 3]
+        assert session.verify() == []
+
+    def test_an_option_that_the_agents_model_lacks_fails_the_turn_and_says_which(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        class Responses(ScriptedModel):
+            provider = "openai"
+
+        session, model = store.start("a"), Responses(["one"])
+        session.send("q", engine="absurd", queue=queue, options={"seed": 7})
+        with working(installed, queue, Agent("a", model)):
+            until(lambda: session.row.status == "failed")
+        assert "openai has no option 'seed'" in (session.row.error or "")
+        assert model.requests == []
+
     def test_one_that_is_all_there_is_ends_the_session_and_the_next_one_goes_on(
         self, installed: Database, queue: str, store: bough.Store
     ) -> None:
@@ -273,9 +317,9 @@ class TestSending:
             until(done(installed, queue))
             assert session.row.status == "completed"
             assert session.row.completed_at is not None
-            assert task(installed, queue)[2] == {"stop_reason": "completed", "to_message_number": 4}
+            assert task(installed, queue)[2] == {"stop_reason": "completed", "to_message_number": 5}
             session.send("look again", engine="absurd", queue=queue)
-            until(lambda: answered(session, "Seen.")() and session.leaf.seq == 8)
+            until(lambda: answered(session, "Seen.")() and session.leaf.seq == 9)
         assert (session.row.status, session.row.completed_at) == ("idle", None)
 
     def test_one_input_at_a_time_and_the_next_one_is_queued_with_a_task(
@@ -416,6 +460,40 @@ class TestSending:
 
 
 class TestSteps:
+    def test_a_step_compacts_once_and_a_window_that_a_server_reported_is_known_to_the_next_worker(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        @bough.tool(effect="read")
+        def read(n: int) -> str:
+            return f"{n} word " * 2_000
+
+        def reading(n: int) -> bough.Message:
+            return assistant(ToolCall(f"c{n}", "read", {"n": n}))
+
+        overflow = errors.ContextOverflow("m", "too long", 4_000)
+        lines = [reading(0), overflow, reading(1), errors.ModelError("m", "broken"), reading(2), "Read."]
+        paths = []
+        for engine in ("local", "absurd"):
+            session = store.start("a")
+            model = ScriptedModel(lines)
+            if engine == "local":
+                session.send_sync("read", model=model, tools=[read])
+                session.resume_sync(model=model, tools=[read])
+            else:
+                session.send("read", engine="absurd", queue=queue)
+                with working(installed, queue, Agent("a", model, [read])):
+                    until(answered(session, "Read."))
+            # A worker knows its tools only after the input, so their definitions follow it.
+            paths.append([(e.kind, e.role) for e in session.path() if not _names_tools(e)])
+            assert session.context().settings.windows == {model.name: 4_000}
+            assert (
+                max(sum(measure(i.message).tokens for i in r.context.items) for r in model.requests[2:])
+                < 3_000
+            )
+            assert session.verify() == []
+        assert paths[0] == paths[1]
+        assert [kind for kind, _ in paths[0]].count("compaction") == 3
+
     def test_a_turn_that_a_tool_ends_has_a_public_closing_answer_in_the_commit_of_its_step(
         self, installed: Database, queue: str, store: bough.Store
     ) -> None:
@@ -432,7 +510,7 @@ class TestSteps:
             until(done(installed, queue))
         (state,) = checkpoints(installed, queue)
         figures = ("to_message_number", "finish_reason", "executed_local_tool_count")
-        assert [state[name] for name in figures] == [4, "tool_use", 1]
+        assert [state[name] for name in figures] == [5, "tool_use", 1]
         assert [entry.message.text for entry in session.transcript()] == ["go", "(ended by a tool)"]
 
     def test_a_checkpoint_holds_four_figures_that_follow_from_the_log(
@@ -446,10 +524,10 @@ class TestSteps:
         assert [sorted(state) for state in found] == 3 * [
             ["executed_local_tool_count", "finish_reason", "to_message_number", "usage"]
         ]
-        assert [state["to_message_number"] for state in found] == [6, 8, 9]
+        assert [state["to_message_number"] for state in found] == [7, 9, 10]
         assert [state["executed_local_tool_count"] for state in found] == [3, 1, 0]
         assert [state["finish_reason"] for state in found] == ["tool_use", "tool_use", "stop"]
-        assert derived(session, 6, 8, 9) == [msgspec.convert(state, Checkpoint) for state in found]
+        assert derived(session, 7, 9, 10) == [msgspec.convert(state, Checkpoint) for state in found]
         assert session.state == {"seen_1": True, "seen_2": True, "seen_3": True, "seen_4": True}
         assert session.row.totals.input_tokens == sum(state["usage"]["input_tokens"] for state in found)
         assert session.verify() == []
@@ -507,7 +585,7 @@ class TestSteps:
         assert asked == [0, 1, 2, 2]
         assert task(installed, queue)[:2] == ("completed", 2)
         states = [msgspec.convert(state, Checkpoint) for state in checkpoints(installed, queue)]
-        assert derived(session, 3, 5, 6) == states
+        assert derived(session, 4, 6, 7) == states
         assert states[-1].usage.calls == 2, "the call that failed is in the step it was made for"
         [reason] = installed.run(
             f"select failure_reason->>'message' from absurd.r_{queue} where state = 'failed'"
@@ -558,9 +636,9 @@ class TestSteps:
             until(answered(session, "Seen."))
             until(done(installed, queue))
         kinds = [entry.role or entry.kind for entry in session.path()]
-        assert kinds == ["user", "note", "assistant", "note", "tool", "note", "assistant"]
+        assert kinds == ["user", "settings", "note", "assistant", "note", "tool", "note", "assistant"]
         found = [msgspec.convert(state, Checkpoint) for state in checkpoints(installed, queue)]
-        assert found == derived(session, 5, 7)
+        assert found == derived(session, 6, 8)
         assert (session.state, session.verify()) == ({"noted": True}, [])
 
     def test_a_child_runs_under_its_parents_claim(
@@ -579,7 +657,7 @@ class TestSteps:
         with working(installed, queue, Agent("a", by_step(delegating, "Thought."), [delegate])):
             until(answered(session, "Thought."))
         [child] = session.children()
-        assert [entry.role for entry in child.path()] == ["user", "assistant", "tool", "assistant"]
+        assert [entry.role for entry in child.path()] == [None, "user", "assistant", "tool", "assistant"]
         assert len(checkpoints(installed, queue)) == 2, "a child's steps are the child's"
         assert session.usage("tree").calls == 4
 
@@ -623,7 +701,7 @@ class TestApproval:
         session.approve(second)
         assert task(installed, queue)[0] == "pending", "woken by the same transaction"
         with working(installed, queue, Agent("a", by_step(paying, "Paid."), [pay])):
-            until(lambda: session.refresh().leaf.seq == 3 and sleeping())
+            until(lambda: session.refresh().leaf.seq == 4 and sleeping())
             session.approve(first, allow=False)
             until(answered(session, "Paid."))
             until(done(installed, queue))
@@ -665,7 +743,7 @@ class TestApproval:
             first, second = session.pending_approvals()
             store.delete(first.session_id)
             session.approve(second)
-            until(lambda: session.refresh().leaf.seq == 3 and sleeping())
+            until(lambda: session.refresh().leaf.seq == 4 and sleeping())
             store.restore(first.session_id)
             session.approve(*session.pending_approvals())
             until(answered(session, "All done."))
@@ -858,7 +936,7 @@ class TestCancel:
             session.cancel()
             until(done(installed, queue))
         session.refresh()
-        assert [entry.role for entry in session.path()] == ["user", "assistant", "tool", "assistant"]
+        assert [entry.role for entry in session.path()] == ["user", None, "assistant", "tool", "assistant"]
         assert session.row.status == "cancelled"
         assert task(installed, queue)[2]["stop_reason"] == "cancelled"
 
@@ -1072,7 +1150,7 @@ class TestWorker:
             for session in quick:
                 until(answered(session, "Yes."))
             assert not gate.is_set()
-            assert slow.refresh().leaf.seq == 2
+            assert slow.refresh().leaf.seq == 3
             gate.set()
             until(answered(slow, "At last."))
 
@@ -1160,7 +1238,7 @@ class TestWorker:
         with working(installed, queue, agent):
             until(lambda: task(installed, queue)[0] == "running")
         session.refresh()
-        assert session.leaf.seq == 3, "one step, whole"
+        assert session.leaf.seq == 4, "one step, whole"
         assert task(installed, queue)[0] == "sleeping"
         assert session.row.holder is None
         with working(installed, queue, agent):
@@ -1194,7 +1272,8 @@ class TestWorker:
         thread.join(10)
         assert left == [1]
         gate.set()
-        assert [entry.role for entry in store.session(session.session_id).path()] == ["user", "assistant"]
+        roles = [entry.role for entry in store.session(session.session_id).path()]
+        assert roles == ["user", None, "assistant"]
         with working(installed, queue, agent):
             until(answered(session, "Soon."))
 
@@ -1340,3 +1419,7 @@ class TestBadInput:
     def test_nothing_to_resume_is_said(self, queue: str, store: bough.Store) -> None:
         with pytest.raises(errors.InvalidOperation, match="no turn is open"):
             store.start("a").resume(engine="absurd", queue=queue)
+
+
+def _names_tools(entry: bough.Entry) -> bool:
+    return isinstance(entry.payload, bough.Settings) and entry.payload.tool_definitions is not None

@@ -829,3 +829,15 @@ def test_an_open_call_has_the_same_key_wherever_it_moved(tmp_path: Path) -> None
         assert moved.leaf.branch != session.leaf.branch
         (call,) = session.open_tool_calls
         assert moved.idempotency_key(moved.open_tool_calls[0]) == session.idempotency_key(call)
+
+
+@pytest.mark.parametrize("conversation_id", ["a\nb", "\x1b[2J", "a\u202eb"])
+def test_a_bundle_carries_every_conversation_id_that_a_session_can_be_started_with(
+    conversation_id: str,
+) -> None:
+    bundle = io.BytesIO()
+    with bough.open("memory:") as store, bough.open("memory:") as other:
+        store.start(conversation_id=conversation_id).export(bundle)
+        bundle.seek(0)
+        other.import_bundle(bundle)
+        assert [row.conversation_id for row in other.all_sessions()] == [conversation_id]

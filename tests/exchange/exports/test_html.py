@@ -261,21 +261,21 @@ class TestPage:
                 one.close()
 
     def test_a_permalink_opens_at_its_entry_and_follows_what_is_selected(self, viewer: ViewerPage) -> None:
-        page = open_page(viewer, f"whole-{CASE}", f"#/s/{CASE}?at=1:3")
-        expect(page.locator("article.selected")).to_have_attribute("data-place", "1:3")
-        page.locator('article[data-place="1:5"] .entry-label').click()
-        expect(page).to_have_url(re.compile(rf"#/s/{CASE}\?at=1:5$"))
+        page = open_page(viewer, f"whole-{CASE}", f"#/s/{CASE}?at=1:4")
+        expect(page.locator("article.selected")).to_have_attribute("data-place", "1:4")
+        page.locator('article[data-place="1:6"] .entry-label').click()
+        expect(page).to_have_url(re.compile(rf"#/s/{CASE}\?at=1:6$"))
         page.reload()
-        expect(page.locator("article.selected")).to_have_attribute("data-place", "1:5")
-        page.locator('article[data-place="1:7"] a.seq').click()
-        expect(page.locator("article.selected")).to_have_attribute("data-place", "1:7")
+        expect(page.locator("article.selected")).to_have_attribute("data-place", "1:6")
+        page.locator('article[data-place="1:8"] a.seq').click()
+        expect(page.locator("article.selected")).to_have_attribute("data-place", "1:8")
         page.go_back()
-        expect(page.locator("article.selected")).to_have_attribute("data-place", "1:5")
+        expect(page.locator("article.selected")).to_have_attribute("data-place", "1:6")
         page.goto(f"{viewer.url}whole-{CASE}.html#/s/ses_nowhere")
         expect(page.locator(".error-text")).to_have_text("session ses_nowhere is not in this copy")
 
     def test_the_inspector_shows_the_json_the_cost_and_what_the_model_saw(self, viewer: ViewerPage) -> None:
-        page = open_page(viewer, CASE, "#/?at=1:3")
+        page = open_page(viewer, CASE, "#/?at=1:4")
         expect(page.locator(".inspected")).to_contain_text("Model call")
         page.get_by_role("tab", name="JSON").click()
         expect(page.locator(".inspected .json")).to_contain_text('name: "look_up"')
@@ -286,6 +286,7 @@ class TestPage:
         expect(page.locator("table.usage")).to_contain_text("$0.00432")
         page.get_by_role("tab", name="Prompt").click()
         expect(page.locator(".prompt-message")).to_contain_text("Where is order 41?")
+        expect(page.locator(".prompt-tools")).to_contain_text("look_up")
         expect(open_page(viewer, CASE, "#/?at=1:1").locator(".error-text")).to_contain_text("bough import")
 
     def test_a_branch_that_was_left_can_be_looked_at(self, viewer: ViewerPage) -> None:

@@ -141,7 +141,7 @@ class TestWhatIsTold:
         session.set(model="m2", prompt="New.", tools=("t",), limits={"turns": 3})
         text = render(session)
         assert "What the branch left at 6 had found\n\n> It led nowhere." in text
-        assert 'Model: `m2`\n\nTools: `t`\n\n```json\n{"turns":3}\n```\n\nPrompt:\n\n> New.' in text
+        assert 'Model: `m2`\n\nTools allowed: `t`\n\n```json\n{"turns":3}\n```\n\nPrompt:\n\n> New.' in text
         session.checkout(bough.Leaf(session.branches()[0].branch, 6))
         text = render(session)
         assert "Summary of what lies before 3\n\n> They asked." in text

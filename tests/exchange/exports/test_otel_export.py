@@ -291,7 +291,7 @@ class TestToolCalls:
         session.approve(session.open_tool_calls[0])
         session.resume_sync(model=model, tools=[pay])
         start, end = times(span_named(spans(session.spans()), "execute_tool pay"))
-        answer, result = session.path()[1], session.path()[2]
+        answer, result = session.path()[2], session.path()[3]
         assert answer.at * 1_000 < start < end == result.at * 1_000
 
     def test_calls_of_seeds_were_made_elsewhere(self, store: Store) -> None:

@@ -60,9 +60,9 @@ class TestRequests:
                 leaf = Leaf(entry.branch, entry.seq - 1)
                 path = session.log.store.path(name, leaf=leaf).entries
                 place = f"{numbers.index(entry.branch) + 1}:{entry.seq}"
-                assert copied[place] == find_provider("anthropic").project(
-                    build_context(path), lambda _: None
-                )
+                tools = build_context(path).settings.tool_definitions
+                blobs = {} if tools is None else {tools.hash: session.read_blob(tools.hash)}
+                assert copied[place] == find_provider("anthropic").project(build_context(path), blobs.get)
 
     def test_old_turns_that_the_model_was_not_given_are_not_in_it(self) -> None:
         given: list[Any] = []

@@ -194,7 +194,7 @@ class TestWhatEventsDo:
                 branch="guide.sub",
                 actions={"artifact_delta": {"a.png": 1}},
             ),
-            event(7, "guide", "model", [{"executable_code": {"code": "1"}}]),
+            event(7, "guide", "model", [{"inline_data": {"mime_type": "image/png"}}]),
             event(8, "guide", actions={"state_delta": {"odd": {"a": None}}}),
         ]
         rows = [{**SESSION, "state": {**SESSION["state"], "odd": {"a": None}}}, *SAMPLE[1:], *more]

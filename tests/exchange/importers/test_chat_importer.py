@@ -52,6 +52,18 @@ SHARED: Record = {
 
 
 class TestAFileOfMessages:
+    def test_keeps_what_its_server_requires_back(self, store: Store, tmp_path: Path) -> None:
+        file = {"type": "file", "file": {"file_id": "file-1"}}
+        lines = [
+            {"role": "user", "content": [{"type": "text", "text": "see"}, file]},
+            {**LINES[2], "reasoning_content": "hm"},
+            LINES[3],
+        ]
+        session, _ = import_one(store, "chat", write_jsonl(tmp_path / "case.jsonl", lines))
+        sent = session.messages("openai-chat")
+        assert sent[0] == lines[0]
+        assert sent[1]["reasoning_content"] == "hm"
+
     def test_is_one_session_named_after_it(self, store: Store, tmp_path: Path) -> None:
         session, report = import_one(store, "chat", write_jsonl(tmp_path / "case.jsonl", LINES))
         path = entries_of(session)

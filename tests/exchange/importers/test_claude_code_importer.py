@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bough
-from bough import BoughError, Media, Reasoning, Session, Text, ToolCall, Usage, wire
+from bough import BoughError, Media, ProviderBlock, Reasoning, Session, Text, ToolCall, Usage, wire
 from bough.core.entries import Compaction, Settings
 from bough.core.messages import Message
 from bough.exchange.importers.ingest import ToolImportResult
@@ -194,14 +194,17 @@ class TestAnswer:
             [],
         )
 
-    def test_a_block_we_do_not_know_is_counted_and_the_rest_is_kept(self, tmp_path: Path) -> None:
+    def test_a_step_of_anthropics_own_tools_is_kept_and_one_of_a_wrong_shape_is_counted(
+        self, tmp_path: Path
+    ) -> None:
         made = Transcript()
         made.user("go")
-        made.answer(
-            text("I search."), {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
-        )
+        use = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "cats"}}
+        made.answer(text("I search."), use, {"type": "server_tool_use", "name": "web_search"})
         session, report = import_sound(made.write(tmp_path / "s.jsonl"))
-        assert message_at(session, 2).parts == (Text("I search."),)
+        search = ProviderBlock("server_tool_use", "searched the web: cats")
+        assert message_at(session, 2).parts == (Text("I search."), search)
+        assert session.request("anthropic")["messages"][-1]["content"][-1] == use
         assert loss_counts(report) == {"a block of unknown shape": 1}
 
 

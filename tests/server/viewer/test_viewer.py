@@ -50,7 +50,7 @@ class TestSessions:
     def test_words_of_a_title_or_a_tag_filter_as_one_types_and_stand_in_the_address(
         self, viewer: ViewerPage
     ) -> None:
-        page = viewer.open(f"/s/{CASE}?at=5")
+        page = viewer.open(f"/s/{CASE}?at=6")
         box = page.get_by_label("Filter by title or tag")
         box.press_sequentially("try 41")
         expect(page.locator(".session-heading .ellipsis")).to_have_text(["Order 41, another try"])
@@ -63,7 +63,7 @@ class TestSessions:
         expect(page.locator(".session-heading .ellipsis")).to_have_text(["Order 41"])
         box.fill("")
         expect(page.locator(".bar.slim")).to_contain_text("sessions")
-        expect(page.locator("article.selected")).to_have_attribute("data-seq", "5")
+        expect(page.locator("article.selected")).to_have_attribute("data-seq", "6")
 
     def test_a_session_that_is_not_there_is_said_to_be_so(
         self, browser: Browser, server: ServerProcess
@@ -178,7 +178,7 @@ class TestTree:
         page.get_by_role("radio", name="Inputs").click()
         expect(page.locator(".entry-row.role-user")).to_have_count(3)
         page.get_by_role("radio", name="All").click()
-        expect(page.locator(".entry-row")).to_have_count(11)
+        expect(page.locator(".entry-row")).to_have_count(12)
         page.get_by_role("radio", name="Messages").click()
 
     def test_related_sessions_are_linked_both_ways(self, viewer: ViewerPage) -> None:
@@ -207,14 +207,14 @@ class TestPermalink:
     def test_follows_the_selection_and_the_browsers_history(self, viewer: ViewerPage) -> None:
         page = viewer.open(f"/s/{CASE}")
         page.locator("article", has_text="Where is order 41?").first.click()
-        expect(page).to_have_url(re.compile(r"at=\d+:2$"))
+        expect(page).to_have_url(re.compile(r"at=\d+:3$"))
         page.locator(f'.session-row[data-id="{WAITING}"] a').click()
         expect(page.locator("h1")).to_have_text("Pay Ann")
         page.go_back()
         expect(page.locator("article.selected")).to_contain_text("Where is order 41?")
 
     def test_to_a_result_selects_its_card(self, viewer: ViewerPage) -> None:
-        page = viewer.open(f"/s/{CASE}?at=4")
+        page = viewer.open(f"/s/{CASE}?at=5")
         expect(page.locator("article.selected .card-name")).to_have_text("look_up")
 
     def test_to_nothing_says_so(self, viewer: ViewerPage) -> None:
@@ -225,7 +225,7 @@ class TestPermalink:
 
 class TestKeys:
     def test_walk_by_entry_and_by_turn(self, viewer: ViewerPage) -> None:
-        page = viewer.open(f"/s/{CASE}?at=2")
+        page = viewer.open(f"/s/{CASE}?at=3")
         selected = page.locator("article.selected")
         expect(selected).to_contain_text("Where is order 41?")
         for key, words in [
@@ -263,7 +263,7 @@ class TestKeys:
 
 class TestInspector:
     def test_shows_what_the_model_saw_for_every_provider(self, viewer: ViewerPage) -> None:
-        page = viewer.open(f"/s/{CASE}?at=5")
+        page = viewer.open(f"/s/{CASE}?at=6")
         page.get_by_role("tab", name="Prompt").click()
         panel = page.get_by_role("tabpanel")
         expect(panel).to_contain_text("Extends the request after")
@@ -277,7 +277,7 @@ class TestInspector:
         page.get_by_role("tab", name="JSON").click()
         expect(panel.locator(".json").first).to_contain_text("tool_call")
         page.get_by_role("tab", name="Entry", exact=True).click()
-        expect(panel).to_contain_text(re.compile(rf"bough fork {CASE}@\d+:5"))
+        expect(panel).to_contain_text(re.compile(rf"bough fork {CASE}@\d+:6"))
 
 
 class TestSearch:

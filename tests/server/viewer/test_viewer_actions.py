@@ -171,33 +171,33 @@ class TestMoving:
         self, viewer: ViewerPage, served_store: ServedStore
     ) -> None:
         session_id = served_store.make("Fork me")
-        page = viewer.open(f"/s/{session_id}?at=7")
+        page = viewer.open(f"/s/{session_id}?at=8")
         page.get_by_role("button", name="Fork here").click()
         page.get_by_label("Title", exact=True).fill("The other way")
         page.get_by_label("Append to prompt").fill("Offer a voucher.")
         page.get_by_role("button", name="Fork", exact=True).click()
         expect(page.locator("h1")).to_have_text("The other way")
-        expect(page.locator("article.kind-settings")).to_contain_text("Offer a voucher.")
+        expect(page.locator("article.kind-settings").last).to_contain_text("Offer a voucher.")
         assert session_id not in page.url
-        assert served_store.seq(session_id) == 9
+        assert served_store.seq(session_id) == 10
         page.locator(".tree .related", has_text="fork of").click()
         expect(page.locator("h1")).to_have_text("Fork me")
         expect(page.locator(".tree .related", has_text="The other way")).to_be_visible()
 
     def test_rewind_undo_and_redo_move_the_leaf(self, viewer: ViewerPage, served_store: ServedStore) -> None:
         session_id = served_store.make("Move me")
-        page = viewer.open(f"/s/{session_id}?at=7")
+        page = viewer.open(f"/s/{session_id}?at=8")
         page.get_by_role("button", name="Rewind here").click()
         page.get_by_role("button", name="Rewind", exact=True).click()
         expect(page.locator(".notice")).to_contain_text("The current leaf is")
         expect(page.locator("article", has_text="Within three working days")).to_have_count(0)
-        assert served_store.seq(session_id) == 7
+        assert served_store.seq(session_id) == 8
         page.get_by_role("button", name="Redo", exact=True).first.click()
         expect(page.locator("article", has_text="Within three working days")).to_have_count(1)
-        assert served_store.seq(session_id) == 9
+        assert served_store.seq(session_id) == 10
         page.get_by_role("button", name="Undo the latest turn").click()
         expect(page.locator("article", has_text="Within three working days")).to_have_count(0)
-        assert served_store.seq(session_id) == 7
+        assert served_store.seq(session_id) == 8
 
     def test_a_compaction_is_made_and_undone(self, viewer: ViewerPage, served_store: ServedStore) -> None:
         session_id = served_store.make("Compact me")
@@ -216,7 +216,7 @@ class TestMoving:
     ) -> None:
         session_id = served_store.make("Race me")
         viewer = ViewerPage(browser, server.url)
-        page = viewer.open(f"/s/{session_id}?at=2")
+        page = viewer.open(f"/s/{session_id}?at=3")
         expect(page.get_by_role("button", name="Rewind here")).to_be_visible()
         page.get_by_role("button", name="Rewind here").click()
         served_store.of(session_id, lambda session: session.undo())
@@ -243,7 +243,7 @@ class TestReplay:
         expect(page.locator(".diff-head h1")).to_have_text("Different")
         expect(page.locator(".setup")).to_contain_text("Be strict.")
         expect(page).to_have_url(re.compile(rf"/diff\?a={session_id}&b=ses_"))
-        assert served_store.seq(session_id) == 7
+        assert served_store.seq(session_id) == 8
 
     def test_of_the_recorded_answers_comes_out_the_same(
         self, viewer: ViewerPage, served_store: ServedStore
@@ -286,7 +286,7 @@ class TestRunning:
         page.get_by_role("button", name="Send").click()
         expect(page.locator("article", has_text="You are welcome.")).to_be_visible()
         places = page.eval_on_selector_all("article.entry", "all => all.map(one => one.dataset.seq)")
-        assert places == ["1", "2", "3", "5", "6", "7"]
+        assert places == ["1", "2", "3", "4", "6", "7", "8"]
 
     def test_a_denied_call_says_so(self, viewer: ViewerPage, served_store: ServedStore) -> None:
         session_id = served_store.make("Do not pay", 0)

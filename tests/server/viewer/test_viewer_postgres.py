@@ -52,7 +52,7 @@ class TestLooking:
         page.locator(".tree-row", has_text="Way 1 does not work").click()
         expect(page.locator(".viewing-bar")).to_contain_text("the current leaf is")
         page.get_by_role("button", name="Back to the current leaf").click()
-        page.goto(f"{viewer.url}/s/{CASE}?at=5")
+        page.goto(f"{viewer.url}/s/{CASE}?at=6")
         expect(page.locator("article.selected .card-name")).to_have_text("refund")
         page.get_by_role("tab", name="Prompt").click()
         expect(page.locator(".inspected")).to_contain_text("Extends the request after")

@@ -10,7 +10,6 @@ any. Pure: knows no session, store or thread; blobs are read through a function.
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol, cast
 
@@ -22,8 +21,18 @@ from msgspec.structs import replace
 from ...core.codec import from_json, to_json
 from ...core.drafts import Draft
 from ...core.entries import Entry, Evidence, Note, Payload
-from ...core.media import data_url, digest, extract_blobs
-from ...core.messages import Attachment, Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
+from ...core.media import BLOB_REFERENCE, digest, extract_blobs, restore_json
+from ...core.messages import (
+    Attachment,
+    Media,
+    Message,
+    Part,
+    ProviderBlock,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 from ...core.state import State, state_updates
 from ...core.turns import Cursor, advance
 from ...errors import InvalidOperation, UnrecognizedReply
@@ -45,10 +54,7 @@ REQUEST_PREFIX = "adk_request_"
 LATE_RESULT = "The result of {}, a tool call that was already answered or is recorded in a note:"
 STANDARD_BASE64 = str.maketrans("-_", "+/")
 """pydantic writes bytes in the URL-safe alphabet."""
-BLOB_PREFIX = "bough-blob:"
-"""What the log writes in place of the bytes of a data: URL in JSON."""
 
-_BLOB = re.compile(BLOB_PREFIX + r"([0-9a-f]{64});[\w.+-]+/[\w.+-]+;\d+(?:;[\w=.-]+)*")
 _PART_KINDS = ("text", "function_call", "function_response", "inline_data", "file_data")
 
 
@@ -410,8 +416,8 @@ def _event(record: Json, entries: Sequence[Entry], blobs: Blobs) -> Event:
     for entry in entries:
         fields |= {} if entry.model is None else {"model_version": entry.model}
         fields |= {} if entry.finish is None else {"finish_reason": entry.finish}
-    if BLOB_PREFIX in str(fields):  # one search instead of a walk: few events hold any
-        fields = inline_blobs(fields, blobs)
+    if BLOB_REFERENCE in str(fields):  # one search instead of a walk: few events hold any
+        fields = restore_json(fields, blobs)
     if messages and "content" not in record:
         fields["content"] = _content_with_bytes(fields["content"], blobs)
     signatures = _signatures(entries)
@@ -481,6 +487,8 @@ def _render_part(part: Part, tool_names: Iterator[str | None]) -> Json:
             return {"text": text}
         case Reasoning(text=text):
             return {"text": text, "thought": True}
+        case ProviderBlock(stub=stub):
+            return {"text": stub}
         case ToolCall():
             return {"function_call": {"id": part.id, "args": part.arguments, "name": part.name}}
         case ToolResult():
@@ -551,19 +559,3 @@ def _part_with_bytes(part: Json, blobs: Blobs) -> Json:
         parts = [piece for piece in inner if "text" not in piece]
         return {**part, "function_response": {**response, "parts": parts}}
     return dict(part)
-
-
-def inline_blobs(value: Any, blobs: Blobs) -> Any:
-    """Return JSON with its data: URLs restored, whose bytes the log keeps as blobs."""
-    if isinstance(value, dict):
-        return {key: inline_blobs(item, blobs) for key, item in value.items()}
-    if isinstance(value, list):
-        return [inline_blobs(item, blobs) for item in value]
-    if isinstance(value, str) and BLOB_PREFIX in value:
-        return _BLOB.sub(lambda match: _data_url(match, blobs), value)
-    return value
-
-
-def _data_url(match: re.Match[str], blobs: Blobs) -> str:
-    data = blobs(match[1])
-    return match[0] if data is None else data_url(match[0], data)

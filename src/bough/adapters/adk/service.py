@@ -27,6 +27,7 @@ from pydantic_core import to_jsonable_python
 from ...core.codec import check_text, from_json
 from ...core.drafts import ExtraFact
 from ...core.entries import Entry, Note
+from ...core.media import digest, restore_json
 from ...core.messages import Message, ToolCall
 from ...core.state import State, fold_state, merge_state
 from ...core.tree import Leaf
@@ -50,7 +51,6 @@ from .events import (
     event_drafts,
     events,
     find_call,
-    inline_blobs,
     last_timestamp,
     noted_events,
     record_of,
@@ -284,11 +284,11 @@ class BoughSessionService(BaseSessionService):
             state = fold_state(snapshot.entries)
         else:  # not cached after a rewind or a fork
             state = self.store.session(snapshot.row.session_id).state
-        return decode_state(inline_blobs(state, self._blob))
+        return decode_state(restore_json(state, self._blob))
 
-    def _blob(self, digest: str) -> bytes | None:
-        blob = self.store.backend.blob(digest)
-        return None if blob is None else blob.data
+    def _blob(self, hash_: str) -> bytes | None:
+        blob = self.store.backend.blob(hash_)
+        return None if blob is None or digest(blob.data) != hash_ else blob.data
 
     # -- appending ---------------------------------------------------------------------------------
 
@@ -401,8 +401,29 @@ def append_event(session: Session, after: Leaf, event: Event, delta: State) -> t
     """Append an event after the leaf `after`, with `delta`, its change of the session's own state. Durable on return.
 
     Return the new leaf, and whether the event was written now: a caller that did not get the reply may call again.
-    `StaleLeaf` if the session's leaf has moved for another reason.
+    A note that others added meanwhile is no change of the conversation: the event goes behind it. `StaleLeaf` if the
+    session's leaf has moved for another reason.
     """
+    while True:
+        try:
+            return _append_event(session, after, event, delta)
+        except StaleLeaf:
+            session.log.refresh()
+            if not _has_only_notes_since(session, after):
+                raise
+            after = session.log.leaf
+
+
+def _has_only_notes_since(session: Session, leaf: Leaf) -> bool:
+    """Return whether others have added notes to the path since then, and nothing else has happened."""
+    path = session.path(since=leaf.seq - 1)
+    if not path or (path[0].branch, path[0].seq) != (leaf.branch, leaf.seq):
+        return False
+    added = path[1:]
+    return bool(added) and all(isinstance(e.payload, Note) and record_of(e) is None for e in added)
+
+
+def _append_event(session: Session, after: Leaf, event: Event, delta: State) -> tuple[Leaf, bool]:
     log = session.log
     if log.leaf != after:
         log.refresh()

@@ -16,8 +16,18 @@ from typing import Any
 from ...core.codec import to_json
 from ...core.drafts import Draft
 from ...core.entries import Entry, Evidence, Note
-from ...core.media import BASE64_MARK
-from ...core.messages import Attachment, Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
+from ...core.media import has_inline_bytes, restore_json
+from ...core.messages import (
+    Attachment,
+    Media,
+    Message,
+    Part,
+    ProviderBlock,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 from ...errors import InvalidValue
 from ...formats.claude_code import TranscriptLine, content_blocks, line_message
 from ...formats.jsonl import INVALID_JSON, decode_json
@@ -41,11 +51,11 @@ def record_of(entry: Entry) -> dict[str, Any]:
 def stored_lines(entry: Entry, blobs: Blobs) -> Iterator[tuple[int, TranscriptLine]]:
     """Yield the lines an entry holds, with their numbers."""
     payload, record = entry.payload, record_of(entry)
-    lines: Iterable[TranscriptLine] = record.get("lines", ())
+    lines: Iterable[TranscriptLine] = restore_json(record.get("lines", []), blobs)
     if isinstance(payload, Message):
         lines = unpack_lines(lines, payload, entry.evidence, blobs)
     elif "texts" in record:
-        lines = map(json.loads, record["texts"])
+        lines = map(json.loads, restore_json(record["texts"], blobs))
     signed = record.get("signed", ())
     signed_numbers = {int(name.partition(".")[0]) for name in signed}
     signatures = {} if entry.evidence is None else entry.evidence.parts
@@ -161,10 +171,11 @@ def pack_lines(
 ) -> list[TranscriptLine]:
     """Return the lines without what the message holds. `CannotPack` if one has to be stored unchanged."""
     try:
-        if any(BASE64_MARK in to_json(line, "line") for line in lines):
-            raise CannotPack  # bytes within text, which the log extracts into a blob
+        to_json(lines, "lines")
     except InvalidValue:
         raise CannotPack from None
+    if has_inline_bytes(message):
+        raise CannotPack  # bytes within text, which the log extracts into a blob
     if sum(map(_block_count, lines)) != len(message.parts):
         raise CannotPack  # some block is not a part
     proofs = {} if evidence is None else evidence.parts
@@ -283,3 +294,5 @@ def _unpack_block(block: Any, index: str, part: Part, proofs: Proofs, blobs: Blo
             }
         case ToolResult(content=pieces):
             return {**block, "content": "".join(piece.text for piece in pieces if isinstance(piece, Text))}
+        case ProviderBlock():  # a line that has one is never packed
+            return block

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from ...agent.tool_batch import UNKNOWN
 from ...core.codec import MAX_INT_BITS, decode, encode, from_json, to_json
-from ...core.media import BASE64_MARK
+from ...core.media import has_inline_bytes, may_hold_bytes
 from ...core.messages import (
     Attachment,
     Media,
@@ -85,8 +85,9 @@ def from_langchain(message: BaseMessage, pack: Pack) -> Message | None:
     extra = _extra_fields(message)
     if type(message) is _CLASSES[role] and is_json(extra):
         plain = Message(cast(Role, role), parts, details={KEY: extra} if extra else None)
-        # The bytes of a data: URL would be extracted into a blob, and the text that comes back would differ.
-        if BASE64_MARK not in encode(plain) and to_langchain(plain, _never_packed) == message:
+        # Base64 would be extracted into a blob, and what comes back would differ.
+        is_extracted = may_hold_bytes(encode(plain)) and has_inline_bytes(plain)
+        if not is_extracted and to_langchain(plain, _never_packed) == message:
             return plain
     return Message(cast(Role, role), parts, details={KEY: {"serialized": pack(message)}})
 

@@ -12,11 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...core.codec import from_json, to_json
-from ...core.context import active_compactions, context_item, summary_item
+from ...core.context import Replacement, context_item, read_replacement
 from ...core.drafts import Draft
 from ...core.entries import Entry, Evidence, Note
+from ...core.media import extract_blobs, has_inline_bytes, restore_json
 from ...core.messages import (
     Attachment,
     Media,
@@ -38,7 +40,8 @@ from ..json_diff import apply_edits, diff
 
 Item = dict[str, Any]
 Layout = dict[str, Any]
-"""How an item differs from its usual rendering: `form` (its notation), `parts` (their number, if not one), `edits`."""
+"""How an item differs from its usual rendering: `form` (its notation), `parts` (their number, if not one), `edits`; or
+`item`, all of it."""
 
 KEY = "openai_agents"
 ISSUER = "openai"
@@ -60,6 +63,10 @@ class ParsedItem(Struct, frozen=True):
 
     def layout(self) -> Layout:
         bare = {key: value for key, value in self.item.items() if key not in self.evidence_fields()}
+        message = Message(self.role, self.parts)
+        if has_inline_bytes(message):  # the log takes its text apart, and its id is evidence for that no more
+            own_id = {"id": self.item["id"]} if "id" in self.item else {}
+            return {"item": bare | own_id, "parts": len(extract_blobs(message)[0].parts)}
         edits = diff(_render(self.role, self.parts, self.form, no_blob), bare)
         has_own_count = self.role in ("assistant", "tool") and len(self.parts) != 1
         fields = {
@@ -249,24 +256,29 @@ def _note(item: Item) -> Draft:
 
 def path_items(path: Sequence[Entry], blobs: Blobs) -> list[tuple[Entry, list[Item]]]:
     """Return the items of a path by entry, with summaries in place of what they replaced."""
-    compactions = active_compactions(path)
-    summaries = {seq: summary_item(seq, compaction).message for seq, compaction in compactions}
-    first_kept = compactions[-1][1].first_kept if compactions else 0
+    replacement = read_replacement(path)
+    summaries = {item.seq: item.message for item in replacement.summaries}
     replaced = [
         (entry, _message_items(summaries[entry.seq], None, blobs)) for entry in path if entry.seq in summaries
     ]
     rest = [
-        (entry, entry_items(entry, blobs))
+        (entry, entry_items(_shown(entry, replacement), blobs))
         for entry in path
-        if entry.seq >= first_kept and entry.seq not in summaries
+        if (not summaries or replacement.keeps(entry.seq, entry.turn)) and entry.seq not in summaries
     ]
     return [*replaced, *_in_call_order(pair for pair in rest if pair[1])]
+
+
+def _shown(entry: Entry, replacement: Replacement) -> Entry:
+    """Return the entry with its results shortened, if a compaction shortened them."""
+    item = replacement.item(entry)
+    return replace(entry, payload=item.message) if item is not None and item.shortened else entry
 
 
 def entry_items(entry: Entry, blobs: Blobs) -> list[Item]:
     """Return the items of one entry; none if the SDK has nothing like it."""
     if isinstance(entry.payload, Note):
-        record = stored_record(entry.payload, KEY) or {}
+        record = restore_json(stored_record(entry.payload, KEY) or {}, blobs)
         return [record["item"]] if "item" in record else []
     message = entry.message
     if message is None:
@@ -299,7 +311,7 @@ def _in_call_order(pairs: Iterable[tuple[Entry, list[Item]]]) -> Iterator[tuple[
 
 def _message_items(message: Message, evidence: Evidence | None, blobs: Blobs) -> list[Item]:
     message = with_reasoning(message, blobs) or message
-    record = stored_record(message, KEY) or {}
+    record = restore_json(stored_record(message, KEY) or {}, blobs)
     if record.get("hidden"):
         return []
     is_single = message.role in ("user", "system")
@@ -309,7 +321,10 @@ def _message_items(message: Message, evidence: Evidence | None, blobs: Blobs) ->
     first = 0
     for layout in layouts:
         last = len(message.parts) if is_single else first + layout.get("parts", 1)
-        item = _render(message.role, message.parts[first:last], layout.get("form"), blobs)
+        if "item" in layout:
+            item = dict(layout["item"])
+        else:
+            item = _render(message.role, message.parts[first:last], layout.get("form"), blobs)
         item |= _evidence_fields(proofs.get(str(first), {})) if last > first else {}
         items.append(apply_edits(item, layout["edits"]) if "edits" in layout else item)
         first = last

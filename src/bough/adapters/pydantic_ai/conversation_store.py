@@ -353,19 +353,26 @@ class Conversations:
     def write(
         self, record: ConversationRecord, new: list[ConversationEntry], expected_revision: str | None
     ) -> None:
+        """Append messages and the record; behind a note that others add meanwhile, which changes no revision."""
+        while True:
+            try:
+                return self._write(record, new, expected_revision)
+            except StaleLeaf:  # what has been written is judged by the revision
+                continue
+
+    def _write(
+        self, record: ConversationRecord, new: list[ConversationEntry], expected_revision: str | None
+    ) -> None:
         session = self.find(record.conversation_id)
         stored = None if session is None else self._record(session)
         if (None if stored is None else stored.revision) != expected_revision:
             raise ConversationConflict(record.conversation_id)
         parent = new[0].parent_id if new else record.head_id
-        try:
-            if session is None:
-                session = self._start(record, parent)
-            elif parent != (None if stored is None else stored.head_id):
-                self._move(session, record, parent)
-            self._append(session, record, new)
-        except StaleLeaf as stale:
-            raise ConversationConflict(record.conversation_id) from stale
+        if session is None:
+            session = self._start(record, parent)
+        elif parent != (None if stored is None else stored.head_id):
+            self._move(session, record, parent)
+        self._append(session, record, new)
         self._remember(session, record)
 
     def _start(self, record: ConversationRecord, parent: str | None) -> Session:

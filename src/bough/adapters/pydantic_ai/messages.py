@@ -31,6 +31,7 @@ from ...agent.tool_batch import UNKNOWN
 from ...core.codec import from_json, to_json
 from ...core.drafts import Draft
 from ...core.entries import Entry, Evidence, Note, Payload, Settings
+from ...core.media import extract_blobs, has_inline_bytes, restore_json
 from ...core.messages import (
     Attachment,
     Media,
@@ -182,9 +183,13 @@ class MessageDraftBuilder:
             self._open_calls.remove(call_id)
         else:
             self._close_calls()
-        edits = diff(_render_request_part(role, content, form, no_blob), part)
-        details = {KEY: _non_empty(form=form, part_edits=edits)}
-        self.drafts.append(Draft(Message(role, content, details=details)))
+        message = Message(role, content)
+        if has_inline_bytes(message):  # the log takes its text apart
+            fields = {"part": part}
+        else:
+            edits = diff(_render_request_part(role, content, form, no_blob), part)
+            fields = _non_empty(form=form, part_edits=edits)
+        self.drafts.append(Draft(replace(message, details={KEY: fields})))
 
     def _add_answer(self, message: Dumped, entry_id: str) -> None:
         self._close_calls()
@@ -195,10 +200,7 @@ class MessageDraftBuilder:
             for part in message["parts"]
         ]
         layouts = [
-            _non_empty(
-                form=form,
-                edits=diff(_render_response_part(part, form, no_blob), {**dumped, **dict.fromkeys(proof)}),
-            )
+            _response_layout(part, form, {**dumped, **dict.fromkeys(proof)})
             for (part, form), dumped, proof in zip(parsed, message["parts"], proofs, strict=True)
         ]
         model, finish = message.get("model_name"), message.get("finish_reason")
@@ -223,6 +225,14 @@ class MessageDraftBuilder:
         self._open_calls = []
 
 
+def _response_layout(part: Part, form: str | None, dumped: Dumped) -> Dumped:
+    """Return how a part differs from its usual rendering: all of it, if the log takes its text apart."""
+    message = Message("assistant", (part,))
+    if has_inline_bytes(message):
+        return {"part": dumped, "count": len(extract_blobs(message)[0].parts)}
+    return _non_empty(form=form, edits=diff(_render_response_part(part, form, no_blob), dumped))
+
+
 def _without_parts(message: Mapping[str, Any]) -> Dumped:
     return {key: value for key, value in message.items() if key != "parts"}
 
@@ -245,7 +255,7 @@ def path_messages(path: Sequence[Entry], blobs: Blobs, prompt: str | None = None
     """
     request, is_complete = RequestReader(), not path or path[0].seq == 1
     for entry in path:
-        payload, fields = entry.payload, _fields(entry.payload)
+        payload, fields = entry.payload, restore_json(_fields(entry.payload), blobs)
         if isinstance(payload, Settings):
             prompt = prompt if payload.prompt is None else payload.prompt
         elif isinstance(payload, Message) and payload.role == "assistant":
@@ -329,12 +339,17 @@ def _response(message: Message, fields: Dumped, entry: Entry, blobs: Blobs) -> D
     proofs = entry.evidence.parts if entry.evidence is not None else {}
     message = with_reasoning(message, blobs) or message
     layouts = fields.get("parts") or [{}] * len(message.parts)
-    parts = []
-    for index, (part, layout) in enumerate(zip(message.parts, layouts, strict=True)):
-        dumped = _render_response_part(part, layout.get("form"), blobs)
+    parts: list[Dumped] = []
+    index = 0
+    for layout in layouts:
+        if "part" in layout:
+            dumped = layout["part"]
+        else:
+            dumped = _render_response_part(message.parts[index], layout.get("form"), blobs)
+            dumped = apply_edits(dumped, layout.get("edits", []))
         proof = proofs.get(str(index), {})
-        evidence = {key: proof[key] for key in EVIDENCE_FIELDS if key in proof}
-        parts.append(apply_edits(dumped, layout.get("edits", [])) | evidence)
+        parts.append(dumped | {key: proof[key] for key in EVIDENCE_FIELDS if key in proof})
+        index += layout.get("count", 1)
     base = _without_parts(TEMPLATES["response"]) | {"model_name": entry.model, "finish_reason": entry.finish}
     base["timestamp"] = _timestamp(entry)
     if not fields:  # not written by the framework: its finish reasons are others
@@ -343,6 +358,8 @@ def _response(message: Message, fields: Dumped, entry: Entry, blobs: Blobs) -> D
 
 
 def _message_parts(message: Message, fields: Dumped, entry: Entry, blobs: Blobs) -> list[Dumped]:
+    if "part" in fields:
+        return [fields["part"]]
     form, edits = fields.get("form"), fields.get("part_edits", [])
     groups = [(part,) for part in message.parts] if message.role == "tool" else [message.parts]
     rendered = [_render_request_part(message.role, parts, form, blobs) for parts in groups]

@@ -17,9 +17,10 @@ from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
 from ...core.messages import Message, ToolCall, tool_result
+from ...core.tool_definitions import ToolSpec
 from ...core.turns import OpenCall
 from ...errors import InvalidTool, InvalidValue
-from ...models.model import Model, ToolSpec
+from ...models.model import Model
 
 if TYPE_CHECKING:
     from ..limits import Limits
@@ -53,6 +54,7 @@ class RunTask(Protocol):
         models: Sequence[Model] | None,
         tools: Iterable[Tool],
         limits: Limits | None,
+        options: Mapping[str, Any] | None,
     ) -> Awaitable[str]: ...
 
 
@@ -100,8 +102,10 @@ class ToolContext:
         models: Sequence[Model] | None = None,
         tools: Iterable[Tool] = (),
         limits: Limits | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> str:
-        """Run a child session on `text` and return its final answer. Models and limits default to the parent's.
+        """Run a child session on `text` and return its final answer. Models and limits default to the parent's, and
+        with its models the options of their calls too.
 
         If the child must wait for a person, the tool is left here and run again from its beginning after the
         decision; tasks that are done by then answer at once. So a tool that has tasks is `idempotent` or `read`.
@@ -110,7 +114,14 @@ class ToolContext:
             raise InvalidTool(self.call.name, "it is not run by a session, so it cannot start a task")
         key = f"{self.key}/{len(self._tasks) + 1}"
         running = self._run_task(
-            key, text, agent=agent, seeds=seeds, models=models, tools=tools, limits=limits
+            key,
+            text,
+            agent=agent,
+            seeds=seeds,
+            models=models,
+            tools=tools,
+            limits=limits,
+            options=options,
         )
         self._tasks[key] = task = asyncio.ensure_future(running)
         try:

@@ -45,10 +45,10 @@ class Spills:
         return media.hash
 
     def read(self, handle: str) -> bytes:
-        blob = self._log.store.blob(handle) if self._is_referenced(handle) else None
-        if blob is None:
-            raise OutOfScope(handle, "no result of this session has this handle")
-        return blob.data
+        data = self._log.read_blob(handle) if self._is_referenced(handle) else None
+        if data is None:
+            raise OutOfScope(handle, "no result of this session has this handle, or its bytes are damaged")
+        return data
 
     def _is_referenced(self, handle: str) -> bool:
         messages = (entry.message for entry in self._log.path().entries)

@@ -6,53 +6,72 @@ Handles inputs, approvals, interrupted turns and sessions that another process i
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections.abc import Callable
 from difflib import get_close_matches
+from importlib.util import find_spec
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ...core.codec import to_json
+from ...core.context import fold_settings, merge_options
 from ...core.entries import Entry
 from ...core.tree import Leaf
 from ...core.tree_text import describe_entry
 from ...core.turns import OpenCall
 from ...core.usage import difference, format_cost, format_tokens
-from ...errors import BoughError, Fenced, InvalidPosition, SessionRunning, StaleLeaf, short_holder
-from ...models.names import model_by_name
+from ...errors import BoughError, Fenced, SessionRunning, StaleLeaf, short_holder
+from ...models.names import is_model_name, model_by_name
 from ...session import Session
+from ...stores.base import SessionQuery
+from ...wire.options import COMMON, OPTIONS, check_options
 from ..agent_options import (
     AgentOptions,
     CommandAgent,
     agent_for,
+    default_options,
     require_tools,
     start_options,
     warn_missing_tools,
 )
 from ..commands.export import export_file_name
+from ..config import load_config, parse_value
+from ..picker import can_pick, pick
 from ..reference import complete
 from ..rendering.error_text import CONFLICT, FAILURE, CommandError, describe_error
-from ..rendering.output import bold, dim, notify, safe, width
+from ..rendering.output import bold, clip, dim, notify, plural, safe, width
 from ..rendering.turn_events import PlainWatcher, Watcher, call_details, call_text
-from ..run_source import reject_naming_options, resolve_runnable
+from ..run_source import pick_session, reject_naming_options, resolve_runnable
 from ..store_option import StoreLocation, pass_location
 from ..text_argument import check_utf8
 from ..turn_driver import Driver, TurnEnd, run_turn
-from .line_input import PipedInput, TerminalInput
+from .line_input import PipedInput, PlainTerminalInput, TerminalInput
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+_NEXT_OPTION = re.compile(r"\s+(?=[a-z_]+=)")
 TURNS_AT_START = 2
+MAX_LEFT = 5
+"""Messages left behind that are printed."""
 
 
 @click.command()
 @click.option(
-    "--resume", "resume_from", metavar="REFERENCE", shell_complete=complete, help="Continue this session."
+    "--resume",
+    "resume_from",
+    is_flag=False,
+    flag_value="",
+    metavar="[REFERENCE]",
+    shell_complete=complete,
+    help="Continue this session; without a reference you pick one.",
 )
 @start_options
 @pass_location
@@ -66,9 +85,22 @@ def chat(location: StoreLocation, resume_from: str | None, options: AgentOptions
     bough chat --model anthropic:MODEL
     bough chat --model openai-chat:MODEL@http://127.0.0.1:8080/v1 --workspace . --allow git
     bough chat --resume latest
+    bough chat --resume
     """
+    session = None
+    if resume_from is not None:
+        reject_naming_options(options, "title", "tags", "agent")
+        session = (
+            resolve_runnable(location, resume_from)
+            if resume_from
+            else pick_session(location, "bough chat --resume")
+        )
+        if session is None:
+            return 0
+    elif options.conversation is not None:
+        session = location.open_or_create().latest(options.conversation)
     with Driver(location) as driver:
-        return driver.exit(Chat.open(location, driver, resume_from, options).run())
+        return driver.exit(Chat.open(location, driver, session, options).run())
 
 
 class Chat:
@@ -83,17 +115,13 @@ class Chat:
         self._session = session
         self._last_leaf: Leaf | None = None
         self._console: Console | None = None
+        self.draft = ""
+        """What the next line begins with: a message that was taken back."""
 
     @classmethod
     def open(
-        cls, location: StoreLocation, driver: Driver, resume_from: str | None, options: AgentOptions
+        cls, location: StoreLocation, driver: Driver, session: Session | None, options: AgentOptions
     ) -> Chat:
-        session = None
-        if resume_from is not None:
-            reject_naming_options(options, "title", "tags", "agent")
-            session = resolve_runnable(location, resume_from)
-        elif options.conversation is not None:
-            session = location.open_or_create().latest(options.conversation)
         chat = cls(location, driver, session, agent_for(options, session))
         if session is not None:
             chat.agent.update_prompt(session)
@@ -127,7 +155,7 @@ class Chat:
 
     def run(self) -> int:
         """Read inputs until the user quits; return the exit code."""
-        source = self._terminal_input(list(COMMANDS)) if self.is_terminal else PipedInput()
+        source = self._terminal_input() if self.is_terminal else PipedInput()
         self._greet()
         code = 0
         while True:
@@ -135,7 +163,8 @@ class Chat:
                 self._reload()
                 if self.is_terminal:
                     click.echo()
-                code = self._handle(source.read())
+                draft, self.draft = self.draft, ""
+                code = self._handle(source.read(draft))
             except (EOFError, LeaveChat):
                 break
             except KeyboardInterrupt:
@@ -177,6 +206,7 @@ class Chat:
                 self._watcher(),
                 self._ask if self.is_terminal else None,
             )
+            self.agent = self.agent.without_options_of(session)
         except SessionRunning as error:
             return self._busy(error, content)
         finally:
@@ -264,11 +294,42 @@ class Chat:
 
     # -- greeting and output ---------------------------------------------------------------------------
 
-    def _terminal_input(self, words: list[str]) -> TerminalInput:
+    def _terminal_input(self) -> TerminalInput | PlainTerminalInput:
+        if find_spec("readline") is None:
+            return PlainTerminalInput()
         from ...core.redact import Redactor
         from ...log.runtime import environment_secrets
 
-        return TerminalInput(words, Redactor(environment_secrets()).redact_text)
+        return TerminalInput(self._complete, Redactor(environment_secrets()).redact_text)
+
+    def _complete(self, before: str) -> list[str]:
+        """Return the words that may follow in a line: a command, then its model or option names."""
+        command = before.partition(" ")[0]
+        if not before:
+            return [f"{name} " if one.arguments else name for name, one in COMMANDS.items()]
+        if command == "/model":
+            return [f"{name} " for name in self.known_models()]
+        if command == "/options":
+            return [f"{name}=" for name in OPTIONS.get(self.provider, COMMON)]
+        return []
+
+    def known_models(self) -> list[str]:
+        """Return the names of the models of this chat, of the environment, the configuration and the stored sessions."""
+        config = load_config()
+        names = [
+            *self.agent.names,
+            *filter(None, [os.environ.get("BOUGH_MODEL")]),
+            *config.aliases,
+            *config.models,
+        ]
+        if self.location.exists:
+            used = self.location.open().backend.count(SessionQuery(), "model")
+            names += sorted(name for name in used if is_model_name(name))
+        return list(dict.fromkeys(names))
+
+    @property
+    def provider(self) -> str:
+        return self.agent.names[0].partition(":")[0]
 
     def _greet(self) -> None:
         session = self._session
@@ -311,6 +372,7 @@ class Chat:
             self._handle("/resume")
         elif self.confirm("Abandon it, as if your message had not been sent?"):
             self._handle("/undo")
+            self.draft = ""  # it is abandoned, not edited
         else:
             notify(dim("It stays open: /resume continues it, a new message closes it"))
 
@@ -381,7 +443,98 @@ def _help(chat: Chat, rest: str) -> None:
 
 
 def _tree(chat: Chat, rest: str) -> None:
-    click.echo(safe(chat.session.tree(width=width() - len("   ◀ leaf"))))
+    """Draw the tree and go to the entry that is picked; without a terminal print it, and go to the one that is named."""
+    session = chat.session
+    if rest:
+        _go_to(chat, _position(session, rest))
+        return
+    lines = list(session.tree_lines(width=width() - len("   ◀ leaf")))
+    if not (chat.is_terminal and can_pick()):
+        click.echo("\n".join(safe(line.text) for line in lines))
+        notify(dim("/tree N goes to entry N, /tree BRANCH:N to one of another branch"))
+        return
+    index = pick(
+        [line.text for line in lines],
+        "The tree of this session. Where do you want to continue?",
+        start=next(n for n, line in enumerate(lines) if line.is_leaf),
+        skip=[n for n, line in enumerate(lines) if line.leaf is None],
+    )
+    leaf = None if index is None else lines[index].leaf
+    if leaf is not None:
+        _go_to(chat, leaf)
+
+
+def _position(session: Session, text: str) -> Leaf:
+    """Return the position `7`, an entry of the path, or `3:7`, one of another branch."""
+    branch, colon, seq = text.rpartition(":")
+    if not colon:
+        return _leaf_on_path(session, _number(text))
+    leaf = Leaf(_number(branch), _number(seq))
+    if all(line.leaf != leaf for line in session.tree_lines()):
+        raise CommandError(f"there is no entry {text}; /tree lists the entries")
+    return leaf
+
+
+def _leaf_on_path(session: Session, seq: int) -> Leaf:
+    if seq > session.leaf.seq:
+        raise CommandError(
+            f"there is no entry {seq}: this path has {session.leaf.seq}; /tree lists all entries"
+        )
+    return session.log.leaf_at(seq)
+
+
+def _go_to(chat: Chat, leaf: Leaf) -> None:
+    """Move to a position and say what is left behind."""
+    session = chat.session
+    before = session.path()
+    if leaf == session.leaf:
+        chat.note("You are there already")
+        return
+    is_back = leaf.seq == 0 or any((entry.branch, entry.seq) == (leaf.branch, leaf.seq) for entry in before)
+    at = session.rewind(leaf.seq).at if is_back else session.checkout(leaf).seq
+    chat.switch(session)
+    why = f" (entry {leaf.seq} is between a call and its results)" if at != leaf.seq else ""
+    chat.note(f"Now at entry {at}{why}. Nothing was deleted; /redo returns")
+    _print_left(chat, before)
+    if session.log.cursor.turn:
+        chat.note("Your last message has no answer. /resume gets one; a new message skips it")
+
+
+def _print_left(chat: Chat, before: list[Entry]) -> None:
+    """Print which messages of the earlier path are no longer part of the conversation."""
+    now = {(entry.branch, entry.seq) for entry in chat.session.path()}
+    left = [entry for entry in before if (entry.branch, entry.seq) not in now]
+    if not left:
+        return
+    first, last = left[0].seq, left[-1].seq
+    entries = f"entry {first}" if first == last else f"entries {first} to {last}"
+    notify(dim(f"Left behind: {entries} of branch {left[-1].branch}"))
+    inputs = [entry.message.text for entry in left if entry.is_input and entry.message is not None]
+    for text in inputs[:MAX_LEFT]:
+        notify(dim(f"  › {clip(text, width() - 4)}"))
+    if len(inputs) > MAX_LEFT:
+        notify(dim(f"  … and {plural(len(inputs) - MAX_LEFT, 'more message')}"))
+
+
+def _rewind(chat: Chat, rest: str) -> None:
+    """Go back to an entry, or to before the message that is picked, which can then be edited."""
+    session = chat.session
+    if rest:
+        _go_to(chat, _leaf_on_path(session, _number(rest)))
+        return
+    inputs = [entry for entry in session.path() if entry.is_input and entry.message is not None]
+    if not inputs:
+        raise CommandError("there is no message to go back to; /tree lists the entries")
+    texts = [entry.message.text for entry in inputs if entry.message is not None]
+    if not (chat.is_terminal and can_pick()):
+        for entry, text in zip(inputs, texts, strict=True):
+            click.echo(f"  /rewind {entry.seq - 1:<4} before › {clip(text, width() - 24)}")
+        return
+    rows = [f"{entry.seq:>4}  {clip(text, 200)}" for entry, text in zip(inputs, texts, strict=True)]
+    index = pick(rows, "Go back to before which message?", start=len(rows) - 1)
+    if index is not None:
+        _go_to(chat, session.log.leaf_at(inputs[index].seq - 1))
+        chat.draft = texts[index]
 
 
 def _show(chat: Chat, rest: str) -> None:
@@ -411,12 +564,15 @@ def _fork(chat: Chat, rest: str) -> None:
 
 
 def _undo(chat: Chat, rest: str) -> None:
-    try:
-        cut = chat.session.undo()
-    except InvalidPosition:
-        raise CommandError("there is no message to undo; /tree lists the entries") from None
-    chat.switch(chat.session)
-    chat.note(f"Back at entry {cut.at}. Nothing was deleted; /redo returns")
+    session = chat.session
+    turns = [entry.message.text for entry in session.path() if entry.is_input and entry.message is not None]
+    if not turns:
+        raise CommandError("there is no message to undo; /tree lists the entries")
+    cut = session.undo()
+    chat.switch(session)
+    chat.draft = turns[-1]
+    edit = " Your message is below to edit; Ctrl-U clears it" if chat.is_terminal else ""
+    chat.note(f"Back at entry {cut.at}. Nothing was deleted; /redo returns.{edit}")
 
 
 def _redo(chat: Chat, rest: str) -> None:
@@ -444,14 +600,55 @@ def _usage(chat: Chat, rest: str) -> None:
 def _model(chat: Chat, rest: str) -> None:
     if not rest:
         click.echo("  " + ", then ".join(chat.agent.names))
+        others = [name for name in chat.known_models() if name not in chat.agent.names]
+        if others:
+            notify(dim(f"  others used here: {', '.join(others)}"))
         return
-    names = tuple(rest.split())
+    names = load_config().resolve(rest.split())
     models = [model_by_name(name) for name in names]
-    chat.session.log.raise_if_leased()
-    chat.session.set(model=names[0])
-    chat.agent = replace(chat.agent, names=names, models=models)
-    chat.switch(chat.session)
-    chat.note(f"Now using {names[0]}")
+    session = None if chat.is_new else chat.session
+    if session is not None:
+        session.log.raise_if_leased()
+        session.set(model=names[0])
+        chat.switch(session)
+    options = {**default_options(names[0], session), **chat.agent.model_options}
+    chat.agent = replace(chat.agent, names=names, models=models, model_options=options)
+    chat.note(f"Now using {', then '.join(names)}")
+
+
+def _options(chat: Chat, rest: str) -> None:
+    """Show the options of the model's calls, or change them from here on. Those of a new chat are set by its first message."""
+    session = None if chat.is_new else chat.session
+    changes = {**chat.agent.model_options, **_parse_options(rest)}
+    in_force = (
+        merge_options(None if session is None else fold_settings(session.path()).options, changes) or {}
+    )
+    if rest and session is None:
+        check_options(chat.provider, in_force)
+        chat.agent = replace(chat.agent, model_options=in_force)
+    elif rest and session is not None:
+        session.log.raise_if_leased()
+        session.set(options=changes)
+        chat.agent = replace(chat.agent, model_options={})
+        chat.switch(session)
+    if not in_force:
+        known = ", ".join(OPTIONS.get(chat.provider, COMMON))
+        chat.note(f"No options are set. /options temperature=0 sets one; {chat.provider} has: {known}")
+    for name, value in in_force.items():
+        click.echo(f"  {name}={safe(to_json(value, name).decode())}")
+
+
+def _parse_options(text: str) -> dict[str, Any]:
+    """Return the pairs `NAME=VALUE`, whose values may contain blanks; an empty value takes the option back."""
+    options: dict[str, Any] = {}
+    for pair in filter(None, _NEXT_OPTION.split(text)):
+        name, equals, value = pair.partition("=")
+        if not (name.isidentifier() and equals):
+            raise CommandError(
+                f"{pair!r} is not NAME=VALUE; /options temperature=0 sets one, temperature= takes it back"
+            )
+        options[name] = parse_value(value) if value.strip() else None
+    return options
 
 
 def _export(chat: Chat, rest: str) -> None:
@@ -503,18 +700,20 @@ def _number(text: str) -> int:
 COMMANDS: dict[str, Command] = {
     "/help": Command("", "list these commands", _help),
     "/show": Command("[N]", "show the conversation, or entry N in full", _show),
-    "/tree": Command("", "draw the session's tree", _tree),
+    "/tree": Command("[N]", "walk the tree and continue anywhere, or at entry N", _tree),
+    "/rewind": Command("[N]", "go back to before a message you pick, or to entry N", _rewind),
     "/fork": Command("[N]", "continue in a new session, from here or from entry N", _fork),
-    "/undo": Command("", "remove your latest message from the conversation; nothing is deleted", _undo),
-    "/redo": Command("", "undo the /undo", _redo),
+    "/undo": Command("", "take back your latest message, to edit it", _undo),
+    "/redo": Command("", "undo the latest /undo, /rewind or move in the /tree", _redo),
     "/compact": Command("[TEXT]", "replace earlier turns with a summary", _compact),
     "/usage": Command("", "show tokens and cost", _usage),
     "/model": Command("[NAME…]", "show or change the model", _model),
+    "/options": Command("[NAME=VALUE…]", "show or change options, such as temperature=0", _options),
     "/tools": Command("", "list the agent's tools", _tools),
     "/title": Command("[TEXT]", "show or set the session's title", _title),
     "/export": Command("[FILE]", "write the session as a bundle", _export),
     "/resume": Command("[REFERENCE]", "continue an interrupted turn, or another session", _resume),
     "/quit": Command("", "quit; so does Ctrl-D", _quit),
 }
-_NEEDS_SESSION = {"/show", "/tree", "/fork", "/undo", "/redo", "/compact", "/usage", "/export"}
+_NEEDS_SESSION = {"/show", "/tree", "/rewind", "/fork", "/undo", "/redo", "/compact", "/usage", "/export"}
 """Commands that need a session; they do not create one."""

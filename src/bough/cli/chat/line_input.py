@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
+import click
 import msgspec
 
 from ..rendering.error_text import CommandError
+from ..rendering.output import safe
 from ..store_option import default_store
 
 MAX_HISTORY = 1_000
@@ -47,8 +49,8 @@ def _next(line: Callable[[bool], str]) -> str | None:
 class PipedInput:
     """Lines from stdin, without a prompt."""
 
-    def read(self) -> str:
-        """Return the next input; raise EOFError at the end."""
+    def read(self, draft: str = "") -> str:
+        """Return the next input; raise EOFError at the end. There is nobody to edit a draft."""
         return read_input(self._line)
 
     def _line(self, is_more: bool) -> str:
@@ -61,13 +63,29 @@ class PipedInput:
         return line.rstrip("\n")
 
 
-class TerminalInput:
-    """Lines from a terminal, read with readline."""
+class PlainTerminalInput:
+    """Lines from a terminal where Python has no readline, as on Windows: without history and completion."""
 
-    def __init__(self, commands: Sequence[str], redact: Callable[[str], str]) -> None:
+    def read(self, draft: str = "") -> str:
+        """Return the next input. A draft is printed, to be copied."""
+        if draft:
+            click.echo(safe(draft))
+        return read_input(lambda is_more: input("… " if is_more else "› "))
+
+
+class TerminalInput:
+    """Lines from a terminal, read with readline.
+
+    `complete` returns the words that may come next, given the line before the cursor's word; those that begin with
+    the word are offered.
+    """
+
+    def __init__(self, complete: Callable[[str], Iterable[str]], redact: Callable[[str], str]) -> None:
         import readline
 
-        self._readline, self._commands, self._redact = readline, commands, redact
+        self._readline, self._complete, self._redact = readline, complete, redact
+        self._draft = ""
+        self._matches: list[str] = []
         self._history_path = default_store().parent / "chat_history"
         self._load_history()
         readline.set_auto_history(False)  # keep the y of an approval out of the history
@@ -76,8 +94,9 @@ class TerminalInput:
         is_libedit = "libedit" in (readline.__doc__ or "")
         readline.parse_and_bind("bind ^I rl_complete" if is_libedit else "tab: complete")
 
-    def read(self) -> str:
-        """Return the next input; raise EOFError on Ctrl-D and KeyboardInterrupt on Ctrl-C."""
+    def read(self, draft: str = "") -> str:
+        """Return the next input, with a draft to edit; raise EOFError on Ctrl-D and KeyboardInterrupt on Ctrl-C."""
+        self._draft = draft
         text = read_input(self._line)
         if text.strip():
             self._readline.add_history(text)
@@ -85,12 +104,18 @@ class TerminalInput:
         return text
 
     def _line(self, is_more: bool) -> str:
-        return input(prompt("…" if is_more else "›"))
+        draft, self._draft = self._draft, ""
+        self._readline.set_startup_hook((lambda: self._readline.insert_text(draft)) if draft else None)
+        try:
+            return input(prompt("…" if is_more else "›"))
+        finally:
+            self._readline.set_startup_hook(None)  # for this line only, not for the question of an approval
 
     def _completion(self, text: str, n: int) -> str | None:
-        is_first = self._readline.get_line_buffer().lstrip() == text
-        matches = [f"{word} " for word in self._commands if is_first and word.startswith(text)]
-        return matches[n] if n < len(matches) else None
+        if n == 0:
+            before = self._readline.get_line_buffer()[: self._readline.get_begidx()]
+            self._matches = [word for word in self._complete(before.lstrip()) if word.startswith(text)]
+        return self._matches[n] if n < len(self._matches) else None
 
     def _load_history(self) -> None:
         if not self._history_path.exists():

@@ -45,7 +45,9 @@ _MARKS = {"fork": "⑂ fork of {}", "task": "↳ task of {}", "replay": "↻ rep
     help="Only forks, tasks and replays of this session.",
 )
 @click.option(
-    "--after", metavar="TIME", help="Only sessions started at or after this: 2026-11-01 (UTC), or 7d."
+    "--after",
+    metavar="TIME",
+    help="Only sessions started at or after this: 2026-11-01, yesterday, monday, or 7d.",
 )
 @click.option("--before", "before", metavar="TIME", help="Only sessions started before this.")
 @click.option("--trashed", is_flag=True, help="List the trash.")
@@ -66,7 +68,9 @@ def ls(
     is_json: bool,
     **query: Any,
 ) -> None:
-    """List sessions, newest first.
+    """List sessions, newest first. One without a title is called by its first input.
+
+    A session whose process was killed is listed as interrupted; bough resume continues it.
 
     \b
     bough ls --status interrupted
@@ -84,9 +88,11 @@ def ls(
     with page_errors(page):
         listed = store.sessions(before=page, **query)
     if is_json:
-        print_json(sessions=[as_data(row) for row in listed.sessions], next=listed.next)
+        names = store.headings(listed.sessions)
+        rows = [{**as_data(row), "heading": names[row.session_id]} for row in listed.sessions]
+        print_json(sessions=rows, next=listed.next)
     elif listed.sessions:
-        _print(listed, now)
+        _print(listed, store.headings(listed.sessions), now)
     else:
         notify(_empty_message(store, query))
 
@@ -118,9 +124,9 @@ def _pair(tag: str) -> tuple[str, str]:
     return name, value
 
 
-def _print(page: SessionPage, now: int) -> None:
+def _print(page: SessionPage, names: dict[str, str], now: int) -> None:
     head = ("SESSION", "ACTIVE", "STATUS", "TURNS", "COST", "MODEL", "TITLE")
-    rows = [_line(row, now) for row in page.sessions]
+    rows = [_line(row, names[row.session_id], now) for row in page.sessions]
     click.echo("\n".join(table(rows, head, drop_first=("MODEL", "TURNS", "COST", "ACTIVE", "STATUS"))))
     if page.next:
         print_next_page(page.next)
@@ -132,9 +138,10 @@ def as_data(row: SessionRow) -> dict[str, Any]:
     return {"id": data.pop("session_id"), **data}
 
 
-def _line(row: SessionRow, now: int) -> tuple[str, ...]:
+def _line(row: SessionRow, heading: str, now: int) -> tuple[str, ...]:
     relation = _MARKS[row.relation].format((row.parent_session or "")[:12]) if row.relation else ""
-    title = " ".join(filter(None, [row.title or row.agent or "", f"({relation})" if relation else ""]))
+    name = "" if heading == row.session_id else heading
+    title = " ".join(filter(None, [name, f"({relation})" if relation else ""]))
     return (
         row.session_id[:16],
         format_age(row.updated_at, now) if sys.stdout.isatty() else format_time(row.updated_at),

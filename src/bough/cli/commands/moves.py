@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from ...core.context import active_compactions
 from ...errors import InvalidPosition
 from ...log.changes import Cut
 from ...session import Session
+from ..config import complete_model, model_options, resolve_models
 from ..reference import (
     reference,
     required_reference,
@@ -24,7 +27,10 @@ from ..text_argument import read_stdin, text_or_file
 
 @click.command()
 @reference
-@click.option("--model", help="The new session's model.")
+@click.option(
+    "--model", help="The new session's model.", callback=resolve_models, shell_complete=complete_model
+)
+@model_options
 @click.option(
     "--prompt", metavar="TEXT|@FILE", callback=text_or_file, help="The new session's system prompt."
 )
@@ -42,6 +48,7 @@ def fork(
     location: StoreLocation,
     reference: str,
     model: str | None,
+    model_options: dict[str, Any],
     prompt: str | None,
     prompt_patch: str | None,
     tools: str | None,
@@ -57,6 +64,7 @@ def fork(
         model=model,
         prompt=prompt,
         prompt_patch=prompt_patch,
+        options=model_options or None,
         tools=None if tools is None else [name.strip() for name in tools.split(",") if name.strip()],
         title=title,
     )
@@ -126,10 +134,21 @@ def redo(location: StoreLocation, reference: str, is_json: bool) -> None:
     help="The summary. Default: an outline, made without a model.",
 )
 @click.option("--keep-from", type=click.IntRange(1), help="The first entry the model still receives in full.")
+@click.option(
+    "--context-tokens",
+    type=click.IntRange(1),
+    metavar="TOKENS",
+    help="Make what the model receives fit: older turns, then steps of the newest turn, then long results.",
+)
 @json_option
 @pass_location
 def compact(
-    location: StoreLocation, reference: str, summary: str | None, keep_from: int | None, is_json: bool
+    location: StoreLocation,
+    reference: str,
+    summary: str | None,
+    keep_from: int | None,
+    context_tokens: int | None,
+    is_json: bool,
 ) -> None:
     """Replace older turns with a summary in what the model receives.
 
@@ -140,7 +159,8 @@ def compact(
         raise CommandError(
             f"--keep-from {keep_from} is invalid: the path ends at entry {session.leaf.seq}; bough log lists the entries"
         )
-    compaction = session.compact(read_stdin() if summary == "-" else summary, first_kept=keep_from)
+    text = read_stdin() if summary == "-" else summary
+    compaction = session.compact(text, first_kept=keep_from, context_tokens=context_tokens)
     if is_json:
         print_json(
             session={"id": session.session_id},
@@ -148,7 +168,10 @@ def compact(
             compaction=to_json_value(compaction),
         )
         return
-    click.echo(f"the model now receives a summary of everything before entry {compaction.first_kept}")
+    if compaction.summary:
+        click.echo(f"the model now receives a summary of everything before entry {compaction.first_kept}")
+    for seq, length in compaction.shortened:
+        click.echo(f"the model now receives {length:,} characters of each result at entry {seq}")
 
 
 @click.command()

@@ -10,13 +10,15 @@ from typing import Any, BinaryIO
 
 import click
 
-from ...errors import IdConflict
+from ...errors import ExitCode, IdConflict, ModelUnavailable
 from ...exchange.bundle.write import atomic_file
 from ...models.availability import available_models
+from ...models.names import is_model_name
 from ...session import Session
 from ..agent_options import load_tools
+from ..config import complete_model, model_options, resolve_models
 from ..reference import bundle_file, complete, reference, resolve
-from ..rendering.error_text import CommandError, require_folder
+from ..rendering.error_text import CommandError, print_error, require_folder
 from ..rendering.output import format_options, notify, print_json, progress_bar, safe, to_json_value
 from ..store_option import StoreLocation, pass_location
 from ..text_argument import text_or_file
@@ -29,8 +31,12 @@ from ..text_argument import text_or_file
     "models",
     multiple=True,
     metavar="NAME",
-    help="The model of the replay; repeat it for a fallback chain.",
+    callback=resolve_models,
+    shell_complete=complete_model,
+    help="The model of the replay; repeat it for a fallback chain. Default: the recorded one, which with another prompt or "
+    "option is asked again.",
 )
+@model_options
 @click.option(
     "--prompt", metavar="TEXT|@FILE", callback=text_or_file, help="The system prompt of the replay."
 )
@@ -65,13 +71,14 @@ from ..text_argument import text_or_file
     help="On a call that was not recorded: stop, skip to the next input, or tell the model and continue.",
 )
 @format_options(None, json="Print JSON.", markdown="Print Markdown.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the report to this file.")
+@click.option("--output", type=click.Path(dir_okay=False), help="Write the report to this file.")
 @pass_location
 def replay(
     location: StoreLocation,
     /,
     reference: str,
     models: tuple[str, ...],
+    model_options: dict[str, Any],
     sources: tuple[str, ...],
     format_: str | None,
     output: str | None,
@@ -81,24 +88,35 @@ def replay(
 
     The source does not change: a fork receives every recorded input and tools answer from the recording. The report
     shows the first difference, then every turn's text, tools and cost. REFERENCE@4 means --from 4; a bundle file is
-    imported first. Exit code 0 same, 1 different.
+    imported first. Exit code 0 same, 1 different, 4 unknown: a model gave no answer.
 
     \b
     bough replay latest
+    bough replay latest --prompt @stricter.txt -o temperature=0
     bough replay ses_3f --model openai:MODEL --prompt-patch "Never refund by yourself."
     bough replay ses_3f@7 --model openai:MODEL --mode dry --tools shop.py
     """
-    answering = available_models(models)
+    if unknown := [name for name in models if not is_model_name(name)]:
+        raise CommandError(
+            f"--model {unknown[0]}: there is no model with this name; bough config alias lists yours"
+        )
     how |= {"tools": load_tools(sources)} if sources else {}
-    with open_report(output) as file:
-        session, seq = _source(location, reference)
-        how["start"] = seq if how["start"] is None else how["start"]
-        with progress_bar("replay", unit="turns") as step:
-            report = session.replay_sync(model=answering or None, progress=step, **how)
-        write_report(report, format_, file)
+    how |= {"options": model_options} if model_options else {}
+    try:
+        with open_report(output) as file:
+            session, seq = _source(location, reference)
+            how["start"] = seq if how["start"] is None else how["start"]
+            with progress_bar("replay", unit="turns") as step:
+                report = session.replay_sync(model=available_models(models) or None, progress=step, **how)
+            write_report(report, format_, file)
+    except ModelUnavailable as unavailable:
+        print_error(unavailable.command_text)
+        return ExitCode.UNANSWERABLE
     notify(
         f"compare again with: bough diff {report.source} {report.replay}; show the replay with: bough show {report.replay}"
     )
+    if report.is_unanswered:
+        return ExitCode.UNANSWERABLE
     return 0 if report.is_same else 1
 
 
@@ -132,7 +150,8 @@ def diff(
 ) -> int:
     """Compare two sessions or entries turn by turn.
 
-    A and B are references: sessions, entries (ses_3f@7), or bundle files. Exit code 0 same, 1 different.
+    A and B are references: sessions, entries (ses_3f@7), or bundle files. Exit code 0 same, 1 different, 4 unknown: one of
+    them is a replay that was not answered to its end.
 
     \b
     bough diff ses_3f ses_9c
@@ -146,6 +165,9 @@ def diff(
         found = compare(resolve(location, a).session_at(), resolve(location, b).session_at())
         if not quiet:
             write_report(found, format_, file)
+    if found.incomplete is not None:
+        notify(f"a replay is incomplete: {safe(found.incomplete)}; replay again, then compare")
+        return ExitCode.UNANSWERABLE
     return 0 if found.is_same else 1
 
 

@@ -24,7 +24,7 @@ from ..agent_options import (
     start_options,
     warn_missing_tools,
 )
-from ..reference import required_reference
+from ..reference import complete, required_reference
 from ..rendering.error_text import FAILURE, CommandError, print_error
 from ..rendering.output import (
     SCHEMA_VERSION,
@@ -39,7 +39,7 @@ from ..rendering.output import (
     to_json_value,
 )
 from ..rendering.turn_events import JsonWatcher, PlainWatcher, call_details, call_text
-from ..run_source import Source, resolve_runnable, source_options
+from ..run_source import Source, pick_session, resolve_runnable, source_options
 from ..store_option import StoreLocation, pass_location
 from ..text_argument import check_utf8, read_stdin
 from ..turn_driver import CANCELLED_CODE, Driver, TurnEnd, run_turn, waiting_calls
@@ -100,7 +100,7 @@ def run(
     try:
         return _run(location, session, agent, content, is_json=is_json, key=key)
     except (SessionRunning, ApprovalPending):
-        if not queue or content is None or key is not None:
+        if not queue or content is None or key is not None or agent.model_options:
             raise
     number = session.enqueue(content)
     notify(
@@ -110,7 +110,7 @@ def run(
 
 
 @click.command()
-@required_reference
+@click.argument("reference", required=False, shell_complete=complete)
 @agent_options
 @click.option("--rollback", is_flag=True, help="Abandon the open turn instead; bough redo undoes that.")
 @click.option("--take-over", is_flag=True, help="End the run that holds the session: its process is gone.")
@@ -123,7 +123,7 @@ def run(
 @pass_location
 def resume(
     location: StoreLocation,
-    reference: str,
+    reference: str | None,
     options: AgentOptions,
     rollback: bool,
     take_over: bool,
@@ -139,12 +139,20 @@ def resume(
     A run whose process died on this machine is replaced at once, another one half a minute after its last sign of
     life. --take-over does not wait: the other run, should it be alive, writes nothing more.
 
+    Without a REFERENCE you pick one of the sessions whose turn is open.
+
     \b
     bough resume latest --tools shop.py
     bough resume latest --tools shop.py --take-over
     bough resume latest --rollback
     """
-    session = resolve_runnable(location, reference)
+    session = (
+        pick_session(location, "bough resume", is_open=True)
+        if reference is None
+        else resolve_runnable(location, reference)
+    )
+    if session is None:
+        return 0
     if take_over and session.row.holder is not None:
         session.interrupt()
     if rollback:

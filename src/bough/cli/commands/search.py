@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import click
 
 from ...errors import IndexBehind
+from ...log.session_list import hit_headings
 from ...stores.search import SearchHit
 from ..reference import resolve_stored_session
 from ..rendering.output import (
@@ -16,10 +18,12 @@ from ..rendering.output import (
     format_time,
     json_option,
     notify,
+    plural,
     print_json,
     progress_bar,
     safe,
     to_json_value,
+    width,
 )
 from ..rendering.pager import page_errors, print_next_page
 from ..store_option import StoreLocation, pass_location
@@ -56,11 +60,12 @@ def search(
     """Search messages, tool inputs and tool outputs.
 
     Matches all words; use "a phrase", prefix* and -excluded. Filters: role:tool tool:refund model:gpt error:true
-    agent:support tag:team=blue session:ses_3f kind:note before:2026-11-01 after:7d. Each hit starts with
-    its reference, as in bough show ses_3f@7. Exit code 1 if nothing is found.
+    agent:support tag:team=blue session:ses_3f kind:note before:2026-11-01 after:yesterday (today, monday … sunday, 7d,
+    24h; local time). Hits are grouped by session; each starts with its reference, as in bough show ses_3f@7. Exit
+    code 1 if nothing is found.
 
     \b
-    bough search lost parcel after:7d
+    bough search lost parcel after:yesterday
     bough search '"lost at sea"' role:tool -refund
     """
     store = location.open()
@@ -74,13 +79,15 @@ def search(
         )
     with page_errors(page):
         found = store.search(typed, limit=limit, before=page, trashed=trashed, catch_up=False)
+    names = hit_headings(store.backend, found.hits)
     if is_json:
-        print_json(
-            hits=[{"reference": _reference(hit), **to_json_value(hit)} for hit in found.hits], next=found.next
-        )
+        hits = [
+            {"reference": _reference(hit), "heading": names[hit.session_id], **to_json_value(hit)}
+            for hit in found.hits
+        ]
+        print_json(hits=hits, next=found.next)
         return 0 if found.hits else 1
-    for hit in found.hits:
-        click.echo(_line(hit))
+    _print(found.hits, names)
     if found.next:
         print_next_page(found.next)
     if not found.hits:
@@ -99,9 +106,22 @@ def _reference(hit: SearchHit) -> str:
     return f"{hit.session_id}@{hit.seq}" if hit.on_path else f"{hit.session_id}@{hit.branch}:{hit.seq}"
 
 
+def _print(hits: Sequence[SearchHit], names: dict[str, str]) -> None:
+    """Print the hits below their sessions, in the order in which these were found."""
+    groups: dict[str, list[SearchHit]] = {}
+    for hit in hits:
+        groups.setdefault(hit.session_id, []).append(hit)
+    for n, (session_id, group) in enumerate(groups.items()):
+        count = plural(len(group), "hit")
+        click.echo(f"{chr(10) if n else ''}{bold(clip(names[session_id], width() - 12))}  {dim(count)}")
+        for hit in group:
+            click.echo(_line(hit))
+
+
 def _line(hit: SearchHit) -> str:
+    turn = f"turn {hit.turn}" if hit.turn else ""
     what = " ".join(filter(None, [hit.role or hit.kind, hit.tool]))
-    head = f"{bold(_reference(hit))}  {dim(f'{format_time(hit.at)}  {clip(what, 40)}  {clip(hit.title or str(), 40)}')}"
+    facts = filter(None, [clip(what, 40), turn, format_time(hit.at)])
     pieces, end = [], 0
     for begin, stop in hit.marks:
         pieces += [
@@ -110,4 +130,4 @@ def _line(hit: SearchHit) -> str:
         ]
         end = stop
     pieces.append(safe(hit.snippet[end:]))
-    return f"{head}\n    {' '.join(''.join(pieces).split())}"
+    return f"  {_reference(hit)}  {dim(' · '.join(facts))}\n    {' '.join(''.join(pieces).split())}"

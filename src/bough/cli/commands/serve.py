@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import webbrowser
 from errno import EADDRNOTAVAIL
@@ -13,7 +12,7 @@ import click
 
 from ...store import Store
 from ...store import open as open_store
-from ..agent_options import AgentOptions, agent_for, agent_options, load_tools
+from ..agent_options import AgentOptions, agent_for, agent_options, default_models, load_tools
 from ..rendering.error_text import CommandError
 from ..rendering.output import is_terminal, notify
 from ..store_option import StoreLocation, pass_location
@@ -142,15 +141,28 @@ def _access(host: str, door: dict[str, Any]) -> Any:
 
 
 def _agent(options: AgentOptions) -> Any:
-    """Return the agent that answers; without --model and $BOUGH_MODEL each session's own model does."""
+    """Return the agent that answers; without --model, $BOUGH_MODEL and a configured one each session's own model does."""
     from ...server.context import ServerAgent
 
-    if not options.models and not os.environ.get("BOUGH_MODEL"):
-        if options.workspace or options.max_cost or options.on_exceed or options.max_turns:
-            raise CommandError("--workspace, --max-cost, --on-exceed and --max-turns need --model")
+    if not options.models and not default_models():
+        if (
+            options.workspace
+            or options.max_cost
+            or options.on_exceed
+            or options.max_turns
+            or options.model_options
+        ):
+            raise CommandError("--workspace, --max-cost, --on-exceed, --max-turns and -o need --model")
         return ServerAgent(tools=tuple(load_tools(options.tools)))
     made = agent_for(options, None)
-    return ServerAgent(tuple(made.models), tuple(made.own_tools), made.limits, made.workspace, options.allow)
+    return ServerAgent(
+        tuple(made.models),
+        tuple(made.own_tools),
+        made.limits,
+        made.workspace,
+        options.allow,
+        made.model_options,
+    )
 
 
 def _owned(location: StoreLocation, store: Store, owner: str) -> Store:

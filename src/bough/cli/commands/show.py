@@ -6,12 +6,14 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from ...core.entries import INTERRUPTED, PARTIAL, Entry
-from ...core.messages import Media, Message, Reasoning, Text, ToolCall, ToolResult
+from ...core.entries import INTERRUPTED, PARTIAL, Entry, Settings
+from ...core.messages import Media, Message, ProviderBlock, Reasoning, Text, ToolCall, ToolResult
+from ...core.tool_definitions import read_tools
 from ...core.tree_text import describe_entry
 from ...core.usage import format_cost, format_tokens, total
 from ...errors import short_holder
 from ...log.lease import is_held
+from ...log.session_list import current_row, heading
 from ...session import Session
 from ...stores.base import SessionQuery
 from ...wire import PROVIDERS
@@ -65,7 +67,7 @@ def show(
     path = session.path(last=last)
     if is_json:
         print_json(
-            session=as_data(session.row),
+            session=as_data(current_row(session.row, session.log.runtime)),
             entries=[entry_data(entry) for entry in path],
             **_open_calls_data(session),
         )
@@ -139,7 +141,7 @@ def tree(location: StoreLocation, reference: str, is_json: bool) -> None:
     related = list(session.log.store.all_sessions(SessionQuery(parent_session=session.session_id)))
     if is_json:
         print_json(
-            session=as_data(session.row),
+            session=as_data(current_row(session.row, session.log.runtime)),
             leaf=to_json_value(session.leaf),
             branches=to_json_value(session.branches()),
             labels={str(leaf): label for leaf, label in session.labels().items()},
@@ -190,9 +192,29 @@ def context(location: StoreLocation, reference: str, provider: str, explain: boo
         notify("nothing: there are no messages yet")
     for text in context_.system:
         click.echo("\n".join(_message_lines("system", Message("system", (Text(text),)), full=True)))
+    for name, text in _request_settings(session, context_.settings):
+        click.echo("\n".join(_message_lines(name, Message("system", (Text(text),)), full=True)))
     for item in context_.items:
         click.echo("\n".join(_message_lines(item.message.role, item.message, full=True)))
     return 0
+
+
+def _request_settings(session: Session, settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield the tools and options of a request as text."""
+    given = settings.tool_definitions
+    tools = read_tools(given, session.read_blob)
+    if tools:
+        yield "tools", "\n".join(f"{tool.name}: {tool.description}" for tool in tools)
+    elif given is not None:
+        missing = " (their definitions are not in this store)" if tools is None else ""
+        yield "tools", (", ".join(given.names) or "none") + missing
+    elif any(item.message.calls for item in session.context().items):
+        yield "tools", "not recorded"
+    if settings.options:
+        yield (
+            "options",
+            "\n".join(f"{name}: {encode_json(value).decode()}" for name, value in settings.options.items()),
+        )
 
 
 def _print_cache_check(session: Session, provider: str, *, is_json: bool) -> int:
@@ -225,9 +247,10 @@ def _open_calls_data(session: Session) -> dict[str, object]:
 
 
 def _header_lines(session: Session) -> Iterator[str]:
-    row = session.row
-    name = row.title or row.agent
-    yield f"{bold(clip(name, 100))}  {dim(row.session_id)}" if name else bold(row.session_id)
+    row = current_row(session.row, session.log.runtime)
+    name = heading(session.log.store, row)
+    is_named = name != row.session_id
+    yield f"{bold(clip(name, 100))}  {dim(row.session_id)}" if is_named else bold(row.session_id)
     facts = [
         status(row),
         row.model,
@@ -286,6 +309,8 @@ def _part_lines(part: object, *, full: bool) -> Iterator[str]:
             yield from safe(text).splitlines()
         case Reasoning(text=text):
             yield from (dim(line) for line in (safe(text).splitlines() if full else ["(reasoning)"]) if text)
+        case ProviderBlock(stub=stub):
+            yield from (dim(line) for line in safe(stub).splitlines()[: None if full else 1])
         case ToolCall(name=name, arguments=arguments):
             yield f"{click.style('→', fg='yellow')} {bold(safe(name))} {safe(encode_json(arguments).decode())}"
         case ToolResult() as result:

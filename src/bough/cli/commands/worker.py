@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 ENGINES = "local, absurd or absurd:QUEUE"
 NOT_INSTALLED = "{} is not installed; install it with: pip install 'bough[absurd]'"
-WORKER_OPTIONS = ("models", "tools", "workspace", "scope", "allow", "max_cost", "on_exceed")
+WORKER_OPTIONS = ("models", "tools", "workspace", "scope", "allow", "max_cost", "on_exceed", "context_window")
 
 engine_option = click.option(
     "--engine",
@@ -186,13 +186,16 @@ def _enqueue(
     key: str | None,
 ) -> EnqueuedTask:
     if content is None:
+        if options.model_options:
+            raise CommandError("--engine absurd: -o needs TEXT, the input from which the options hold")
         return session.resume(engine="absurd", queue=queue, agent=options.agent)
     try:
         limits = None if options.max_turns is None else Limits(turns=options.max_turns)
         arguments: dict[str, Any] = {"queue": queue, "agent": options.agent, "limits": limits}
+        arguments["options"] = options.model_options or None
         return session.send(content, engine="absurd", **arguments, one_shot=True, key=key)
     except SessionRunning:
-        if not queue_if_busy or key is not None:
+        if not queue_if_busy or key is not None or options.model_options:
             raise
     return session.enqueue(content, engine="absurd", queue=queue, agent=options.agent)
 

@@ -233,7 +233,7 @@ def show_durable_entries(presenter: Presenter, session: Session) -> None:
     _, output = presenter.run(
         "show", short_id(session.session_id), keep_line=lambda line: not line.startswith("bough resume")
     )
-    presenter.claim("entries saved", session.leaf.seq, session.leaf.seq == 5)
+    presenter.claim("entries saved", session.leaf.seq, session.leaf.seq == 6)
     marked = "outcome unknown" in output
     presenter.claim("the call is shown as", "outcome unknown" if marked else "something else", marked)
 
@@ -247,10 +247,10 @@ def resume(presenter: Presenter, session: Session, before: dict[str, bytes]) -> 
     violations = {name: find_provider(name).violations(session.request(name)) for name in PROVIDERS}
     accepted = [name for name, problems in violations.items() if not problems]
     presenter.claim("providers that accept the history", ", ".join(accepted), len(accepted) == len(PROVIDERS))
-    after = rendered_prefix(session, 5)
+    after = rendered_prefix(session, 6)
     same = sum(after[name] == before[name] for name in PROVIDERS)
     presenter.claim(
-        "providers that receive the same bytes as before the crash, for the first 5 entries",
+        "providers that receive the same bytes as before the crash, for the first 6 entries",
         f"{same} of {len(PROVIDERS)}",
         same == len(PROVIDERS),
     )
@@ -271,14 +271,14 @@ def rendered_prefix(session: Session, seq: int) -> dict[str, bytes]:
 
 
 def fork(presenter: Presenter, store: Store, session: Session) -> None:
-    presenter.heading("Fork: start another session from entry 7; no entry is copied")
+    presenter.heading("Fork: start another session from entry 8; no entry is copied")
     own = len(session.entries())
-    _, output = presenter.run("fork", f"{short_id(session.session_id)}@7", "--title", "Order 41, second try")
+    _, output = presenter.run("fork", f"{short_id(session.session_id)}@8", "--title", "Order 41, second try")
     fork_id = output.split()[-1]
     presenter.run("log", short_id(fork_id), "-n", "2")
     forked = store.session(fork_id)
     presenter.claim("entries copied", len(forked.entries()), not forked.entries())
-    presenter.claim("entries shared", forked.leaf.seq, forked.leaf.seq == 7)
+    presenter.claim("entries shared", forked.leaf.seq, forked.leaf.seq == 8)
     presenter.claim("entries of the source", len(session.entries()), len(session.entries()) == own)
 
 

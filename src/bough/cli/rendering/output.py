@@ -173,7 +173,11 @@ def _room(columns: Sequence[int], widths: Sequence[int]) -> int:
 
 
 def clip(text: str, limit: int) -> str:
-    line = " ".join(text.split())
+    return fit_line(" ".join(text.split()), limit)
+
+
+def fit_line(line: str, limit: int) -> str:
+    """Return a line cut to so many columns of a terminal, with blanks in place of what cannot be printed."""
     line = line if line.isprintable() else "".join(c if c.isprintable() else " " for c in line)
     if len(line) <= limit and _columns(line) <= limit:  # a character takes at least one column
         return line

@@ -86,9 +86,10 @@ class Watcher:
             case "session:retry":
                 self.on_notice(f"{data['model']}: {data['why']}; retrying in {data['seconds']:g} s")
             case "session:compacted":
-                self.on_notice(
-                    f"the history was too long; a summary replaces everything before entry {data['first_kept']}"
-                )
+                how = f"a summary replaces everything before entry {data['first_kept']}"
+                if not data["summary"]:
+                    how = "the newest results are shortened"
+                self.on_notice(f"the history was too long for {data['limit']:,} tokens; {how}")
             case "session:limit_passed":
                 self.on_notice(data["command_message"])
             case "session:warning":

@@ -5,7 +5,7 @@ Turns an input into a task in the transaction that makes it durable. `worker` ex
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from absurd_sdk import Absurd
@@ -16,8 +16,9 @@ from ...agent.limits import Limits, check_turns, limit_data, narrow
 from ...agent.start_facts import queued_turn_data
 from ...agent.tools.tool import Tool
 from ...agent.tools.workspace import workspace_tools
-from ...core.context import fold_settings
+from ...core.context import changed_options, fold_settings, merge_options
 from ...core.drafts import Draft, ExtraFact
+from ...core.entries import Settings
 from ...core.messages import Message, user
 from ...core.usage import MAX_COUNT
 from ...errors import InputsQueued, InvalidOperation, LimitReached, PostgresRequired, SessionRunning
@@ -29,6 +30,7 @@ from ...models.model import Model
 from ...stores.base import SessionRow
 from ...stores.postgres.connections import Connection, PostgresConnections
 from ...stores.postgres.store import PostgresStore
+from ...wire.options import check_options
 from ..local import ModelLike, resolve_models, tools_by_name
 from . import schema as absurd_schema
 from .shared_transaction import EngineConnections
@@ -50,6 +52,8 @@ class Agent(Struct, frozen=True):
     """A folder on the worker's machine for the tools that read, write and run commands there."""
     commands: tuple[str, ...] = ()
     """The commands its shell tool may run."""
+    options: dict[str, Any] = {}
+    """Options of its model's calls, for a session that has none of the same name."""
 
     def models(self) -> list[Model]:
         return resolve_models(self.model)
@@ -121,6 +125,7 @@ def send(
     queue: str = "default",
     agent: str | None = None,
     key: str | None = None,
+    options: Mapping[str, Any] | None = None,
     limits: Limits | None = None,
     one_shot: bool = False,
 ) -> EnqueuedTask:
@@ -130,15 +135,17 @@ def send(
     `limits` and the session's own; the worker checks these and its agent's limits, before it calls a model. Its model and
     tools are recorded when it starts the turn.
     """
-    recorded = None if content is None else find_turn(log, key)
+    recorded = None if content is None else find_turn(log, key, content)
     if recorded is not None:
         return _recorded_task(log, recorded, str(key), queue, agent)
     row = log.refresh()
     _check_can_send(log, content)
+    settings = fold_settings(log.store.non_message_entries(row.session_id, leaf=row.leaf))
+    check_options(None, options)  # the worker knows the provider
     if content is not None:
-        _check_turns(log, row, limits)
+        _check_turns(settings, row, limits)
         if log.store.inbox(row.session_id):  # what was queued first runs first
-            if key is not None:
+            if key is not None or options:
                 raise InputsQueued(row.session_id)
             message = user(content) if isinstance(content, str) else content
             return enqueue(log, message, queue=queue, agent=agent)
@@ -147,10 +154,14 @@ def send(
     if content is None:
         task_log.record("enqueued", data={"queue": queue}, only_at_leaf=True, key=key)
     else:
-        draft = Draft(user(content) if isinstance(content, str) else content)
+        drafts = [Draft(user(content) if isinstance(content, str) else content)]
         about = queued_turn_data(log) | ({"one_shot": True} if one_shot else {})
+        if (changed := changed_options(settings.options, options)) is not None:
+            drafts.insert(0, Draft(Settings(options=changed)))
+        if (in_force := merge_options(settings.options, options)) is not None:
+            about["options"] = in_force
         about |= {} if limits is None else {"limits": limit_data(limits)}
-        task_log.append([draft], key=key, data=about, facts=[ExtraFact("enqueued", {"queue": queue})])
+        task_log.append(drafts, key=key, data=about, facts=[ExtraFact("enqueued", {"queue": queue})])
     return spawning.enqueued_task(log.refresh().leaf.seq)
 
 
@@ -178,9 +189,8 @@ def _spawning_log(
     return Log(log.store.with_connections(wrap), row, log.runtime, log.cursor), created[0]
 
 
-def _check_turns(log: Log, row: SessionRow, limits: Limits | None) -> None:
+def _check_turns(settings: Settings, row: SessionRow, limits: Limits | None) -> None:
     """Raise if the sender's or the session's limits allow no other turn. Without either, only the worker knows one."""
-    settings = fold_settings(log.store.non_message_entries(row.session_id, leaf=row.leaf))
     stop = check_turns(narrow(limits or Limits(turns=MAX_COUNT), settings.limits), row.session_id, row.turns)
     if stop is not None:
         raise LimitReached(row.session_id, stop.problem, stop.hint, stop.command_hint)

@@ -30,11 +30,13 @@ from ...agent.call_status import read_call_status
 from ...agent.cancellation import CANCEL_REQUESTED, is_cancel_requested
 from ...agent.loop import Loop, build_loop
 from ...agent.tools.tool import Tool, error_text
+from ...core.context import fold_settings
 from ...core.redact import Redactor
 from ...errors import (
     BoughError,
     ClaimLost,
     InvalidArgument,
+    InvalidOption,
     NotFound,
     SessionRunning,
     SessionTrashed,
@@ -47,6 +49,7 @@ from ...models.model import Model
 from ...stores.postgres.pool import Pool
 from ...stores.postgres.store import PostgresStore
 from ...stores.postgres.url import Address
+from ...wire.options import check_options
 from . import schema as absurd_schema
 from .claim import AbsurdClient, CancellableRun, Claim, ClaimedConnections, ConnectionHandle, is_claim_lost
 from .client_inputs import spaces_with_client_input, take_client_inputs
@@ -94,6 +97,9 @@ class Worker:
         self.agents = {
             agent.name: LoadedAgent(agent, agent.models(), agent.tools_by_name()) for agent in agents
         }
+        for loaded in self.agents.values():
+            for model in loaded.models:
+                check_options(model.provider, loaded.agent.options)
         self.runtime = runtime or real_runtime(Redactor(environment_secrets()))
         self.report = report
         self.name = f"{platform.node()}:{os.getpid()}"
@@ -341,10 +347,14 @@ class TaskRun:
         agent = self._worker.agents.get(self._params.agent or "")
         if agent is None:
             unknown = UnknownAgent(self._params.agent, list(self._worker.agents))
-            outcome = {"status": "failed", "error": str(unknown)}
-            log.record("turn_ended", data=outcome, row=outcome)
+            self._record_failure(log, unknown)
             raise unknown
         return replace(agent, tools=agent.agent.tools_for(log))
+
+    def _record_failure(self, log: ClaimedLog, error: BoughError) -> None:
+        """Mark the turn as failed: nobody watches a worker that cannot start it."""
+        outcome = {"status": "failed", "error": str(error)}
+        log.record("turn_ended", data=outcome, row=outcome)
 
     def is_cancel_requested(self) -> bool:
         """Return whether a new fact requests to cancel the current turn.
@@ -359,9 +369,23 @@ class TaskRun:
 
     def _run_turn(self, log: ClaimedLog, agent: LoadedAgent) -> ClaimedWriter:
         writer = ClaimedWriter(log, agent.models[0], self._worker.stopping.is_set)
-        loop = build_loop(writer, agent.models, agent.tools, agent.agent.limits)
-        asyncio.run_coroutine_threadsafe(self._run_cancellable(loop, writer), self._worker.loop).result()
+        options = self._default_options(log, agent.agent)
+        loop = build_loop(writer, agent.models, agent.tools, agent.agent.limits, options=options)
+        running = asyncio.run_coroutine_threadsafe(self._run_cancellable(loop, writer), self._worker.loop)
+        try:
+            running.result()
+        except InvalidOption as error:  # the session has one that a model of the agent lacks
+            self._record_failure(log, error)
+            raise
         return writer
+
+    def _default_options(self, log: ClaimedLog, agent: Agent) -> dict[str, Any]:
+        """Return those of the agent's options that the session does not have."""
+        if not agent.options:
+            return {}
+        path = self._store.non_message_entries(log.session_id, leaf=log.leaf)
+        own = fold_settings(path).options or {}
+        return {name: value for name, value in agent.options.items() if name not in own}
 
     async def _run_cancellable(self, loop: Loop, writer: ClaimedWriter) -> None:
         """Cancel the loop when the claim is lost or a user asks for it, and wait for its end: then the slot is free."""

@@ -14,6 +14,7 @@ from typing import Annotated, BinaryIO, TypeVar
 import msgspec
 from msgspec import Struct
 
+from ...core.tool_definitions import MIME as TOOLS_MIME
 from ...core.usage import MAX_COUNT, Call
 from ...errors import InvalidBundle, NewerFormat
 from ...log.integrity import IntegrityError, check_export
@@ -200,7 +201,8 @@ class BundleReader:
         last_hash = ""
         while isinstance(self.line, BlobLine):
             line = self.line
-            if line.hash <= last_hash or line.hash not in mimes or not self.header.blobs:
+            is_named = line.hash in mimes and (self.header.blobs or mimes[line.hash] == TOOLS_MIME)
+            if line.hash <= last_hash or not is_named:
                 raise self.wrong(
                     f"blob {line.hash} is unexpected: nothing refers to it, or it is out of order"
                 )

@@ -2,14 +2,14 @@
 
 The log hides what was known to be secret when it was written; this hides what is known now. The new id is a hash of the
 old one: the same session gives the same bytes, and the old id cannot be recovered. The result reports only names and
-counts of secrets. Blobs cannot be searched for secrets, so they are left out.
+counts of secrets. Media cannot be searched for secrets, so they are left out.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import sha256
 
 from msgspec.structs import replace
@@ -18,7 +18,7 @@ from ...core.codec import chain_id, decode, encode, from_json, to_json
 from ...core.entries import BranchSummary, Payload, Unknown
 from ...core.redact import Redactor
 from ...stores.base import Fact, QueuedInput, SessionDetail, SessionRow, StoredEntry
-from ...stores.transfer import SessionExport
+from ...stores.transfer import BlobStream, SessionExport
 from .rename import IdMap, rename_links, with_owner
 
 _HIDDEN = re.compile(r"\[redacted(?: ([^\[\]]*))?\]")
@@ -69,6 +69,19 @@ class Redaction:
                 inbox=self._inbox(dump.inbox),
             )
             yield with_owner(changed, row.session_id)
+
+    def blobs(
+        self, blobs: Callable[[Mapping[str, str]], Iterable[BlobStream]]
+    ) -> Callable[[Mapping[str, str]], Iterator[BlobStream]]:
+        """Leave out definitions of tools that hold a secret: their digest is part of the entries."""
+
+        def clean(mimes: Mapping[str, str]) -> Iterator[BlobStream]:
+            for blob in blobs(mimes):
+                data = b"".join(blob.pieces)
+                if not self.redactor.may_contain_secret(data):
+                    yield replace(blob, pieces=(data,))
+
+        return clean
 
     def _row(self, row: SessionRow) -> SessionRow:
         hide = self.redactor.redact_json

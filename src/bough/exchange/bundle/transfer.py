@@ -62,7 +62,8 @@ def export(
         sessions = iter(found.sessions if redaction is None else redaction.dumps(found.sessions))
         first = next(sessions)
         header = Header(FORMAT, first.row.session_id, children, blobs, first.row.tags.get(MARK) == "true")
-        dumps = SessionExports(chain([first], sessions), found.blobs)
+        blobs_of = found.blobs if redaction is None else redaction.blobs(found.blobs)
+        dumps = SessionExports(chain([first], sessions), blobs_of)
         exported = _write(to, header, dumps, store.url, progress)
     return exported if redaction is None else replace(exported, redactions=dict(redaction.redactor.counts))
 

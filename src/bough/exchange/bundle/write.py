@@ -86,9 +86,9 @@ class BundleWriter:
             except IntegrityError as error:
                 why = f"session {dump.row.session_id}: {error}"
                 raise StoreDamaged(self.where, why) from None
-        if header.blobs:
-            for blob in dumps.blobs(self.references.mimes):
-                self._blob(blob)
+        mimes, definitions = self.references.mimes, self.references.definitions
+        for blob in dumps.blobs(mimes if header.blobs else {name: mimes[name] for name in definitions}):
+            self._blob(blob)
         counts = Counts(self.sessions, self.entries, self.calls, self.facts, self.blobs)
         self.put(EndLine(counts, self.hash.hexdigest()))
         return BundleExportResult(counts, self.bytes, len(self.references.mimes) - self.blobs)

@@ -17,10 +17,10 @@ from msgspec.structs import replace
 from ...agent.tools.tool import Tool, tool
 from ...core import context as contexts
 from ...core.context import Item
-from ...core.entries import Entry
+from ...core.entries import CUT_OFF_FINISHES, INTERRUPTED, PARTIAL, Entry
 from ...core.messages import Media, Message, Text, ToolResult
 from ...core.turns import ENDED_BY_TOOL, group_by_turn, is_completed
-from ...wire import render
+from ...wire import Blobs, render
 from ...wire.media import media_stub
 from ...wire.openai_chat import request as openai_chat
 from ...wire.tool_pairs import legal_name
@@ -30,7 +30,7 @@ _FATES = {
     "interrupted": "a call was interrupted",
     "not_recorded": "a call of this replay was never made",
 }
-_CUT_OFF = frozenset(["interrupted", "partial", "cancelled", "error", "length", "max_tokens", "MAX_TOKENS"])
+_CUT_OFF = frozenset([INTERRUPTED, PARTIAL, "cancelled", "error", *CUT_OFF_FINISHES])
 
 
 class Skipped(Struct, frozen=True):
@@ -49,7 +49,10 @@ class FineTuning(Struct, frozen=True):
     skipped: tuple[Skipped, ...]
 
 
-def finetune(path: Sequence[Entry], tools: Iterable[Tool | Callable[..., Any]] = ()) -> FineTuning:
+def finetune(
+    path: Sequence[Entry], tools: Iterable[Tool | Callable[..., Any]] = (), blobs: Blobs = lambda digest: None
+) -> FineTuning:
+    """Return the line. Its tools are `tools`, or else those that were recorded at the end of the path."""
     context = contexts.build_context(path)
     entry_at = {entry.seq: entry for entry in path}
     shown = {item.seq for item in context.items}
@@ -66,7 +69,11 @@ def finetune(path: Sequence[Entry], tools: Iterable[Tool | Callable[..., Any]] =
     while kept and not _is_answer(kept[-1][-1].message):
         skipped.append(Skipped(kept.pop()[0].seq, "no answer follows it"))
     items = tuple(_without_media(item) for unit in kept for item in unit)
-    request = openai_chat.project(replace(context, items=items), lambda digest: None)
+    context = replace(context, items=items, settings=replace(context.settings, options=None))
+    recorded = context.settings.tool_definitions
+    request = openai_chat.project(
+        context, lambda digest: blobs(digest) if recorded and digest == recorded.hash else None
+    )
     if defined := [_definition(given) for given in tools]:
         request["tools"] = defined
     text = render(request).decode() + "\n" if kept else ""

@@ -10,8 +10,17 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from ...core.entries import BranchSummary, Compaction, Entry, Note, Settings, Uncompaction, Unknown
-from ...core.messages import Media, Message, Reasoning, Text, ToolCall, ToolResult
+from ...core.entries import (
+    CUT_OFF_FINISHES,
+    BranchSummary,
+    Compaction,
+    Entry,
+    Note,
+    Settings,
+    Uncompaction,
+    Unknown,
+)
+from ...core.messages import Media, Message, ProviderBlock, Reasoning, Text, ToolCall, ToolResult
 from ...core.turns import is_completed
 from ...core.usage import Totals
 from ...stores.base import SessionRow
@@ -35,9 +44,8 @@ _CUT_OFF = {
     "partial": "interrupted",
     "cancelled": "cancelled",
     "error": "stopped",
-    "length": "cut off by the token limit",
-    "max_tokens": "cut off by the token limit",
-    "MAX_TOKENS": "cut off by the token limit",
+    **dict.fromkeys(CUT_OFF_FINISHES, "cut off by the token limit"),
+    "refusal": "refused",
 }
 
 
@@ -87,6 +95,9 @@ def _entry(entry: Entry, waiting: list[ToolCall], most_lines: int) -> Iterator[s
         case Message() as message:
             yield _message(entry, message, most_lines)
             waiting.extend(message.calls)
+        case Compaction(summary="", shortened=shortened):
+            seqs = ", ".join(str(seq) for seq, _ in shortened)
+            yield _section(entry.seq, f"From here on the model sees the results at {seqs} shortened")
         case Compaction(summary=summary, first_kept=first):
             yield _section(entry.seq, f"Summary of what lies before {first}", quote(summary))
         case Uncompaction(cancels=cancels):
@@ -118,6 +129,8 @@ def _message(entry: Entry, message: Message, most_lines: int) -> str:
                 blocks.append(quote(text))
             case Reasoning(text=text) if text.strip():
                 blocks.append(f"*Thought:*\n\n{quote(text)}")
+            case ProviderBlock(kind=kind, text=text):
+                blocks.append(_block(f"**By the provider** {code(kind)}", text, "text", most_lines))
             case ToolCall():
                 blocks.append(_call(part, most_lines))
             case Media():
@@ -161,9 +174,15 @@ def _settings(settings: Settings) -> Iterator[str]:
     if settings.model is not None:
         yield f"Model: {code(settings.model)}"
     if settings.tools is not None:
-        yield f"Tools: {', '.join(map(code, settings.tools)) or 'none'}"
+        yield f"Tools allowed: {', '.join(map(code, settings.tools)) or 'none'}"
+    if settings.tool_definitions is not None:
+        yield f"Tools: {', '.join(map(code, settings.tool_definitions.names)) or 'none'}"
+    if settings.options is not None:
+        yield "\n".join(fence(lines_of(msgspec.json.encode(settings.options).decode()), "json"))
     if settings.limits is not None:
         yield "\n".join(fence(lines_of(msgspec.json.encode(settings.limits).decode()), "json"))
+    for model, tokens in (settings.windows or {}).items():
+        yield f"Window of {code(model)}: {tokens:,} tokens"
     if settings.prompt is not None:
         yield f"Prompt:\n\n{quote(settings.prompt)}"
     if settings.prompt_patch is not None:

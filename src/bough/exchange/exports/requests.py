@@ -7,7 +7,7 @@ are rendered first until the budget is used up; the others are counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from io import BytesIO
 from typing import Any
 
@@ -22,7 +22,7 @@ from ...core.fit import BYTES_PER_TOKEN, MEDIA_TOKENS, measure
 from ...core.tree import Leaf, lineage
 from ...core.usage import Call
 from ...stores.message_limits import message_limits
-from ...stores.transfer import SessionExport
+from ...stores.transfer import BlobReferences, SessionExport
 from ..bundle.read import BundleReader
 
 MOST_WORK = 200_000
@@ -70,7 +70,23 @@ class SizeBudget(Struct):
 def requests(bundle: memoryview, budget: SizeBudget | None = None) -> dict[str, Requests]:
     """Return the requests of each session in a bundle, by its id."""
     reader, budget = BundleReader(BytesIO(bundle), "the bundle", "reading", None), budget or SizeBudget()
-    return {dump.row.session_id: _session_requests(dump, budget) for dump in reader.dumps().sessions}
+    definitions = _definitions(bundle)
+    return {
+        dump.row.session_id: _session_requests(dump, definitions, budget) for dump in reader.dumps().sessions
+    }
+
+
+def _definitions(bundle: memoryview) -> dict[str, bytes]:
+    """Return the definitions of tools in a bundle, which come after its sessions. Media are not read."""
+    dumps, references = BundleReader(BytesIO(bundle), "the bundle", "reading", None).dumps(), BlobReferences()
+    for dump in dumps.sessions:
+        for stored in dump.entries:
+            references.add(stored.entry.kind, stored.entry.body)
+        for facts in (dump.calls, dump.facts, references.inbox(dump.inbox)):
+            for _ in facts:
+                pass
+    blobs = (blob for blob in dumps.blobs(references.mimes) if blob.hash in references.definitions)
+    return {blob.hash: b"".join(blob.pieces) for blob in blobs}
 
 
 def token_shares(context: Context) -> list[tuple[str, int]]:
@@ -100,6 +116,7 @@ class _Tree(Struct, frozen=True):
     entries: dict[tuple[int, int], Entry]
     calls: dict[tuple[int, int], Call]
     limits: MessageLimits
+    definitions: Mapping[str, bytes]
 
     def path(self, leaf: Leaf) -> Iterator[Entry]:
         branches = {branch.branch: branch for branch in self.dump.branches}
@@ -114,7 +131,7 @@ class _Tree(Struct, frozen=True):
                 yield self.entries[place], self.calls.get(place)
 
 
-def _tree(dump: SessionExport) -> _Tree:
+def _tree(dump: SessionExport, definitions: Mapping[str, bytes]) -> _Tree:
     """Read an export in the order of its fields, as it streams."""
     entries = {(one.branch, one.entry.seq): one.entry.to_entry(one.branch) for one in dump.entries}
     calls = _calls_by_answer([*dump.inherited_calls, *dump.calls])
@@ -122,7 +139,7 @@ def _tree(dump: SessionExport) -> _Tree:
     limits = {**inherited_limits, **message_limits(dump.facts)}
     for _ in dump.inbox:
         pass
-    return _Tree(dump, entries, calls, limits)
+    return _Tree(dump, entries, calls, limits, definitions)
 
 
 def _calls_by_answer(calls: Iterable[Call]) -> dict[tuple[int, int], Call]:
@@ -151,8 +168,8 @@ class _RenderedRequest(Struct, frozen=True):
     messages: list[int]
 
 
-def _session_requests(dump: SessionExport, budget: SizeBudget) -> Requests:
-    tree, pool = _tree(dump), _Pool()
+def _session_requests(dump: SessionExport, definitions: Mapping[str, bytes], budget: SizeBudget) -> Requests:
+    tree, pool = _tree(dump, definitions), _Pool()
     rendered_requests: list[_RenderedRequest] = []
     omitted = 0
     for answer, call in tree.answers():
@@ -176,7 +193,7 @@ def _render(
         return None
     path = list(tree.path(leaf))
     provider, context = wire.find_provider(provider_of(call)), prompt_context(path, tree.limits)
-    full: dict[str, Any] = provider.project(context, lambda _: None)
+    full: dict[str, Any] = provider.project(context, tree.definitions.get)
     messages = [ENCODE(message) for message in full.pop(provider.history)]
     rest = ENCODE(full)
     added_bytes = pool.new([rest, *messages])

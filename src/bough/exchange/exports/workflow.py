@@ -13,7 +13,17 @@ from typing import Any
 
 from ...core.codec import from_json
 from ...core.entries import PARTIAL, Entry
-from ...core.messages import Attachment, Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
+from ...core.messages import (
+    Attachment,
+    Media,
+    Message,
+    Part,
+    ProviderBlock,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 from ...core.turns import ENDED_BY_TOOL, is_completed
 from ...log.log import Log
 from ...stores.base import SessionRow
@@ -136,6 +146,8 @@ def _part(part: Part) -> dict[str, Any]:
             return {"type": "text", "text": text}
         case Reasoning(text=text):
             return {"type": "reasoning", "text": text}
+        case ProviderBlock(text=text):
+            return {"type": "provider_block", "kind": part.kind, "text": text}
         case ToolCall(malformed=malformed):
             written = part.arguments if malformed is None else malformed
             return {"type": "tool_call", "id": part.id, "name": part.name, "args": written}

@@ -14,7 +14,8 @@ from typing import Any
 from ...core.messages import Message
 from ...formats.jsonl import UNEXPECTED_SHAPE, find_files, parse_time, read_objects
 from ...formats.records import EntryRecord, LossReport, SessionRecord
-from ...wire import parse_messages
+from ...wire import parse_history
+from ...wire.base import HistoryMessage
 
 SHAREGPT_ROLES = {
     "human": "user",
@@ -77,17 +78,18 @@ def read_chat_messages(lines: Iterable[dict[str, Any]], losses: LossReport) -> l
     for line in lines:
         at = next((time for time in map(parse_time, map(line.get, TIME_FIELDS)) if time is not None), None)
         model = line.get("model")
-        for message in _read_line(line, losses):
-            entries.append(EntryRecord(message, at=at, model=model if isinstance(model, str) else None))
+        for parsed in _read_line(line, losses):
+            known = model if isinstance(model, str) else None
+            entries.append(EntryRecord(parsed.message, at=at, model=known, evidence=parsed.evidence))
     return entries
 
 
-def _read_line(line: dict[str, Any], losses: LossReport) -> list[Message]:
+def _read_line(line: dict[str, Any], losses: LossReport) -> list[HistoryMessage]:
     if "from" in line and "value" in line:
         line = {"role": SHAREGPT_ROLES.get(str(line["from"]), line["from"]), "content": line["value"]}
     message = {name: value for name, value in line.items() if name not in (*TIME_FIELDS, "model")}
     try:
-        return parse_messages([message])
+        return parse_history([message])
     except UNEXPECTED_SHAPE as error:
         losses.add("a message of unknown shape", str(error))
         return []

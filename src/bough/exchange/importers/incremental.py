@@ -13,13 +13,13 @@ from msgspec.structs import replace
 
 from ...core.codec import decode, decode_evidence
 from ...core.drafts import Draft, NewEntry
-from ...core.messages import Message
 from ...core.tree import Branch, Leaf
 from ...core.usage import Call
 from ...errors import IdConflict, NotFound
 from ...log.log import Log
 from ...log.runtime import Runtime
 from ...stores.base import StoreBackend
+from ...stores.transfer import blob_references
 
 FINAL = "imported"
 """The last fact of an import."""
@@ -92,8 +92,8 @@ class SessionUpdate:
 
     def _append(self, entry: NewEntry, call: Call | None) -> None:
         payload = decode(entry.kind, entry.body)
-        for media in payload.media if isinstance(payload, Message) else ():
-            blob = self.staging.blob(media.hash)
+        for digest in blob_references(entry.kind, entry.body):
+            blob = self.staging.blob(digest)
             if blob is not None:
                 self.log.store.put_blob(blob, self.now)
         draft = Draft(payload, entry.model, entry.finish, decode_evidence(entry.evidence))

@@ -11,11 +11,8 @@ from typing import Any
 
 from ...wire.base import Request as History
 from ...wire.parsing import to_dict
-from ..model import Delta, Request, ToolSpec
-from .base import TIMEOUT_SECONDS, VendorClient, VendorConnection
-
-MAX_TOKENS = 8192
-"""Anthropic requires a limit; this is the default."""
+from ..model import Delta, Request
+from .base import TIMEOUT_SECONDS, VendorClient, VendorConnection, sdk_arguments
 
 _DELTA_FIELDS = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
 
@@ -33,24 +30,20 @@ class AnthropicModel(VendorClient):
     async def _pieces(
         self, connection: VendorConnection, history: History, request: Request
     ) -> AsyncGenerator[object, None]:
-        fields = {"max_tokens": request.max_tokens or MAX_TOKENS, **history, **self.options}
-        if request.tools:
-            fields["tools"] = [_tool(tool) for tool in request.tools]
+        fields = dict(history)
         http = connection.sdk.DefaultAsyncHttpxClient(verify=connection.tls, timeout=TIMEOUT_SECONDS)
         client = connection.sdk.AsyncAnthropic(
             api_key=connection.key, base_url=connection.base_url, max_retries=0, http_client=http
         )
         message: dict[str, Any] = {}
-        async with client, await client.messages.create(model=self.model, stream=True, **fields) as events:
+        create = client.messages.create
+        arguments = sdk_arguments(create, fields)
+        async with client, await create(model=self.model, stream=True, **arguments) as events:
             yield Delta()
             async for event in events:
                 yield _add_event(message, to_dict(event))
         if message:
             yield message
-
-
-def _tool(tool: ToolSpec) -> dict[str, Any]:
-    return {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
 
 
 def _add_event(message: dict[str, Any], event: dict[str, Any]) -> Delta:
@@ -64,6 +57,7 @@ def _add_event(message: dict[str, Any], event: dict[str, Any]) -> Delta:
         return _extend_block(message["content"][event["index"]], event["delta"])
     elif kind == "message_delta":
         message["stop_reason"] = event["delta"]["stop_reason"]
+        message.update({key: value for key, value in event["delta"].items() if value is not None})
         # Totals, not increments; a field that is missing keeps its value from the start.
         totals = {key: value for key, value in (event.get("usage") or {}).items() if value is not None}
         message["usage"] = {**(message.get("usage") or {}), **totals}
@@ -79,4 +73,8 @@ def _extend_block(block: dict[str, Any], delta: dict[str, Any]) -> Delta:
         block[key] = (block.get(key) or "") + delta[key]
         if key != "signature":
             return Delta(text=delta[key]) if key == "text" else Delta(reasoning=delta[key])
+    elif kind == "citations_delta":
+        block["citations"] = [*(block.get("citations") or ()), delta["citation"]]
+    else:  # of a newer API
+        block["unread_deltas"] = [*block.get("unread_deltas", ()), delta]
     return Delta()

@@ -7,13 +7,15 @@ SDK is imported at the first call, because that takes up to two seconds.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from functools import lru_cache
 from importlib import import_module
+from inspect import signature
 from typing import Any, ClassVar
 
 from msgspec import Struct
@@ -31,18 +33,47 @@ from ...errors import (
 from ...wire import Answer, find_provider
 from ...wire.base import Request as History
 from ..model import Delta, Request
+from ..windows import read_overflow
 
 MAX_REASON_LENGTH = 400
+MAX_RAW_LENGTH = 4_000
 NO_KEY = "none"
 """Passed to the SDKs, which need some key, if a custom server needs none."""
 TIMEOUT_SECONDS = 600.0
 """How long a vendor may send nothing."""
 
 _OVERFLOW = re.compile(
-    r"prompt is too long|maximum context length|context_length_exceeded|context window|exceeds? (the )?context"
-    r"|input token count.{0,200}?exceeds|exceeds the available context|input is too long|maximum number of tokens",
+    "|".join(
+        (
+            r"prompt (is )?too long|input is too long|prompt exceeds max length|prompt token count.{0,60}?exceeds",
+            r"max(imum)? context length|maximum prompt length|maximum model length|maximum number of tokens",
+            r"context[_ ]length[_ ]exceeded|context window|exceeds? (the )?context|exceed_context_size",
+            r"exceeds the available context|context size has been exceeded|context length of only|context length is only",
+            r"(greater|longer) than the (model'?s )?context length|exceeded model token limit|token limit exceeded",
+            r"input token count.{0,200}?exceeds|too many tokens|reduce the length of (the|your) (messages|prompt|input)",
+            r"`inputs` (must have less than|tokens \+ `max_new_tokens` must be)|range of input length should be",
+        )
+    ),
     re.IGNORECASE | re.DOTALL,
 )
+"""How vendors and servers say that the history is too long for the model; the tests name who says what."""
+_NEVER_FITS = re.compile(r"request too large|must be reduced", re.IGNORECASE)
+"""A rate limit that no waiting helps against: this one request is larger than it allows for a minute."""
+_TEXT_KEYS = (
+    "message",
+    "msg",
+    "error",
+    "detail",
+    "errors",
+    "error_message",
+    "description",
+    "reason",
+    "title",
+)
+"""Where an error body has its text, at any depth."""
+_HTML = re.compile(r"\s*<(!doctype|html|head|body|h1|center|title)\b", re.IGNORECASE)
+_HTML_TITLE = re.compile(r"<(title|h1)[^>]*>(.*?)</\1>", re.IGNORECASE | re.DOTALL)
+_TAGS = re.compile(r"<(style|script)\b.*?</\1>|<[^>]*>", re.IGNORECASE | re.DOTALL)
 _STATUS_BY_KIND = {
     "invalid_request_error": 400,
     "context_length_exceeded": 400,
@@ -93,9 +124,11 @@ class StreamFailure(Exception):
 
 
 class VendorFault(Struct, frozen=True):
-    """A vendor's error: its message, its status, and how many seconds to wait before a retry."""
+    """A vendor's error: its message, all it sent of it, its status, and how many seconds to wait before a retry."""
 
     message: str
+    wording: str
+    """The whole body as text, by which the error is recognised."""
     status: int | None = None
     retry_after: float | None = None
 
@@ -108,13 +141,11 @@ class VendorClient(ABC):
     extra: ClassVar[str]
     key_variables: ClassVar[tuple[str, ...]]
     url_variable: ClassVar[str]
+    url_path: ClassVar[str] = ""
+    """How a base URL usually ends."""
 
-    def __init__(
-        self, model: str, *, base_url: str | None = None, key: str | None = None, **options: Any
-    ) -> None:
-        """`options` are additional fields of every request, as its SDK names them: thinking, reasoning, …"""
+    def __init__(self, model: str, *, base_url: str | None = None, key: str | None = None) -> None:
         self.model = model
-        self.options = options
         self._base_url = base_url
         self._key = key
 
@@ -129,9 +160,9 @@ class VendorClient(ABC):
     async def stream(self, request: Request) -> AsyncIterator[Delta | Answer]:
         # In a thread: importing an SDK must not block the event loop.
         connection = await asyncio.to_thread(self._connection)
-        history = find_provider(self.provider).project(request.context, request.blobs)
+        history = self._project(request, connection)
         reply: object = None
-        has_begun = False
+        has_begun = has_text = False
         try:
             async with aclosing(self._pieces(connection, history, request)) as pieces:
                 async for piece in pieces:
@@ -139,10 +170,15 @@ class VendorClient(ABC):
                     if not isinstance(piece, Delta):
                         reply = piece
                     elif piece != Delta():
+                        has_text = True
                         yield piece
-            answer = self._parse(reply)
+            answer = self._parse(reply, connection)
         except self._expected_errors(connection) as error:
+            if isinstance(error, StreamFailure):  # an error in place of an answer cuts nothing off
+                has_begun = has_text
             model_error = self._model_error(error, connection, has_begun)
+            if isinstance(error, UnrecognizedReply) and error.raw is not None:
+                model_error.raw = _mask(_raw_text(error.raw), connection.key)[:MAX_RAW_LENGTH]
         else:
             yield answer
             return
@@ -196,40 +232,69 @@ class VendorClient(ABC):
 
     def _model_error(self, error: Exception, connection: VendorConnection, has_begun: bool) -> ModelError:
         """Return the error of ours that says what a caller can do: retry, compact, or check key and name."""
-        fault = _read_fault(error)
+        fault = read_fault(error)
         reason = _shorten(_mask(fault.message, connection.key))
+        is_overflow = _OVERFLOW.search(fault.wording) is not None
         if fault.status is not None:
-            return self._error_by_status(reason, fault)
+            return self._error_by_status(reason, fault, is_overflow, connection)
+        if is_overflow:
+            return ContextOverflow(self._name, reason, *read_overflow(fault.wording))
         if has_begun:
             return TruncatedReply(self._name, f"the stream broke: {reason}")
         if any(isinstance(cause, connection.http.HTTPError) for cause in (error, error.__cause__)):
             return Overloaded(self._name, f"it could not be reached: {reason}")
-        return ModelError(self._name, reason)
+        hint = self._url_hint(connection.base_url) if isinstance(error, StreamFailure) else ""
+        return ModelError(self._name, reason, hint)
 
-    def _error_by_status(self, reason: str, fault: VendorFault) -> ModelError:
+    def _error_by_status(
+        self, reason: str, fault: VendorFault, is_overflow: bool, connection: VendorConnection
+    ) -> ModelError:
         """What happened is recognised by the vendor's own words; `reason` is what may be shown of them."""
         status = fault.status
         assert status is not None
         if status in (401, 403):
             return ModelUnavailable(self._name, reason, f"check the key in {' or '.join(self.key_variables)}")
-        if status == 404:
-            return ModelUnavailable(self._name, reason, "check the model name and the base URL")
-        if status in (408, 429) or status >= 500:
+        if status in (404, 405):
+            return ModelUnavailable(self._name, reason, self._url_hint(connection.base_url))
+        if status == 429 and not _NEVER_FITS.search(fault.wording):
             return Overloaded(self._name, f"{reason} ({status})", fault.retry_after)
-        if status == 413 or _OVERFLOW.search(fault.message):
-            return ContextOverflow(self._name, reason)
+        if status in (413, 429) or is_overflow:  # whatever the status: older servers send 500
+            return ContextOverflow(self._name, reason, *read_overflow(fault.wording))
+        if status == 408 or status >= 500:
+            return Overloaded(self._name, f"{reason} ({status})", fault.retry_after)
         return ModelError(self._name, f"{reason} ({status})")
 
-    def _parse(self, reply: object) -> Answer:
+    def _url_hint(self, base_url: str | None) -> str:
+        hint = "check the model name and the base URL"
+        if base_url and self.url_path and not re.search(r"/v\d", base_url):
+            return f"{hint}, which has no {self.url_path}; most servers need it at the end"
+        return hint
+
+    def _project(self, request: Request, connection: VendorConnection) -> History:
+        return find_provider(self.provider).project(request.context, request.blobs)
+
+    def _parse(self, reply: object, connection: VendorConnection) -> Answer:
         if reply is None:
             raise TruncatedReply(self._name, "the stream ended before there was an answer")
         try:
             answer = find_provider(self.provider).parse_reply(reply)
         except UnrecognizedReply as error:
-            raise ModelError(self._name, _shorten(error.problem)) from None
+            unread = ModelError(self._name, _shorten(error.problem))
+            unread.raw = _raw_text(reply if error.raw is None else error.raw)[:MAX_RAW_LENGTH]
+            raise unread from None
         if not isinstance(answer.finish, str):
-            raise TruncatedReply(self._name, "the stream ended without a stop reason")
+            truncated = TruncatedReply(self._name, "the stream ended without a stop reason")
+            truncated.usage = answer.usage
+            raise truncated
         return answer if isinstance(answer.model, str) else replace(answer, model=None)
+
+
+def sdk_arguments(create: Callable[..., Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a request as arguments of an SDK's method; those that it does not know go into the body."""
+    known = signature(create).parameters
+    others = {name: value for name, value in fields.items() if name not in known}
+    arguments = {name: value for name, value in fields.items() if name in known}
+    return {**arguments, "extra_body": others} if others else arguments
 
 
 def _status_of(*kinds: object) -> int | None:
@@ -242,18 +307,48 @@ def _status_of(*kinds: object) -> int | None:
     return None
 
 
-def _read_fault(error: Exception) -> VendorFault:
+def read_fault(error: Exception) -> VendorFault:
     """Read a vendor's message, which the three SDKs keep under different names, in the vendor's own JSON."""
     body = getattr(error, "body", None) or getattr(error, "details", None)
-    inner = body.get("error", body) if isinstance(body, Mapping) else {}
-    inner = inner if isinstance(inner, Mapping) else {"message": inner}
+    first = body[0] if isinstance(body, list) and body else body
+    inner = first.get("error", first) if isinstance(first, Mapping) else {}
+    inner = inner if isinstance(inner, Mapping) else {}
     status = _status_of(getattr(error, "status_code", None), *map(inner.get, ("code", "type", "status")))
-    cause = error.__cause__ or error
-    message = str(inner.get("message") or "") or _error_text(cause)
+    status = status or _status_of(getattr(error, "code", None))
+    message = body_text(body)
+    if not message:
+        is_empty = getattr(error, "status_code", None) is not None
+        message = "it sent no message" if is_empty else _error_text(error.__cause__ or error)
     if isinstance(code := inner.get("code"), str) and code not in message:
         message += f" [{code}]"
-    status = status or _status_of(getattr(error, "code", None))
-    return VendorFault(message, status, _retry_after(error, inner))
+    return VendorFault(message, f"{message} {body}", status, _retry_after(error, inner))
+
+
+def body_text(body: object) -> str:
+    """Return what the body of an error says: JSON of any server's shape, a page of a proxy, or text."""
+    if isinstance(body, str):
+        if not is_page(body):
+            return body.strip()
+        title = _HTML_TITLE.search(body)
+        return " ".join(_TAGS.sub(" ", title[2] if title else body).split())
+    if isinstance(body, list):
+        return "; ".join(filter(None, map(body_text, body)))
+    if not isinstance(body, Mapping):
+        return "" if body is None else str(body)
+    text = next(filter(None, (body_text(body.get(key)) for key in _TEXT_KEYS)), "") or (
+        str(body) if body else ""
+    )
+    if isinstance(place := body.get("loc"), list):  # FastAPI names the field
+        text = f"{'.'.join(map(str, place))}: {text}"
+    metadata = body.get("metadata")
+    raw = (
+        metadata.get("raw") if isinstance(metadata, Mapping) else None
+    )  # what a router was told by the server behind it
+    return f"{text}: {raw}" if raw else text
+
+
+def is_page(body: str) -> bool:
+    return _HTML.match(body) is not None
 
 
 def _retry_after(error: Exception, inner: Mapping[str, Any]) -> float | None:
@@ -272,6 +367,13 @@ def _retry_after(error: Exception, inner: Mapping[str, Any]) -> float | None:
 def _error_text(error: BaseException) -> str:
     """Return the message without a hint: those of our errors are for callers who parse a reply themselves."""
     return (error.problem if isinstance(error, UnrecognizedReply) else str(error)) or type(error).__name__
+
+
+def _raw_text(raw: object) -> str:
+    if isinstance(raw, str):
+        return raw
+    dump = getattr(raw, "model_dump_json", None)
+    return str(dump(warnings=False)) if callable(dump) else json.dumps(raw, ensure_ascii=False, default=str)
 
 
 def _mask(message: str, key: str) -> str:

@@ -11,8 +11,10 @@ from typing import Any
 
 from ...wire.base import Request as History
 from ...wire.parsing import to_dict
-from ..model import Delta, Request, ToolSpec
+from ..model import Delta, Request
 from .base import TIMEOUT_SECONDS, VendorClient, VendorConnection
+
+_SOURCES = ("grounding_metadata", "url_context_metadata", "citation_metadata")
 
 
 class GeminiModel(VendorClient):
@@ -29,7 +31,7 @@ class GeminiModel(VendorClient):
     async def _pieces(
         self, connection: VendorConnection, history: History, request: Request
     ) -> AsyncGenerator[object, None]:
-        builder = _ReplyBuilder()
+        builder = GeminiReplyBuilder()
         async with _http_client(connection) as http:
             client = connection.sdk.Client(
                 vertexai=False, api_key=connection.key, http_options=_http_options(connection, http)
@@ -45,13 +47,9 @@ class GeminiModel(VendorClient):
             yield builder.reply()
 
     def _config(self, history: History, request: Request) -> dict[str, Any]:
-        config: dict[str, Any] = {"automatic_function_calling": {"disable": True}, **self.options}
-        if "systemInstruction" in history:
-            config["system_instruction"] = history["systemInstruction"]
-        if request.tools:
-            config["tools"] = [{"functionDeclarations": [_tool(tool) for tool in request.tools]}]
-        if request.max_tokens:
-            config["max_output_tokens"] = request.max_tokens
+        config: dict[str, Any] = {"automatic_function_calling": {"disable": True}}
+        others = {name: value for name, value in history.items() if name != "contents"}
+        config |= others.pop("generationConfig", {}) | others  # to the SDK they are one
         return config
 
 
@@ -84,11 +82,7 @@ def _http_options(connection: VendorConnection, http: Any) -> dict[str, Any]:
     }
 
 
-def _tool(tool: ToolSpec) -> dict[str, Any]:
-    return {"name": tool.name, "description": tool.description, "parametersJsonSchema": tool.parameters}
-
-
-class _ReplyBuilder:
+class GeminiReplyBuilder:
     """Assembles a reply from its chunks."""
 
     def __init__(self) -> None:
@@ -96,6 +90,7 @@ class _ReplyBuilder:
         self._parts: list[dict[str, Any]] = []
         self._fields: dict[str, Any] = {}
         self._finish: object = None
+        self._sources: dict[str, Any] = {}
 
     def add(self, chunk: dict[str, Any]) -> Delta:
         names = ("prompt_feedback", "usage_metadata", "model_version")
@@ -105,6 +100,7 @@ class _ReplyBuilder:
         text = reasoning = ""
         for candidate in candidates[:1]:
             self._finish = candidate.get("finish_reason") or self._finish
+            self._sources.update({name: candidate[name] for name in _SOURCES if candidate.get(name)})
             for part in (candidate.get("content") or {}).get("parts") or ():
                 self._add_part(part)
                 text += "" if part.get("thought") else part.get("text") or ""
@@ -126,7 +122,8 @@ class _ReplyBuilder:
         if not self._parts and self._finish is None and "prompt_feedback" in self._fields:
             return self._fields
         content = {"role": "model", "parts": self._parts}
-        return {**self._fields, "candidates": [{"content": content, "finish_reason": self._finish}]}
+        candidate = {"content": content, "finish_reason": self._finish, **self._sources}
+        return {**self._fields, "candidates": [candidate]}
 
 
 def _is_plain_text(part: dict[str, Any]) -> bool:

@@ -1,20 +1,49 @@
 """OpenAI's Chat Completions and servers compatible with it, called with the SDK `openai`.
 
-The chunks are assembled here and not by the SDK: other servers repeat ids and names in every chunk, which it would
-concatenate, or give all calls of a batch the same index.
+The SDK makes the request; the response is read here, because the SDK does not tell whether a stream came to its end, and
+would concatenate ids and names that other servers repeat in every chunk.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import json
+import re
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
+from msgspec.structs import replace
+
+from ...core.context import Item
+from ...errors import ContextOverflow, ModelError, ModelUnavailable, UnrecognizedReply
+from ...wire import Answer
 from ...wire.base import Request as History
+from ...wire.openai_chat.parse import REASONING_FIELDS, parse_usage
 from ...wire.parsing import to_dict
-from ..model import Delta, Request, ToolSpec
-from .base import TIMEOUT_SECONDS, VendorClient, VendorConnection
+from ..model import Delta, Request
+from .base import (
+    TIMEOUT_SECONDS,
+    StreamFailure,
+    VendorClient,
+    VendorConnection,
+    body_text,
+    is_page,
+    read_fault,
+    sdk_arguments,
+)
+from .sse import DONE, EventReader, ServerEvent
 
-_TEXT_FIELDS = ("content", "refusal", "reasoning_content", "reasoning")
+_NO_STREAM = re.compile(
+    r"\bstream(ing)?\b.{0,80}(not (be )?(support|allow|implement|available)|unsupported|disabled|does not support)"
+    r"|(verified|not support|cannot|unsupported|not allow).{0,40}\bstream(ing)?\b",
+    re.IGNORECASE | re.DOTALL,
+)
+_LIMIT_FIELDS = ("max_tokens", "max_completion_tokens")
+_UNKNOWN_FIELD = re.compile(r"not supported|unsupported|unknown|unrecognized|not permitted", re.IGNORECASE)
+_MISSING = re.compile(r"missing|required|must be (passed|provided|included|present)", re.IGNORECASE)
+_NO_REASONING = " "
+"""For an answer without reasoning, on a server that demands it: Kimi refuses an empty text."""
+_WINDOW_ENDS = ("length", "model_context_window_exceeded")
 
 
 class OpenAIChatModel(VendorClient):
@@ -23,6 +52,14 @@ class OpenAIChatModel(VendorClient):
     extra = "openai"
     key_variables = ("OPENAI_API_KEY",)
     url_variable = "OPENAI_BASE_URL"
+    url_path = "/v1"
+
+    # What the server has refused or demanded once is known from then on.
+    _accepts_stream_options = True
+    _accepts_reasoning = True
+    _demands_reasoning = False
+    _limit_field: str | None = None
+    _streams = True
 
     def _sdk_errors(self, sdk: Any) -> tuple[type[Exception], ...]:
         return (sdk.OpenAIError,)
@@ -30,75 +67,412 @@ class OpenAIChatModel(VendorClient):
     async def _pieces(
         self, connection: VendorConnection, history: History, request: Request
     ) -> AsyncGenerator[object, None]:
-        fields: dict[str, Any] = {**history, "stream_options": {"include_usage": True}, **self.options}
-        if request.tools:
-            fields["tools"] = [_tool(tool) for tool in request.tools]
-        if request.max_tokens:
+        fields = dict(history)
+        if "max_tokens" in fields and "//api.openai.com" in (connection.base_url or "//api.openai.com"):
             # OpenAI's newer models refuse the old name, other servers do not know the new one.
-            is_openai = "//api.openai.com" in (connection.base_url or "//api.openai.com")
-            fields["max_completion_tokens" if is_openai else "max_tokens"] = request.max_tokens
+            fields["max_completion_tokens"] = fields.pop("max_tokens")
         http = connection.sdk.DefaultAsyncHttpxClient(verify=connection.tls, timeout=TIMEOUT_SECONDS)
         client = connection.sdk.AsyncOpenAI(
             api_key=connection.key, base_url=connection.base_url, max_retries=0, http_client=http
         )
-        create = client.chat.completions.create
-        builder = _ReplyBuilder()
-        async with client, await create(model=self.model, stream=True, **fields) as chunks:
-            yield Delta()
-            async for chunk in chunks:
-                yield builder.add(to_dict(chunk))
-        if builder.has_begun:
-            yield builder.reply()
+        create = client.chat.completions.with_streaming_response.create
+        streams = self._streams
+        async with client:
+            while True:
+                builder = ReplyBuilder()
+                try:
+                    sent = self._adapted(fields, streams)
+                    arguments = sdk_arguments(client.chat.completions.create, sent)
+                    async with create(model=self.model, **arguments) as response:
+                        yield Delta()
+                        reader = EventReader()
+                        async for data in response.iter_bytes():
+                            for event in reader.feed(data):
+                                yield builder.add_event(event)
+                        for event in reader.close():
+                            yield builder.add_event(event)
+                        self._refuse_page(reader.body, connection)
+                        yield builder.close(reader.body)
+                except connection.sdk.APIStatusError as error:
+                    if not self._adapt(error, sent):
+                        raise
+                    streams = self._streams
+                    continue
+                if not (builder.is_empty and streams):
+                    break
+                streams = False  # an error in the stream of llama-cpp-python ends it without a word
+        self._check_window(builder)
+        yield builder.reply()
+
+    def _adapted(self, fields: dict[str, Any], streams: bool) -> dict[str, Any]:
+        """Return the request as this server accepts it."""
+        sent: dict[str, Any] = {"stream": streams}
+        if streams and self._accepts_stream_options:
+            sent["stream_options"] = {"include_usage": True}
+        for key, value in fields.items():
+            sent[self._limit_field or key if key in _LIMIT_FIELDS else key] = value
+        sent["messages"] = [self._with_reasoning(message) for message in fields["messages"]]
+        return sent
+
+    def _adapt(self, error: Exception, sent: dict[str, Any]) -> bool:
+        """Leave out what the server refuses by its name, add what it misses; return whether the request is another now."""
+        fault = read_fault(error)
+        if fault.status not in (400, 403, 422, 501):
+            return False
+        if self._streams and self._accepts_stream_options and "stream_options" in fault.wording:
+            self._accepts_stream_options = False
+            return True
+        for limit, other in (_LIMIT_FIELDS, _LIMIT_FIELDS[::-1]):
+            is_refused = limit in sent and limit in fault.wording and _UNKNOWN_FIELD.search(fault.wording)
+            if is_refused and self._limit_field is None:
+                self._limit_field = other
+                return True
+        if "reasoning_content" in fault.wording and _MISSING.search(fault.wording):
+            was_known, self._demands_reasoning = self._demands_reasoning, True
+            return not was_known
+        fields = [
+            field for field in REASONING_FIELDS if any(field in message for message in sent["messages"])
+        ]
+        if self._accepts_reasoning and any(re.search(rf"\b{field}\b", fault.wording) for field in fields):
+            self._accepts_reasoning = self._demands_reasoning = False
+            return True
+        if self._streams and _NO_STREAM.search(fault.wording):
+            self._streams = False
+            return True
+        return False
+
+    def _with_reasoning(self, message: dict[str, Any]) -> dict[str, Any]:
+        if self._demands_reasoning and message["role"] == "assistant":
+            return {"reasoning_content": message.get("reasoning", _NO_REASONING), **message}
+        if self._accepts_reasoning:
+            return message
+        return {key: value for key, value in message.items() if key not in REASONING_FIELDS}
+
+    def _project(self, request: Request, connection: VendorConnection) -> History:
+        """What another server requires back would be refused here."""
+        issuer = self._issuer(connection)
+
+        def own(item: Item) -> Item:
+            other = item.evidence.issuer if item.evidence is not None else issuer
+            is_foreign = other != issuer and other.startswith(f"{self.provider}@")
+            return replace(item, evidence=None) if is_foreign else item
+
+        context = replace(request.context, items=tuple(map(own, request.context.items)))
+        return super()._project(replace(request, context=context), connection)
+
+    def _parse(self, reply: object, connection: VendorConnection) -> Answer:
+        try:
+            answer = super()._parse(reply, connection)
+        except ModelError as error:
+            usage = reply.get("usage") if isinstance(reply, dict) else None
+            error.usage = parse_usage(usage) if usage else None
+            raise
+        if answer.evidence is None:
+            return answer
+        return replace(answer, evidence=replace(answer.evidence, issuer=self._issuer(connection)))
+
+    def _issuer(self, connection: VendorConnection) -> str:
+        host = urlsplit(connection.base_url or "https://api.openai.com").netloc.rpartition("@")[2]
+        return f"{self.provider}@{host}"
+
+    def _refuse_page(self, body: str, connection: VendorConnection) -> None:
+        if is_page(body):
+            reason = f"it sent a web page instead of an answer: {body_text(body)}"
+            raise ModelUnavailable(self._name, reason, self._url_hint(connection.base_url))
+
+    def _check_window(self, builder: ReplyBuilder) -> None:
+        """Raise ContextOverflow for the ways in which servers answer with nothing if the history fills the window."""
+        if builder.is_empty:
+            reason = (
+                "it answered with nothing, streamed or not, as servers do if the history is too long for them"
+            )
+            raise ContextOverflow(self._name, reason)
+        if not builder.has_content and builder.finish in _WINDOW_ENDS and not builder.output_tokens:
+            raise ContextOverflow(self._name, f"it stopped before the first word ({builder.finish})")
 
 
-def _tool(tool: ToolSpec) -> dict[str, Any]:
-    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-    return {"type": "function", "function": function}
-
-
-class _ReplyBuilder:
-    """Assembles a completion from its chunks."""
+class ReplyBuilder:
+    """Assembles a completion from its events, or from a body that is the whole of it."""
 
     def __init__(self) -> None:
-        self.has_begun = False
-        self._fields: dict[str, Any] = {}
+        self.finish: str | None = None
+        self._has_begun = False
+        self._is_done = False
+        self._model: str | None = None
+        self._usage: dict[str, Any] = {}
+        self._choice_index: object = None
+        self._content: list[dict[str, Any]] = []
         self._texts: dict[str, str] = {}
-        self._calls: list[dict[str, Any]] = []
-        self._calls_by_index: dict[object, dict[str, Any]] = {}
-        self._finish: str | None = None
+        self._audio: dict[str, Any] = {}
+        self._calls: list[CallBuilder] = []
+        self._calls_by_index: dict[str, CallBuilder] = {}
+        self._old_call = CallBuilder()
+        self._message: dict[str, Any] = {}
+        self._unread: object = None
 
-    def add(self, chunk: dict[str, Any]) -> Delta:
-        self._fields.update({key: chunk[key] for key in ("model", "usage") if chunk.get(key)})
-        for choice in map(to_dict, chunk.get("choices") or ()):
-            self.has_begun = True
-            self._finish = choice.get("finish_reason") or self._finish
-            delta = to_dict(choice.get("delta") or {})
-            for call in delta.get("tool_calls") or ():
-                self._add_call(to_dict(call))
-            return self._add_texts(
-                {key: delta[key] for key in _TEXT_FIELDS if isinstance(delta.get(key), str)}
-            )
-        return Delta()
+    @property
+    def has_content(self) -> bool:
+        return bool(self._content or any(self._texts.values()) or self._audio or self._all_calls())
 
-    def _add_texts(self, texts: dict[str, str]) -> Delta:
-        for key, text in texts.items():
-            self._texts[key] = self._texts.get(key, "") + text
-        reasoning = texts.get("reasoning_content") or texts.get("reasoning", "")
-        return Delta(texts.get("content", "") + texts.get("refusal", ""), reasoning)
+    @property
+    def is_empty(self) -> bool:
+        """Whether the server has said nothing at all, not even that it stopped."""
+        return not self.has_content and self.finish is None and self._unread is None
 
-    def _add_call(self, piece: dict[str, Any]) -> None:
-        function = to_dict(piece.get("function") or {})
-        call = self._calls_by_index.get(piece.get("index"))
-        is_new = call is not None and piece.get("id") and piece["id"] != call["id"]
-        if call is None or is_new:
-            call = {"id": piece.get("id") or f"call_{len(self._calls)}", "type": "function"}
-            call["function"] = {"name": "", "arguments": ""}
-            self._calls.append(call)
-            self._calls_by_index[piece.get("index")] = call
-        whole = call["function"]
-        whole["name"] = whole["name"] or function.get("name") or ""
-        whole["arguments"] += function.get("arguments") or ""
+    @property
+    def output_tokens(self) -> object:
+        return self._usage.get("completion_tokens")
+
+    def add_event(self, event: ServerEvent) -> Delta:
+        data = event.data.strip()
+        if data.startswith(DONE):
+            self._is_done = True
+            return Delta()
+        if event.kind == "error":
+            raise StreamFailure({"error": _decode(data, data)})
+        return self._add_json(data) if data else Delta()
+
+    def close(self, body: str) -> Delta:
+        """Add what is no event, and a message that came whole beside or instead of its deltas."""
+        if body.strip() and not self._has_begun:
+            self._is_done = True
+            self._add_json(body)
+        return Delta() if self.has_content else self._add_delta(self._message)
 
     def reply(self) -> dict[str, Any]:
-        message = {"role": "assistant", **self._texts, "tool_calls": self._calls}
-        return {**self._fields, "choices": [{"message": message, "finish_reason": self._finish}]}
+        if self._unread is not None and not self._has_begun:
+            raise UnrecognizedReply("a reply without choices", self._unread)
+        calls = self._all_calls()
+        finish = self.finish
+        if finish is None and self._is_done:  # the server says by [DONE] that the answer is whole
+            finish = "tool_calls" if calls else "stop"
+        content: object = self._content
+        if all(block["type"] == "text" for block in self._content):
+            content = _join_surrogates("".join(block["text"] for block in self._content))
+        texts = {key: _join_surrogates(text) for key, text in self._texts.items()}
+        message = {"role": "assistant", "content": content, **texts}
+        if self._audio:
+            message["audio"] = self._audio
+        used = {call.id for call in calls if call.id}
+        message["tool_calls"] = [call.whole(number, used) for number, call in enumerate(calls)]
+        usage = {"usage": self._usage} if self._usage else {}
+        return {"model": self._model, **usage, "choices": [{"message": message, "finish_reason": finish}]}
+
+    def _all_calls(self) -> list[CallBuilder]:
+        """Return the calls, also that of a server which only knows the deprecated `function_call`, or which writes both."""
+        is_other = self._old_call.name not in ("", *(call.name for call in self._calls))
+        return [*self._calls, self._old_call] if is_other else self._calls
+
+    def _add_json(self, data: str) -> Delta:
+        chunk = _decode(data, None)
+        try:
+            if not isinstance(chunk, dict):
+                raise UnrecognizedReply("a piece that is not a JSON object")
+            return self._add_chunk(chunk)
+        except UnrecognizedReply as error:
+            raise UnrecognizedReply(f"{error.problem}: {data}", data) from None
+
+    def _add_chunk(self, chunk: dict[str, Any]) -> Delta:
+        choices = chunk.get("choices")
+        if chunk.get("error") or str(chunk.get("object")).lower() == "error":
+            raise StreamFailure(chunk)
+        if choices is None and chunk.keys() & {"message", "detail"}:
+            raise StreamFailure(chunk)
+        if isinstance(chunk.get("model"), str):
+            self._model = chunk["model"]
+        self._add_usage(chunk.get("usage"))
+        if isinstance(groq := chunk.get("x_groq"), dict):
+            self._add_usage(groq.get("usage"))
+        if choices is None:
+            self._unread = chunk if not chunk.get("usage") else self._unread
+            return Delta()
+        if not isinstance(choices, list):
+            raise UnrecognizedReply("choices that are not a list")
+        deltas = [self._add_choice(to_dict(choice)) for choice in choices]
+        return Delta("".join(d.text for d in deltas), "".join(d.reasoning for d in deltas))
+
+    def _add_usage(self, usage: object) -> None:
+        """Counts come once, at the end, or grow with every chunk: the largest is the whole."""
+        if not isinstance(usage, dict):
+            return
+        for key, value in usage.items():
+            before = self._usage.get(key)
+            if isinstance(value, int) and isinstance(before, int):
+                value = max(value, before)
+            if value is not None:
+                self._usage[key] = value
+
+    def _add_choice(self, choice: dict[str, Any]) -> Delta:
+        index = choice.get("index") or 0
+        if self._has_begun and index != self._choice_index:
+            raise UnrecognizedReply("a second choice; an answer is exactly one")
+        self._has_begun, self._choice_index = True, index
+        if choice.get("error"):
+            raise StreamFailure({"error": choice["error"]})
+        self._add_usage(choice.get("usage"))
+        if choice.get("finish_reason"):
+            self.finish = str(choice["finish_reason"])
+        if choice.get("message"):
+            self._message = to_dict(choice["message"])
+        delta = to_dict(choice.get("delta") or {})
+        if not delta and choice.get("text"):  # of the older completions
+            delta = {"content": choice["text"]}
+        return self._add_delta(delta)
+
+    def _add_delta(self, delta: dict[str, Any]) -> Delta:
+        before = {key: len(text) for key, text in self._texts.items()}
+        shown = self._add_content(delta.get("content"))
+        for key in ("refusal", "reasoning_content", "reasoning"):
+            if delta.get(key):
+                self._texts[key] = self._texts.get(key, "") + _text_of(delta[key])
+        if isinstance(audio := delta.get("audio"), dict):
+            self._add_audio(audio)
+        self._content.extend(to_dict(image) for image in _as_list(delta.get("images")))
+        pieces = [to_dict(piece) for piece in _as_list(delta.get("tool_calls"))]
+        for position, piece in enumerate(pieces):
+            self._add_call(piece, position if len(pieces) > 1 else None)
+        if delta.get("function_call"):
+            self._old_call.add({"function": delta["function_call"]})
+        new = {key: text[before.get(key, 0) :] for key, text in self._texts.items()}
+        reasoning = new.get("reasoning_content") or new.get("reasoning", "")
+        spoken = str(to_dict(delta.get("audio") or {}).get("transcript") or "")
+        return Delta(shown.text + new.get("refusal", "") + spoken, shown.reasoning + reasoning)
+
+    def _add_content(self, content: object) -> Delta:
+        shown = {"text": "", "thinking": ""}
+        for block in _as_list(content):
+            block = {"type": "text", "text": block} if isinstance(block, str) else to_dict(block)
+            kind = "text" if block.get("type") in (None, "text", "output_text") else str(block["type"])
+            if kind not in shown:
+                self._content.append(block)
+                continue
+            text = _text_of(block.get(kind, block))
+            shown[kind] += text
+            if self._content and self._content[-1]["type"] == kind:
+                self._content[-1][kind] += text
+            elif text:
+                self._content.append({"type": kind, kind: text})
+        return Delta(shown["text"], shown["thinking"])
+
+    def _add_audio(self, audio: dict[str, Any]) -> None:
+        for key, value in audio.items():
+            is_piece = key in ("data", "transcript") and isinstance(value, str)
+            self._audio[key] = self._audio.get(key, "") + value if is_piece else value
+
+    def _add_call(self, piece: dict[str, Any], position: int | None) -> None:
+        index = piece.get("index", position)
+        key = "" if index is None else str(index)
+        call = self._find_call(key, CallBuilder.of(piece))
+        if call is None:
+            call = CallBuilder()
+            self._calls.append(call)
+        self._calls_by_index[key] = self._calls_by_index[""] = call
+        call.add(piece)
+
+    def _find_call(self, key: str, piece: CallBuilder) -> CallBuilder | None:
+        """Return the call that a piece continues; None if it begins one.
+
+        Servers omit the index or give all calls the same, omit ids, repeat id and name in every chunk, or invent a new id
+        for each: what is left to tell by is the name, and whether the arguments so far are complete.
+        """
+        last = self._calls_by_index.get("")
+        call = self._calls_by_index.get(key)
+        if not key or call is None:
+            same_id = next((call for call in self._calls if piece.id and call.id == piece.id), None)
+            if call is None:
+                is_continued = last is not None and last.is_open
+                return None if piece.name else same_id or (last if is_continued else None)
+            call = same_id or call
+        if not piece.name:
+            return call
+        if piece.id and piece.id == call.id:
+            is_repeated = piece.arguments in ("", call.arguments)
+            return call if call.is_open or not call.arguments or is_repeated else None
+        if piece.name != call.name and call.name:
+            return None
+        if piece.id and call.id:
+            return call if call.is_open else None
+        return call if call.is_open or not call.arguments or not piece.arguments else None
+
+
+class CallBuilder:
+    """Assembles a tool call."""
+
+    def __init__(self) -> None:
+        self.id: str | None = None
+        self.name = ""
+        self.arguments = ""
+        self._other_fields: dict[str, Any] = {}
+
+    @classmethod
+    def of(cls, piece: dict[str, Any]) -> CallBuilder:
+        call = cls()
+        call.add(piece)
+        return call
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the arguments have begun and are not a whole JSON object yet."""
+        if not self.arguments.rstrip().endswith("}"):  # most often, and cheaper than parsing it
+            return bool(self.arguments)
+        return not isinstance(_decode(self.arguments, None), dict)
+
+    def add(self, piece: dict[str, Any]) -> None:
+        function = to_dict(piece["function"]) if piece.get("function") else piece
+        if self.id is None and piece.get("id") not in (None, ""):
+            self.id = str(piece["id"])
+        self.name = self.name or str(function.get("name") or "")
+        arguments = function.get("arguments")
+        if arguments is not None and not isinstance(arguments, str):
+            arguments = json.dumps(arguments, ensure_ascii=False)
+        if arguments != self.arguments or self.is_open:  # else it is repeated
+            self.arguments += arguments or ""
+        if piece.get("type") not in (None, "", "function"):
+            self._other_fields |= piece
+        if piece.get("extra_content"):  # Google's signatures
+            self._other_fields["extra_content"] = piece["extra_content"]
+
+    def whole(self, number: int, used: set[str]) -> dict[str, Any]:
+        if not self.name and "type" not in self._other_fields:
+            raise UnrecognizedReply(
+                f"a tool call without a name, with the arguments {self.arguments}", self.arguments
+            )
+        call_id = self.id
+        while call_id is None or (call_id != self.id and call_id in used):
+            call_id, number = f"call_{number}", number + 1
+        used.add(call_id)
+        function = {"name": self.name, "arguments": _join_surrogates(self.arguments)}
+        return {"id": call_id, "type": "function", "function": function, **self._other_fields}
+
+
+def _decode(text: str, default: object) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return default
+
+
+def _as_list(value: object) -> list[Any]:
+    if value is None:
+        return []
+    return value if isinstance(value, list) else [value]
+
+
+def _text_of(value: object) -> str:
+    """Return the text of a string, of a block, or of a list of blocks."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return "".join(map(_text_of, value))
+    if isinstance(value, Mapping):
+        keys = [key for key in ("text", "thinking", "content", "summary") if key in value]
+        if keys:
+            return _text_of(value[keys[0]])
+    if value is None:
+        return ""
+    raise UnrecognizedReply(f"text that is {type(value).__name__}")
+
+
+def _join_surrogates(text: str) -> str:
+    """Join the halves of a character that a server has split over two chunks."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,7 +1,7 @@
 """OpenAI's models over its Responses API, called with the SDK `openai`.
 
 Nothing is stored at OpenAI: reasoning is returned encrypted and sent again. The last event of a stream contains the
-whole response, so nothing is assembled here.
+whole response, so nothing is assembled here but the list of its items, where a server leaves that out.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 from ...wire.base import Request as History
 from ...wire.parsing import to_dict
-from ..model import Delta, Request, ToolSpec
-from .base import TIMEOUT_SECONDS, StreamFailure, VendorClient, VendorConnection
+from ..model import Delta, Request
+from .base import TIMEOUT_SECONDS, StreamFailure, VendorClient, VendorConnection, sdk_arguments
 
 _ENCRYPTED_REASONING = "reasoning.encrypted_content"
 _NOT_ENCRYPTED = "Encrypted content is not supported"
@@ -27,6 +27,7 @@ class OpenAIModel(VendorClient):
     extra = "openai"
     key_variables = ("OPENAI_API_KEY",)
     url_variable = "OPENAI_BASE_URL"
+    url_path = "/v1"
 
     def _sdk_errors(self, sdk: Any) -> tuple[type[Exception], ...]:
         return (sdk.OpenAIError,)
@@ -38,48 +39,46 @@ class OpenAIModel(VendorClient):
             **history,
             "store": False,
             "include": [_ENCRYPTED_REASONING],
-            **self.options,
         }
-        if request.tools:
-            fields["tools"] = [_tool(tool) for tool in request.tools]
-        if request.max_tokens:
-            fields["max_output_tokens"] = request.max_tokens
         http = connection.sdk.DefaultAsyncHttpxClient(verify=connection.tls, timeout=TIMEOUT_SECONDS)
         client = connection.sdk.AsyncOpenAI(
             api_key=connection.key, base_url=connection.base_url, max_retries=0, http_client=http
         )
         async with client, await self._open(connection.sdk, client, fields) as events:
             yield Delta()
+            items: dict[int, Any] = {}
             async for event in events:
-                yield _read_event(to_dict(event))
+                yield _read_event(to_dict(event), items)
 
     async def _open(self, sdk: Any, client: Any, fields: dict[str, Any]) -> Any:
+        create, arguments = client.responses.create, sdk_arguments(client.responses.create, fields)
         try:
-            return await client.responses.create(model=self.model, stream=True, **fields)
+            return await create(model=self.model, stream=True, **arguments)
         except sdk.BadRequestError as error:
             if _NOT_ENCRYPTED not in str(error):
                 raise
             # A model without reasoning refuses to encrypt it, and says so in this message.
-            without_include = {key: value for key, value in fields.items() if key != "include"}
-            return await client.responses.create(model=self.model, stream=True, **without_include)
+            del arguments["include"]
+            return await create(model=self.model, stream=True, **arguments)
 
 
-def _read_event(event: dict[str, Any]) -> object:
-    """Return the delta of an event, or the whole response of the last one."""
+def _read_event(event: dict[str, Any], items: dict[int, Any]) -> object:
+    """Return the delta of an event, or the whole response of the last one; collect the items that are complete."""
     kind = event.get("type")
+    if kind == "response.output_item.done":
+        items[event["output_index"]] = event["item"]
     if kind in _TEXT_EVENTS:
         return Delta(text=event["delta"])
     if kind in _REASONING_EVENTS:
         return Delta(reasoning=event["delta"])
     if kind in _FINAL_EVENTS:
-        return event["response"]
+        response = to_dict(event["response"])
+        # Some servers send the items only one by one.
+        return (
+            response if response.get("output") else {**response, "output": [items[n] for n in sorted(items)]}
+        )
     if kind == "response.failed":
         raise StreamFailure(event["response"].get("error") or {})
     if kind == "error":
         raise StreamFailure(event)
     return Delta()
-
-
-def _tool(tool: ToolSpec) -> dict[str, Any]:
-    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-    return {"type": "function", **function, "strict": False}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from hashlib import sha256
 
 from litestar import Response, get
 from litestar.params import FromPath
@@ -22,7 +23,7 @@ def read_blob(request: ApiRequest, digest: FromPath[str]) -> Response[bytes]:
     """Return the bytes of a blob. HTML, SVG and other active content are served as downloads only."""
     context, _ = context_and_caller(request)
     blob = context.store.backend.blob(digest) if _HASH.fullmatch(digest) else None
-    if blob is None:
+    if blob is None or sha256(blob.data).hexdigest() != digest:
         raise MissingBlob(digest[:80])
     mime = blob.mime.partition(";")[0].strip().lower()
     is_inline = mime in INLINE_TYPES

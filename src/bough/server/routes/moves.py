@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from litestar import Response, post
 from litestar.params import FromPath, JSONBody
 from msgspec import Struct
@@ -21,6 +23,8 @@ class ForkBody(Struct, forbid_unknown_fields=True):
     prompt: str | None = None
     prompt_patch: str | None = None
     tools: list[str] | None = None
+    options: dict[str, Any] | None = None
+    """Added to the options of the model's calls in force there; null takes one back."""
     title: str | None = None
 
 
@@ -34,6 +38,7 @@ def fork(request: ApiRequest, session_id: FromPath[str], data: JSONBody[ForkBody
         prompt=data.prompt,
         prompt_patch=data.prompt_patch,
         tools=data.tools,
+        options=data.options,
         title=data.title,
     )
     headers = {"location": f"/api/sessions/{fork_session.session_id}"}
@@ -99,17 +104,20 @@ def redo(request: ApiRequest, session_id: FromPath[str], data: JSONBody[LeafBody
 class CompactBody(Struct, forbid_unknown_fields=True):
     summary: str | None = None
     keep_from: int | None = None
+    context_tokens: int | None = None
     leaf: str | None = None
 
 
 @post("/api/sessions/{session_id:str}/compact", status_code=200, tags=["moving"])
 @in_thread
 def compact(request: ApiRequest, session_id: FromPath[str], data: JSONBody[CompactBody]) -> CompactResult:
-    """Replace the entries before the newest turn, or before `keep_from`, with a summary for the model."""
+    """Replace the entries before the newest turn, or before `keep_from`, with a summary for the model; or with
+    `context_tokens` as much as is needed to fit."""
     context, caller = context_and_caller(request)
     session = context.require_leaf(context.session(caller, session_id), data.leaf)
     session.log.raise_if_leased()
-    compaction, _ = truncate_value(to_json(session.compact(data.summary, first_kept=data.keep_from)))
+    compacted = session.compact(data.summary, first_kept=data.keep_from, context_tokens=data.context_tokens)
+    compaction, _ = truncate_value(to_json(compacted))
     return CompactResult(leaf=str(session.leaf), compaction=compaction)
 
 
@@ -129,18 +137,26 @@ class SettingsBody(Struct, forbid_unknown_fields=True):
     prompt: str | None = None
     prompt_patch: str | None = None
     tools: list[str] | None = None
+    options: dict[str, Any] | None = None
+    """Options of the model's calls; null takes one back."""
     leaf: str | None = None
 
 
 @post("/api/sessions/{session_id:str}/settings", status_code=200, tags=["moving"])
 @in_thread
 def settings(request: ApiRequest, session_id: FromPath[str], data: JSONBody[SettingsBody]) -> MoveResult:
-    """Change model, prompt or tools from here on."""
+    """Change model, prompt, tools or options from here on."""
     context, caller = context_and_caller(request)
     session = context.require_leaf(context.session(caller, session_id), data.leaf)
     session.log.raise_if_leased()
     tools = None if data.tools is None else tuple(data.tools)
-    session.set(model=data.model, prompt=data.prompt, prompt_patch=data.prompt_patch, tools=tools)
+    session.set(
+        model=data.model,
+        prompt=data.prompt,
+        prompt_patch=data.prompt_patch,
+        tools=tools,
+        options=data.options,
+    )
     return _move_result(session, None)
 
 

@@ -32,6 +32,7 @@ class ReplayBody(Struct, forbid_unknown_fields=True):
     model: str | list[str] | None = None
     prompt: str | None = None
     prompt_patch: str | None = None
+    options: dict[str, Any] | None = None
     mode: Literal["strict", "recorded", "dry"] = "dry"
     on_miss: Literal["stop", "next", "tell"] = "stop"
 
@@ -45,9 +46,10 @@ async def replay(request: ApiRequest, session_id: FromPath[str], data: JSONBody[
 
     async def work(progress: Progress) -> Json:
         report = await session.replay(
-            model=_resolve_models(context, data.model),
+            model=_resolve_models(context, _model_names(context, session, data)),
             prompt=data.prompt,
             prompt_patch=data.prompt_patch,
+            options=data.options,
             tools=tools or "recorded",
             start=data.start,
             mode=data.mode,
@@ -63,6 +65,15 @@ async def replay(request: ApiRequest, session_id: FromPath[str], data: JSONBody[
 
     jobs: Jobs = request.app.state.jobs
     return JobResult(job=jobs.start("replay", session_id, work).view())
+
+
+def _model_names(context: ServerContext, session: Session, data: ReplayBody) -> str | list[str] | None:
+    """Return the names in the request; for another prompt or option alone, that of the server's model which answered."""
+    is_changed = any(value is not None for value in (data.prompt, data.prompt_patch, data.options))
+    if data.model is not None or not is_changed:
+        return data.model
+    name = session.row.model
+    return name if name is not None and not isinstance(context.agent.find_model(name), str) else None
 
 
 def _resolve_models(context: ServerContext, names: str | list[str] | None) -> Any:

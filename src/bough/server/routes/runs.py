@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Any
 
 from litestar import post
 from litestar.params import FromPath, JSONBody
@@ -24,8 +24,10 @@ from ..schemas import ApprovalResult, CancelResult, SendResponse
 class SendBody(Struct, forbid_unknown_fields=True):
     text: Annotated[str, Meta(max_length=500_000)]
     queue: bool = False
-    """If the session is busy, or waits for approval, queue the input until the turn ends."""
+    """If the session is busy, or waits for approval, queue the input until the turn ends; not with options."""
     model: str | None = None
+    options: dict[str, Any] | None = None
+    """Options of the model's calls from here on; null takes one back."""
 
 
 @post("/api/sessions/{session_id:str}/send", status_code=202, opt={"client": True}, tags=["running"])
@@ -40,13 +42,14 @@ async def send(request: ApiRequest, session_id: FromPath[str], data: JSONBody[Se
     if not data.text.strip():
         raise InvalidMessage("the input is empty")
     runs: ActiveRuns = request.app.state.runs
+    model, options = (None, None) if caller.is_client else (data.model, data.options)
     key = request.headers.get("idempotency-key")
     check_callers_key(key)
-    recorded = await asyncio.to_thread(find_turn, session.log, key)
+    recorded = await asyncio.to_thread(find_turn, session.log, key, data.text)
     if recorded is not None:
         if recorded.is_open:
             with suppress(SessionRunning):
-                await runs.resume(session, None if caller.is_client else data.model)
+                await runs.resume(session, model, options)
         return SendResponse(last_fact=recorded.fact_number - 1)
     queued = await asyncio.to_thread(session.log.store.inbox, session_id) if key is not None else []
     if queued:
@@ -54,9 +57,9 @@ async def send(request: ApiRequest, session_id: FromPath[str], data: JSONBody[Se
     try:
         await asyncio.to_thread(session.log.raise_if_leased)
         before = await asyncio.to_thread(lambda: session.row.facts)
-        event = await runs.send(session, data.text, None if caller.is_client else data.model, key)
+        event = await runs.send(session, data.text, model, options, key)
     except (SessionRunning, ApprovalPending):
-        if not data.queue or key is not None:
+        if not data.queue or key is not None or options:
             raise
         number = await asyncio.to_thread(session.enqueue, data.text)
         facts = await asyncio.to_thread(lambda: session.row.facts)
@@ -69,6 +72,8 @@ async def send(request: ApiRequest, session_id: FromPath[str], data: JSONBody[Se
 
 class ResumeBody(Struct, forbid_unknown_fields=True):
     model: str | None = None
+    options: dict[str, Any] | None = None
+    """Options of the model's calls from here on; null takes one back."""
     rollback: bool = False
     """Discard the unfinished turn instead."""
     take_over: bool = False
@@ -96,7 +101,7 @@ async def resume(request: ApiRequest, session_id: FromPath[str], data: JSONBody[
             detail = f"no answer of session {session_id} broke off"
             raise Refusal(409, "nothing_partial", detail, "resume without keep_partial asks the model")
     else:
-        await request.app.state.runs.resume(session, data.model)
+        await request.app.state.runs.resume(session, data.model, data.options)
     return SendResponse(last_fact=row.facts)
 
 

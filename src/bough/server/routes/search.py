@@ -13,6 +13,7 @@ from litestar import get
 from litestar.params import FromQuery, QueryParameter
 
 from ...errors import BoughError
+from ...log.session_list import hit_headings
 from ...stores.search import IndexProgress, SearchHit
 from ..context import ApiRequest, context_and_caller
 from ..json_views import to_json
@@ -89,8 +90,12 @@ async def search(
     if result.unindexed_sessions:
         await indexing.catch_up(result.unindexed_sessions, INDEX_WAIT)
         result = await to_thread.run_sync(run_search)
+    names = await to_thread.run_sync(hit_headings, context.store.backend, result.hits)
     return SearchResults(
-        hits=[{"reference": reference(hit), **to_json(hit)} for hit in result.hits],
+        hits=[
+            {"reference": reference(hit), "heading": names[hit.session_id], **to_json(hit)}
+            for hit in result.hits
+        ],
         next=result.next,
         unindexed_sessions=result.unindexed_sessions,
         indexing=indexing.progress if result.unindexed_sessions else None,

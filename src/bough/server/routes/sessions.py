@@ -16,15 +16,18 @@ from ...agent.call_status import read_call_status
 from ...core.context import fold_settings
 from ...core.messages import system
 from ...core.search import parse_query
+from ...core.time_text import TIME_FORMATS
 from ...core.turns import CallModel, Rest, RunTools
 from ...errors import InvalidArgument, InvalidSearch, NotFound
 from ...log.lease import is_held
+from ...log.session_list import count_sessions, current_row, heading, headings, session_page
 from ...session import Session
+from ...store import Store
 from ...stores.base import SessionQuery, SessionRow, StoreBackend
 from ...stores.counts import CountColumn
 from ...wire import PROVIDERS
 from ..context import ApiRequest, context_and_caller, in_thread, model_names
-from ..json_views import heading, public_row, row_view, to_json
+from ..json_views import public_row, row_view, to_json
 from ..pending_calls import open_call_views, pending_approvals
 from ..schemas import (
     Facets,
@@ -40,9 +43,7 @@ from ..truncate import SizedPage, truncate_value
 
 RELATED = 100
 STEP, MAX_WORK = 500, 2_000
-UNTITLED = (
-    4  # the heading of a row without a title is read from its first entries, which takes that much longer
-)
+UNTITLED = 4  # the heading of a row without a title is read from its entries, which takes that much longer
 COLUMNS: tuple[CountColumn, ...] = ("status", "agent", "model", "relation")
 _MAX_VALUES = 100
 _TIME = re.compile(r"[0-9A-Za-z:.+-]{1,40}")
@@ -97,9 +98,7 @@ def parse_time(name: str, text: str | None, now: int) -> int | None:
             raise InvalidSearch(text, "not a time")
         return parse_query(f"after:{text}", now).since
     except InvalidSearch:
-        raise InvalidArgument(
-            name, text, "a day (2026-11-01), a time (2026-11-01T09:30) or how long ago (24h, 7d)"
-        ) from None
+        raise InvalidArgument(name, text, TIME_FORMATS) from None
 
 
 class SessionRows(Struct, frozen=True):
@@ -108,7 +107,7 @@ class SessionRows(Struct, frozen=True):
     next: str | None
 
 
-def find_sessions(store: StoreBackend, query: SessionQuery, text: str) -> SessionRows:
+def find_sessions(store: Store, query: SessionQuery, text: str) -> SessionRows:
     """Return a page of sessions; with a text, only those whose heading contains all of its words.
 
     Headings are not indexed, so they are scanned newest first, a bounded number per request: a page with few rows and
@@ -117,22 +116,25 @@ def find_sessions(store: StoreBackend, query: SessionQuery, text: str) -> Sessio
     words = text.casefold().split()
     if words:
         return _scan_headings(store, query, words)
-    page = store.sessions(query)
-    return SessionRows([(row, heading(store, row)) for row in page.sessions], page.next)
+    page = session_page(store.backend, query, store.runtime)
+    names = headings(store.backend, page.sessions)
+    return SessionRows([(row, names[row.session_id]) for row in page.sessions], page.next)
 
 
-def _scan_headings(store: StoreBackend, query: SessionQuery, words: list[str]) -> SessionRows:
+def _scan_headings(store: Store, query: SessionQuery, words: list[str]) -> SessionRows:
     matches, before, work = list[tuple[SessionRow, str]](), query.before, 0
     while True:
         step = replace(query, before=before, limit=STEP)
-        page = store.sessions(step)
+        page = session_page(store.backend, step, store.runtime)
+        names = headings(store.backend, page.sessions)
         for n, row in enumerate(page.sessions, 1):
-            row_heading = heading(store, row)
+            row_heading = names[row.session_id]
             work += 1 if row.title else UNTITLED
             if all(word in row_heading.casefold() for word in words):
                 matches.append((row, row_heading))
             if len(matches) == query.limit or work >= MAX_WORK:
-                return SessionRows(matches, store.sessions(replace(step, limit=n)).next)
+                shorter = session_page(store.backend, replace(step, limit=n), store.runtime)
+                return SessionRows(matches, shorter.next)
         if page.next is None:
             return SessionRows(matches, None)
         before = page.next
@@ -176,7 +178,7 @@ def list_sessions(
 ) -> SessionList:
     """List sessions, newest first. A client sees its own with fewer fields."""
     context, caller = context_and_caller(request)
-    store = context.store_of(caller).backend
+    store = context.store_of(caller)
     if caller.is_client:
         # Only by visible fields: filtering by a hidden field would reveal it.
         allowed = ("status", "agent", "title", "started_from", "started_before")
@@ -207,15 +209,18 @@ def _truncated_row(view: Json) -> Json:
 def facets(request: ApiRequest, session_filter: NamedDependency[SessionQuery]) -> Facets:
     """Count the matching sessions by status, agent, model and relation."""
     context, _ = context_and_caller(request)
-    store = context.store.backend
-    totals = {column: store.count(replace(session_filter, **{column: None}), column) for column in COLUMNS}
+    store, runtime = context.store.backend, context.store.runtime
+    totals = {
+        column: count_sessions(store, replace(session_filter, **{column: None}), column, runtime)
+        for column in COLUMNS
+    }
     counts: dict[str, dict[str, int]] = {
         column: dict(sorted(values.items(), key=lambda pair: (-pair[1], pair[0]))[:_MAX_VALUES])
         for column, values in totals.items()
     }
     # The counts of an unfiltered column sum to the total.
     free = next((column for column in COLUMNS if getattr(session_filter, column) is None), None)
-    all_counts = store.count(session_filter, "status") if free is None else totals[free]
+    all_counts = count_sessions(store, session_filter, "status", runtime) if free is None else totals[free]
     return Facets(total=sum(all_counts.values()), facets=counts)
 
 
@@ -263,12 +268,14 @@ def read_session(request: ApiRequest, session_id: FromPath[str]) -> SessionRespo
     """Read a session: its fields, settings, next action, open tool calls and related sessions."""
     context, caller = context_and_caller(request)
     session = context.session(caller, session_id)
-    store, row = session.log.store, session.row
+    store, row = session.log.store, current_row(session.row, session.log.runtime)
     view = row_view(row, heading(store, row))
     if caller.is_client:
         return SessionResponse(session=public_row(view))
     settings, _ = truncate_value(to_json(fold_settings(store.non_message_entries(session_id))), 60_000)
-    related = store.sessions(SessionQuery(parent_session=session_id, limit=RELATED))
+    query = SessionQuery(parent_session=session_id, limit=RELATED)
+    related = session_page(store, query, session.log.runtime)
+    names = headings(store, related.sessions)
     call_status = read_call_status(session.log)
     return SessionResponse(
         session=_truncated_row(view),
@@ -278,6 +285,7 @@ def read_session(request: ApiRequest, session_id: FromPath[str]) -> SessionRespo
             "prompt_patch": None,
             "tools": None,
             "limits": None,
+            "options": None,
             **settings,
         },
         next_action=next_action(session),
@@ -288,7 +296,7 @@ def read_session(request: ApiRequest, session_id: FromPath[str]) -> SessionRespo
         is_running_here=request.app.state.runs.is_running(session_id),
         is_held=is_held(row, session.log.runtime),
         parent=_parent(store, row),
-        related=[_truncated_row(row_view(child, heading(store, child))) for child in related.sessions],
+        related=[_truncated_row(row_view(child, names[child.session_id])) for child in related.sessions],
         related_next=related.next,
     )
 

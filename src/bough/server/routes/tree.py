@@ -12,10 +12,11 @@ from ...core.entries import Entry
 from ...core.tree import Leaf
 from ...errors import InvalidArgument, InvalidPosition
 from ...log.labels import MAX_LENGTH
+from ...log.session_list import headings, session_page
 from ...session import Session
 from ...stores.base import SessionQuery
 from ..context import ApiRequest, ServerContext, context_and_caller, in_thread
-from ..json_views import heading, line_view
+from ..json_views import line_view
 from ..path_window import read_entries
 from ..schemas import BranchList, LabelList, LabelResult, Outline
 from ..truncate import SizedPage
@@ -38,7 +39,9 @@ def branches(request: ApiRequest, session_id: FromPath[str]) -> BranchList:
         for row in tree.branches.values()
         if row.branch in tree.reach
     ]
-    related = store.sessions(SessionQuery(parent_session=session_id, limit=RELATED))
+    query = SessionQuery(parent_session=session_id, limit=RELATED)
+    related = session_page(store, query, session.log.runtime)
+    names = headings(store, related.sessions)
     return BranchList(
         leaf=str(session.leaf),
         columns=["branch", "parent", "parent_seq", "tail", "own"],
@@ -50,7 +53,7 @@ def branches(request: ApiRequest, session_id: FromPath[str]) -> BranchList:
                 "relation": row.relation,
                 "parent_seq": row.parent_seq,
                 "status": row.status,
-                "heading": heading(store, row),
+                "heading": names[row.session_id],
             }
             for row in related.sessions
         ],

@@ -12,11 +12,12 @@ from msgspec.structs import astuple
 
 from ...core.usage import Call, Totals, add, total
 from ...errors import NotFound
+from ...log.session_list import headings
 from ...session import UsageView
 from ...stores.base import SessionQuery, SessionRow
 from ...stores.counts import DailyUsage, StorageSize
 from ..context import ApiRequest, context_and_caller, in_thread
-from ..json_views import heading, to_json
+from ..json_views import to_json
 from ..schemas import Json, SessionUsage, SpaceStorage, SpaceUsage, Storage
 from .sessions import parse_time
 
@@ -144,11 +145,12 @@ def space_storage(
         sizes.append((row, held))
         sums = StorageSize(*(a + b for a, b in zip(astuple(sums), astuple(held), strict=True)))
     sizes.sort(key=lambda pair: -(pair[1].bytes + pair[1].blob_bytes))
+    names = headings(store, [row for row, _ in sizes[:LARGEST]])
     return SpaceStorage(
         sessions=len(sizes),
         **to_json(sums),
         largest=[
-            {"id": row.session_id, "heading": heading(store, row), **to_json(held)}
+            {"id": row.session_id, "heading": names[row.session_id], **to_json(held)}
             for row, held in sizes[:LARGEST]
         ],
         next=found.next,

@@ -14,7 +14,10 @@ const ROLES = { user: "User", assistant: "Assistant", system: "System", tool: "T
 const FINISHES = {
   cancelled: ["cancelled", "denied", "denied"], interrupted: ["interrupted", "interrupted", "interrupted"],
   partial: ["interrupted", "interrupted", "interrupted"],
-  error: ["stopped by an error", "error", "error"], length: ["cut off by the token limit", "error", "unknown"],
+  error: ["stopped by an error", "error", "error"], 
+  ...Object.fromEntries(["length", "max_tokens", "MAX_TOKENS", "max_output_tokens", "model_context_window_exceeded"]
+    .map((name) => [name, ["cut off by the token limit", "error", "unknown"]])),
+  refusal: ["refused", "denied", "denied"],
 };
 const LONG_SYSTEM = 600;
 
@@ -69,6 +72,7 @@ function message(entry, context) {
       case "text": return text(part, entry, context);
       case "reasoning": return reasoning(part);
       case "media": return media(part);
+      case "provider_block": return providerBlock(part);
       case "tool_call": return call(part, index++, entry, results.get(part.id), context);
       case "tool_result": return loneResult(part, entry, context);
       default: return jsonTree(part, { open: 1 });
@@ -95,6 +99,13 @@ function reasoning(part) {
     h("summary", icon("reasoning"), "Reasoning", h("span.muted", ` ${firstLine(part.text, 90)}`)), markdown(part.text));
 }
 
+/** What the provider did itself, such as a search. */
+function providerBlock(part) {
+  const text = part.text ?? "";
+  return h("details.fold.provider-block",
+    h("summary", part.kind, h("span.muted", ` ${firstLine(text, 90)}`)), h("pre.code", printable(text)));
+}
+
 function call(part, index, entry, match, context) {
   const name = `${entry.branch}:${entry.seq}:${index}`;
   const waiting = context.openCall(entry, index);
@@ -118,15 +129,19 @@ function loneResult(part, entry, context) {
 // -- the other kinds --------------------------------------------------------------------------
 
 function compaction(entry, context) {
-  const { summary = "", first_kept: firstKept, tokens_before: tokens } = entry.payload;
+  const { summary = "", first_kept: firstKept, tokens_before: tokens, shortened = [] } = entry.payload;
+  const results = shortened.length > 0
+    && h("p.muted", `The model sees the results at ${shortened.map(([seq]) => seq).join(", ")} shortened.`);
+  const undo = context.canChange
+    && h("div.row-actions", button("undo", "Undo this compaction", () => context.uncompact(entry)));
+  if (!summary) return [results, undo];
   const replaced = h("div.replaced");
   const fold = h("details.fold", h("summary", `Replaced entries 1–${firstKept - 1}`), replaced);
   fold.addEventListener("toggle",
     () => { if (fold.open && !replaced.hasChildNodes()) appendOutline(replaced, entry, firstKept, 1, context); });
   return [
     h("p.muted", `Summary that replaces ${count(tokens)} tokens:`),
-    markdown(summary), fold,
-    context.canChange && h("div.row-actions", button("undo", "Undo this compaction", () => context.uncompact(entry))),
+    markdown(summary), results, fold, undo,
   ];
 }
 
@@ -148,7 +163,9 @@ async function appendOutline(box, entry, firstKept, first, context) {
 }
 
 function settings(payload) {
-  const rows = Object.entries(payload).filter(([, value]) => value !== null && value !== undefined);
+  const { tool_definitions: tools, ...others } = payload;
+  const shown = tools ? { ...others, tools_given: tools.names } : others;
+  const rows = Object.entries(shown).filter(([, value]) => value !== null && value !== undefined);
   return [h("dl.facts", rows.flatMap(([name, value]) => [h("dt", name.replace("_", " ")),
     h("dd", typeof value === "string" ? markdown(value) : Array.isArray(value) ? value.map(printable)
       .join(", ") : jsonTree(value))]))];

@@ -131,13 +131,15 @@ async function copiedPrompt(entry, host, box) {
 
 function promptNodes(reply, entry, host, from) {
   const { request, messages_key: history } = reply, messages = request[history];
-  const rest = Object.fromEntries(Object.entries(request).filter(([name]) => name !== history));
+  const rest = Object.fromEntries(Object.entries(request).filter(([name]) => name !== history && name !== "tools"));
   return [
     h("p.muted", entry.role === "assistant" ? `The request behind answer ${reply.at}: the path up to ${reply.after}.`
       : `The request a model would get after ${reply.after}.`, reply.model && ` Model: ${printable(reply.model)}.`),
     tokenBar(reply.tokens, reply.call),
     difference(reply),
     Object.keys(rest).length > 0 && jsonTree(rest, { open: 1 }),
+    h("h3", "tools"),
+    h("div.prompt-tools", request.tools ? toolNodes(request.tools) : h("p.muted", "None recorded.")),
     h("h3", `${history} ${reply.total ? `${reply.first + 1}–${reply.first + messages.length} of ${reply.total}` : "none"}`),
     reply.first > 0 && h("button.quiet", { type: "button", onclick: () => from(Math.max(0, reply.first - 50)) },
       `Show ${plural(reply.first, "earlier message")}`),
@@ -148,6 +150,12 @@ function promptNodes(reply, entry, host, from) {
       { type: "button", onclick: () => from(reply.first + messages.length) }, "Show later messages"),
     reply.omitted_chars > 0 && h("p.muted", `${reply.omitted_chars.toLocaleString("en")} characters omitted.`),
   ];
+}
+
+/** Tools in any provider's format: Gemini's are in groups, those of Chat Completions in a wrapper. */
+function toolNodes(tools) {
+  return tools.flatMap((tool) => tool.functionDeclarations ?? [tool.function ?? tool])
+    .map((tool) => jsonTree(tool, { open: 0, name: `${tool.name ?? ""} ${tool.description ?? ""}`.trim() }));
 }
 
 /** A bar of tokens by part, with widths by share. */

@@ -2,7 +2,8 @@
 // They match the server's, so that a copy looks like the original.
 
 const LINE = 200, STRING = 4000, ROOM = 16000, MIN_ROOM = 1000, FULL = 900_000;
-const FINISHES = { cancelled: "cancelled", interrupted: "interrupted", partial: "interrupted", error: "error", length: "cut_off" };
+const FINISHES = { cancelled: "cancelled", interrupted: "interrupted", partial: "interrupted", error: "error",
+  ...Object.fromEntries(["length", "max_tokens", "MAX_TOKENS", "max_output_tokens", "model_context_window_exceeded"].map((name) => [name, "cut_off"])) };
 
 export function parts(entry, type) {
   return entry.kind === "message" ? (entry.payload.parts ?? []).filter((part) => part.type === type) : [];
@@ -28,7 +29,9 @@ export function outlineLine(entry) {
 function describe({ kind, payload }) {
   switch (kind) {
     case "message": return (payload.parts ?? []).slice(0, 20).map(part).filter(Boolean).join(" ");
-    case "compaction": return `summary of all before ${payload.first_kept}: ${payload.summary}`;
+    case "compaction": return !payload.summary
+      ? `results shortened at ${(payload.shortened ?? []).map(([seq]) => seq).join(", ")}`
+      : `summary of all before ${payload.first_kept}: ${payload.summary}`;
     case "uncompaction": return `cancels the compaction at ${payload.cancels}`;
     case "branch_summary": return `left a branch at ${payload.leaf_seq}: ${payload.summary}`;
     default: return JSON.stringify(payload);
@@ -39,6 +42,7 @@ function part(one) {
   switch (one.type) {
     case "text": return one.text.slice(0, LINE * 2);
     case "reasoning": return "";
+    case "provider_block": return `[${one.text || one.kind}]`;
     case "tool_call": return `→ ${one.name}(${Object.entries(one.arguments ?? {}).map(([name, value]) => `${name}=${JSON.stringify(value)}`).join(", ")})`;
     case "tool_result": return `← ${one.outcome ? `[${one.outcome}] ` : ""}${(one.content ?? []).slice(0, 5).map(part).join(" ")}`;
     default: return `[${one.mime ?? "?"}]`;

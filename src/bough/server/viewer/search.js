@@ -23,7 +23,7 @@ class Search {
   constructor(query) {
     this.input = h("input", { type: "search", role: "combobox", "aria-expanded": "true", "aria-controls": "hits",
       "aria-label": "Search", value: query, autocomplete: "off", spellcheck: "false",
-      placeholder: "Words, \"a phrase\", role:tool tool:refund error:true agent:… after:7d", oninput: () => this.#schedule(), onkeydown: (event) => this.#key(event) });
+      placeholder: "Words, \"a phrase\", role:tool tool:refund error:true agent:… after:yesterday", oninput: () => this.#schedule(), onkeydown: (event) => this.#key(event) });
     this.hits = h("div.hits", { id: "hits", role: "listbox", "aria-label": "Hits" });
     this.status = h("p.muted", { role: "status" }, HELP);
     this.box = h("dialog.search",
@@ -78,7 +78,7 @@ class Search {
     const position = hit.seq ? { branch: hit.branch, seq: hit.seq } : null;
     return h("a.hit", { role: "option", href: sessionLink(hit.session_id, position), onclick: () => this.box.close(),
       tabindex: -1 },
-      h("span.hit-head", icon(hit.role ?? "note"), h("span.ellipsis", printable(hit.title || hit.session_id)),
+      h("span.hit-head", icon(hit.role ?? "note"), h("span.ellipsis", printable(hit.heading || hit.title || hit.session_id)),
         h("span.muted", [hit.tool, hit.seq && `${hit.branch}:${hit.seq}`,
         !hit.on_path && hit.seq && "other branch"].filter(Boolean).join(" · ")), h("span.grow"),
         h("time.muted", ago(hit.at))),

@@ -7,6 +7,8 @@ from typing import Any
 from ...core.drafts import ExtraFact
 from ...core.entries import Note
 from ...core.messages import assistant, user
+from ...core.tree import Leaf
+from ...core.turns import Cursor
 from ...errors import (
     Fenced,
     InvalidPosition,
@@ -88,6 +90,43 @@ class QueryConformance(StoreFactory):
         assert matching_ids(key="mail-1") == ["t"]
         assert matching_ids(key="~made") == matching_ids(key="mail-1", agent="a1") == []
         assert len(matching_ids(include_children=False)) == 6
+
+    def test_sessions_marked_running_are_found_beside_those_of_a_status(self) -> None:
+        store = self.open_store()
+        for status in ("idle", "running", "interrupted"):
+            SessionWriter(store, f"ses_{status}").append(columns={"status": status})
+        page = store.sessions(SessionQuery(status="interrupted", or_running=True))
+        assert [row.session_id for row in page.sessions] == ["ses_interrupted", "ses_running"]
+        assert store.count(SessionQuery(status="idle", or_running=True), "status") == {
+            "idle": 1,
+            "running": 1,
+        }
+
+    def test_first_inputs_are_read_for_many_sessions_at_once(self) -> None:
+        """Seeds and notes are none; a fork has the input it inherits, a rewound session its new one."""
+        store = self.open_store()
+        seeded = SessionWriter(store, "ses_seeded", seeds=[user("example"), assistant("shot")])
+        after_seeds = (seeded.leaf, seeded.cursor)
+        seeded.append(Note({"before": True}), user("first"), assistant("b"))
+        after_turn = (seeded.leaf, seeded.cursor)
+        seeded.append(user("second"), assistant("d"))
+        SessionWriter(store, "ses_fork", fork_point=after_turn).append(user("third"))
+        SessionWriter(store, "ses_early", fork_point=after_seeds).append(user("new"))
+        rewound = SessionWriter(store, "ses_rewound")
+        rewound.append(user("old"), assistant("x"))
+        rewound.move(Leaf(rewound.leaf.branch, 0), Cursor())
+        rewound.append(user("again"))
+        SessionWriter(store, "ses_empty")
+        names = ["ses_seeded", "ses_fork", "ses_early", "ses_rewound", "ses_empty", "ses_missing"]
+        inputs = store.first_inputs(names)
+        assert {name: message.text for name, message in inputs.items()} == {
+            "ses_seeded": "first",
+            "ses_fork": "first",
+            "ses_early": "new",
+            "ses_rewound": "again",
+        }
+        assert store.first_inputs([]) == self.open_store(space="other").first_inputs(names) == {}
+        assert self.open_store(owner="ann").first_inputs(names) == {}
 
     def test_a_service_filters_by_owner_and_an_owner_never_reaches_another(self) -> None:
         for name in ("ann", "bob"):

@@ -81,7 +81,7 @@ class MemorySearch(Struct, frozen=True):
         ):
             return
         is_on_path = ranges_contain(lineage(self.tables.branches, row.leaf), leaf)
-        location = HitLocation(row.session_id, row.title, leaf, at, is_on_path)
+        location = HitLocation(row.session_id, row.title, leaf, entry.turn if entry else 0, at, is_on_path)
         if entry is None:
             if matches(search.terms, index_columns(row.title or "", kind=TITLE)):
                 yield title_hit(location, search.terms)

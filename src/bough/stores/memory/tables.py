@@ -75,7 +75,6 @@ def matches(data: SessionData, query: SessionQuery, space: str, owner: str | Non
         (owner, row.owner),
         (query.owner, row.owner),
         (query.agent, row.agent),
-        (query.status, row.status),
         (query.model, row.model),
         (query.conversation_id, row.conversation_id),
         (query.relation, row.relation),
@@ -84,6 +83,7 @@ def matches(data: SessionData, query: SessionQuery, space: str, owner: str | Non
     ]
     return (
         all(expected is None or expected == value for expected, value in conditions)
+        and (query.status in (None, row.status) or (query.or_running and row.status == "running"))
         and query.trashed == (row.trashed_at is not None)
         and (query.tag is None or row.tags.get(query.tag[0]) == query.tag[1])
         and (query.key is None or _has_key(data, query.key))

@@ -18,7 +18,7 @@ from .search_index import ANY_WORD, LETTERS, MAX_WORD_CHARACTERS, space_word
 
 BATCH_CANDIDATES = 500
 SELECT_CANDIDATES = """
-select found.place, found.at, session.no, session.id, session.title, session.branch, session.seq,
+select found.place, found.at, session.no, session.id, session.title, session.branch, session.seq, entry.turn,
        entry.kind, entry.role, entry.model, entry.finish, entry.body, coalesce({conditions}, false)
 from bough.match_words(%(words)s::tsquery, %(first)s::bigint, %(last)s::bigint, %(limit)s::integer) as found
 left join bough.session on session.no = {session_number}

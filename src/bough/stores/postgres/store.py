@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
 from functools import lru_cache, partial
 from operator import attrgetter
@@ -18,9 +18,10 @@ from typing import Any
 import msgspec
 from psycopg.errors import UniqueViolation
 
-from ...core.codec import from_json
+from ...core.codec import decode_message, from_json
 from ...core.drafts import Blob
 from ...core.entries import Entry
+from ...core.messages import Message
 from ...core.search import Search
 from ...core.tree import Branch, Leaf, Range, contains_leaf, lineage
 from ...core.usage import Call
@@ -149,6 +150,28 @@ select entry.* from line cross join lateral (
     order by entry.seq
 ) as entry
 where {SET_SPACE}
+"""
+# The branches of a path are walked from its leaf to its root, and the input is looked for from the root: the first of them
+# is the one with the lowest seq.
+SELECT_FIRST_INPUTS = f"""
+with recursive line (session_id, id, parent, parent_seq, last) as (
+    select session.id, branch.id, branch.parent, branch.parent_seq, session.seq
+    from bough.session join bough.branch on branch.id = session.branch
+    where {SET_SPACE} and session.space = %(space)s and session.id = any(%(ids)s::text[])
+      and (%(owner)s::text is null or session.owner = %(owner)s)
+    union all
+    select line.session_id, under.*, least(line.last, line.parent_seq) from line cross join lateral (
+        select id, parent, parent_seq from bough.branch
+        where branch.id = line.parent and branch.id < line.id offset 0
+    ) as under
+)
+select distinct on (line.session_id) line.session_id, entry.body from line cross join lateral (
+    select seq, body from bough.entry
+    where entry.branch = line.id and entry.seq between line.parent_seq + 1 and line.last
+      and entry.turn = entry.seq and not entry.internal
+    order by entry.seq limit 1
+) as entry
+where {SET_SPACE} order by line.session_id, entry.seq
 """
 DETAIL = "".join(
     f", (select session_detail.{name} from bough.session_detail where session_detail.no = me.no)"
@@ -381,6 +404,14 @@ class PostgresStore(StoreBackend):
         more = len(rows) > query.limit
         rows = rows[: query.limit]
         return SessionPage([session_from(row) for row in rows], str(rows[-1][0]) if more else None)
+
+    def first_inputs(self, session_ids: Sequence[str]) -> dict[str, Message]:
+        bindings = {"ids": list(session_ids), "space": self.space, "owner": self.owner}
+        inputs: dict[str, Message] = {}
+        for session_id, body in self._connections.query(SELECT_FIRST_INPUTS, bindings):
+            with suppress(msgspec.DecodeError):
+                inputs[session_id] = decode_message(body)
+        return inputs
 
     def path(
         self,

@@ -110,11 +110,11 @@ class _Bool(BoolDumper):
     oid = 0
 
 
-class _Bytes(BytesBinaryDumper):
+class _UntypedBytes(BytesBinaryDumper):
     oid = 0
 
 
 ADAPTERS = adapt.AdaptersMap(psycopg.adapters)
 ADAPTERS.register_dumper(int, _Int)
 ADAPTERS.register_dumper(bool, _Bool)
-ADAPTERS.register_dumper(bytes, _Bytes)
+ADAPTERS.register_dumper(bytes, _UntypedBytes)

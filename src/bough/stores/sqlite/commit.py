@@ -64,14 +64,12 @@ where session.id = ?1 and session.space = ?2 and (?3 is null or session.owner = 
 order by journal.id desc limit 1
 """
 INSERT_BRANCH = "insert into branch (session_no, parent, parent_seq) values (?, ?, ?)"
-UPDATE_HEAD = """
-update session set facts = ?, updated_at = ?, branch = ?, seq = ?, turns = turns + ?, calls = calls + ?,
-    input_tokens = input_tokens + ?, output_tokens = output_tokens + ?,
-    cache_read_tokens = cache_read_tokens + ?, cache_write_tokens = cache_write_tokens + ?,
-    cost_microcents = cost_microcents + ?, unpriced_calls = unpriced_calls + ?, unknown_calls = unknown_calls + ?"""
-WHERE_HEAD = """
-where no = ? and branch = ? and seq = ? and facts = ? and calls = ? and fence = coalesce(?, fence)
-  and trashed_at is null"""
+UPDATE_HEAD = "update session set facts = ?, updated_at = ?, branch = ?, seq = ?, turns = turns + ?"
+ADD_GROWTH = "".join(f", {name} = {name} + ?" for name in Totals.__struct_fields__)
+WHERE_HEAD = (
+    " where no = ? and branch = ? and seq = ? and facts = ? and calls = ? and fence = coalesce(?, fence)"
+    " and trashed_at is null"
+)
 WHERE_FREE = " and (holder is null or coalesce(lease_until, 0) <= ?)"
 NOTHING = Totals()
 Executor = apsw.Connection | apsw.Cursor
@@ -272,8 +270,10 @@ def insert_blobs(writer: Executor, space: str, blobs: Iterable[Blob], at: int) -
 
 def _started_calls(writer: apsw.Cursor, change: Change, no: int) -> dict[str, Started]:
     """Return the rows, by call id, that were written when the calls started that the change replaces or drops."""
+    if not change.replaces_call and change.drops_call is None:
+        return {}
     started: dict[str, Started] = {}
-    call_ids = [call.call_id for call in change.calls] if change.replaces_call else []
+    call_ids = [call.call_id for call in change.calls]
     for call_id in call_ids if change.drops_call is None else [change.drops_call]:
         row = writer.execute(SELECT_STARTED, (no << 32, (no + 1) << 32, call_id)).fetchone()
         if row is not None:
@@ -332,25 +332,30 @@ def _update_row(
     turns = change.inherited_turns
     for entry in change.entries:
         turns += entry.turn == entry.seq
-    bindings = [facts, change.at, leaf.branch, leaf.seq, turns, *astuple(growth)]
-    if change.columns:
-        for name, value in change.columns.items():
-            bindings.append(to_json(value, name).decode() if name == "tool_names" else value)
+    columns = change.columns
+    if "tool_names" in columns:
+        columns = {**columns, "tool_names": to_json(columns["tool_names"], "tool_names").decode()}
+    bindings: list[Any] = [facts, change.at, leaf.branch, leaf.seq, turns]
+    if growth is not NOTHING:
+        bindings += astuple(growth)
+    bindings += columns.values()
     if change.tags:
         bindings.append(to_json(dict(change.tags), "tags").decode())
     bindings += (head.no, head.leaf.branch, head.leaf.seq, head.facts, head.calls, change.fence)
     needs_free = change.needs_free_session
     if needs_free:
         bindings.append(change.at)
-    writer.execute(_update(tuple(change.columns), bool(change.tags), needs_free), bindings)
+    query = _update(growth is not NOTHING, tuple(columns), bool(change.tags), needs_free)
+    writer.execute(query, bindings)
 
 
 @lru_cache(maxsize=256)
-def _update(names: tuple[str, ...], with_tags: bool, needs_free: bool) -> str:
+def _update(with_growth: bool, names: tuple[str, ...], with_tags: bool, needs_free: bool) -> str:
     assert SETTABLE_COLUMNS.issuperset(names), names
+    growth = ADD_GROWTH if with_growth else ""
     sets = "".join(f", {name} = ?" for name in names)
     patch = ", tags = json_patch(coalesce(tags, '{}'), ?)" if with_tags else ""
-    return f"{UPDATE_HEAD}{sets}{patch}{WHERE_HEAD}{WHERE_FREE if needs_free else ''}"
+    return f"{UPDATE_HEAD}{growth}{sets}{patch}{WHERE_HEAD}{WHERE_FREE if needs_free else ''}"
 
 
 SESSION_COLUMNS_SET = (

@@ -71,8 +71,9 @@ class Group(Generic[T, R]):
     def wake_next(self) -> None:
         """Wake the thread that has waited longest. A ticket queued before the lead was released is seen here; one
         queued after that finds the lead free."""
-        with contextlib.suppress(IndexError):  # the queue is empty, or was emptied just now
-            self._waiting[0].wake()
+        if self._waiting:
+            with contextlib.suppress(IndexError):  # it was emptied just now
+                self._waiting[0].wake()
 
     def submit(self, work: T) -> R:
         if self._run_alone is not None and not self._waiting and not self.lead.locked():

@@ -6,12 +6,15 @@ Used on a pooled reader and, before a write decides something, on the writer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import apsw
 import msgspec
 
+from ...core.codec import decode_message
 from ...core.entries import Entry
+from ...core.messages import Message
 from ...core.tree import Branch, Leaf, Range, contains_leaf, lineage, window
 from ...core.usage import Call
 from ...errors import InvalidPosition, NotFound, StoreDamaged
@@ -63,6 +66,9 @@ SELECT_ENTRIES = f"select {ENTRY_COLUMNS} from entry where id between ? and ? or
 SELECT_PUBLIC = f"""
 select {ENTRY_COLUMNS} from entry indexed by entry_public
 where internal = 0 and id between ? and ? order by id
+"""
+SELECT_INPUT = """
+select body from entry where id between ? and ? and turn = id & 4294967295 and internal = 0 order by id limit 1
 """
 # The index is named because SQLite would walk all messages for a range of ids alone.
 SELECT_NON_MESSAGES = f"""
@@ -206,6 +212,17 @@ class SessionReader:
         if not detail:
             return PathSnapshot(row, tuple(ranges), entries)
         return PathSnapshot(row, tuple(ranges), entries, self.detail(number), self._queued(number))
+
+    def first_inputs(self, session_ids: Sequence[str]) -> dict[str, Message]:
+        inputs: dict[str, Message] = {}
+        for session_id in session_ids:
+            with suppress(NotFound, StoreDamaged, msgspec.DecodeError):
+                for part in self.lineage(self.row(session_id).leaf):
+                    span = (part.branch << 32 | part.first, part.branch << 32 | part.last)
+                    if (body := self.connection.execute(SELECT_INPUT, span).get) is not None:
+                        inputs[session_id] = decode_message(body)
+                        break
+        return inputs
 
     def non_message_entries(self, session_id: str, leaf: Leaf | None) -> list[Entry]:
         row = self.row(session_id)

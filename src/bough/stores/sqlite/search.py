@@ -16,7 +16,7 @@ from .read import SessionReader
 from .search_index import tenant_words
 
 SELECT_CANDIDATES = """
-select search.rowid, search_entry.at, session.no, session.id, session.title, session.branch, session.seq,
+select search.rowid, search_entry.at, session.no, session.id, session.title, session.branch, session.seq, entry.turn,
        entry.kind, entry.role, entry.model, entry.finish, entry.body
 from search
 cross join search_entry on search_entry.id = search.rowid

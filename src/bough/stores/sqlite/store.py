@@ -7,7 +7,7 @@ Decides which work is one transaction. `connections` decides who may write when,
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ import apsw
 from ...core.codec import to_json
 from ...core.drafts import Blob
 from ...core.entries import Entry
+from ...core.messages import Message
 from ...core.search import Search
 from ...core.tree import Branch, Leaf
 from ...core.usage import Call
@@ -323,6 +324,9 @@ class SqliteStore(StoreBackend):
         return SessionPage(
             [session_from(row) for row in page], str(page[-1][0]) if len(rows) > query.limit else None
         )
+
+    def first_inputs(self, session_ids: Sequence[str]) -> dict[str, Message]:
+        return self._read(lambda reader: reader.first_inputs(session_ids))
 
     def path(
         self,

@@ -1,15 +1,22 @@
-"""Parse replies and messages of Anthropic's Messages API."""
+"""Parse replies and messages of Anthropic's Messages API.
+
+A block that Bough has no part for, of a tool that Anthropic runs or of a newer API, becomes a `ProviderBlock`; the block
+itself is evidence, to be sent back as it came.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from ...core.entries import Evidence
 from ...core.messages import (
     Attachment,
     Message,
     Part,
+    ProviderBlock,
     Reasoning,
     Text,
     ToolResult,
@@ -18,8 +25,31 @@ from ...core.messages import (
 from ...core.usage import Usage
 from ...errors import InvalidMessage, UnrecognizedReply
 from ..base import Answer, HistoryMessage
-from ..parsing import content_blocks, int_field, parse_base64, parse_tool_call, text_field, to_dict
+from ..parsing import (
+    compact_json,
+    content_blocks,
+    int_field,
+    parse_base64,
+    parse_tool_call,
+    text_field,
+    to_dict,
+    to_plain,
+)
 from . import NAME
+
+_OF_THE_USER = ("text", "image", "document", "search_result", "container_upload", "tool_result")
+_ID_KEYS = {"use": "id", "result": "tool_use_id"}
+_LINKS = {"url": "url", "file": "file_id", "content": "type"}
+
+Block = dict[str, Any]
+Proof = dict[str, Any]
+
+_PROOF = {
+    "thinking": ("signature",),
+    "redacted_thinking": ("data",),
+    "text": ("citations",),
+    "tool_use": ("caller", "toolset_name"),
+}
 
 
 def parse_reply(reply: object) -> Answer:
@@ -29,38 +59,56 @@ def parse_reply(reply: object) -> Answer:
             f"a dict with {', '.join(map(str, data)) or 'nothing'} is not an Anthropic answer"
         )
     parsed = _parse_answer(data["content"])
+    message, evidence = parsed.message, parsed.evidence
+    if data.get("container") is not None and evidence is not None:
+        container = {"id": text_field(to_dict(data["container"]), "id")}
+        evidence = Evidence(NAME, {**evidence.parts, "container": container})
+    details = data.get("stop_details")
+    explanation = None if details is None else to_dict(details).get("explanation")
+    if data.get("stop_reason") == "refusal" and isinstance(explanation, str) and explanation:
+        refusal = ProviderBlock("refusal", explanation)
+        message = msgspec.structs.replace(message, parts=(*message.parts, refusal))
+    usage = data.get("usage")
     return Answer(
-        parsed.message,
-        _parse_usage(data.get("usage")),
-        parsed.evidence,
+        message,
+        None if usage is None else _parse_usage(to_dict(usage)),
+        evidence,
         NAME,
         data.get("model"),
         data.get("stop_reason"),
+        None if usage is None else _parse_units(to_dict(usage)),
     )
 
 
-def _parse_usage(usage: object) -> Usage | None:
-    if usage is None:
-        return None
-    data = to_dict(usage)
-    fresh = int_field(data, "input_tokens")
+def _parse_usage(usage: dict[str, Any]) -> Usage:
+    fresh = int_field(usage, "input_tokens")
     read, written = (
-        int_field(data, "cache_read_input_tokens"),
-        int_field(data, "cache_creation_input_tokens"),
+        int_field(usage, "cache_read_input_tokens"),
+        int_field(usage, "cache_creation_input_tokens"),
     )
     # Anthropic reports cache reads and writes separately from the input; our count includes them.
     total = None if fresh is None else fresh + (read or 0) + (written or 0)
-    return Usage(total, int_field(data, "output_tokens"), read, written)
+    return Usage(total, int_field(usage, "output_tokens"), read, written)
+
+
+def _parse_units(usage: dict[str, Any]) -> dict[str, int] | None:
+    """Return the searches, and the cache writes that are kept for an hour, which cost more."""
+    tools, written = (to_dict(usage.get(key) or {}) for key in ("server_tool_use", "cache_creation"))
+    units = {
+        "web_searches": int_field(tools, "web_search_requests"),
+        "cache_write_1h_tokens": int_field(written, "ephemeral_1h_input_tokens"),
+    }
+    return {name: count for name, count in units.items() if count} or None
 
 
 def _parse_answer(content: object) -> HistoryMessage:
     parts: list[Part] = []
-    evidence: dict[str, dict[str, Any]] = {}
+    evidence: dict[str, Proof] = {}
     for block in content_blocks(content):
-        proof = {key: block[key] for key in ("signature", "data") if block.get(key)}
-        if proof and block.get("type") in ("thinking", "redacted_thinking"):
+        part, proof = _parse_block(block)
+        if proof:
             evidence[str(len(parts))] = proof
-        parts.append(_parse_block(block))
+        parts.append(part)
     return HistoryMessage(_message("assistant", parts), Evidence(NAME, evidence) if evidence else None)
 
 
@@ -72,13 +120,26 @@ def _parse_message(message: dict[str, Any]) -> list[HistoryMessage]:
     role = text_field(message, "role")
     if role == "assistant":
         return [_parse_answer(message.get("content"))]
-    data = [_parse_block(block) for block in content_blocks(message.get("content"))]
-    results = [part for part in data if isinstance(part, ToolResult)]
-    rest = [part for part in data if not isinstance(part, ToolResult)]
-    if role != "user" and results:
+    tools: list[HistoryMessage] = []
+    rest: list[Part] = []
+    evidence: dict[str, Proof] = {}
+    for block in content_blocks(message.get("content")):
+        if block.get("type") not in _OF_THE_USER:
+            raise UnrecognizedReply(f"an Anthropic block of type {block.get('type')!r} in a {role} message")
+        part, proof = _parse_block(block)
+        if isinstance(part, ToolResult):
+            tools.append(
+                HistoryMessage(Message("tool", (part,)), Evidence(NAME, {"0": proof}) if proof else None)
+            )
+            continue
+        if proof:
+            evidence[str(len(rest))] = proof
+        rest.append(part)
+    if role != "user" and tools:
         raise UnrecognizedReply(f"a tool_result in a message of role {role!r}")
-    tools = [HistoryMessage(Message("tool", (result,))) for result in results]
-    return [*tools, HistoryMessage(_message(role, rest))] if rest or not tools else tools
+    if tools and not rest:
+        return tools
+    return [*tools, HistoryMessage(_message(role, rest), Evidence(NAME, evidence) if evidence else None)]
 
 
 def _message(role: str, parts: Sequence[Part]) -> Message:
@@ -90,32 +151,136 @@ def _message(role: str, parts: Sequence[Part]) -> Message:
     return message
 
 
-def _parse_block(block: dict[str, Any]) -> Part:
+def _parse_block(block: Block) -> tuple[Part, Proof]:
+    """Return the part of a block, and what Anthropic requires back with it."""
     kind = block.get("type")
+    proof = {key: to_plain(block[key]) for key in _PROOF.get(str(kind), ()) if block.get(key)}
+    if block.get("unread_deltas"):
+        proof["raw"] = to_plain(block["unread_deltas"])
     if kind == "text":
-        return Text(text_field(block, "text"))
+        return Text(text_field(block, "text")), proof
     if kind == "thinking":
-        return Reasoning(text_field(block, "thinking"))
+        return Reasoning(text_field(block, "thinking")), proof
     if kind == "redacted_thinking":
-        return Reasoning()
+        return Reasoning(), proof
     if kind == "tool_use":
-        return parse_tool_call(text_field(block, "id"), text_field(block, "name"), block.get("input"))
+        return parse_tool_call(text_field(block, "id"), text_field(block, "name"), block.get("input")), proof
     if kind == "tool_result":
-        content = [_parse_block(piece) for piece in content_blocks(block.get("content"))]
-        kept = tuple(piece for piece in content if isinstance(piece, Text | Attachment))
-        if len(kept) == len(content):
-            return ToolResult(text_field(block, "tool_use_id"), kept, bool(block.get("is_error")))
+        return _parse_result(block)
     if kind in ("image", "document"):
-        return _parse_source(str(kind), to_dict(block.get("source")), block.get("title"))
-    raise UnrecognizedReply(f"an Anthropic block of type {kind!r}, which is not supported")
+        return _parse_media(block)
+    return _parse_provider_block(text_field(block, "type"), block)
 
 
-def _parse_source(kind: str, source: dict[str, Any], title: object) -> Text | Attachment:
-    how = source.get("type")
-    if how == "base64":
-        return parse_base64(source.get("data"), source.get("media_type"), title)
-    if how == "text":
-        return Text(text_field(source, "data"))
-    if how in ("url", "file"):  # bytes stored elsewhere: keep the link as text
-        return Text(f"[{kind}: {text_field(source, 'url' if how == 'url' else 'file_id')}]")
-    raise UnrecognizedReply(f"a source of type {how!r} of an Anthropic {kind}")
+def _parse_result(block: Block) -> tuple[Part, Proof]:
+    content: list[Text | Attachment] = []
+    blocks: dict[str, Block] = {}
+    for piece in content_blocks(block.get("content")):
+        part, proof = _parse_block(piece)
+        if "block" in proof:
+            blocks[str(len(content))] = proof["block"]
+        content.append(part if isinstance(part, Text | Attachment) else Text(_stub(part)))
+    result = ToolResult(text_field(block, "tool_use_id"), tuple(content), bool(block.get("is_error")))
+    return result, {"block": blocks} if blocks else {}
+
+
+def _stub(part: Part) -> str:
+    if isinstance(part, ProviderBlock):
+        return part.stub
+    raise UnrecognizedReply(f"a {type(part).__name__} in a tool_result")
+
+
+def _parse_media(block: Block) -> tuple[Part, Proof]:
+    """Bytes become an attachment. What Anthropic fetches or keeps itself is a block of its own, with a text for others."""
+    source = to_dict(block.get("source"))
+    plain = _without_cache_control(block)
+    if source.get("type") == "base64":
+        attachment = parse_base64(source.get("data"), source.get("media_type"), block.get("title"))
+        is_described = plain.keys() - {"type", "source"}
+        return attachment, {
+            "block": plain | {"source": plain["source"] | {"data": None}}
+        } if is_described else {}
+    if source.get("type") == "text":
+        return Text(text_field(source, "data")), {"block": plain}
+    if source.get("type") not in _LINKS:
+        raise UnrecognizedReply(f"a source of type {source.get('type')!r} of an Anthropic {block['type']}")
+    link = text_field(source, _LINKS[source["type"]])
+    return ProviderBlock(str(block["type"]), f"{block['type']}: {link}"), {"block": plain}
+
+
+def _without_cache_control(block: Block) -> Block:
+    plain: Block = to_plain(block)
+    return {key: value for key, value in plain.items() if key != "cache_control"}
+
+
+def _parse_provider_block(kind: str, block: Block) -> tuple[Part, Proof]:
+    plain = _without_cache_control(block)
+    if "_tool_" in kind:  # a call and its result belong together
+        text_field(plain, _ID_KEYS.get(kind.rpartition("_")[2], "type"))
+    if "unread_deltas" in plain:  # pieces of a stream of a newer API: kept, but not to be sent back
+        return ProviderBlock(kind, describe(kind, plain)), {"raw": plain}
+    if isinstance(plain.get("input"), str):  # as it was streamed
+        try:
+            plain["input"] = msgspec.json.decode(plain["input"] or "{}")
+        except msgspec.DecodeError:  # the token limit cut it off
+            return ProviderBlock(kind, describe(kind, plain)), {"raw": plain}
+    return ProviderBlock(kind, describe(kind, plain)), {"block": plain}
+
+
+# -- for people ------------------------------------------------------------------------------------
+
+
+def describe(kind: str, block: Mapping[str, Any]) -> str:
+    """Say in a few words what a block is."""
+    if kind in ("server_tool_use", "mcp_tool_use"):
+        return _describe_use(block)
+    if kind.endswith("_tool_result"):
+        return _describe_result(kind, block.get("content"))
+    if kind == "container_upload":
+        return f"file: {block.get('file_id')}"
+    if kind == "search_result":
+        return f"search result: {_titles([block])}"
+    return ""
+
+
+def _describe_use(block: Mapping[str, Any]) -> str:
+    name, given = str(block.get("name")), block.get("input")
+    match name, given:
+        case "web_search", {"query": str(query)}:
+            return f"searched the web: {query}"
+        case "web_fetch", {"url": str(url)}:
+            return f"fetched {url}"
+        case "code_execution", {"code": str(code)}:
+            return f"ran code:\n{code}"
+        case "bash_code_execution", {"command": str(command)}:
+            return f"ran: {command}"
+    server = f"{block['server_name']} " if block.get("server_name") else ""
+    return f"called {server}{name}: {given if isinstance(given, str) else compact_json(given)}"
+
+
+def _describe_result(kind: str, content: object) -> str:
+    name = kind.removesuffix("_tool_result").replace("_", " ")
+    match content:
+        case {"error_code": str(code)}:
+            return f"{name} failed: {code}"
+        case {"stdout": str(out), "stderr": str(err)}:
+            return f"{name} output:\n{out}{err}".rstrip()
+        case {"url": str(url)}:
+            return f"{name}: {url}"
+        case str():
+            return f"{name} result: {content}"
+        case [{"type": "text"}, *_]:
+            texts = "".join(str(piece.get("text", "")) for piece in content if isinstance(piece, dict))
+            return f"{name} result: {texts}"
+        case list():
+            return f"{name} results: {_titles(content)}"
+    return f"{name} result"
+
+
+def _titles(results: Iterable[object]) -> str:
+    pairs = [
+        (str(r.get("title", "")), str(r.get("url", r.get("source", ""))))
+        for r in results
+        if isinstance(r, dict)
+    ]
+    return "".join(f"\n{title} {url}".rstrip() for title, url in pairs) or "none"

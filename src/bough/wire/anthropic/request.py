@@ -7,20 +7,23 @@ change how an earlier one is written, so the provider's cache stays warm. The ru
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ...core.context import Context
+from ...core.context import Context, Item
 from ...core.messages import (
     Attachment,
     Media,
     Part,
+    ProviderBlock,
     Reasoning,
     Text,
     ToolCall,
 )
+from ...core.tool_definitions import ToolSpec, read_tools
 from ..base import Blobs, Request
 from ..media import PDF, LoadedMedia, load_media, media_stub, with_reasoning
+from ..options import request_fields
 from ..tool_pairs import (
     EMPTY_MESSAGE,
     MEDIA_HEADING,
@@ -29,9 +32,11 @@ from ..tool_pairs import (
     is_blank,
     legal_name,
     pair_results,
-    result_content,
+    proof_of,
+    result_pieces,
 )
 from . import NAME
+from .parse import describe
 
 ID_LENGTH = 64
 NAME_LENGTH = 128
@@ -47,16 +52,38 @@ Block = dict[str, Any]
 
 def project(context: Context, blobs: Blobs) -> Request:
     messages: list[dict[str, Any]] = []
-    for paired in pair_results(context.items, ID_LENGTH):
+    for paired in pair_results(context.items, ID_LENGTH, resumes=NAME):
         for role, content in _write(paired, blobs):
             if messages and messages[-1]["role"] == role:
                 messages[-1]["content"].extend(content)
             elif content:
                 messages.append({"role": role, "content": content})
+    _replace_unpaired(messages)
     if messages and messages[0]["role"] == "assistant":
         messages.insert(0, {"role": "user", "content": [_text(OPENING)]})
-    system = [_text(prompt) for prompt in context.system if prompt.strip()]
-    return {"system": system, "messages": messages} if system else {"messages": messages}
+    request: Request = {}
+    if system := [_text(prompt) for prompt in context.system if prompt.strip()]:
+        request["system"] = system
+    if tools := read_tools(context.settings.tool_definitions, blobs):
+        request["tools"] = [_tool(tool) for tool in tools]
+    request["messages"] = messages
+    return request | _pending_container(context.items) | request_fields(NAME, context.settings.options)
+
+
+def _pending_container(items: Sequence[Item]) -> dict[str, str]:
+    """Return the container in which code waits: for the results of its calls, or for its paused answer to continue."""
+    last = next((item for item in reversed(items) if item.message.role == "assistant"), None)
+    later = items[items.index(last) + 1 :] if last is not None else ()
+    if last is None or last.evidence is None or any(item.message.role == "user" for item in later):
+        return {}
+    proofs = last.evidence.parts
+    calls_by_code = any("tool_id" in proof.get("caller", {}) for proof in proofs.values())
+    is_waiting = last.evidence.issuer == NAME and (last.paused or calls_by_code)
+    return {"container": proofs["container"]["id"]} if is_waiting and "container" in proofs else {}
+
+
+def _tool(tool: ToolSpec) -> Block:
+    return {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
 
 
 def _write(paired: PairedMessage, blobs: Blobs) -> list[tuple[str, list[Block]]]:
@@ -68,7 +95,11 @@ def _write(paired: PairedMessage, blobs: Blobs) -> list[tuple[str, list[Block]]]
         # The list has no system role; the tag tells the model that this is not the user.
         text = message.text.strip()
         return [("user", [_text(f"<system>\n{text}\n</system>")])] if text else []
-    content = [_content(part, blobs) for part in message.parts if not is_blank(part)]
+    content = [
+        _content(part, blobs, proof_of(paired.item.evidence, index, NAME))
+        for index, part in enumerate(message.parts)
+        if not is_blank(part)
+    ]
     return [("user", content or [_text(EMPTY_MESSAGE)])]
 
 
@@ -79,25 +110,71 @@ def _answer(paired: PairedMessage, blobs: Blobs) -> list[Block]:
     ids = iter(paired.pairs)
     content: list[Block] = []
     for index, part in enumerate((message or paired.item.message).parts):
+        proof = signed.get(str(index), {})
         if isinstance(part, ToolCall):
-            content.append(_call(next(ids)))
+            content.append(_call(next(ids), proof))
         elif isinstance(part, Reasoning):
-            content.extend(_thinking(part, signed.get(str(index), {})))
+            content.extend(_thinking(part, proof))
+        elif isinstance(part, ProviderBlock):
+            content.append(_provider_block(part, proof))
         elif isinstance(part, Media | Attachment):
             content.append(_text(media_stub(part)))
         elif isinstance(part, Text) and not is_blank(part):
-            content.append(_text(part.text))
+            cited = {"citations": proof["citations"]} if proof.get("citations") else {}
+            content.append(_text(part.text) | cited)
     while content and content[-1]["type"] in ("thinking", "redacted_thinking"):
         content.pop()
     _trim(content)
     return content
 
 
+def _provider_block(part: ProviderBlock, proof: Mapping[str, Any]) -> Block:
+    block = proof.get("block")
+    return dict(block) if isinstance(block, dict) else _text(part.stub)
+
+
 def _trim(content: list[Block]) -> None:
     """Cut trailing blanks: refused only in the last message, but cut everywhere so that no prefix changes."""
-    last = next((block for block in reversed(content) if block["type"] == "text"), None)
-    if last is not None:
-        last["text"] = last["text"].rstrip()
+    if content and content[-1]["type"] == "text":
+        content[-1]["text"] = content[-1]["text"].rstrip()
+
+
+def _replace_unpaired(messages: list[dict[str, Any]]) -> None:
+    """Write calls and results of Anthropic's own tools as text where the other half is missing: alone it is refused.
+
+    A call may wait for its result as long as nothing but results of tools follows: Anthropic continues it.
+    """
+    blocks = [block for message in messages for block in message["content"]]
+    results = {block["tool_use_id"] for block in blocks if _is_hosted_result(block)}
+    last_input = max((n for n, message in enumerate(messages) if _is_input(message)), default=-1)
+    seen: set[str] = set()
+    waiting: set[str] = set()
+    for number, message in enumerate(messages):
+        for index, block in enumerate(message["content"]):
+            if _is_hosted_call(block):
+                call_id = block["id"]
+                if call_id not in seen and (call_id in results or number > last_input):
+                    seen.add(call_id)
+                    waiting.add(call_id)
+                    continue
+            elif not _is_hosted_result(block):
+                continue
+            elif block["tool_use_id"] in waiting:
+                waiting.remove(block["tool_use_id"])
+                continue
+            message["content"][index] = _text(f"[{describe(block['type'], block)}]")
+
+
+def _is_hosted_call(block: Block) -> bool:
+    return block["type"] in ("server_tool_use", "mcp_tool_use") and isinstance(block.get("id"), str)
+
+
+def _is_hosted_result(block: Block) -> bool:
+    return block["type"].endswith("_tool_result") and isinstance(block.get("tool_use_id"), str)
+
+
+def _is_input(message: dict[str, Any]) -> bool:
+    return message["role"] == "user" and any(block["type"] != "tool_result" for block in message["content"])
 
 
 def _thinking(part: Reasoning, signed: Mapping[str, Any]) -> list[Block]:
@@ -110,18 +187,22 @@ def _thinking(part: Reasoning, signed: Mapping[str, Any]) -> list[Block]:
     return []
 
 
-def _call(pair: ToolPair) -> Block:
+def _call(pair: ToolPair, proof: Mapping[str, Any]) -> Block:
     call = pair.call
     arguments = call.arguments if call.malformed is None else {"malformed_arguments": call.malformed}
     name = legal_name(call.name, NAME_LENGTH)
-    return {"type": "tool_use", "id": pair.wire_id, "name": name, "input": arguments}
+    block = {"type": "tool_use", "id": pair.wire_id, "name": name, "input": arguments}
+    return block | {key: proof[key] for key in ("caller", "toolset_name") if proof.get(key)}
 
 
 def _results(pairs: Iterable[ToolPair], blobs: Blobs) -> list[Block]:
     results: list[Block] = []
     below: list[Block] = []
     for pair in pairs:
-        content = [_content(piece, blobs) for piece in result_content(pair.result)]
+        given = pair.blocks if pair.issuer == NAME else {}
+        content = [
+            _content(piece, blobs, {"block": given.get(index)}) for piece, index in result_pieces(pair.result)
+        ]
         if pair.is_error:  # an error may hold text only: its media follow the results
             content, media = _split_media(content)
             below.extend(media)
@@ -135,15 +216,19 @@ def _split_media(content: list[Block]) -> tuple[list[Block], list[Block]]:
     return texts, [block for block in content if block["type"] != "text"]
 
 
-def _content(part: Part, blobs: Blobs) -> Block:
+def _content(part: Part, blobs: Blobs, proof: Mapping[str, Any]) -> Block:
+    block = proof.get("block")
+    if isinstance(part, ProviderBlock):
+        return _provider_block(part, proof)
     if isinstance(part, Text):
-        return _text(part.text)
+        return dict(block) if isinstance(block, dict) else _text(part.text)
     assert isinstance(part, Media | Attachment)
     shown = load_media(part, blobs, MEDIA_LIMITS)
     if not isinstance(shown, LoadedMedia):
         return _text(shown)
     kind = "document" if shown.mime == PDF else "image"
-    return {"type": kind, "source": {"type": "base64", "media_type": shown.mime, "data": shown.base64}}
+    source = {"type": "base64", "media_type": shown.mime, "data": shown.base64}
+    return {**block, "source": source} if isinstance(block, dict) else {"type": kind, "source": source}
 
 
 def _text(text: str) -> Block:

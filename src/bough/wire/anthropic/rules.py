@@ -28,18 +28,30 @@ _FIRST_BYTES = {
 _THINKING = ("thinking", "redacted_thinking")
 _FIELDS = {
     "text": {"type", "text", "cache_control", "citations"},
+    "container_upload": {"type", "file_id", "cache_control"},
+    "search_result": {"type", "source", "title", "content", "citations", "cache_control"},
+    "server_tool_use": {"type", "id", "name", "input", "caller", "cache_control"},
+    "mcp_tool_use": {"type", "id", "name", "server_name", "input", "cache_control"},
     "image": {"type", "source", "cache_control"},
     "document": {"type", "source", "title", "context", "citations", "cache_control"},
-    "tool_use": {"type", "id", "name", "input", "cache_control", "caller"},
+    "tool_use": {"type", "id", "name", "input", "cache_control", "caller", "toolset_name"},
     "tool_result": {"type", "tool_use_id", "content", "is_error", "cache_control"},
     "thinking": {"type", "thinking", "signature"},
     "redacted_thinking": {"type", "data"},
 }
 _ALLOWED_PARTS = {
-    "user": {"text", "image", "document", "tool_result"},
-    "assistant": {"text", "thinking", "redacted_thinking", "tool_use"},
-    "tool_result": {"text", "image", "document"},
+    "user": {"text", "image", "document", "search_result", "container_upload", "tool_result"},
+    "assistant": {"text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "mcp_tool_use"},
+    "tool_result": {"text", "image", "document", "search_result"},
 }
+_HOSTED_CALLS = ("server_tool_use", "mcp_tool_use")
+_HOSTED_RESULTS = (
+    *("web_search_tool_result", "web_fetch_tool_result", "code_execution_tool_result", "mcp_tool_result"),
+    *("bash_code_execution_tool_result", "text_editor_code_execution_tool_result"),
+    *("tool_search_tool_result", "advisor_tool_result"),
+)
+_USERS_ONLY = _ALLOWED_PARTS["user"] - {"text", "container_upload"}
+_SOURCE_FIELDS = {"url": {"type", "url"}, "file": {"type", "file_id"}, "content": {"type", "content"}}
 
 Violations = Iterator[str]
 
@@ -54,6 +66,7 @@ def violations(request: Request, *, ready: bool = False) -> list[str]:
         problems.extend(_message(f"messages[{index}]", message))
     if not problems:  # pairs can only be checked if all shapes are valid
         problems.extend(_pairs(messages))
+        problems.extend(_hosted_pairs(messages))
         problems.extend(_end(messages, ready))
     return problems
 
@@ -109,17 +122,29 @@ def _content(path: str, content: Any, may_hold: set[str]) -> Violations:
 
 def _block(path: str, block: Any, may_hold: set[str]) -> Violations:
     kind = block.get("type") if isinstance(block, dict) else None
+    if kind in _HOSTED_RESULTS and may_hold is _ALLOWED_PARTS["assistant"]:
+        yield from _hosted_result(path, block)
+        return
     if kind not in may_hold:
-        yield f"{path}: a block of type {kind!r} cannot stand here"
+        # Types of a newer API stand in the model's messages only: nobody else writes what is not documented here.
+        if may_hold is not _ALLOWED_PARTS["assistant"] or not isinstance(kind, str) or kind in _USERS_ONLY:
+            yield f"{path}: a block of type {kind!r} cannot stand here"
         return
     if not block.keys() <= _FIELDS[kind]:
         yield f"{path}: extra fields {', '.join(sorted(block.keys() - _FIELDS[kind]))}"
     if kind == "text":
         if not isinstance(block.get("text"), str) or not block["text"].strip():
             yield f"{path}.text: must contain non-whitespace text"
+        if not isinstance(block.get("citations", []), list):
+            yield f"{path}.citations: must be a list"
     elif kind in ("image", "document"):
         yield from _source(f"{path}.source", kind, block.get("source"))
-    elif kind == "tool_use":
+    elif kind == "container_upload":
+        if not isinstance(block.get("file_id"), str):
+            yield f"{path}.file_id: field required"
+    elif kind == "search_result":
+        yield from _content(f"{path}.content", block.get("content"), {"text"})
+    elif kind == "tool_use" or kind in _HOSTED_CALLS:
         yield from _tool_use(path, block)
     elif kind == "tool_result":
         yield from _tool_result(path, block)
@@ -127,7 +152,23 @@ def _block(path: str, block: Any, may_hold: set[str]) -> Violations:
         yield from _thinking(path, kind, block)
 
 
+def _hosted_result(path: str, block: dict[str, Any]) -> Violations:
+    if not _matches(_ID, block.get("tool_use_id")):
+        yield f"{path}.tool_use_id: must match ^[a-zA-Z0-9_-]{{1,64}}$"
+    if "content" not in block:
+        yield f"{path}.content: field required"
+
+
 def _source(path: str, kind: str, source: Any) -> Violations:
+    how = source.get("type") if isinstance(source, dict) else None
+    if how in _SOURCE_FIELDS:
+        if source.keys() != _SOURCE_FIELDS[how]:
+            yield f"{path}: a source of type {how} has {', '.join(sorted(_SOURCE_FIELDS[how]))}"
+        return
+    if how == "text" and kind == "document":
+        if source.get("media_type") != "text/plain" or not isinstance(source.get("data"), str):
+            yield f"{path}: not a plain text"
+        return
     if not isinstance(source, dict) or source.keys() != {"type", "media_type", "data"}:
         yield f"{path}: not a source with type, media_type and data"
         return
@@ -196,6 +237,28 @@ def _pairs(messages: list[dict[str, Any]]) -> Violations:
             seen.add(call_id)
 
 
+def _hosted_pairs(messages: list[dict[str, Any]]) -> Violations:
+    """A tool that Anthropic runs has its result before the next input; only the last answer may still wait for it."""
+    waiting: set[str] = set()
+    seen: set[str] = set()
+    for index, message in enumerate(messages):
+        path = f"messages[{index}]"
+        blocks = [] if isinstance(message["content"], str) else message["content"]
+        is_input = message["role"] == "user" and any(block["type"] != "tool_result" for block in blocks)
+        for call_id in sorted(waiting) if is_input or isinstance(message["content"], str) else ():
+            yield f"{path}: tool use with id {call_id} was found without a corresponding result block"
+        for block in blocks:
+            if block["type"] in _HOSTED_CALLS:
+                if block["id"] in seen:
+                    yield f"{path}: tool_use ids must be unique, {block['id']} is not"
+                seen.add(block["id"])
+                waiting.add(block["id"])
+            elif block["type"] in _HOSTED_RESULTS:
+                if block["tool_use_id"] not in waiting:
+                    yield f"{path}: {block['type']} {block['tool_use_id']} has no tool use before it"
+                waiting.discard(block["tool_use_id"])
+
+
 def _end(messages: list[dict[str, Any]], ready: bool) -> Violations:
     if not messages:
         if ready:
@@ -208,7 +271,8 @@ def _end(messages: list[dict[str, Any]], ready: bool) -> Violations:
     text = content if isinstance(content, str) else content[-1].get("text", "")
     if text != text.rstrip():
         yield "messages: final assistant content cannot end with trailing whitespace"
-    if ready:
+    is_paused = not isinstance(content, str) and any(block["type"] in _HOSTED_CALLS for block in content)
+    if ready and not is_paused:
         yield "messages: must end with a user message"
 
 

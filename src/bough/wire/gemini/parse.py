@@ -1,4 +1,8 @@
-"""Parse replies and contents of Google's Gemini API, in the camelCase of REST or the snake_case of the SDK."""
+"""Parse replies and contents of Google's Gemini API, in the camelCase of REST or the snake_case of the SDK.
+
+A part that Bough has none for, such as code that Gemini ran, becomes a `ProviderBlock`; the part itself is evidence, to
+be sent back as it came. So are the sources of an answer, which Gemini does not take back.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,28 @@ from typing import Any
 
 from ...core.codec import to_json
 from ...core.entries import Evidence
-from ...core.messages import Attachment, Message, Part, Reasoning, Text, ToolResult
+from ...core.messages import Attachment, Message, Part, ProviderBlock, Reasoning, Text, ToolResult
 from ...core.usage import Usage, is_count
 from ...errors import UnrecognizedReply
 from ..base import Answer, HistoryMessage
-from ..parsing import content_blocks, parse_base64, parse_tool_call, text_field, to_dict
+from ..parsing import (
+    compact_json,
+    content_blocks,
+    parse_base64,
+    parse_tool_call,
+    text_field,
+    to_dict,
+    to_plain,
+)
 from . import NAME
 
+Proof = dict[str, Any]
+
 _USUAL = str.maketrans("-_", "+/")
+_METADATA = ("grounding_metadata", "url_context_metadata", "citation_metadata")
+"""What a candidate says about its sources."""
+_AS_GIVEN = ("args", "response", "partMetadata")
+"""What holds the user's own JSON, whose names are not the API's."""
 
 
 def parse_reply(reply: object) -> Answer:
@@ -37,6 +55,11 @@ def parse_reply(reply: object) -> Answer:
     parts, evidence = _parse_parts(content)
     if any(isinstance(part, ToolResult) for part in parts):
         raise UnrecognizedReply("a function response is not an answer")
+    for name in _METADATA:
+        metadata = _camel_case(to_plain(_either(candidate, name) or {}))
+        if metadata:
+            evidence[str(len(parts))] = {"metadata": metadata}
+            parts.append(ProviderBlock(_camel(name), _describe_sources(metadata)))
     usage, finish = _either(data, "usage_metadata"), _either(candidate, "finish_reason")
     return Answer(
         Message("assistant", tuple(parts)),
@@ -45,7 +68,16 @@ def parse_reply(reply: object) -> Answer:
         NAME,
         _either(data, "model_version"),
         getattr(finish, "value", finish),  # the SDK has an enum of it
+        _parse_units(_either(data, "model_version"), _either(candidate, "grounding_metadata")),
     )
+
+
+def _parse_units(model: object, grounding: object) -> dict[str, int] | None:
+    """Return the searches that are billed: each query, before Gemini 3 each answer that was searched for."""
+    queries = _either(to_dict(grounding), "web_search_queries") if grounding is not None else None
+    if not queries:
+        return None
+    return {"web_searches": 1 if str(model).startswith(("gemini-1", "gemini-2")) else len(queries)}
 
 
 def _parse_usage(usage: dict[str, Any]) -> Usage:
@@ -73,23 +105,38 @@ def _parse_content(content: dict[str, Any]) -> list[HistoryMessage]:
     rest = tuple(part for part in parts if not isinstance(part, ToolResult))
     if role == "model" and not results:
         return [HistoryMessage(Message("assistant", rest), Evidence(NAME, evidence) if evidence else None)]
-    if role in ("user", "function", None) and all(isinstance(part, Text | Attachment) for part in rest):
-        tools = [HistoryMessage(Message("tool", (result,))) for result in results]
-        return [*tools, HistoryMessage(Message("user", rest))] if rest or not tools else tools
+    if role in ("user", "function", None) and all(
+        isinstance(part, Text | Attachment | ProviderBlock) for part in rest
+    ):
+        given = {str(n): evidence.get(str(at), {}) for n, at in enumerate(_indexes(parts, rest=True))}
+        given = {index: proof for index, proof in given.items() if proof}
+        tools = [
+            HistoryMessage(Message("tool", (result,)), Evidence(NAME, {"0": proof}) if proof else None)
+            for result, at in zip(results, _indexes(parts, rest=False), strict=True)
+            for proof in [evidence.get(str(at), {})]
+        ]
+        if tools and not rest:
+            return tools
+        return [*tools, HistoryMessage(Message("user", rest), Evidence(NAME, given) if given else None)]
     raise UnrecognizedReply(f"a content of role {role!r} with {len(parts)} parts, which is not supported")
 
 
-def _parse_parts(content: dict[str, Any]) -> tuple[list[Part], dict[str, dict[str, Any]]]:
+def _indexes(parts: list[Part], *, rest: bool) -> list[int]:
+    """Return where the results of tools are among the parts, or the rest of them."""
+    return [index for index, part in enumerate(parts) if isinstance(part, ToolResult) != rest]
+
+
+def _parse_parts(content: dict[str, Any]) -> tuple[list[Part], dict[str, Proof]]:
     """Return the parts, and by index the data Gemini requires back with them."""
     parts: list[Part] = []
-    evidence: dict[str, dict[str, Any]] = {}
+    evidence: dict[str, Proof] = {}
     # Without ids the n-th call of a name is answered by the n-th response of that name, whenever it is read.
     calls: Counter[str] = Counter()
     results: Counter[str] = Counter()
     for piece in content_blocks(content.get("parts")):
         signature = _either(piece, "thought_signature")
         call, result = _either(piece, "function_call"), _either(piece, "function_response")
-        proof: dict[str, Any] = {"signature": _encoded(signature)} if signature else {}
+        proof: Proof = {"signature": _encoded(signature)} if signature else {}
         if call is not None:
             data = to_dict(call)
             proof |= {"id": data["id"]} if data.get("id") else {}
@@ -97,11 +144,11 @@ def _parse_parts(content: dict[str, Any]) -> tuple[list[Part], dict[str, dict[st
                 _parse_id(data, calls), text_field(data, "name"), data.get("args") or {}
             )
         elif result is not None:
-            part = _parse_response(to_dict(result), results)
-        elif piece.get("thought"):
-            part, proof = Reasoning(piece.get("text") or ""), {}
+            part, proof = _parse_response(to_dict(result), results)
+        elif piece.get("thought") and set(_fields(piece)) <= {"text", "thought", "thoughtSignature"}:
+            part = Reasoning(piece.get("text") or "")
         else:
-            part = _parse_part(piece)
+            part, proof = _parse_part(piece, proof, is_answer=content.get("role") in ("model", None))
         if part == Text("") and not proof:
             continue
         if proof:
@@ -118,30 +165,109 @@ def _parse_id(data: dict[str, Any], seen: Counter[str]) -> str:
     return f"call_{seen[name]}_{name}"
 
 
-def _parse_response(data: dict[str, Any], seen: Counter[str]) -> ToolResult:
+def _parse_response(data: dict[str, Any], seen: Counter[str]) -> tuple[ToolResult, Proof]:
     response = to_dict(data.get("response"))
     key = next(iter(response)) if len(response) == 1 else None
     said = response[key] if key in ("output", "error") else response
     text = said if isinstance(said, str) else to_json(said, "response").decode()
     pieces: list[Text | Attachment] = [Text(text)] if text else []
-    pieces.extend(_parse_part(piece) for piece in content_blocks(data.get("parts")))
-    return ToolResult(_parse_id(data, seen), tuple(pieces), key == "error")
+    blocks: dict[str, Any] = {}
+    for piece in content_blocks(data.get("parts")):
+        part, proof = _parse_part(piece, {}, is_answer=False)
+        if "block" in proof:
+            blocks[str(len(pieces))] = proof["block"]
+        pieces.append(Text(part.stub) if isinstance(part, ProviderBlock) else part)
+    return ToolResult(_parse_id(data, seen), tuple(pieces), key == "error"), {
+        "block": blocks
+    } if blocks else {}
 
 
-def _parse_part(piece: dict[str, Any]) -> Text | Attachment:
+def _parse_part(
+    piece: dict[str, Any], proof: Proof, *, is_answer: bool
+) -> tuple[Text | Attachment | ProviderBlock, Proof]:
     data, file = _either(piece, "inline_data"), _either(piece, "file_data")
+    fields = _fields(piece)
     if data is not None:
         blob = to_dict(data)
-        encoded = _encoded(blob.get("data"))
         # The SDK dumps JSON in the other alphabet of base64.
-        usual = encoded.translate(_USUAL) if isinstance(encoded, str) else encoded
-        return parse_base64(usual, _either(blob, "mime_type"), _either(blob, "display_name"))
-    if file is not None:  # bytes stored elsewhere: keep the link as text
-        return Text(f"[file: {_either(to_dict(file), 'file_uri')}]")
-    others = [key for key, value in piece.items() if value is not None]
-    if piece.get("text") is not None or set(others) <= {"thoughtSignature", "thought_signature", "thought"}:
-        return Text(text_field({"text": "", **{key: piece[key] for key in others}}, "text"))
-    raise UnrecognizedReply(f"a part with {', '.join(others)}, which is not supported")
+        attachment = parse_base64(
+            _standard_base64(blob.get("data")), _either(blob, "mime_type"), _either(blob, "display_name")
+        )
+        # An image of the model is sent back as one; further fields, such as a video's offsets, with any.
+        is_described = is_answer or len(fields) > 1
+        fields["inlineData"] = {**fields["inlineData"], "data": ""}
+        return attachment, {"block": fields} if is_described else {}
+    if file is not None:
+        return ProviderBlock("fileData", f"file: {_either(to_dict(file), 'file_uri')}"), {"block": fields}
+    if fields.keys() <= {"text", "thought", "thoughtSignature"}:
+        return Text(text_field({"text": "", **fields}, "text")), proof
+    if "text" in fields and not fields.get("thought"):
+        return Text(text_field(fields, "text")), {"block": fields | {"text": ""}}
+    if not is_answer:
+        raise UnrecognizedReply(f"a part with {', '.join(fields)}, which is not supported")
+    kind = next((name for name in fields if name not in ("thought", "thoughtSignature")), "part")
+    return ProviderBlock(kind, _describe(fields)), {"block": fields}
+
+
+def _fields(piece: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a part as the REST API writes it."""
+    plain = to_plain({key: value for key, value in piece.items() if value is not None})
+    fields: dict[str, Any] = _camel_case(plain)
+    for name in ("thoughtSignature",):
+        if name in fields:
+            fields[name] = _standard_base64(fields[name])
+    return fields
+
+
+def _camel_case(value: Any) -> Any:
+    """Return JSON with the names of the REST API, and without what is not set."""
+    if isinstance(value, list):
+        return [_camel_case(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    named = {_camel(key): item for key, item in value.items() if item is not None}
+    return {key: item if key in _AS_GIVEN else _camel_case(item) for key, item in named.items()}
+
+
+def _camel(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(map(str.capitalize, rest))
+
+
+def _standard_base64(data: object) -> object:
+    encoded = _encoded(data)
+    return encoded.translate(_USUAL) if isinstance(encoded, str) else encoded
+
+
+# -- for people ------------------------------------------------------------------------------------
+
+
+def _describe(part: Mapping[str, Any]) -> str:
+    """Say in a few words what a part is."""
+    match part:
+        case {"executableCode": {"code": str(code)}}:
+            return f"ran code:\n{code}"
+        case {"codeExecutionResult": {"outcome": str(outcome), **result}}:
+            failure = "" if outcome == "OUTCOME_OK" else f" ({outcome})"
+            return f"output of the code{failure}:\n{result.get('output') or ''}".rstrip()
+        case {"toolCall": {"toolType": str(kind), **call}}:
+            return f"called {kind}: {compact_json(call.get('args'))}"
+        case {"toolResponse": {"toolType": str(kind)}}:
+            return f"result of {kind}"
+    return ""
+
+
+def _describe_sources(metadata: Mapping[str, Any]) -> str:
+    queries = [str(query) for query in metadata.get("webSearchQueries") or ()]
+    chunks = [
+        chunk.get("web") or chunk.get("retrievedContext") or {}
+        for chunk in metadata.get("groundingChunks") or ()
+    ]
+    sources = [f"{chunk.get('title') or ''} {chunk.get('uri') or ''}".strip() for chunk in chunks]
+    sources += [str(url.get("retrievedUrl")) for url in metadata.get("urlMetadata") or ()]
+    sources += [str(cited["uri"]) for cited in metadata.get("citations") or () if cited.get("uri")]
+    head = [f"searched the web: {'; '.join(queries)}"] if queries else ["sources:"] if sources else []
+    return "\n".join(head + sources)
 
 
 def _encoded(data: object) -> object:
@@ -151,6 +277,5 @@ def _encoded(data: object) -> object:
 
 def _either(data: Mapping[str, Any], name: str) -> Any:
     """A field by its name in snake_case or in camelCase."""
-    head, *rest = name.split("_")
     value = data.get(name)
-    return data.get(head + "".join(map(str.capitalize, rest))) if value is None else value
+    return data.get(_camel(name)) if value is None else value

@@ -7,14 +7,17 @@ request must meet are in `rules`, which shares no code with this module.
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from ...core.context import Context
-from ...core.messages import Attachment, Media, Part, Text, ToolCall
+from ...core.messages import Attachment, Media, Part, ProviderBlock, Reasoning, Text, ToolCall
+from ...core.tool_definitions import ToolSpec, read_tools
 from ..base import Blobs, Request
 from ..media import PDF, LoadedMedia, load_media, media_stub
+from ..options import request_fields
 from ..tool_pairs import (
     EMPTY_MESSAGE,
     MEDIA_HEADING,
@@ -23,7 +26,8 @@ from ..tool_pairs import (
     is_blank,
     legal_name,
     pair_results,
-    result_content,
+    proof_of,
+    result_pieces,
 )
 from . import NAME
 
@@ -39,6 +43,7 @@ UNSIGNED = "skip_thought_signature_validator"
 
 Piece = dict[str, Any]
 
+_SIGNATURE = re.compile(r"[A-Za-z0-9+/_-]+={0,2}")
 _ILLEGAL_NAME = re.compile(r"[^a-zA-Z0-9_.:-]")
 
 
@@ -52,23 +57,33 @@ def project(context: Context, blobs: Blobs) -> Request:
                 contents.append({"role": role, "parts": parts})
     if contents and contents[0]["role"] == "model":
         contents.insert(0, {"role": "user", "parts": [_text(OPENING)]})
-    system = [_text(prompt) for prompt in context.system if prompt.strip()]
-    return (
-        {"systemInstruction": {"parts": system}, "contents": contents} if system else {"contents": contents}
-    )
+    request: Request = {}
+    if system := [_text(prompt) for prompt in context.system if prompt.strip()]:
+        request["systemInstruction"] = {"parts": system}
+    if tools := read_tools(context.settings.tool_definitions, blobs):
+        request["tools"] = [{"functionDeclarations": [_tool(tool) for tool in tools]}]
+    return {**request, "contents": contents, **request_fields(NAME, context.settings.options)}
+
+
+def _tool(tool: ToolSpec) -> Piece:
+    return {"name": tool.name, "description": tool.description, "parametersJsonSchema": tool.parameters}
 
 
 def _write(paired: PairedMessage, blobs: Blobs) -> list[tuple[str, list[Piece]]]:
     message = paired.item.message
     if message.role == "assistant":
         proofs = _proofs(paired)
-        answer = ("model", _answer(paired, proofs))
+        answer = ("model", _answer(paired, proofs, blobs))
         return [answer, ("user", _responses(paired, proofs, blobs))] if paired.pairs else [answer]
     if message.role == "system":
         # The list has no system role; the tag tells the model that this is not the user.
         text = message.text.strip()
         return [("user", [_text(f"<system>\n{text}\n</system>")])] if text else []
-    parts = [_content(part, blobs) for part in message.parts if not is_blank(part)]
+    parts = [
+        _content(part, blobs, proof_of(paired.item.evidence, index, NAME).get("block"))
+        for index, part in enumerate(message.parts)
+        if not is_blank(part)
+    ]
     return [("user", parts or [_text(EMPTY_MESSAGE)])]
 
 
@@ -77,18 +92,27 @@ def _proofs(paired: PairedMessage) -> Mapping[str, Mapping[str, Any]]:
     return evidence.parts if evidence is not None and evidence.issuer == NAME else {}
 
 
-def _answer(paired: PairedMessage, proofs: Mapping[str, Mapping[str, Any]]) -> list[Piece]:
+def _answer(paired: PairedMessage, proofs: Mapping[str, Mapping[str, Any]], blobs: Blobs) -> list[Piece]:
     pairs = iter(paired.pairs)
     parts: list[Piece] = []
     is_first = True
     for index, part in enumerate(paired.item.message.parts):
         proof = proofs.get(str(index), {})
-        signed = {"thoughtSignature": proof["signature"]} if proof.get("signature") else {}
+        signature = proof.get("signature")
+        is_signed = isinstance(signature, str) and _SIGNATURE.fullmatch(signature)
+        signed = {"thoughtSignature": signature} if is_signed else {}
         if isinstance(part, ToolCall):
             # Calls made together share one signature, on the first of them.
             signed = signed or ({"thoughtSignature": UNSIGNED} if is_first else {})
             is_first = False
             parts.append(_call(next(pairs), proof) | signed)
+        elif isinstance(part, Reasoning):
+            # Thoughts are not read again, but Gemini wants its signature back on the part that had it.
+            parts.extend([{"text": part.text, "thought": True} | signed] if signed else [])
+        elif "block" in proof:
+            parts.append(_content(part, blobs, proof["block"]))
+        elif isinstance(part, ProviderBlock):
+            parts.extend([] if "metadata" in proof else [_text(part.stub)])
         elif isinstance(part, Media | Attachment):
             parts.append(_text(media_stub(part)))
         elif isinstance(part, Text) and (signed or not is_blank(part)):
@@ -108,7 +132,8 @@ def _responses(paired: PairedMessage, proofs: Mapping[str, Mapping[str, Any]], b
     responses: list[Piece] = []
     below: list[Piece] = []
     for pair, proof in zip(paired.pairs, asked, strict=True):
-        content = [_content(piece, blobs) for piece in result_content(pair.result)]
+        given = pair.blocks if pair.issuer == NAME else {}
+        content = [_content(piece, blobs, given.get(index)) for piece, index in result_pieces(pair.result)]
         below.extend(piece for piece in content if "text" not in piece)
         said = "\n".join(piece.get("text", "[media: shown below]") for piece in content)
         response = {"error" if pair.is_error else "output": said}
@@ -126,7 +151,11 @@ def _name(raw: str) -> str:
     return name if name[0].isalpha() or name[0] == "_" else f"_{name}"[:NAME_LENGTH]
 
 
-def _content(part: Part, blobs: Blobs) -> Piece:
+def _content(part: Part, blobs: Blobs, block: Piece | None) -> Piece:
+    if isinstance(block, dict):
+        return _original(part, blobs, block)
+    if isinstance(part, ProviderBlock):
+        return _text(part.stub)
     if isinstance(part, Text):
         return _text(part.text)
     assert isinstance(part, Media | Attachment)
@@ -134,6 +163,18 @@ def _content(part: Part, blobs: Blobs) -> Piece:
     if not isinstance(shown, LoadedMedia):
         return _text(shown)
     return {"inlineData": {"mimeType": shown.mime, "data": shown.base64}}
+
+
+def _original(part: Part, blobs: Blobs, block: Piece) -> Piece:
+    """Return a part as Gemini or the user wrote it, with the text or the bytes that are stored apart from it."""
+    if isinstance(part, Text):
+        return {**block, "text": part.text}
+    if not isinstance(part, Media | Attachment):
+        return dict(block)
+    data = part.data if isinstance(part, Attachment) else blobs(part.hash)
+    if data is None:
+        return _text(media_stub(part, "is missing"))
+    return {**block, "inlineData": {**block["inlineData"], "data": base64.b64encode(data).decode()}}
 
 
 def _text(text: str) -> Piece:

@@ -28,12 +28,18 @@ _FIRST_BYTES = {
     "audio/ogg": ("T2dnU",),
     "audio/flac": ("ZkxhQ",),
 }
+_HOSTED = ("executableCode", "codeExecutionResult", "toolCall", "toolResponse")
 _ALLOWED_PARTS = {
-    "user": {"text", "inlineData", "functionResponse"},
-    "model": {"text", "functionCall"},
+    "user": {"text", "inlineData", "fileData", "functionResponse"},
+    "model": {"text", "inlineData", "fileData", "functionCall", *_HOSTED},
     "system": {"text"},
 }
-_DATA = {"text", "inlineData", "functionCall", "functionResponse"}
+_DATA = {"text", "inlineData", "fileData", "functionCall", "functionResponse", *_HOSTED}
+_MORE = {
+    "user": {"videoMetadata", "mediaResolution", "partMetadata"},
+    "model": {"thought", "thoughtSignature", "videoMetadata", "mediaResolution", "partMetadata"},
+    "system": set(),
+}
 _FIELDS = {
     "functionCall": {"id", "name", "args"},
     "functionResponse": {"id", "name", "response"},
@@ -98,26 +104,38 @@ def _parts(path: str, parts: Any, role: str) -> Violations:
 
 def _part(path: str, part: Any, role: str) -> Violations:
     kinds = _DATA & part.keys() if isinstance(part, dict) else set()
+    if not kinds and role == "model" and isinstance(part, dict) and part.keys() - _MORE["model"]:
+        return  # of a newer API: what the model sent, it accepts
     if len(kinds) != 1 or not kinds <= _ALLOWED_PARTS[role]:
         yield f"{path}: holds exactly one of {', '.join(sorted(_ALLOWED_PARTS[role]))}"
         return
     [kind] = kinds
     more = part.keys() - kinds
-    if not more <= ({"thoughtSignature"} if role == "model" else set()):
-        yield f"{path}: unknown names {', '.join(sorted(more))}"
-    elif more and not _matches(_SIGNATURE, part["thoughtSignature"]):
+    if not more <= _MORE[role]:
+        yield f"{path}: unknown names {', '.join(sorted(more - _MORE[role]))}"
+    elif "thoughtSignature" in more and not _matches(_SIGNATURE, part["thoughtSignature"]):
         yield f"{path}.thoughtSignature: base64 decoding failed"
     if kind == "text":
-        if not isinstance(part["text"], str) or (not part["text"] and not more):
+        if not isinstance(part["text"], str) or (not part["text"] and "thoughtSignature" not in more):
             yield f"{path}.text: must be text and not empty"
     elif kind == "inlineData":
         yield from _inline(f"{path}.inlineData", part[kind])
+    elif kind == "fileData":
+        if not isinstance(part[kind], dict) or not isinstance(part[kind].get("fileUri"), str):
+            yield f"{path}.fileData.fileUri: required"
+    elif kind in _HOSTED:
+        if not isinstance(part[kind], dict):
+            yield f"{path}.{kind}: must be an object"
     else:
         yield from _function(f"{path}.{kind}", kind, part[kind])
 
 
 def _inline(path: str, blob: Any) -> Violations:
-    if not isinstance(blob, dict) or blob.keys() != {"mimeType", "data"}:
+    if not isinstance(blob, dict) or not {"mimeType", "data"} <= blob.keys() <= {
+        "mimeType",
+        "data",
+        "displayName",
+    }:
         yield f"{path}: not a blob with mimeType and data"
         return
     mime, data = blob["mimeType"], blob["data"]

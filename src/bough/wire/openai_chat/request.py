@@ -1,7 +1,8 @@
 """Project a context to the messages of OpenAI's Chat Completions.
 
-A tool message holds text only, so media of results follow the whole batch in a user message. The rules a request
-must meet are in `rules`, which shares no code with this module.
+A tool message holds text only, so media of results follow the whole batch in a user message. Reasoning goes back only to
+the server that wrote it, in the field it had, and only with tool calls: DeepSeek and Kimi refuse calls without it, others
+refuse the field. The rules a request must meet are in `rules`, which shares no code with this module.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from typing import Any
 import msgspec
 
 from ...core.context import Context
-from ...core.messages import Attachment, Media, Part, Text
+from ...core.messages import Attachment, Media, Part, ProviderBlock, Reasoning, Text, ToolCall
+from ...core.tool_definitions import ToolSpec, read_tools
 from ..base import Blobs, Request
-from ..media import PDF, LoadedMedia, load_media, media_stub
+from ..media import PDF, LoadedMedia, load_media, media_stub, with_reasoning
+from ..options import request_fields
 from ..tool_pairs import (
     EMPTY_MESSAGE,
     MEDIA_HEADING,
@@ -25,6 +28,8 @@ from ..tool_pairs import (
     pair_results,
     result_content,
 )
+from . import NAME
+from .parse import REASONING_FIELDS, link_text
 
 ID_LENGTH = 40
 NAME_LENGTH = 64
@@ -34,6 +39,9 @@ MEDIA_LIMITS = dict.fromkeys(("image/png", "image/jpeg", "image/gif", "image/web
     PDF: PDF_BYTES
 }
 
+SOUND_FORMATS = {"audio/wav": "wav", "audio/mp3": "mp3"}
+SOUND_LIMITS = dict.fromkeys((*SOUND_FORMATS, "audio/mpeg"), IMAGE_BYTES)
+
 ERROR = "[error]"
 
 
@@ -41,16 +49,29 @@ def project(context: Context, blobs: Blobs) -> Request:
     messages = [_text_message("system", prompt) for prompt in context.system if prompt.strip()]
     for paired in pair_results(context.items, ID_LENGTH):
         messages.extend(_write(paired, blobs))
-    return {"messages": messages}
+    request: Request = {}
+    if tools := read_tools(context.settings.tool_definitions, blobs):
+        request["tools"] = [_tool(tool) for tool in tools]
+    return {**request, "messages": messages, **request_fields(NAME, context.settings.options)}
+
+
+def _tool(tool: ToolSpec) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    return {"type": "function", "function": function}
 
 
 def _write(paired: PairedMessage, blobs: Blobs) -> list[dict[str, Any]]:
     message = paired.item.message
     if message.role == "assistant":
-        return [*_answer(paired), *_results(paired.pairs, blobs)]
+        return [*_answer(paired, blobs), *_results(paired.pairs, blobs)]
     if message.role == "system":
         return [_text_message("system", message.text)] if message.text.strip() else []
-    content = [_content(part, blobs) for part in message.parts if not is_blank(part)]
+    proofs = _proofs(paired)
+    content = [
+        _user_content(part, proofs.get(str(index), {}), blobs)
+        for index, part in enumerate(message.parts)
+        if not is_blank(part)
+    ]
     if not content:
         return [_text_message("user", EMPTY_MESSAGE)]
     if len(content) == 1 and content[0]["type"] == "text":
@@ -58,26 +79,52 @@ def _write(paired: PairedMessage, blobs: Blobs) -> list[dict[str, Any]]:
     return [{"role": "user", "content": content}]
 
 
-def _answer(paired: PairedMessage) -> list[dict[str, Any]]:
+def _answer(paired: PairedMessage, blobs: Blobs) -> list[dict[str, Any]]:
     text = ""
     for part in paired.item.message.parts:
         if isinstance(part, Text):
             text += part.text
         elif isinstance(part, Media | Attachment):
             text += media_stub(part)
+        elif isinstance(part, ProviderBlock):
+            text += f"\n{part.stub}\n"
     content = text if text.strip() else None
-    calls = [_call(pair) for pair in paired.pairs]
-    if calls:
-        return [{"role": "assistant", "content": content, "tool_calls": calls}]
+    proofs = _proofs(paired)
+    calls = [index for index, part in enumerate(paired.item.message.parts) if isinstance(part, ToolCall)]
+    tool_calls = [
+        _call(pair, proofs.get(str(index), {})) for index, pair in zip(calls, paired.pairs, strict=True)
+    ]
+    if tool_calls:
+        reasoning = _reasoning(paired, proofs, blobs)
+        return [{"role": "assistant", "content": content, **reasoning, "tool_calls": tool_calls}]
     return [_text_message("assistant", content)] if content else []
 
 
-def _call(pair: ToolPair) -> dict[str, Any]:
+def _proofs(paired: PairedMessage) -> dict[str, dict[str, Any]]:
+    """Return what a server of this format requires back. Which one, its client knows: issuers are NAME or NAME@server."""
+    evidence = paired.item.evidence
+    return {} if evidence is None or evidence.issuer.partition("@")[0] != NAME else evidence.parts
+
+
+def _reasoning(paired: PairedMessage, proofs: dict[str, dict[str, Any]], blobs: Blobs) -> dict[str, str]:
+    message = with_reasoning(paired.item.message, blobs)
+    fields: dict[str, str] = {}
+    for index, part in enumerate(message.parts if message is not None else ()):
+        field = proofs.get(str(index), {}).get("field")
+        if isinstance(part, Reasoning) and field in REASONING_FIELDS and part.text:
+            fields[field] = fields.get(field, "") + part.text
+    return fields
+
+
+def _call(pair: ToolPair, proof: dict[str, Any]) -> dict[str, Any]:
     call = pair.call
+    # vLLM and llama-server parse the arguments of the whole history: one that is not JSON fails every later request.
+    arguments = call.arguments if call.malformed is None else {"malformed_arguments": call.malformed}
     # Keys keep their order: the text is the same bytes whenever it is written.
-    written = msgspec.json.encode(call.arguments).decode() if call.malformed is None else call.malformed
+    written = msgspec.json.encode(arguments).decode()
     function = {"name": legal_name(call.name, NAME_LENGTH), "arguments": written}
-    return {"id": pair.wire_id, "type": "function", "function": function}
+    extra = {"extra_content": proof["extra_content"]} if isinstance(proof.get("extra_content"), dict) else {}
+    return {"id": pair.wire_id, "type": "function", "function": function, **extra}
 
 
 def _results(pairs: Iterable[ToolPair], blobs: Blobs) -> list[dict[str, Any]]:
@@ -94,9 +141,24 @@ def _results(pairs: Iterable[ToolPair], blobs: Blobs) -> list[dict[str, Any]]:
     return results
 
 
+def _user_content(part: Part, proof: dict[str, Any], blobs: Blobs) -> dict[str, Any]:
+    """Return media that are elsewhere, and sound, as they came from this format; another would not know them."""
+    link = proof.get("data")
+    if isinstance(part, Text) and isinstance(link, dict) and link_text(link) == part.text:
+        return link
+    if isinstance(part, Media | Attachment) and proof.get("format"):
+        sound = load_media(part, blobs, SOUND_LIMITS)
+        if isinstance(sound, LoadedMedia):
+            audio = {"data": sound.base64, "format": SOUND_FORMATS[sound.mime]}
+            return {"type": "input_audio", "input_audio": audio}
+    return _content(part, blobs)
+
+
 def _content(part: Part, blobs: Blobs) -> dict[str, Any]:
     if isinstance(part, Text):
         return {"type": "text", "text": part.text}
+    if isinstance(part, ProviderBlock):
+        return {"type": "text", "text": part.stub}
     assert isinstance(part, Media | Attachment)
     shown = load_media(part, blobs, MEDIA_LIMITS)
     if not isinstance(shown, LoadedMedia):

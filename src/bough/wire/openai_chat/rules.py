@@ -6,6 +6,7 @@ A history at rest may be empty or end with the assistant; one that is `ready` to
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -20,18 +21,19 @@ _IMAGE = re.compile(
     + _BASE64
 )
 _PDF = re.compile(r"data:application/pdf;base64,(?=JVBERi)" + _BASE64)
+_SOUND = re.compile(r"(?=.)" + _BASE64)
 _LINK = re.compile(r"https?://\S+")
 _FIELDS = {
     "system": {"role", "content", "name"},
     "developer": {"role", "content", "name"},
     "user": {"role", "content", "name"},
-    "assistant": {"role", "content", "name", "refusal", "tool_calls"},
+    "assistant": {"role", "content", "name", "refusal", "tool_calls", "reasoning_content", "reasoning"},
     "tool": {"role", "content", "tool_call_id"},
 }
 _ALLOWED_PARTS = {
     "system": {"text"},
     "developer": {"text"},
-    "user": {"text", "image_url", "file"},
+    "user": {"text", "image_url", "file", "input_audio"},
     "assistant": {"text", "refusal"},
     "tool": {"text"},
 }
@@ -70,6 +72,9 @@ def _message(path: str, message: Any) -> Violations:
 
 def _assistant(path: str, message: dict[str, Any]) -> Violations:
     calls = message.get("tool_calls")
+    for field in ("reasoning_content", "reasoning"):  # of compatible servers; OpenAI has no such field
+        if field in message and (not isinstance(message[field], str) or not message[field]):
+            yield f"{path}.{field}: must be text and not empty"
     if message.get("content") is not None:
         yield from _content(f"{path}.content", message["content"], "assistant")
     elif calls is None and not message.get("refusal"):
@@ -84,7 +89,8 @@ def _assistant(path: str, message: dict[str, Any]) -> Violations:
 
 
 def _call(path: str, call: Any) -> Violations:
-    if not isinstance(call, dict) or call.keys() != {"id", "type", "function"} or call["type"] != "function":
+    fields = call.keys() - {"extra_content"} if isinstance(call, dict) else set()  # Google's signatures
+    if fields != {"id", "type", "function"} or call["type"] != "function":
         yield f"{path}: must be of type function with id, type and function"
         return
     if not _matches(_ID, call["id"]):
@@ -95,8 +101,8 @@ def _call(path: str, call: Any) -> Violations:
         return
     if not _matches(_NAME, function["name"]):
         yield f"{path}.function.name: must match ^[a-zA-Z0-9_-]{{1,64}}$"
-    if not isinstance(function["arguments"], str):
-        yield f"{path}.function.arguments: must be text"
+    if not _is_object(function["arguments"]):
+        yield f"{path}.function.arguments: must be the text of a JSON object, which some servers parse"
 
 
 def _content(path: str, content: Any, role: str) -> Violations:
@@ -125,6 +131,10 @@ def _part(path: str, part: Any, role: str) -> Violations:
         url = part[kind].get("url") if isinstance(part[kind], dict) else None
         if not _matches(_IMAGE, url) and not _matches(_LINK, url):
             yield f"{path}.image_url.url: no link, and no base64 of a png, jpeg, gif or webp"
+    elif kind == "input_audio":
+        sound = part[kind] if isinstance(part[kind], dict) else {}
+        if sound.get("format") not in ("wav", "mp3") or not _matches(_SOUND, sound.get("data")):
+            yield f"{path}.input_audio: must be base64 of a wav or mp3"
     else:
         yield from _file(f"{path}.file", part[kind])
 
@@ -171,3 +181,10 @@ def _end(messages: list[dict[str, Any]]) -> Violations:
 
 def _matches(pattern: re.Pattern[str], value: Any) -> bool:
     return isinstance(value, str) and pattern.fullmatch(value) is not None
+
+
+def _is_object(text: Any) -> bool:
+    try:
+        return isinstance(text, str) and isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False

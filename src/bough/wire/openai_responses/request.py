@@ -8,17 +8,21 @@ module.
 
 from __future__ import annotations
 
+import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from ...core.context import Context
-from ...core.messages import Attachment, Media, Part, Reasoning, Text, ToolCall
+from ...core.context import Item as ContextItem
+from ...core.messages import Attachment, Media, Part, ProviderBlock, Reasoning, Text, ToolCall
+from ...core.tool_definitions import ToolSpec, read_tools
 from ..base import Blobs, Request
 from ..media import PDF, LoadedMedia, load_media, media_stub, with_reasoning
 from ..openai_chat.request import ERROR
+from ..options import request_fields
 from ..tool_pairs import (
     EMPTY_MESSAGE,
     PairedMessage,
@@ -26,7 +30,8 @@ from ..tool_pairs import (
     is_blank,
     legal_name,
     pair_results,
-    result_content,
+    proof_of,
+    result_pieces,
 )
 from . import NAME
 
@@ -43,71 +48,151 @@ Proof = dict[str, Any]
 
 _ITEM_ID = {
     Text: re.compile(r"msg[a-zA-Z0-9_-]{1,61}"),
-    ToolCall: re.compile(r"fc[a-zA-Z0-9_-]{1,62}"),
+    ToolCall: re.compile(r"(?:fc|ctc)[a-zA-Z0-9_-]{1,62}"),
     Reasoning: re.compile(r"rs[a-zA-Z0-9_-]{1,62}"),
 }
+CUSTOM_CALL = "custom_tool_call"
 
 
 def project(context: Context, blobs: Blobs) -> Request:
     items: list[Item] = []
-    used: set[str] = set()
+    used = _UsedIds(answered=_answered_calls(context.items))
     for paired in pair_results(context.items, ID_LENGTH):
         items.extend(_write(paired, blobs, used))
-    prompt = "\n\n".join(prompt for prompt in context.system if prompt.strip())
-    return {"instructions": prompt, "input": items} if prompt else {"input": items}
+    request: Request = {}
+    if prompt := "\n\n".join(prompt for prompt in context.system if prompt.strip()):
+        request["instructions"] = prompt
+    if tools := read_tools(context.settings.tool_definitions, blobs):
+        request["tools"] = [_tool(tool) for tool in tools]
+    return {**request, "input": items, **request_fields(NAME, context.settings.options)}
 
 
-def _write(paired: PairedMessage, blobs: Blobs, used: set[str]) -> list[Item]:
+def _tool(tool: ToolSpec) -> Item:
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    return {"type": "function", **function, "strict": False}
+
+
+class _UsedIds:
+    """The ids that are in the input already, and the calls besides those of functions that have an output in it."""
+
+    def __init__(self, answered: set[str]) -> None:
+        self.items: set[str] = set()
+        self.calls: set[str] = set()
+        self.answered = answered
+
+
+def _answered_calls(items: Iterable[ContextItem]) -> set[str]:
+    proofs = [proof for item in items if item.evidence for proof in item.evidence.parts.values()]
+    blocks = [proof.get("block") or proof.get("item") or {} for proof in proofs]
+    return {block["call_id"] for block in blocks if _is_output(block)}
+
+
+def _is_output(block: Mapping[str, Any]) -> bool:
+    return str(block.get("type")).endswith("_output") and isinstance(block.get("call_id"), str)
+
+
+def _write(paired: PairedMessage, blobs: Blobs, used: _UsedIds) -> list[Item]:
     message = paired.item.message
     if message.role == "assistant":
-        return [*_answer(paired, used, blobs), *(_output(pair, blobs) for pair in paired.pairs)]
+        items = _answer(paired, used, blobs)
+        custom = {item["call_id"] for item in items if item.get("type") == CUSTOM_CALL}
+        return [*items, *(_output(pair, blobs, pair.wire_id in custom) for pair in paired.pairs)]
     if message.role == "system":
         said = message.text
         return [{"role": "system", "content": [_text(said)]}] if said.strip() else []
-    content = [_content(part, blobs) for part in message.parts if not is_blank(part)]
+    proofs = [proof_of(paired.item.evidence, index, NAME) for index in range(len(message.parts))]
+    if proofs and (item := _input_item(proofs[0].get("item"), used)):
+        return [item]
+    parts = zip(message.parts, proofs, strict=True)
+    content = [_content(part, blobs, proof.get("block")) for part, proof in parts if not is_blank(part)]
     return [{"role": "user", "content": content or [_text(EMPTY_MESSAGE)]}]
 
 
-def _answer(paired: PairedMessage, used: set[str], blobs: Blobs) -> list[Item]:
+def _input_item(item: Item | None, used: _UsedIds) -> Item | None:
+    """Return an item of the user's that is no message, unless what it refers to is not in the input."""
+    if item is None:
+        return None
+    key = item.get("approval_request_id") or item.get("call_id")
+    known = used.items if "approval_request_id" in item else used.calls
+    return dict(item) if key is None or key in known else None
+
+
+def _answer(paired: PairedMessage, used: _UsedIds, blobs: Blobs) -> list[Item]:
     evidence, message = paired.item.evidence, with_reasoning(paired.item.message, blobs)
     parts = (message or paired.item.message).parts
     is_signed = evidence is not None and evidence.issuer == NAME and message is not None
     found = evidence.parts if evidence is not None and is_signed else {}
     proofs = [found.get(str(index), {}) for index in range(len(parts))]
-    is_original = _has_all_ids(parts, proofs, used)
+    images = [_image(part, proof, blobs) for part, proof in zip(parts, proofs, strict=True)]
+    is_original = _has_all_ids(parts, proofs, images, used)
     pairs = iter(paired.pairs)
     items: list[Item] = []
-    for part, proof in zip(parts, proofs, strict=True):
+    for part, proof, image in zip(parts, proofs, images, strict=True):
         if isinstance(part, ToolCall):
             items.append(_call(next(pairs), proof, is_original))
         elif isinstance(part, Reasoning):
             items.extend([_reasoning(part, proof)] if is_original else ())
         elif is_original:
-            assert isinstance(part, Text)
-            _append_output_text(items, part.text, proof)
+            if isinstance(part, Text):
+                _append_output_text(items, part.text, proof)
+            else:
+                items.append(image or dict(proof["block"]))
         elif not is_blank(part):
-            assert isinstance(part, Text | Media | Attachment)
-            _append_text(items, part.text if isinstance(part, Text) else media_stub(part), proof)
+            assert isinstance(part, Text | Media | Attachment | ProviderBlock)
+            _append_text(items, _plain_text(part), proof)
     return items
 
 
-def _has_all_ids(parts: tuple[Part, ...], proofs: list[Proof], used: set[str]) -> bool:
+def _plain_text(part: Text | Media | Attachment | ProviderBlock) -> str:
+    if isinstance(part, Text):
+        return part.text
+    return part.stub if isinstance(part, ProviderBlock) else media_stub(part)
+
+
+def _image(part: Part, proof: Proof, blobs: Blobs) -> Item | None:
+    """Return the item of an image that OpenAI made, with its bytes."""
+    if not isinstance(part, Media | Attachment) or "block" not in proof:
+        return None
+    data = part.data if isinstance(part, Attachment) else blobs(part.hash)
+    return None if data is None else {**proof["block"], "result": base64.b64encode(data).decode()}
+
+
+def _has_all_ids(
+    parts: tuple[Part, ...], proofs: list[Proof], images: list[Item | None], used: _UsedIds
+) -> bool:
     """Whether every part has the id of its item, well-formed and new, and all reasoning what was encrypted of it."""
     if not parts or isinstance(parts[-1], Reasoning):
         return False
     made: list[str] = []
-    for part, proof in zip(parts, proofs, strict=True):
+    calls: list[str] = []
+    for part, proof, image in zip(parts, proofs, images, strict=True):
         pattern, item_id = _ITEM_ID.get(type(part)), str(proof.get("id"))
-        if pattern is None or is_blank(part) or not pattern.fullmatch(item_id):
+        if pattern is None:
+            block = image if isinstance(part, Media | Attachment) else proof.get("block")
+            if not block or not _is_answered(block, calls, used):
+                return False
+            made.extend([block["id"]] if isinstance(block.get("id"), str) else [])
+            calls.extend([block["call_id"]] if isinstance(block.get("call_id"), str) else [])
+            continue
+        if is_blank(part) or not pattern.fullmatch(item_id):
             return False
         if isinstance(part, Reasoning) and not proof.get("encrypted_content"):
             return False
         if not isinstance(part, Text) or made[-1:] != [item_id]:  # a message may hold several texts
             made.append(item_id)
-    if len(set(made)) < len(made) or used.intersection(made):
+    if len(set(made)) < len(made) or used.items.intersection(made):
         return False
-    used.update(made)
+    used.items.update(made)
+    used.calls.update(calls)
     return True
+
+
+def _is_answered(block: Item, calls: list[str], used: _UsedIds) -> bool:
+    """Whether the other half of a call, or of an output, is in the input too: alone either is refused."""
+    call_id = block.get("call_id")
+    if not isinstance(call_id, str):
+        return True
+    return call_id in calls if _is_output(block) else call_id in used.answered and call_id not in used.calls
 
 
 def _append_text(items: list[Item], text: str, proof: Mapping[str, Any]) -> None:
@@ -121,8 +206,10 @@ def _append_text(items: list[Item], text: str, proof: Mapping[str, Any]) -> None
 
 def _append_output_text(items: list[Item], text: str, proof: Mapping[str, Any]) -> None:
     # OpenAI accepts missing annotations, stricter servers of the same API do not.
-    content = {"type": "output_text", "text": text, "annotations": []}
-    if items and items[-1]["type"] == "message" and items[-1]["id"] == proof["id"]:
+    content = {"type": "output_text", "text": text, "annotations": proof.get("annotations", [])}
+    if proof.get("refusal"):
+        content = {"type": "refusal", "refusal": text}
+    if items and items[-1].get("type") == "message" and items[-1]["id"] == proof["id"]:
         items[-1]["content"].append(content)
         return
     says = {"type": "message", "id": proof["id"], "role": "assistant"}
@@ -135,32 +222,40 @@ def _phase(proof: Mapping[str, Any]) -> Item:
 
 def _reasoning(part: Reasoning, proof: Mapping[str, Any]) -> Item:
     summary = [{"type": "summary_text", "text": part.text}] if part.text else []
-    thought = {"type": "reasoning", "id": proof["id"], "summary": summary}
+    thought: Item = {"type": "reasoning", "id": proof["id"], "summary": summary, **proof.get("block", {})}
     return thought | {"encrypted_content": proof["encrypted_content"]}
 
 
 def _call(pair: ToolPair, proof: Mapping[str, Any], is_original: bool) -> Item:
     call = pair.call
+    described = {key: proof[key] for key in ("namespace", "caller") if proof.get(key)}
+    if is_original and proof.get("type") == CUSTOM_CALL:
+        custom = {"type": CUSTOM_CALL, "id": proof["id"], "call_id": pair.wire_id, "name": call.name}
+        return custom | {"input": call.arguments["input"]} | described
     # Keys keep their order: the text is the same bytes whenever it is written.
     written = msgspec.json.encode(call.arguments).decode() if call.malformed is None else call.malformed
     name = legal_name(call.name, NAME_LENGTH)
     item = {"type": "function_call", "call_id": pair.wire_id, "name": name, "arguments": written}
-    if proof.get("namespace"):
-        item["namespace"] = proof["namespace"]
-    return item | {"id": proof["id"]} if is_original else item
+    return (item | {"id": proof["id"]} if is_original else item) | described
 
 
-def _output(pair: ToolPair, blobs: Blobs) -> Item:
-    content = [_content(piece, blobs) for piece in result_content(pair.result)]
+def _output(pair: ToolPair, blobs: Blobs, is_custom: bool) -> Item:
+    given = pair.blocks if pair.issuer == NAME else {}
+    content = [_content(piece, blobs, given.get(index)) for piece, index in result_pieces(pair.result)]
     if pair.is_error:  # there is no field for it
         content.insert(0, _text(ERROR))
-    item = {"type": "function_call_output", "call_id": pair.wire_id}
+    kind = f"{CUSTOM_CALL}_output" if is_custom else "function_call_output"
+    item = {"type": kind, "call_id": pair.wire_id}
     if all(piece["type"] == "input_text" for piece in content):
         return item | {"output": "\n".join(piece["text"] for piece in content)}
     return item | {"output": content}
 
 
-def _content(part: Part, blobs: Blobs) -> Item:
+def _content(part: Part, blobs: Blobs, block: Item | None) -> Item:
+    if isinstance(block, dict):
+        return _with_bytes(block, part, blobs) if isinstance(part, Media | Attachment) else dict(block)
+    if isinstance(part, ProviderBlock):
+        return _text(part.stub)
     if isinstance(part, Text):
         return _text(part.text)
     assert isinstance(part, Media | Attachment)
@@ -171,6 +266,18 @@ def _content(part: Part, blobs: Blobs) -> Item:
     if shown.mime == PDF:
         return {"type": "input_file", "filename": shown.name or "document.pdf", "file_data": url}
     return {"type": "input_image", "image_url": url, "detail": "auto"}
+
+
+def _with_bytes(block: Item, part: Media | Attachment, blobs: Blobs) -> Item:
+    """Return a content part as the user wrote it, with its bytes where they were."""
+    data = part.data if isinstance(part, Attachment) else blobs(part.hash)
+    if data is None:
+        return _text(media_stub(part, "is missing"))
+    encoded = base64.b64encode(data).decode()
+    if "input_audio" in block:
+        return {**block, "input_audio": {**block["input_audio"], "data": encoded}}
+    key = "file_data" if "file_data" in block else "image_url"
+    return {**block, key: block[key] + encoded}
 
 
 def _text(text: str) -> Item:

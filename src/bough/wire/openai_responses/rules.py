@@ -20,27 +20,49 @@ _IMAGE = re.compile(
     + _BASE64
 )
 _PDF = re.compile(r"data:application/pdf;base64,(?=JVBERi)" + _BASE64)
+_FILE = re.compile(r"data:(?!application/pdf)[\w.+-]+/[\w.+-]+(?:;[\w.=-]+)*;base64," + _BASE64)
 _LINK = re.compile(r"https?://\S+")
 _STATUS = ("completed", "incomplete", "in_progress")
 _FIELDS = {
     "message": {"type", "id", "role", "content", "status", "phase"},
-    "function_call": {"type", "id", "call_id", "name", "namespace", "arguments", "status"},
+    "function_call": {"type", "id", "call_id", "name", "namespace", "arguments", "status", "caller"},
+    "custom_tool_call": {"type", "id", "call_id", "name", "namespace", "input", "caller"},
+    "custom_tool_call_output": {"type", "id", "call_id", "output"},
     "function_call_output": {"type", "id", "call_id", "output", "status"},
     "reasoning": {"type", "id", "summary", "encrypted_content", "content", "status"},
 }
-_ID_BEGINS = {"message": "msg", "function_call": "fc", "function_call_output": "fc", "reasoning": "rs"}
+_ID_BEGINS = {
+    "message": "msg",
+    "function_call": "fc",
+    "function_call_output": "fc",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctc",
+    "reasoning": "rs",
+    "web_search_call": "ws",
+    "file_search_call": "fs",
+    "code_interpreter_call": "ci",
+    "image_generation_call": "ig",
+    "mcp_call": "mcp",
+    "mcp_list_tools": "mcpl",
+    "mcp_approval_request": "mcpr",
+}
+_CALLS = ("function_call", "custom_tool_call")
+_OUTPUTS = ("function_call_output", "custom_tool_call_output")
+_OF_THE_USER = ("mcp_approval_response", "computer_call_output", "local_shell_call_output")
 _ALLOWED_PARTS = {
-    "user": {"input_text", "input_image", "input_file"},
+    "user": {"input_text", "input_image", "input_file", "input_audio"},
     "system": {"input_text"},
     "developer": {"input_text"},
     "assistant": {"output_text", "refusal"},
     "function_call_output": {"input_text", "input_image", "input_file"},
+    "custom_tool_call_output": {"input_text", "input_image", "input_file"},
 }
 _PART_FIELDS = {
     "input_text": {"type", "text"},
     "output_text": {"type", "text", "annotations", "logprobs"},
     "refusal": {"type", "refusal"},
     "input_image": {"type", "image_url", "file_id", "detail"},
+    "input_audio": {"type", "input_audio"},
     "input_file": {"type", "file_data", "file_id", "file_url", "filename", "detail"},
 }
 
@@ -59,6 +81,7 @@ def violations(request: Request, *, ready: bool = False) -> list[str]:
         problems.extend(_item(f"input[{index}]", item))
     if not problems:  # pairs can only be checked if all shapes are valid
         problems.extend(_ids(items))
+        problems.extend(_other_pairs(items))
         problems.extend(_pairs(items))
         problems.extend(_reasons(items))
         problems.extend(_end(items) if ready else ())
@@ -71,13 +94,18 @@ def _kind(item: dict[str, Any]) -> Any:
 
 def _item(path: str, item: Any) -> Violations:
     kind = _kind(item) if isinstance(item, dict) else None
-    if kind not in _FIELDS:
-        yield f"{path}: {kind!r} is not one of {', '.join(_FIELDS)}"
+    if not isinstance(kind, str):
+        yield f"{path}: {kind!r} is not the type of an item"
+        return
+    begin = _ID_BEGINS.get(kind, "")
+    if "id" in item and not (_matches(_ID, item["id"]) and item["id"].startswith(begin)):
+        yield f"{path}.id: expected 1 to 64 characters that begin with {begin!r}"
+    if kind not in _FIELDS:  # of a tool that OpenAI runs, or of a newer API: what it sent, it accepts
+        if kind not in _OF_THE_USER and "id" not in item:
+            yield f"{path}: {kind!r} is not one of {', '.join(_FIELDS)}, and has no id"
         return
     if not item.keys() <= _FIELDS[kind]:
         yield f"{path}: extra fields {', '.join(sorted(item.keys() - _FIELDS[kind]))}"
-    if "id" in item and not (_matches(_ID, item["id"]) and item["id"].startswith(_ID_BEGINS[kind])):
-        yield f"{path}.id: expected 1 to 64 characters that begin with {_ID_BEGINS[kind]!r}"
     if "status" in item and item["status"] not in _STATUS:
         yield f"{path}.status: {item['status']!r} is not one of {', '.join(_STATUS)}"
     if kind == "message":
@@ -108,6 +136,9 @@ def _tool(path: str, kind: str, item: dict[str, Any]) -> Violations:
             yield f"{path}.name: must match ^[a-zA-Z0-9_-]{{1,64}}$"
         if not isinstance(item.get("arguments"), str):
             yield f"{path}.arguments: must be text"
+    elif kind == "custom_tool_call":
+        if not _is_text(item.get("name")) or not isinstance(item.get("input"), str):
+            yield f"{path}: must have a name and an input of text"
     elif not isinstance(item.get("output"), str):
         yield from _content(f"{path}.output", item.get("output"), kind)
 
@@ -150,10 +181,15 @@ def _part(path: str, part: Any, holder: str) -> Violations:
     if not part.keys() <= _PART_FIELDS[kind]:
         yield f"{path}: extra fields {', '.join(sorted(part.keys() - _PART_FIELDS[kind]))}"
     if kind == "input_image":
-        if not any(_matches(taken, part.get("image_url")) for taken in (_IMAGE, _LINK)):
+        links = any(_matches(taken, part.get("image_url")) for taken in (_IMAGE, _LINK))
+        if not links and not _is_text(part.get("file_id")):
             yield f"{path}.image_url: no link, and no base64 of a png, jpeg, gif or webp"
     elif kind == "input_file":
         yield from _file(path, part)
+    elif kind == "input_audio":
+        audio = part.get("input_audio")
+        if not isinstance(audio, dict) or not _matches(re.compile(_BASE64), audio.get("data")):
+            yield f"{path}.input_audio: no base64 of audio"
     else:
         key = "refusal" if kind == "refusal" else "text"
         if not _is_text(part.get(key)):
@@ -165,18 +201,18 @@ def _part(path: str, part: Any, holder: str) -> Violations:
 def _file(path: str, part: dict[str, Any]) -> Violations:
     if _is_text(part.get("file_id")) or _matches(_LINK, part.get("file_url")):
         return
-    if not _matches(_PDF, part.get("file_data")):
-        yield f"{path}.file_data: no base64 of a PDF"
+    if not _matches(_PDF, part.get("file_data")) and not _matches(_FILE, part.get("file_data")):
+        yield f"{path}.file_data: no base64 of a file"
     if not _is_text(part.get("filename")):
         yield f"{path}.filename: required with file_data"
 
 
 def _ids(items: list[dict[str, Any]]) -> Violations:
     """No item and no call twice."""
-    for key, kinds in (("id", tuple(_FIELDS)), ("call_id", ("function_call",))):
+    for key in ("id", "call_id"):
         seen: set[str] = set()
         for index, item in enumerate(items):
-            if key in item and _kind(item) in kinds:
+            if item.get(key) is not None and (key == "id" or not _kind(item).endswith("_output")):
                 if item[key] in seen:
                     yield f"input[{index}]: duplicate item found with {key} {item[key]}"
                 seen.add(item[key])
@@ -188,7 +224,7 @@ def _pairs(items: list[dict[str, Any]]) -> Violations:
     is_answering = False
     for index, item in enumerate(items):
         path = f"input[{index}]"
-        if _kind(item) == "function_call_output":
+        if _kind(item) in _OUTPUTS:
             if not waiting or item["call_id"] != waiting[0]:
                 yield f"{path}: no function_call that is next to be answered has {item['call_id']}"
             waiting, is_answering = [call for call in waiting if call != item["call_id"]], True
@@ -197,10 +233,27 @@ def _pairs(items: list[dict[str, Any]]) -> Violations:
             yield f"{path}: no tool output found for function call {', '.join(waiting)}"
             waiting = []
         is_answering = False
-        if _kind(item) == "function_call":
+        if _kind(item) in _CALLS:
             waiting.append(item["call_id"])
     if waiting:
         yield f"input: no tool output found for function call {', '.join(waiting)}"
+
+
+def _other_pairs(items: list[dict[str, Any]]) -> Violations:
+    """Calls of other tools, such as a shell, have an output after them, and outputs a call before."""
+    others = [
+        (index, item["call_id"], _kind(item).endswith("_output"))
+        for index, item in enumerate(items)
+        if _kind(item) not in (*_CALLS, *_OUTPUTS) and isinstance(item.get("call_id"), str)
+    ]
+    calls: set[str] = set()
+    outputs = {call_id for _, call_id, is_output in others if is_output}
+    for index, call_id, is_output in others:
+        if is_output and call_id not in calls:
+            yield f"input[{index}]: no call found for the output {call_id}"
+        elif not is_output and call_id not in outputs:
+            yield f"input[{index}]: no output found for the call {call_id}"
+        calls.update(() if is_output else {call_id})
 
 
 def _reasons(items: list[dict[str, Any]]) -> Violations:
@@ -212,13 +265,14 @@ def _reasons(items: list[dict[str, Any]]) -> Violations:
 
 def _is_output(item: dict[str, Any]) -> bool:
     """Whether the model made it."""
-    return _kind(item) in ("function_call", "reasoning") or item.get("role") == "assistant"
+    kind = _kind(item)
+    return item.get("role") == "assistant" if kind == "message" else kind not in (*_OUTPUTS, *_OF_THE_USER)
 
 
 def _end(items: list[dict[str, Any]]) -> Violations:
     if not items:
         yield "input: at least one item is required"
-    elif items[-1].get("role") != "user" and _kind(items[-1]) != "function_call_output":
+    elif items[-1].get("role") != "user" and _kind(items[-1]) not in (*_OUTPUTS, *_OF_THE_USER):
         yield "input: must end with a user message or a function_call_output"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ....core.entries import BranchSummary, Compaction, Entry, Settings, Uncompaction
+from ....core.entries import CUT_OFF_FINISHES, BranchSummary, Compaction, Entry, Settings, Uncompaction
 from ....core.messages import Message, ToolCall, ToolResult
 from ....core.usage import Call, Totals, total
 from ....stores.base import SessionRow
@@ -23,7 +23,8 @@ _APIS = {"openai-chat": "openai", "gemini": "google"}
 _STOPS = {
     **dict.fromkeys(("stop", "end_turn", "stop_sequence", "STOP", "completed"), "stop"),
     **dict.fromkeys(("tool_use", "tool_calls"), "tool_calls"),
-    **dict.fromkeys(("length", "max_tokens", "MAX_TOKENS", "max_output_tokens"), "max_tokens"),
+    **dict.fromkeys(CUT_OFF_FINISHES, "max_tokens"),
+    "model_context_window_exceeded": "model_length",
     **dict.fromkeys(("content_filter", "refusal", "SAFETY", "PROHIBITED_CONTENT"), "content_filter"),
 }
 
@@ -103,9 +104,12 @@ class EventBuilder:
                 yield self._info(entry, {"uncompaction": cancels})
             case BranchSummary(summary=summary, leaf_seq=left):
                 yield self._info(entry, {"branch_summary": summary, "left": left})
-            case Settings(model=model, prompt=prompt, prompt_patch=patch, tools=tools):
-                self._tools = self._tools if tools is None else [tool_info(name) for name in tools]
-                told = {"model": model, "prompt": prompt, "prompt_patch": patch, "tools": tools}
+            case Settings(
+                model=model, prompt=prompt, prompt_patch=patch, tools=tools, tool_definitions=given
+            ):
+                named = tools if given is None else given.names
+                self._tools = self._tools if named is None else [tool_info(name) for name in named]
+                told = {"model": model, "prompt": prompt, "prompt_patch": patch, "tools": named}
                 yield self._info(entry, {"settings": {k: v for k, v in told.items() if v is not None}})
 
     def _info(self, entry: Entry, data: dict[str, Any]) -> Event:

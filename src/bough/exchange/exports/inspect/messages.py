@@ -10,7 +10,7 @@ from typing import Any
 
 from ....agent.prompt_window import MessageLimits, prompt_context
 from ....core.entries import Entry, Note
-from ....core.messages import Media, Message, Reasoning, Text, ToolCall, ToolResult
+from ....core.messages import Media, Message, ProviderBlock, Reasoning, Text, ToolCall, ToolResult
 from ....wire.media import media_stub
 
 Chat = dict[str, Any]
@@ -102,6 +102,8 @@ def _piece(part: Any) -> Chat | None:
             return {"type": "text", "text": text}
         case Reasoning(text=text):
             return {"type": "reasoning", "reasoning": text}
+        case ProviderBlock(stub=stub):
+            return {"type": "text", "text": stub}
         case Media():
             return {"type": "text", "text": media_stub(part, "not included")}
     return None
@@ -142,6 +144,15 @@ class Inputs:
             self._add(self._put(("system", text), [self._alone("system", text)]))
         for item in context.items:
             is_entry = not item.pinned and self._path[item.seq - 1].message is not None
+            if item.shortened:
+                chats = [
+                    {**chat, "content": content(result.content)}
+                    for chat, result in zip(self._told[item.seq], item.message.results, strict=True)
+                ]
+                self._add(
+                    self._put(("shortened", f"{item.seq} {[chat['content'] for chat in chats]}"), chats)
+                )
+                continue
             chats = self._told[item.seq] if is_entry else [_chat(self._name(item.seq), item.message)]
             self._add(self._put(("entry" if is_entry else "summary", item.seq), chats))
 

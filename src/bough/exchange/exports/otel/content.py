@@ -11,7 +11,17 @@ from typing import Any
 import msgspec
 
 from ....core.entries import Entry
-from ....core.messages import Attachment, Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
+from ....core.messages import (
+    Attachment,
+    Media,
+    Message,
+    Part,
+    ProviderBlock,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 
 _MODALITIES = ("image", "audio", "video")
 
@@ -58,6 +68,8 @@ def _part(part: Part) -> dict[str, Any]:
             return {"type": "text", "content": text}
         case Reasoning(text=text):
             return {"type": "reasoning", "content": text}
+        case ProviderBlock(text=text):
+            return {"type": part.kind, "content": text}
         case ToolCall(malformed=malformed):
             written = part.arguments if malformed is None else malformed
             return {"type": "tool_call", "id": part.id, "name": part.name, "arguments": written}

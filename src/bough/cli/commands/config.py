@@ -1,0 +1,160 @@
+"""`bough config`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ...models.names import is_model_name, model_by_name
+from ...wire.options import check_options
+from ..config import (
+    KEYS,
+    Config,
+    complete_model,
+    config_path,
+    get_value,
+    load_config,
+    parse_key,
+    parse_value,
+    set_value,
+)
+from ..rendering.error_text import FAILURE, CommandError
+from ..rendering.output import for_terminal, json_option, notify, print_json
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def config(ctx: click.Context) -> None:
+    """Show or change the configuration: default model and store, aliases, options.
+
+    KEY is model, store, aliases.NAME or options.MODEL.OPTION. A flag comes first, then the environment (BOUGH_MODEL,
+    BOUGH_STORE), then this file: $BOUGH_CONFIG, else config.toml in the folder for configuration. Default options hold for
+    sessions that have none of the same name.
+
+    \b
+    bough config alias fast openai:MODEL
+    bough config set model fast
+    bough config set options.fast.temperature 0
+    bough config unset model
+    """
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(show)
+
+
+@config.command()
+@json_option
+def show(is_json: bool = False) -> None:
+    """Print everything that is set."""
+    found = load_config()
+    if is_json:
+        print_json(path=str(found.path), exists=found.path.exists(), **_values(found))
+        return
+    notify(f"{found.path}{'' if found.path.exists() else ' (not there yet)'}")
+    for key, value in _lines(found):
+        click.echo(for_terminal(f"{key} = {_text(value)}"))
+
+
+def _values(config: Config) -> dict[str, Any]:
+    return {
+        "models": list(config.models),
+        "store": config.store,
+        "aliases": config.aliases,
+        "options": config.options,
+    }
+
+
+def _lines(config: Config) -> list[tuple[str, Any]]:
+    lines: list[tuple[str, Any]] = []
+    if config.models:
+        lines.append(("model", config.models[0] if len(config.models) == 1 else list(config.models)))
+    if config.store is not None:
+        lines.append(("store", config.store))
+    lines += [(f"aliases.{name}", model) for name, model in config.aliases.items()]
+    for model, options in config.options.items():
+        lines += [(f"options.{model}.{name}", value) for name, value in options.items()]
+    return lines
+
+
+def _text(value: Any) -> str:
+    import json
+
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+@config.command()
+def path() -> None:
+    """Print where the file is."""
+    click.echo(config_path())
+
+
+@config.command()
+@click.argument("key")
+def get(key: str) -> int:
+    """Print one value; exit code 1 if it is not set."""
+    value = get_value(key)
+    if value is None:
+        notify(f"{key} is not set in {config_path()}")
+        return FAILURE
+    click.echo(for_terminal(_text(value)))
+    return 0
+
+
+@config.command("set")
+@click.argument("key")
+@click.argument("values", nargs=-1, required=True, metavar="VALUE…", shell_complete=complete_model)
+def set_(key: str, values: tuple[str, ...]) -> None:
+    """Set a value. Several models are a fallback chain."""
+    place = parse_key(key)
+    if place[0] != "model" and len(values) > 1:
+        raise CommandError(f"{key} takes one value; quote it if it contains blanks")
+    _check_value(place, values)
+    if place[0] == "options":
+        value = parse_value(values[0])
+        if value is None:
+            raise CommandError(f"null is not a value; remove it with: bough config unset {key}")
+    else:
+        value = values[0] if len(values) == 1 else list(values)
+    notify(f"written to {set_value(key, value)}")
+
+
+def _check_value(place: tuple[str, ...], values: tuple[str, ...]) -> None:
+    """Refuse what no command could use, while the user is looking."""
+    known = load_config()
+    if place[0] in ("model", "aliases"):
+        for name in values if place[0] == "aliases" else known.resolve(values):
+            if not is_model_name(name):
+                model_by_name(name)  # raises the error that lists what there is
+    elif place[0] == "options":
+        model = known.resolve([place[1]])[0]
+        if not is_model_name(model):
+            raise CommandError(f"{place[1]!r} is neither a model nor an alias; bough config alias lists them")
+        check_options(model.partition(":")[0], {place[2]: parse_value(values[0])})
+
+
+@config.command()
+@click.argument("key")
+def unset(key: str) -> int:
+    """Remove a value."""
+    if get_value(key) is None:
+        notify(f"{key} is not set in {config_path()}; the keys are {KEYS}")
+        return FAILURE
+    notify(f"removed from {set_value(key, None)}")
+    return 0
+
+
+@config.command()
+@click.argument("name", required=False, shell_complete=complete_model)
+@click.argument("model", required=False)
+@click.pass_context
+def alias(ctx: click.Context, name: str | None, model: str | None) -> int:
+    """Name a model, or list the names: bough config alias fast openai:MODEL"""
+    if name is not None and model is not None:
+        ctx.invoke(set_, key=f"aliases.{name}", values=(model,))
+        return 0
+    aliases = load_config().aliases
+    if name is not None and name not in aliases:
+        raise CommandError(f"there is no alias {name!r}; make it with: bough config alias {name} MODEL")
+    for one in sorted(aliases) if name is None else [name]:
+        click.echo(for_terminal(f"{one} = {aliases[one]}"))
+    return 0

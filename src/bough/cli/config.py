@@ -1,0 +1,293 @@
+"""The user's configuration: default model and store, aliases of models, and default options of their calls.
+
+    model = "fast"                      # a name, an alias, or a list of them: a fallback chain
+    store = "~/work/bough.db"
+
+    [aliases]
+    fast = "openai:MODEL"
+
+    [options.fast]                      # of an alias, or of a model: [options."openai:MODEL"]
+    temperature = 0
+
+A flag comes first, then the environment, then this file. It is $BOUGH_CONFIG, else `bough/config.toml` in the platform's
+folder for configuration. Changes are made line by line, so that comments stay.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+from msgspec import Struct
+
+from .rendering.error_text import CommandError
+
+KEYS = "model, store, aliases.NAME or options.MODEL.OPTION"
+
+
+class Config(Struct, frozen=True):
+    """What the file says."""
+
+    path: Path
+    models: tuple[str, ...] = ()
+    """The default model, or the fallback chain, as written: aliases are not resolved."""
+    store: str | None = None
+    aliases: dict[str, str] = {}
+    options: dict[str, dict[str, Any]] = {}
+
+    def resolve(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return the names with aliases replaced."""
+        return tuple(self.aliases.get(name, name) for name in names)
+
+    def default_options(self, model: str) -> dict[str, Any]:
+        """Return the default options of a model, by its name or by one of its aliases."""
+        aliases = [alias for alias, name in self.aliases.items() if name == model]
+        found: dict[str, Any] = {}
+        for name in (*aliases, model):
+            found |= self.options.get(name, {})
+        return found
+
+
+def config_path() -> Path:
+    """Return where the file is, or would be."""
+    named = os.environ.get("BOUGH_CONFIG")
+    return Path(named).expanduser() if named else Path(click.get_app_dir("bough")) / "config.toml"
+
+
+def load_config() -> Config:
+    """Read the file; without one everything has its default."""
+    path = config_path()
+    return _read(path, _read_text(path))
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandError(f"cannot read the configuration in {path} ({error})") from None
+
+
+@cache
+def _read(path: Path, text: str) -> Config:
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise CommandError(f"{path}: {error}; edit the file, or name another with BOUGH_CONFIG") from None
+    for place, expected in _faults(content):
+        line = _line_number(text, place)
+        raise CommandError(f"{path}, line {line}: {_key_text(place)} is invalid; expected {expected}")
+    model, store = content.get("model"), content.get("store")
+    models = () if model is None else (model,) if isinstance(model, str) else tuple(model)
+    store = store if store is None or "://" in store or store == "memory:" else str(Path(store).expanduser())
+    return Config(path, models, store, content.get("aliases", {}), content.get("options", {}))
+
+
+def _faults(content: Mapping[str, Any]) -> Iterable[tuple[tuple[str, ...], str]]:
+    """Yield each key that is unknown or has a value of the wrong kind, and what is expected."""
+    for key, value in content.items():
+        if key == "model":
+            if not _is_text(value) and not (isinstance(value, list) and value and all(map(_is_text, value))):
+                yield (key,), "the name of a model, or a list of names"
+        elif key == "store":
+            if not _is_text(value):
+                yield (key,), "a path or a URL"
+        elif key == "aliases" and isinstance(value, dict):
+            for name, model in value.items():
+                if ":" in name:
+                    yield (key, name), "an alias without a colon, which names of models have"
+                if not _is_text(model) or ":" not in model:
+                    yield (key, name), "the name of a model, such as openai:MODEL"
+        elif key == "options" and isinstance(value, dict):
+            for model, options in value.items():
+                if not isinstance(options, dict):
+                    yield (key, model), "a table of options: [options.MODEL]"
+        else:
+            yield (key,), KEYS
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+# -- change the file -------------------------------------------------------------------------------------
+
+
+def set_value(key: str, value: Any) -> Path:
+    """Write one value, or remove it if it is None; return the file. It is unchanged if the result would be invalid."""
+    path, place = config_path(), parse_key(key)
+    before = _read_text(path)
+    _read(path, before)
+    after = _edit(before, place, value)
+    _read(path, after)
+    if _value_at(tomllib.loads(after), place) != value:
+        line = _line_number(before, place)
+        raise CommandError(f"{path}, line {line}: {key} is written in a way that only you can edit")
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    new = path.with_name(f"{path.name}.new")
+    new.write_text(after, encoding="utf-8")
+    new.replace(path)
+    return path
+
+
+def get_value(key: str) -> Any:
+    """Return the value of a key as the file has it; None if it has none."""
+    path = config_path()
+    text = _read_text(path)
+    _read(path, text)
+    return _value_at(tomllib.loads(text), parse_key(key))
+
+
+def parse_key(key: str) -> tuple[str, ...]:
+    """Return where a key is: `options.MODEL.OPTION` has three parts, though a model's name may contain dots."""
+    first, _, rest = key.partition(".")
+    if first in ("model", "store") and not rest:
+        return (first,)
+    if first == "aliases" and rest:
+        return (first, rest)
+    model, _, option = rest.rpartition(".")
+    if first == "options" and model and option:
+        return (first, model, option)
+    raise CommandError(f"there is no key {key!r}; expected {KEYS}")
+
+
+def _value_at(content: Any, place: tuple[str, ...]) -> Any:
+    for part in place:
+        content = content.get(part) if isinstance(content, dict) else None
+    return content
+
+
+def _edit(text: str, place: tuple[str, ...], value: Any) -> str:
+    """Return the text with one line replaced, added or removed."""
+    *table, name = place
+    lines = text.splitlines()
+    headers = [(number, _header(line)) for number, line in enumerate(lines) if line.lstrip().startswith("[")]
+    starts = [number + 1 for number, header in headers if header == tuple(table)]
+    start = 0 if not table else starts[0] if starts else None
+    new = [] if value is None else [f"{_toml_key(name)} = {_toml(value)}"]
+    if start is None:
+        header = f"[{'.'.join(map(_toml_key, table))}]"
+        return "\n".join([*lines, *([""] if lines else []), header, *new, ""]) if new else text
+    end = next((number for number, _ in headers if number >= start), len(lines))
+    at = next((n for n in range(start, end) if _key(lines[n]) == name), None)
+    if at is not None:
+        lines[at : at + 1] = new
+    else:
+        while end > start and not lines[end - 1].strip():
+            end -= 1
+        is_before_table = end == start == 0 and bool(lines[:1]) and lines[0].startswith("[")
+        lines[end:end] = [*new, ""] if is_before_table else new
+    return "\n".join([*lines, ""])
+
+
+def _header(line: str) -> tuple[str, ...]:
+    """Return the name of the table that a line begins."""
+    try:
+        content: Any = tomllib.loads(line)
+    except tomllib.TOMLDecodeError:
+        return ()
+    place: list[str] = []
+    while isinstance(content, dict) and content:
+        name = next(iter(content))
+        place.append(name)
+        content = content[name]
+    return tuple(place)
+
+
+def _key(line: str) -> str | None:
+    """Return the name that a line sets; None if it sets none, or more than fits on it."""
+    try:
+        return next(iter(tomllib.loads(line)), None)
+    except tomllib.TOMLDecodeError:
+        return None
+
+
+def _toml_key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{_toml_key(key)} = {_toml(one)}" for key, one in value.items()) + " }"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _key_text(place: tuple[str, ...]) -> str:
+    return ".".join(place)
+
+
+def _line_number(text: str, place: tuple[str, ...]) -> int:
+    """Return the line of a key, or of the table that it is in."""
+    for name in reversed(place):
+        quoted = re.escape(name)
+        pattern = re.compile(rf"""^\s*\[?[^=#]*?(?<![\w-])["']?{quoted}["']?\s*[\].=]""")
+        for number, line in enumerate(text.splitlines(), 1):
+            if pattern.match(line):
+                return number
+    return 1
+
+
+# -- options of commands ---------------------------------------------------------------------------------
+
+
+def resolve_models(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    """Option callback: replace aliases of models by their names."""
+    if not value:
+        return value
+    config = load_config()
+    return config.resolve([value])[0] if isinstance(value, str) else config.resolve(value)
+
+
+def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete aliases."""
+    try:
+        aliases = load_config().aliases
+    except CommandError:  # a message would garble the line being typed
+        return []
+    return [
+        CompletionItem(name, help=model) for name, model in aliases.items() if name.startswith(incomplete)
+    ]
+
+
+def parse_value(text: str) -> Any:
+    """Return a value as typed: JSON, or text that is not JSON as it is."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def parse_options(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, Any]:
+    """Option callback: return `-o NAME=VALUE` as a dict."""
+    options: dict[str, Any] = {}
+    for pair in value:
+        name, equals, text = pair.partition("=")
+        if not equals or not name.strip() or not text.strip():
+            raise click.BadParameter(
+                f"{pair!r} is not NAME=VALUE; NAME=null takes an option back", ctx, param
+            )
+        options[name.strip()] = parse_value(text)
+    return options
+
+
+model_options = click.option(
+    "-o",
+    "--option",
+    "model_options",
+    multiple=True,
+    callback=parse_options,
+    metavar="NAME=VALUE",
+    help="An option of the model's calls from here on, such as temperature=0, max_tokens=500 or effort=high; repeatable. "
+    "null takes one back.",
+)

@@ -1,0 +1,69 @@
+"""The definitions of tools as a model is given them, stored as one blob for each distinct set.
+
+The settings on a path name the blob by its digest. Order counts: it is the order in which they are sent. Does not know
+how a provider writes a tool; `wire` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from .codec import to_json
+from .drafts import Blob, Draft
+from .entries import Settings, ToolDefinitions
+from .media import digest
+from .redact import Redactor
+
+MIME = "application/json"
+
+
+class ToolSpec(Struct, frozen=True):
+    """A tool as a model sees it; `parameters` is a JSON schema of an object."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+
+
+_decoder = msgspec.json.Decoder(tuple[ToolSpec, ...])
+
+
+class ToolSet(Struct, frozen=True):
+    """Definitions to be stored: what settings say of them, and the blob that holds them."""
+
+    definitions: ToolDefinitions
+    blob: Blob
+
+    def draft(self) -> Draft:
+        return Draft(Settings(tool_definitions=self.definitions), blobs=(self.blob,))
+
+
+def define_tools(tools: Iterable[ToolSpec], redactor: Redactor | None = None) -> ToolSet:
+    """Encode definitions: equal ones give equal bytes, and so one blob, in every process."""
+    plain = [msgspec.to_builtins(tool) for tool in tools]
+    data = to_json(plain, "tool definitions")
+    if redactor is not None and redactor.may_contain_secret(data):
+        plain = redactor.redact_json(plain)
+        data = to_json(plain, "tool definitions")
+    definitions = ToolDefinitions(digest(data), tuple(tool["name"] for tool in plain))
+    return ToolSet(definitions, Blob(definitions.hash, MIME, data))
+
+
+def decode_tools(data: bytes) -> tuple[ToolSpec, ...] | None:
+    """Return the definitions in a blob; None if it holds something else."""
+    try:
+        return _decoder.decode(data)
+    except msgspec.MsgspecError:
+        return None
+
+
+def read_tools(
+    definitions: ToolDefinitions | None, blobs: Callable[[str], bytes | None]
+) -> tuple[ToolSpec, ...] | None:
+    """Return the definitions that settings name; None if none were recorded, or their blob is missing or unreadable."""
+    data = None if definitions is None else blobs(definitions.hash)
+    return None if data is None else decode_tools(data)

@@ -1,0 +1,444 @@
+"""Compaction finds a way: every request fits the window, is legal for every provider, and has the newest input whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+import bough
+from bough import (
+    Attachment,
+    Compaction,
+    Entry,
+    Limits,
+    ScriptedModel,
+    Session,
+    ToolCall,
+    assistant,
+    system,
+    user,
+)
+from bough.agent.compaction import ANSWER_TOKENS
+from bough.agent.compaction_plan import newest_turn, plan_compaction
+from bough.core.context import build_context
+from bough.core.fit import measure, measure_system, measure_value
+from bough.core.messages import Text, tool_result
+from bough.core.turns import CallModel, cursor_after, next_action
+from bough.errors import ContextOverflow, InvalidSummary
+from bough.models.model import Request
+from bough.models.windows import read_overflow, window_of
+from bough.wire import PROVIDERS, find_provider
+from conftest import Store
+from support.random_logs import blobs, path_of, paths, thorough_settings
+
+NOW = Limits(pause=lambda failures: 0.0)
+LARGE = "0123456789 word " * 1_280  # 20 kB
+
+
+@bough.tool(effect="read")
+def look(order: int) -> str:
+    """Look an order up."""
+    return f"order {order}: {LARGE}"
+
+
+@pytest.fixture
+def session(store: Store) -> Session:
+    return store.start("support", [system("You help.")])
+
+
+def tokens(request: Request) -> int:
+    """What the estimate says of a whole request."""
+    messages = sum(measure(item.message).tokens for item in request.context.items)
+    return messages + measure_system(request.context) + measure_value(request.tools)
+
+
+def texts(request: Request) -> list[str]:
+    return [item.message.text for item in request.context.items]
+
+
+def ask(order: int, text: str = "") -> bough.Message:
+    return assistant(*([text] if text else []), ToolCall(f"c{order}", "look", {"order": order}))
+
+
+def calls_then_done(count: int) -> Any:
+    """A model that looks so many orders up, one after the other."""
+    orders = iter(range(count))
+
+    def answer(request: Request) -> Any:
+        order = next(orders, None)
+        return "done" if order is None else ask(order)
+
+    return ScriptedModel(answer)
+
+
+def kinds(session: Session) -> list[str]:
+    return [entry.kind for entry in session.path()]
+
+
+def compactions(session: Session) -> list[Compaction]:
+    return [entry.payload for entry in session.path() if isinstance(entry.payload, Compaction)]
+
+
+def is_legal(request: Request) -> bool:
+    projected = {
+        name: find_provider(name).project(request.context, lambda digest: None) for name in PROVIDERS
+    }
+    return all(find_provider(name).violations(one, ready=True) == [] for name, one in projected.items())
+
+
+class TestWindow:
+    def test_a_hundred_calls_of_20_kb_each_finish_in_a_window_of_8000_tokens(self, tmp_path: Path) -> None:
+        session, model = (
+            bough.open(tmp_path / "store.db").start("a", [system("You help.")]),
+            calls_then_done(100),
+        )
+        limits = Limits(context_window=8_000, rounds=200)
+        result = session.send_sync("the question", model=model, tools=[look], limits=limits)
+        assert (result.text, len(model.requests)) == ("done", 101)
+        assert max(map(tokens, model.requests)) <= 6_000
+        assert all("the question" in texts(request) for request in model.requests)
+        assert all(map(is_legal, model.requests[::25]))
+        assert f"order {99}" in model.requests[-1].context.items[-1].message.results[0].content[0].text
+        assert session.verify() == []
+
+    def test_a_limit_on_tokens_holds_for_the_first_call_too(self, store: Store) -> None:
+        seeds = [system("You help."), *[user("mail " * 400), assistant("noted " * 400)] * 5]
+        session, model = store.start("a", seeds), ScriptedModel(["fine"])
+        session.send_sync("the question", model=model, limits=Limits(context_tokens=900))
+        assert tokens(model.requests[0]) <= 900
+        assert texts(model.requests[0])[-1] == "the question"
+        assert "mail" in texts(model.requests[0])[0]
+
+    @pytest.mark.parametrize(
+        ("prompt", "question", "tools", "largest"),
+        [
+            ("rule " * 2_000, "q", [], "system prompt"),
+            ("You help.", "why " * 2_000, [], "input"),
+            ("You help.", "q", [look], "tool definitions"),
+        ],
+    )
+    def test_a_window_smaller_than_the_prompt_is_an_error_that_names_the_part(
+        self, store: Store, prompt: str, question: str, tools: list[Any], largest: str
+    ) -> None:
+        session, model = store.start("a", [system(prompt)]), ScriptedModel(["fine"])
+        limits = Limits(context_tokens=40 if tools else 1_000)
+        result = session.send_sync(question, model=model, tools=tools, limits=limits)
+        assert result.error is not None
+        assert (result.status, result.error.code) == ("failed", "prompt_too_large")
+        assert f"the {largest} is too large" in result.error.message
+        assert (model.requests, session.usage().calls) == ([], 0)
+        session.resume_sync(model=ScriptedModel(["it fits now"]), tools=tools)
+        assert session.path()[-1].message.text == "it fits now"
+
+    def test_the_window_of_a_session_leaves_room_for_the_answer(self, store: Store) -> None:
+        for window, options, limit in ((8_000, None, 6_000), (8_000, {"max_tokens": 1_000}, 7_000)):
+            session, model = store.start("a", context_window=window), calls_then_done(3)
+            if options is not None:
+                session.append([bough.Settings(options=options)])
+            session.send_sync("q", model=model, tools=[look])
+            assert limit * 3 // 4 < max(map(tokens, model.requests)) <= limit
+        assert ANSWER_TOKENS < 200_000 // 4
+
+    def test_the_table_of_models_knows_windows(self) -> None:
+        from bough.models.clients.anthropic import AnthropicModel
+        from bough.models.clients.openai_chat import OpenAIChatModel
+
+        assert window_of(AnthropicModel("claude-sonnet-4-5")) == 200_000
+        assert window_of(OpenAIChatModel("gpt-4o")) == 128_000
+        assert window_of(OpenAIChatModel("a-model-of-mine")) is None
+        assert window_of(ScriptedModel([])) is None
+
+
+class TestPlan:
+    """Older turns first, then steps of the turn, then results, then everything but the input."""
+
+    def turn(self, *steps: int, older: int = 0) -> list[Entry]:
+        payloads: list[Any] = []
+        for n in range(older):
+            payloads += [user(f"old {n} " * 100), assistant("answer " * 100)]
+        payloads.append(user("the question"))
+        for n, size in enumerate(steps):
+            payloads += [ask(n), tool_result(f"c{n}", "r" * size)]
+        return path_of(*payloads)
+
+    def plan(self, path: list[Entry], limit: int) -> Compaction:
+        plan = plan_compaction(path, 0, limit, limit)
+        assert plan is not None
+        after = appended(path, plan.compaction)
+        assert (
+            plan.tokens == sum(measure(item.message).tokens for item in build_context(after).items) <= limit
+        )
+        return plan.compaction
+
+    def test_older_turns_go_first(self) -> None:
+        made = self.plan(self.turn(400, 400, older=4), 800)
+        assert (made.first_kept, made.kept_input, made.shortened) == (9, 0, ())
+
+    def test_then_the_first_steps_of_the_turn(self) -> None:
+        made = self.plan(self.turn(2_000, 2_000, 400, 400, older=2), 900)
+        assert (made.first_kept, made.kept_input, made.shortened) == (10, 5, ())
+
+    def test_then_the_newest_results_are_shortened(self) -> None:
+        path = self.turn(2_000, 9_000)
+        made = self.plan(path, 900)
+        assert (made.first_kept, made.kept_input) == (4, 1)
+        [(seq, length)] = made.shortened
+        assert (seq, 1_000 < length < 3_600) == (5, True)
+
+    def test_a_result_alone_is_shortened_without_a_summary_and_says_how_much_is_left_out(self) -> None:
+        path = self.turn(9_000)
+        made = self.plan(path, 900)
+        assert (made.summary, made.first_kept, len(made.shortened)) == ("", 1, 1)
+        [(_, length)] = made.shortened
+        path.append(path_of(*[user("x")] * 3, made)[-1])
+        [content] = build_context(path).items[-1].message.results[0].content
+        assert f"(… {9_000 - length:,} of 9,000 characters left out …)" in content.text
+        assert content.text.count("r" * (length // 3)) == 3  # two thirds before, a third after
+
+    def test_then_all_steps_if_the_call_itself_is_too_large(self) -> None:
+        call = assistant(ToolCall("c", "write_file", {"path": "a.txt", "text": "w" * 9_000}))
+        path = path_of(user("the question"), call, tool_result("c", "written"))
+        made = self.plan(path, 600)
+        assert (made.first_kept, made.kept_input, made.files_changed) == (4, 1, ("a.txt",))
+
+    def test_images_of_a_result_are_left_out_by_name(self, session: Session) -> None:
+        image = Attachment(b"\x89PNG\r\n\x1a\n" + bytes(90), "image/png")
+        session.append([user("q"), ask(0), tool_result("c0", ["seen", image, image])])
+        made = session.compact(context_tokens=2_000)
+        assert len(made.shortened) == 1
+        [*_, last] = session.context().items
+        shown = last.message.results[0].content
+        assert [getattr(piece, "text", "image") for piece in shown] == [
+            "seen",
+            "image",
+            "(image/png left out)",
+        ]
+
+
+def waiting(path: list[Entry]) -> list[Entry]:
+    """The longest beginning of a path that waits for an answer, some of its results long."""
+    while path and not (cursor_after(path).turn and isinstance(next_action(path), CallModel)):
+        path = path[:-1]
+    grown = []
+    for entry in path:
+        if entry.message is not None and entry.role == "tool":
+            text = Text("résult\n" * [1, 40, 1_500][entry.seq % 3])
+            parts = [replace(result, content=(*result.content, text)) for result in entry.message.results]
+            entry = replace(entry, payload=replace(entry.message, parts=tuple(parts)))
+        grown.append(entry)
+    return grown or path_of(user("the question"))
+
+
+def appended(path: list[Entry], payload: Any) -> list[Entry]:
+    return [*path, path_of(*[user("x")] * len(path), payload)[-1]]
+
+
+@thorough_settings
+@given(paths().map(waiting), st.integers(60, 4_000))
+def test_whatever_the_history_and_the_window_the_request_fits_and_is_legal(
+    path: list[Entry], limit: int
+) -> None:
+    turn = newest_turn(path)
+    newest = [item for item in build_context(path).items if item.seq == turn]
+    before = sum(measure(item.message).tokens for item in build_context(path).items)
+    plan = plan_compaction(path, 0, limit, limit)
+    if plan is None:
+        input_tokens = measure(path[turn - 1].message).tokens
+        assert before <= limit or input_tokens + 60 > limit
+        return
+    compacted = appended(path, plan.compaction)
+    context = build_context(compacted)
+    assert sum(measure(item.message).tokens for item in context.items) == plan.tokens <= limit
+    assert [item for item in context.items if item.seq == turn][: len(newest)] == newest
+    for name in PROVIDERS:
+        request = find_provider(name).project(context, blobs)
+        was = find_provider(name).project(build_context(path), blobs)
+        if find_provider(name).violations(was, ready=True) == []:
+            assert find_provider(name).violations(request, ready=True) == []
+    assert build_context(appended(compacted, bough.Uncompaction(len(compacted)))) == build_context(path)
+
+
+class TestOverflow:
+    def refusing(self, window: int, error: ContextOverflow, factor: float = 1.0) -> ScriptedModel:
+        """A server with a window that counts `factor` times as many tokens as the estimate."""
+        answer = calls_then_done(4)
+
+        def reply(request: Request) -> Any:
+            if tokens(request) * factor > window:
+                return error
+            return answer._next_line(request)
+
+        return ScriptedModel(reply)
+
+    @pytest.mark.parametrize("factor", [0.5, 1.0, 2.5])
+    @pytest.mark.parametrize("window", [None, 4_000])
+    def test_an_overflow_is_compacted_until_the_server_accepts(
+        self, session: Session, window: int | None, factor: float
+    ) -> None:
+        model = self.refusing(4_000, ContextOverflow("m", "too long", window), factor)
+        session.append([user("hello"), assistant("hi"), user("short"), assistant("too")])
+        result = session.send_sync("the question", model=model, tools=[look], limits=NOW)
+        assert result.text == "done"
+        failed = sum(call.failed for call in session.model_calls())
+        assert 0 < failed <= 12
+        assert len(model.requests) == failed + 5
+        assert all("the question" in texts(request) for request in model.requests)
+        assert session.verify() == []
+
+    def test_a_chat_of_two_short_turns_and_a_long_one_goes_on(self, session: Session) -> None:
+        session.append([user("hello"), assistant("hi"), user("short"), assistant("too")])
+        session.append([user("long " * 2_000), assistant("answer " * 2_000)])
+        model = ScriptedModel([ContextOverflow("m", "too long"), "fits"])
+        assert session.send_sync("the question", model=model, limits=NOW).text == "fits"
+        assert [call.failed for call in session.model_calls()] == [True, False]
+
+    def test_the_first_turn_with_one_huge_result_goes_on(self, session: Session) -> None:
+        model = ScriptedModel([ask(0), ContextOverflow("m", "too long"), "fits"])
+        assert session.send_sync("the question", model=model, tools=[look], limits=NOW).text == "fits"
+        [question, call, result] = model.requests[-1].context.items
+        assert (question.message.text, call.message.calls[0].id) == ("the question", "c0")
+        assert "characters left out" in result.message.results[0].content[0].text
+
+    def test_one_huge_input_is_an_error_that_says_so(self, session: Session) -> None:
+        model = ScriptedModel(lambda request: ContextOverflow("m", "prompt is too long"))
+        result = session.send_sync("huge " * 9_000, model=model, limits=NOW)
+        assert result.error is not None
+        assert result.error.code == "context_overflow"
+        assert "prompt is too long" in result.error.message
+        assert "the input is too large" in result.error.message
+        assert len(model.requests) == 1
+        assert session.path()[-1].message.text == "huge " * 9_000
+
+    def test_a_window_that_a_server_reported_is_known_after_a_restart(self, store: Store) -> None:
+        session = store.start()
+        model = ScriptedModel([ask(0), ContextOverflow("m", "…", 4_000, 5_100), "fits"], model="mine")
+        session.send_sync("q", model=model, tools=[look], limits=NOW)
+        reopened = store.session(session.session_id)
+        assert reopened.context().settings.windows == {"mine": 4_000}
+        later = ScriptedModel([ask(1), "fits"], model="mine")
+        reopened.send_sync("again", model=later, tools=[look], limits=NOW)
+        assert max(map(tokens, later.requests)) <= 3_000
+        other = ScriptedModel([ask(2), "fits"], model="other")
+        reopened.send_sync("another model has another window", model=other, tools=[look], limits=NOW)
+        assert max(map(tokens, other.requests)) > 4_000
+
+    def test_the_next_model_of_the_chain_is_tried_when_the_prompt_fits_only_there(
+        self, session: Session
+    ) -> None:
+        session.append([bough.Settings(windows={"small": 100})])
+        chain = [ScriptedModel(["never"], model="small"), ScriptedModel(["here"], model="large")]
+        assert session.send_sync("q " * 400, model=chain, limits=NOW).text == "here"
+        assert [call.model for call in session.model_calls()] == ["large"]
+
+
+class TestSummariser:
+    def test_its_own_request_fits_its_window(self, session: Session) -> None:
+        for n in range(20):
+            session.append([user(f"question {n} " * 200), assistant(f"answer {n} " * 200)])
+        session.append([bough.Settings(windows={"writer": 1_000})])
+        writer = ScriptedModel(["They spoke of twenty things."], model="writer")
+        model = ScriptedModel(["fine"])
+        limits = Limits(context_tokens=2_000, summariser=writer)
+        session.send_sync("new", model=model, limits=limits)
+        assert tokens(writer.requests[0]) <= 750
+        assert "question 0" in texts(writer.requests[0])[0]
+        assert texts(model.requests[0])[0].endswith("They spoke of twenty things.")
+
+    def test_an_overflow_of_it_leaves_the_summary_made_without_a_model(self, session: Session) -> None:
+        session.append([user("old " * 2_000), assistant("answer " * 2_000)])
+        writer = ScriptedModel([ContextOverflow("writer", "…", 500)], model="writer")
+        model = ScriptedModel(["fine"])
+        session.send_sync("new", model=model, limits=Limits(context_tokens=2_000, summariser=writer))
+        assert "user: old" in texts(model.requests[0])[0]
+        assert session.context().settings.windows == {"writer": 500}
+        assert [call.purpose for call in session.model_calls()] == ["answer", "compaction"]
+
+
+class TestByHand:
+    def test_an_open_turn_is_made_to_fit_and_restored_exactly(self, session: Session) -> None:
+        session.append([user("old " * 900), assistant("answer")])
+        session.append(
+            [user("the question"), ask(0), tool_result("c0", LARGE), ask(1), tool_result("c1", LARGE)]
+        )
+        before = [session.request(name) for name in PROVIDERS]
+        made = session.compact(context_tokens=2_000)
+        assert made.kept_input == 4
+        assert session.fit(bough.Budget(tokens=2_000)).dropped == ()
+        session.compact(context_tokens=1_000)
+        assert session.fit(bough.Budget(tokens=1_000)).dropped == ()
+        assert isinstance(session.next_action(), CallModel)
+        for _ in range(2):
+            session.uncompact()
+        assert [session.request(name) for name in PROVIDERS] == before
+        assert session.verify() == []
+
+    def test_what_cannot_fit_is_refused_with_the_reason(self, session: Session) -> None:
+        session.append([user("the question " * 200)])
+        with pytest.raises(InvalidSummary, match="they always stay"):
+            session.compact(context_tokens=100)
+        with pytest.raises(InvalidSummary, match="fits in"):
+            session.compact(context_tokens=10_000)
+
+
+def test_a_replay_repeats_compactions_inside_turns_and_shortened_results(session: Session) -> None:
+    model, limits = calls_then_done(4), Limits(context_window=4_000)
+    session.send_sync("the question", model=model, tools=[look], limits=limits)
+    session.send_sync("and now?", model=calls_then_done(2), tools=[look], limits=limits)
+    assert any(made.kept_input for made in compactions(session))
+    assert any(made.shortened for made in compactions(session))
+    report = session.replay_sync()
+    assert report.is_identical
+
+
+@pytest.mark.parametrize(
+    ("message", "window", "length"),
+    [
+        ("prompt is too long: 212345 tokens > 200000 maximum", 200_000, 212_345),
+        ("input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000", 200_000, 190_000),
+        (
+            "This model's maximum context length is 8192 tokens. However, you requested 9000 tokens (8000 in the "
+            "messages, 1000 in the completion).",
+            8_192,
+            8_000,
+        ),
+        (
+            "maximum context length is 128,000 tokens. However, your messages resulted in 130,002 tokens",
+            128_000,
+            130_002,
+        ),
+        (
+            "request (9000 tokens) exceeds the available context size (4096 tokens), try increasing it",
+            4_096,
+            9_000,
+        ),
+        (
+            "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
+            1_048_576,
+            1_200_000,
+        ),
+        ("The decoder prompt (length 9000) is longer than the maximum model length of 8192.", 8_192, 9_000),
+        (
+            "`inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000 `inputs` tokens and 100 `max_new_tokens`",
+            4_096,
+            5_000,
+        ),
+        ("the model is loaded with context length of only 4096 tokens, which is not enough", 4_096, None),
+        ("too large for model with 32768 maximum context length", 32_768, None),
+        (
+            "This model's maximum prompt length is 131072 but the request contains 200000 tokens.",
+            131_072,
+            200_000,
+        ),
+        ("Your input exceeds the context window of this model.", None, None),
+        ("the request exceeds the available context size. try increasing the context size", None, None),
+    ],
+)
+def test_the_window_is_read_from_the_words_of_a_server(
+    message: str, window: int | None, length: int | None
+) -> None:
+    assert read_overflow(message) == (window, length)

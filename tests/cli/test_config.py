@@ -1,0 +1,219 @@
+"""`bough config`, -o and the flags of the bare command: what the user has set once, and what comes first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import bough as library
+from bough.cli.config import complete_model
+from bough.cli.main import outcome
+from bough.core.context import fold_settings
+
+Cli = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Run a command line in this process, in a folder of its own; return exit code, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BOUGH_CONFIG", str(tmp_path / "config.toml"))
+    monkeypatch.setenv("BOUGH_STORE", str(tmp_path / "s.db"))
+    monkeypatch.delenv("BOUGH_MODEL", raising=False)
+    (tmp_path / "one.json").write_text(json.dumps(["One.", "Two.", "Three."]))
+    (tmp_path / "other.json").write_text(json.dumps(["Other.", "Others."]))
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = outcome(list(arguments))
+        out = capsys.readouterr()
+        return code, out.out, out.err
+
+    return run
+
+
+def _options() -> dict[str, object] | None:
+    with library.open("s.db") as store:
+        rows = store.sessions().sessions
+        return fold_settings(store.session(rows[0].session_id).path()).options
+
+
+class TestFile:
+    def test_values_are_set_shown_read_and_removed_and_comments_stay(self, cli: Cli, tmp_path: Path) -> None:
+        assert cli("config", "path")[1] == f"{tmp_path}/config.toml\n"
+        assert cli("config")[1] == ""
+        (tmp_path / "config.toml").write_text("# mine\n\n[aliases]\n# slow ones\nbig = 'scripted:one.json'\n")
+        assert cli("config", "alias", "fast", "scripted:one.json")[0] == 0
+        assert cli("config", "set", "model", "fast", "big")[0] == 0
+        assert cli("config", "set", "options.fast.stop", '["a", "b"]')[0] == 0
+        assert cli("config", "set", "options.scripted:one.json.temperature", "0")[0] == 0
+        assert cli("config", "set", "options.scripted:one.json.temperature", "1")[0] == 0
+        assert cli("config", "set", "store", "s.db")[0] == 0
+        assert cli("config")[1].splitlines() == [
+            'model = ["fast", "big"]',
+            "store = s.db",
+            "aliases.big = scripted:one.json",
+            "aliases.fast = scripted:one.json",
+            'options.fast.stop = ["a", "b"]',
+            "options.scripted:one.json.temperature = 1",
+        ]
+        shown = json.loads(cli("config", "show", "--json")[1])
+        assert (shown["models"], shown["aliases"]["big"]) == (["fast", "big"], "scripted:one.json")
+        assert cli("config", "get", "options.fast.stop")[:2] == (0, '["a", "b"]\n')
+        for key in ("model", "store", "aliases.fast", "options.fast.stop"):
+            assert cli("config", "unset", key)[0] == 0
+            assert cli("config", "get", key)[0] == 1
+            assert cli("config", "unset", key)[0] == 1
+        text = (tmp_path / "config.toml").read_text()
+        assert text.startswith("# mine\n")
+        assert "# slow ones\nbig = 'scripted:one.json'\n" in text
+        assert cli("config", "alias")[1] == "big = scripted:one.json\n"
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("model = \n", "Invalid value (at line 1, column 9)"),
+            ("\nmodel = 7\n", "config.toml, line 2: model is invalid; expected the name of a model"),
+            ("store = []\n", "line 1: store is invalid; expected a path or a URL"),
+            ("[aliases]\na = 'x:y'\nb = 'z'\n", "line 3: aliases.b is invalid; expected the name of a model"),
+            (
+                "[aliases]\n'a:b' = 'x:y'\n",
+                "line 2: aliases.a:b is invalid; expected an alias without a colon",
+            ),
+            ("# x\n[options]\nfast = 1\n", "line 3: options.fast is invalid; expected a table of options"),
+            ("\n\n[modles]\n", "line 3: modles is invalid; expected model, store, aliases.NAME or options"),
+        ],
+    )
+    def test_what_is_wrong_in_the_file_is_told_with_its_line(
+        self, cli: Cli, tmp_path: Path, text: str, message: str
+    ) -> None:
+        (tmp_path / "config.toml").write_text(text)
+        for command in (("config",), ("run", "hi"), ("config", "set", "store", "x.db")):
+            code, _, err = cli(*command)
+            assert code == 2
+            assert message in err
+            assert "config.toml" in err
+        assert (tmp_path / "config.toml").read_text() == text
+        assert not (tmp_path / "s.db").exists()
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (("set", "modle", "x"), "there is no key 'modle'; expected model, store"),
+            (("set", "model", "fast"), "there is no model with this name"),
+            (("alias", "a", "nonsense"), "there is no model with this name"),
+            (("alias", "a:b", "scripted:x"), "aliases.a:b is invalid"),
+            (("alias", "nobody"), "there is no alias 'nobody'"),
+            (("set", "options.fast.seed", "1"), "'fast' is neither a model nor an alias"),
+            (("set", "options.anthropic:m.seed", "1"), "anthropic has no option 'seed'"),
+            (("set", "options.gemini:m.temperature", "9"), "temperature=9 is invalid for gemini"),
+            (("set", "options.gemini:m.temperature", "null"), "bough config unset"),
+        ],
+    )
+    def test_a_value_that_no_command_could_use_is_refused(
+        self, cli: Cli, tmp_path: Path, arguments: tuple[str, ...], message: str
+    ) -> None:
+        code, _, err = cli("config", *arguments)
+        assert code != 0
+        assert message in err
+        assert not (tmp_path / "config.toml").exists()
+
+    def test_a_value_that_is_not_on_one_line_is_left_to_its_author(self, cli: Cli, tmp_path: Path) -> None:
+        text = "aliases = { a = 'scripted:x' }\n"
+        (tmp_path / "config.toml").write_text(text)
+        code, _, err = cli("config", "alias", "b", "scripted:y")
+        assert code == 2
+        assert "config.toml" in err
+        assert (tmp_path / "config.toml").read_text() == text
+
+
+class TestPrecedence:
+    def test_a_flag_comes_before_the_environment_and_that_before_the_file(
+        self, cli: Cli, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        cli("config", "alias", "fast", "scripted:one.json")
+        cli("config", "alias", "slow", "scripted:other.json")
+        cli("config", "set", "model", "fast")
+        assert cli("run", "hi")[1] == "One.\n"
+        monkeypatch.setenv("BOUGH_MODEL", "slow")
+        assert cli("run", "hi")[1] == "Other.\n"
+        assert cli("run", "hi", "--model", "fast")[1] == "One.\n"
+        assert cli("run", "on", "--resume", "latest")[1] == "Two.\n", "the session's own model"
+        cli("config", "set", "store", "t.db")
+        assert json.loads(cli("ls", "--json")[1])["sessions"], "the environment names another store"
+        monkeypatch.delenv("BOUGH_STORE")
+        assert cli("run", "hi", "--model", "slow")[1] == "Other.\n"
+        assert len(json.loads(cli("ls", "--json")[1])["sessions"]) == 1
+        assert Path("t.db").exists()
+
+    def test_default_options_fill_what_neither_session_nor_flag_says(self, cli: Cli) -> None:
+        cli("config", "alias", "fast", "scripted:one.json")
+        cli("config", "set", "model", "fast")
+        cli("config", "set", "options.fast.temperature", "0")
+        cli("config", "set", "options.scripted:one.json.max_tokens", "50")
+        assert cli("run", "hi", "-o", "temperature=1", "-o", "stop=END")[0] == 0
+        assert _options() == {"temperature": 1, "max_tokens": 50, "stop": "END"}
+        assert cli("--resume", "latest", "on", "-o", "stop=null")[0] == 0
+        assert _options() == {"temperature": 1, "max_tokens": 50}
+
+    def test_aliases_are_completed(self, cli: Cli) -> None:
+        cli("config", "alias", "fast", "scripted:one.json")
+        cli("config", "alias", "slow", "scripted:other.json")
+        assert [item.value for item in complete_model(None, None, "f")] == ["fast"]  # type: ignore[arg-type]
+
+
+class TestOptions:
+    @pytest.mark.parametrize(
+        ("option", "message"),
+        [
+            ("temprature=0", "scripted has no option 'temprature'; did you mean temperature?"),
+            ("temperature=hot", "temperature='hot' is invalid for scripted; expected a number"),
+            ("temperature=9", "temperature=9 is invalid for scripted; expected a number from 0 to 2"),
+            ("temperature", "'temperature' is not NAME=VALUE"),
+            ("temperature=", "'temperature=' is not NAME=VALUE"),
+        ],
+    )
+    def test_one_that_is_refused_is_a_usage_error_and_leaves_nothing_behind(
+        self, cli: Cli, option: str, message: str
+    ) -> None:
+        code, _, err = cli("run", "hi", "--model", "scripted:one.json", "-o", option)
+        assert code == 2
+        assert message in err
+        assert not Path("s.db").exists()
+
+    def test_every_verb_that_runs_or_forks_takes_them(self, cli: Cli) -> None:
+        model = ("--model", "scripted:one.json")
+        assert cli("run", "hi", *model, "-o", "seed=1")[0] == 0
+        assert _options() == {"seed": 1}
+        assert cli("fork", "latest", "-o", "seed=2", "-o", "effort=low")[0] == 0
+        assert _options() == {"seed": 2, "effort": "low"}
+        assert cli("--copy", "latest", "--to-point", "3", "again", *model, "-o", "seed=3")[0] == 0
+        assert _options() == {"seed": 3}
+        with library.open("s.db") as store:
+            store.session(store.sessions().sessions[0].session_id).append([library.user("open")])
+        assert cli("resume", "latest", *model, "-o", "temperature=0")[:2] == (0, "Three.\n")
+        assert _options() == {"seed": 3, "temperature": 0}
+        code, out, _ = cli("replay", "latest", *model, "-o", "temperature=1", "--json")
+        assert code == 0
+        with library.open("s.db") as store:
+            assert fold_settings(store.session(json.loads(out)["replay"]).path()).options == {
+                "seed": 3,
+                "temperature": 1,
+            }
+        assert cli("fork", "latest", "-o", "nonsense=1")[0] == 2
+
+
+class TestBareCommand:
+    def test_the_flags_of_run_need_no_command(self, cli: Cli) -> None:
+        model = ("--model", "scripted:one.json")
+        cli("run", "hi", *model)
+        assert cli("--resume", "latest", "on")[1] == "Two.\n"
+        assert cli("--store", "s.db", "--overwrite=latest", "--from-point", "2", "else")[1] == "Two.\n"
+        assert cli("and on", "--copy", "latest")[1] == "Three.\n"
+        assert len(json.loads(cli("ls", "--json")[1])["sessions"]) == 2
+        assert "unknown command 'and'" in cli("and", "on")[2]
+        code, _, err = cli("--to-point", "3")
+        assert code == 2
+        assert "--to-point" in err

@@ -1,0 +1,97 @@
+"""Base64 is stored as a blob wherever it is in an entry, and comes back to the letter."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from typing import Any
+
+import pytest
+
+import bough
+from bough import ScriptedModel, Text, ToolCall, ToolContext, assistant, user
+from bough.core.entries import Note
+from bough.core.media import extract_from_note, restore_json
+from bough.core.messages import Reasoning
+from bough.wire import PROVIDERS
+from conftest import Store
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(200))
+BYTES = bytes(range(255, 50, -1))  # of no known kind, and with every letter of the alphabets
+PADDED, URLSAFE = base64.b64encode(PNG).decode(), base64.urlsafe_b64encode(BYTES[:-2]).decode()
+SHAPES: dict[str, Any] = {
+    "MCP": {"type": "image", "data": PADDED, "mimeType": "image/png"},
+    "Anthropic": {"type": "image", "source": {"type": "base64", "media_type": "image/x", "data": URLSAFE}},
+    "Gemini": {"inline_data": {"mime_type": "audio/l16;rate=24000", "data": URLSAFE.rstrip("=")}},
+    "Gemini by alias": [{"inlineData": {"data": base64.b64encode(BYTES).decode(), "mimeType": "a/b"}}],
+    "OpenAI audio": {"type": "input_audio", "input_audio": {"data": URLSAFE, "format": "wav"}},
+    "a bare file": {"anything": PADDED},
+    "JSON in text": json.dumps({"data": URLSAFE, "media_type": "a/b"}),
+    "URLs": f"data:a/b;base64,{PADDED}, data:a/b;x=y;base64,{URLSAFE}; data:a/b;base64,{URLSAFE.rstrip('=')}.",
+    "the same bytes three times": [PADDED, f"data:image/png;base64,{PADDED};x=y", {"data": PADDED}],
+}
+
+
+def holds_base64(body: bytes) -> bool:
+    return any(
+        letters[8:72].encode() in body for letters in (PADDED, URLSAFE, base64.b64encode(BYTES).decode())
+    )
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_base64_is_stored_once_wherever_it_is_and_comes_back_to_the_letter(store: Store, shape: str) -> None:
+    value, runs = {"value": SHAPES[shape]}, []
+
+    @bough.tool(effect="idempotent", approval=True)
+    def draw(value: Any, ctx: ToolContext) -> str:
+        """Draws."""
+        runs.append(ctx.call.arguments)
+        return "drawn"
+
+    session = store.start()
+    session.note({"host": value})
+    call = assistant(Reasoning(f"I think of {json.dumps(value)}."), ToolCall("c", "draw", value))
+    session.send_sync("go", model=ScriptedModel([call]), tools=[draw])
+    later = bough.Store(store.backend).session(session.session_id)  # knows nothing of the first
+    later.approve(*later.pending_approvals())
+    later.resume_sync(model=ScriptedModel(["done"]), tools=[draw])
+    later.append([user("next"), bough.Message("assistant", (Text("a"),), details=value)])
+    assert runs == [value]
+    path = later.path()
+    assert not any(holds_base64(stored.entry.body) for stored in store.backend.entries(session.session_id))
+    notes = [entry.payload.data for entry in path if isinstance(entry.payload, Note)]
+    assert [restore_json(note, later.read_blob) for note in notes] == [{"host": value}]
+    assert restore_json(path[-1].message.details, later.read_blob) == value
+    assert later.verify() == []
+    bundle = io.BytesIO()
+    later.export(bundle, blobs=True)
+    bundle.seek(0)
+    with bough.open("memory:") as elsewhere:
+        elsewhere.import_bundle(bundle)
+        copy = elsewhere.session(session.session_id)
+        assert restore_json(copy.path()[-1].message.details, copy.read_blob) == value
+
+
+@pytest.mark.parametrize("provider", sorted(PROVIDERS))
+def test_media_in_a_message_of_a_provider_is_stored_as_a_blob(store: Store, provider: str) -> None:
+    session = store.start()
+    session.append([user("see", bough.Attachment(PNG, "image/png"))])
+    other = store.start()
+    other.append(session.messages(provider))
+    assert not holds_base64(store.backend.entries(other.session_id)[-1].entry.body)
+    assert [store.blob(media) for media in other.path()[-1].message.media] == [PNG]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"sha256": "ab" * 32, "mimeType": "text/plain"},
+        {"data": "A" * 65, "mimeType": "image/png"},
+        {"data": "a" * 64},
+        {"data": "not base64, but long enough to be some of it " * 3, "mimeType": "image/png"},
+        {"text": f"[bough-blob:{'0' * 64};image/png;1]"},
+    ],
+)
+def test_what_is_no_media_stays_where_it_is(data: dict[str, Any]) -> None:
+    assert extract_from_note(Note(data)) == (Note(data), {})

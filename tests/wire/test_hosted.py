@@ -1,0 +1,334 @@
+"""Answers of tools that the provider runs: stored, readable, returned to their issuer as they were, legal for all others."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import bough
+from bough import ProviderBlock, Session, wire
+from bough.core.context import Context, Item
+from bough.core.messages import Text
+from bough.errors import UnrecognizedReply
+from bough.wire import find_provider
+from conftest import Store
+from support.hosted_answers import GROUPS, PNG_64, anthropic_pairs, random_blocks, reply
+from support.random_logs import PNG, SOAK
+
+ISSUERS = list(GROUPS)
+issuers = pytest.mark.parametrize("issuer", ISSUERS)
+SECRET = "correct-horse-battery"
+
+
+def store_answer(session: Session, issuer: str, blocks: list[dict[str, Any]], question: str = "q") -> None:
+    with session.turn(question) as turn:
+        message = turn.answer(reply(issuer, blocks))
+        for call in message.calls:
+            turn.result(call.id, "done")
+
+
+def answer_blocks(session: Session, issuer: str) -> list[dict[str, Any]]:
+    """What is sent back of the only answer."""
+    request = session.request(issuer)
+    assert find_provider(issuer).violations(request) == []
+    sent = request[find_provider(issuer).history]
+    if issuer == "openai":
+        return [item for item in sent if item.get("role") != "user" and not item["type"].endswith("_output")]
+    roles = [message["role"] for message in sent]
+    answer = sent[roles.index("assistant" if issuer == "anthropic" else "model")]
+    return list(answer.get("content") or answer.get("parts"))
+
+
+@issuers
+def test_every_block_comes_back_to_its_issuer_as_it_was_after_a_restart(issuer: str, store: Store) -> None:
+    for number in range(len(GROUPS[issuer](1))):
+        blocks = GROUPS[issuer](1)[number]
+        blocks = [*blocks, *GROUPS[issuer](2)[-1]] if blocks[-1].get("type") == "thinking" else blocks
+        session = store.start("a")
+        store_answer(session, issuer, blocks)
+        assert answer_blocks(store.session(session.session_id), issuer) == blocks
+        assert session.verify() == []
+
+
+@issuers
+@given(data=st.data())
+@settings(max_examples=2_000 if SOAK else 25, deadline=None)
+def test_random_answers_come_back_to_their_issuer_and_are_legal_for_all_others(
+    issuer: str, data: st.DataObject
+) -> None:
+    blocks = data.draw(random_blocks(issuer))
+    session = bough.open("memory:").start("a")
+    store_answer(session, issuer, blocks)
+    assert answer_blocks(session, issuer) == blocks
+    session.append([bough.user("and now?")])
+    for provider in wire.PROVIDERS.values():
+        assert provider.violations(session.request(provider.name), ready=True) == []
+
+
+@issuers
+def test_other_providers_are_told_in_words(issuer: str, store: Store) -> None:
+    """What the model knew from a search or from code is not lost by a change of provider."""
+    session = store.start("a")
+    store_answer(session, issuer, [block for group in GROUPS[issuer](1)[:4] for block in group][:2])
+    (told,) = [part.text for part in session.path()[1].message.parts if isinstance(part, ProviderBlock)][:1]
+    assert told.startswith(("searched the web: cats", "ran code:"))
+    for provider in set(wire.PROVIDERS) - {issuer}:
+        assert json.dumps(told)[1:-1] in json.dumps(session.request(provider))
+    assert told not in session.path()[1].message.text
+    assert store.search(told.split()[-1])
+
+
+def test_a_call_without_its_result_is_text_unless_anthropic_is_to_continue_it(store: Store) -> None:
+    use, result = anthropic_pairs(1)[0]
+    session = store.start("a")
+    with session.turn("q") as turn:
+        turn.answer(reply("anthropic", [use], "pause_turn"))
+        paused = session.request("anthropic")
+        assert paused["messages"][-1] == {"role": "assistant", "content": [use]}
+        assert find_provider("anthropic").violations(paused, ready=True) == []
+        for other in ("openai", "openai-chat", "gemini"):
+            assert find_provider(other).violations(session.request(other), ready=True) == []
+        assert not turn.done
+        turn.answer(reply("anthropic", [result, {"type": "text", "text": "Cats sleep."}]))
+        assert turn.done
+    content = session.request("anthropic")["messages"][-1]["content"]
+    assert [block["type"] for block in content] == ["server_tool_use", "web_search_tool_result", "text"]
+    left = store.start("a")
+    with left.turn("q") as turn:
+        turn.answer(reply("anthropic", [use], "pause_turn"))
+    with left.turn("never mind"):
+        request = left.request("anthropic")
+    assert request["messages"][1]["content"] == [{"type": "text", "text": "[searched the web: cats]"}]
+    assert find_provider("anthropic").violations(request, ready=True) == []
+
+
+def test_code_that_waits_for_a_tool_of_ours_is_continued_in_its_container(store: Store) -> None:
+    use = {"type": "server_tool_use", "id": "srvtoolu_0", "name": "code_execution", "input": {"code": "f()"}}
+    call = anthropic_pairs(1)[-1][0]
+    answer = {**reply("anthropic", [use, call], "tool_use"), "container": {"id": "c_1", "expires_at": "x"}}
+    session = store.start("a")
+    with session.turn("q") as turn:
+        turn.answer(answer)
+        turn.result("toolu_1", "41")
+        request = session.request("anthropic")
+        assert request["container"] == "c_1"
+        assert request["messages"][1]["content"] == [use, call]
+        assert find_provider("anthropic").violations(request, ready=True) == []
+        turn.answer(bough.assistant("done"))
+    assert "container" not in session.request("anthropic")
+
+
+@issuers
+def test_a_secret_in_a_block_is_not_stored_and_the_block_is_sent_as_text(issuer: str, store: Store) -> None:
+    secret_store = bough.open("memory:", secrets={"PIN": SECRET})
+    for group in GROUPS[issuer](1):
+        marked = json.loads(
+            json.dumps(group).replace("cats", SECRET).replace("print", SECRET).replace("lost", SECRET)
+        )
+        if marked == group:
+            continue
+        session = secret_store.start("a")
+        store_answer(session, issuer, marked)
+        entry = secret_store.backend.entries(session.session_id)[1].entry
+        assert SECRET.encode() not in entry.body + (entry.evidence or b"")
+        session.append([bough.user("and now?")])
+        for provider in wire.PROVIDERS.values():
+            assert provider.violations(session.request(provider.name), ready=True) == []
+
+
+LINKS = {
+    "anthropic": [
+        {"type": "image", "source": {"type": "url", "url": "https://x/cat.png"}},
+        {"type": "document", "source": {"type": "file", "file_id": "file_1"}, "title": "Cats"},
+        {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "cats"}},
+        {
+            "type": "search_result",
+            "source": "https://x",
+            "title": "Cats",
+            "content": [{"type": "text", "text": "cats"}],
+        },
+    ],
+    "openai": [
+        {"type": "input_image", "image_url": "https://x/cat.png", "detail": "high"},
+        {"type": "input_image", "image_url": f"data:image/png;base64,{PNG_64}", "detail": "high"},
+        {"type": "input_file", "file_id": "file-1"},
+        {"type": "input_file", "filename": "a.csv", "file_data": "data:text/csv;base64,YSxi"},
+        {"type": "input_audio", "input_audio": {"format": "wav", "data": PNG_64}},
+    ],
+    "gemini": [
+        {"fileData": {"fileUri": "https://x/files/1", "mimeType": "video/mp4"}},
+        {
+            "inlineData": {"data": PNG_64, "mimeType": "image/png"},
+            "videoMetadata": {"startOffset": "1s"},
+        },
+    ],
+}
+
+
+@issuers
+def test_media_kept_elsewhere_come_back_to_the_provider_they_were_written_for(
+    issuer: str, store: Store
+) -> None:
+    """In an input, and for two of them in the result of a tool: others get a text in their place."""
+    name = "parts" if issuer == "gemini" else "content"
+    session = store.start("a")
+    role = {"role": "user", name: LINKS[issuer]}
+    with session.turn(role) as turn:
+        request = store.session(session.session_id).request(issuer)
+        assert request[find_provider(issuer).history] == [role]
+        turn.answer(bough.assistant("ok"))
+    appended = store.start("a")
+    appended.append([role])
+    assert appended.request(issuer) == request
+    for provider in wire.PROVIDERS.values():
+        other = appended.request(provider.name)
+        assert provider.violations(other, ready=True) == []
+        assert "https://x" in json.dumps(other)
+
+
+def test_media_kept_elsewhere_in_a_result_come_back_too(store: Store) -> None:
+    link = LINKS["anthropic"][0]
+    use = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": "see"}, link]}
+    session = store.start("a")
+    session.append(
+        [bough.user("q"), {"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+    )
+    assert session.request("anthropic")["messages"][-1]["content"] == [result]
+    assert "[image: https://x/cat.png]" in json.dumps(session.request("gemini"))
+    image = LINKS["openai"][0]
+    items = [
+        {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "a", "output": [image]},
+    ]
+    session = store.start("a")
+    session.append([bough.user("q"), *items])
+    assert session.request("openai")["input"][-1]["output"] == [image]
+
+
+def test_the_sources_of_an_answer_of_gemini_are_kept_and_not_sent_back(store: Store) -> None:
+    grounding = {
+        "webSearchQueries": ["cats", "dogs"],
+        "groundingChunks": [{"web": {"uri": "https://x/cats", "title": "Cats"}}],
+    }
+    whole = reply("gemini", [{"text": "Cats sleep."}])
+    whole["candidates"][0]["groundingMetadata"] = grounding
+    answer = wire.parse_reply(whole)
+    assert answer.units == {"web_searches": 1}
+    session = store.start("a")
+    with session.turn("q") as turn:
+        turn.answer(whole)
+    assert answer_blocks(session, "gemini") == [{"text": "Cats sleep."}]
+    assert session.path()[1].message.parts[1] == ProviderBlock(
+        "groundingMetadata", "searched the web: cats; dogs\nCats https://x/cats"
+    )
+    assert "https://x/cats" in json.dumps(session.request("openai"))
+
+
+def test_searches_and_long_cache_writes_are_paid_for() -> None:
+    usage = {
+        "input_tokens": 1000,
+        "output_tokens": 10,
+        "cache_creation_input_tokens": 1000,
+        "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 1000},
+        "server_tool_use": {"web_search_requests": 2},
+    }
+    whole = {**reply("anthropic", [{"type": "text", "text": "x"}]), "usage": usage}
+    costs = []
+    for key in (None, "cache_creation", "server_tool_use"):
+        session = bough.open("memory:").start("a")
+        with session.turn("q") as turn:
+            turn.answer({**whole, "usage": {k: v for k, v in usage.items() if k != key}})
+        costs.append(session.usage().cost_microcents)
+    per_dollar = 100_000_000
+    assert costs[0] - costs[2] == 2 * per_dollar // 100  # $10 for a thousand searches
+    assert costs[0] - costs[1] == per_dollar * 225 // 100_000  # $6 instead of $3.75 for a million tokens
+
+
+def test_a_refusal_says_why() -> None:
+    whole = {
+        **reply("anthropic", [], "refusal"),
+        "stop_details": {"type": "refusal", "explanation": "unsafe"},
+    }
+    answer = wire.parse_reply(whole)
+    assert (answer.finish, answer.message.parts) == ("refusal", (ProviderBlock("refusal", "unsafe"),))
+
+
+def test_sdk_objects_are_read_as_their_json() -> None:
+    from anthropic.types import Message as AnthropicMessage
+    from google.genai.types import GenerateContentResponse
+    from openai.types.responses import Response
+
+    kinds: dict[str, Any] = {
+        "anthropic": AnthropicMessage,
+        "openai": Response,
+        "gemini": GenerateContentResponse,
+    }
+    for issuer, kind in kinds.items():
+        known = [
+            g for g in GROUPS[issuer](1) if "newer" not in json.dumps(g) and "Newer" not in json.dumps(g)
+        ]
+        blocks = [block for group in known[:3] for block in group]
+        whole = reply(issuer, blocks)
+        build = kind.model_validate if issuer == "gemini" else kind.construct
+        assert wire.parse_reply(build(**whole) if issuer != "gemini" else build(whole)) == wire.parse_reply(
+            whole
+        )
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        reply("anthropic", [{"type": "server_tool_use", "name": "web_search"}]),
+        reply("anthropic", [{"type": "web_search_tool_result", "content": []}]),
+        reply("anthropic", [{"text": "without a type"}]),
+        reply("openai", [{"type": "web_search_call"}]),
+    ],
+    ids=str,
+)
+def test_a_block_that_could_not_be_sent_back_is_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(UnrecognizedReply):
+        wire.parse_reply(bad)
+
+
+def test_an_approval_of_an_mcp_call_goes_with_its_request_and_is_text_without_it(store: Store) -> None:
+    request = {
+        "type": "mcp_approval_request",
+        "id": "mcpr_1",
+        "server_label": "s",
+        "name": "f",
+        "arguments": "{}",
+    }
+    approval = {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True}
+    session = store.start("a")
+    session.append([bough.user("q"), request, approval])
+    assert session.request("openai")["input"][1:] == [request, approval]
+    alone = store.start("a")
+    alone.append([approval])
+    assert alone.request("openai")["input"][0]["content"][0]["text"] == "[approved mcpr_1]"
+    for provider in wire.PROVIDERS.values():
+        assert provider.violations(session.request(provider.name), ready=True) == []
+
+
+def test_a_block_that_is_shown_is_never_sent_as_what_the_user_said() -> None:
+    """A block without its evidence, as after an import, is text for its own issuer too."""
+    message = bough.assistant(ProviderBlock("server_tool_use", "searched the web: cats"), Text("Cats sleep."))
+    context = Context((), (Item(bough.user("q"), 1, 1), Item(message, 2, 1)))
+    for provider in wire.PROVIDERS.values():
+        assert "[searched the web: cats]" in json.dumps(provider.project(context, lambda _: None))
+
+
+def test_bytes_in_what_people_read_of_a_block_are_stored_apart_and_the_block_comes_back(store: Store) -> None:
+    url = "data:image/png;base64," + base64.b64encode(PNG * 4).decode()
+    (item,) = GROUPS["openai"](1)[3]
+    item["outputs"] = [{"type": "logs", "logs": f"see {url}"}]
+    session = store.start("a")
+    store_answer(session, "openai", [item])
+    assert b";base64," not in store.backend.entries(session.session_id)[1].entry.body
+    assert answer_blocks(session, "openai") == [item]
+    assert session.verify() == []

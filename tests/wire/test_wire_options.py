@@ -1,0 +1,120 @@
+"""Options of model calls: common names in each provider's request, and what each provider refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bough.errors import InvalidOption
+from bough.wire.options import DEFAULT_MAX_TOKENS, OPTIONS, check_options, request_fields
+
+FIELDS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    (
+        "anthropic",
+        {"temperature": 0, "top_p": 0.9, "top_k": 5, "max_tokens": 500, "stop": "END", "effort": "high"},
+        {
+            "temperature": 0,
+            "top_p": 0.9,
+            "top_k": 5,
+            "max_tokens": 500,
+            "stop_sequences": ["END"],
+            "output_config": {"effort": "high"},
+        },
+    ),
+    ("anthropic", {}, {"max_tokens": DEFAULT_MAX_TOKENS}),
+    (
+        "anthropic",
+        {"thinking": {"type": "adaptive"}, "output_config": {"format": {}}, "effort": "max", "max_tokens": 1},
+        {"max_tokens": 1, "thinking": {"type": "adaptive"}, "output_config": {"effort": "max", "format": {}}},
+    ),
+    (
+        "openai",
+        {"temperature": 1.5, "max_tokens": 500, "effort": "none", "reasoning": {"summary": "auto"}},
+        {"temperature": 1.5, "max_output_tokens": 500, "reasoning": {"effort": "none", "summary": "auto"}},
+    ),
+    (
+        "openai-chat",
+        {"max_tokens": 9, "stop": ["a", "b"], "seed": -1, "effort": "low", "extra_body": {"mirostat": 2}},
+        {"max_tokens": 9, "stop": ["a", "b"], "seed": -1, "reasoning_effort": "low", "mirostat": 2},
+    ),
+    (
+        "gemini",
+        {"temperature": 2, "max_tokens": 7, "stop": "x", "effort": "low", "safety_settings": []},
+        {
+            "generationConfig": {
+                "temperature": 2,
+                "maxOutputTokens": 7,
+                "stopSequences": ["x"],
+                "thinkingConfig": {"thinkingLevel": "LOW"},
+            },
+            "safetySettings": [],
+        },
+    ),
+    (
+        "gemini",
+        {"effort": "low", "thinking_config": {"includeThoughts": True}},
+        {"generationConfig": {"thinkingConfig": {"thinkingLevel": "LOW", "includeThoughts": True}}},
+    ),
+    ("openai", {"temperature": None, "seed": None}, {}),
+]
+
+REFUSED: list[tuple[str | None, dict[str, Any], str]] = [
+    (
+        "anthropic",
+        {"temperature": 1.5},
+        "temperature=1.5 is invalid for anthropic; expected a number from 0 to 1",
+    ),
+    ("openai", {"temperature": 2.5}, "temperature=2.5 is invalid for openai; expected a number from 0 to 2"),
+    ("openai", {"temperature": "0"}, "temperature='0' is invalid for openai; expected a number"),
+    ("openai", {"temperature": True}, "temperature=True is invalid"),
+    ("openai", {"temperature": float("nan")}, "temperature=nan is invalid"),
+    ("gemini", {"max_tokens": 0}, "max_tokens=0 is invalid for gemini; expected a whole number from 1 up"),
+    ("gemini", {"max_tokens": 1.5}, "max_tokens=1.5 is invalid"),
+    ("anthropic", {"stop": [""]}, "stop=[''] is invalid"),
+    ("openai-chat", {"stop": list("abcde")}, "expected text, or up to 4"),
+    ("anthropic", {"effort": "none"}, "effort='none' is invalid for anthropic; expected one of low, medium"),
+    ("gemini", {"effort": "max"}, "effort='max' is invalid for gemini; expected one of minimal, low"),
+    ("openai-chat", {"extra_body": {"messages": []}}, "extra_body may not set messages"),
+    ("openai-chat", {"extra_body": {"temperature": 1}, "temperature": 0}, "both set temperature"),
+    ("anthropic", {"effort": "low", "output_config": {"effort": "max"}}, "both set output_config.effort"),
+    ("anthropic", {"thinking": "yes"}, "thinking='yes' is invalid for anthropic; expected an object"),
+    (
+        "anthropic",
+        {"seed": 7},
+        "anthropic has no option 'seed'; it is one of openai-chat, gemini; leave it out",
+    ),
+    ("openai", {"stop": "END"}, "session.set(options={'stop': None})"),
+    ("anthropic", {"temprature": 0}, "anthropic has no option 'temprature'; did you mean temperature?"),
+    ("scripted", {"zzz": 0}, "scripted has no option 'zzz'; known are temperature, top_p"),
+    (None, {"temprature": 0}, "no provider has an option 'temprature'; did you mean temperature?"),
+    (None, {"temperature": 3}, "option temperature=3 is invalid; expected a number from 0 to 2"),
+    ("host", {"max_tokens": -1}, "max_tokens=-1 is invalid"),
+    ("openai", ["temperature"], "expected a dict of names and values"),  # type: ignore[list-item]
+]
+
+
+@pytest.mark.parametrize(("provider", "options", "fields"), FIELDS)
+def test_common_names_become_the_providers_own_fields(
+    provider: str, options: dict[str, Any], fields: dict[str, Any]
+) -> None:
+    assert request_fields(provider, options) == fields
+    assert list(request_fields(provider, dict(reversed(options.items())))) == list(
+        request_fields(provider, options)
+    ), "the order in which options were set may not change the bytes of a request"
+
+
+@pytest.mark.parametrize(("provider", "options", "message"), REFUSED)
+def test_an_option_the_provider_lacks_or_refuses_is_an_error_that_names_it(
+    provider: str | None, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidOption) as refused:
+        check_options(provider, options)
+    assert message in str(refused.value)
+    if provider in OPTIONS:
+        with pytest.raises(InvalidOption):
+            request_fields(provider, options)
+
+
+def test_a_model_of_the_hosts_own_takes_options_of_its_own() -> None:
+    check_options("host", {"temperature": 0, "mood": "calm"})
