@@ -1,0 +1,129 @@
+"""Measure what the recording proxy adds: time to the first byte, and the throughput of a stream of 5 MB."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import multiprocessing
+import time
+from collections.abc import Iterator
+from multiprocessing.context import SpawnContext
+from pathlib import Path
+from typing import Any
+
+from .measure import Plan, middle
+from .report import Figure, at_least, at_most
+
+STREAM_BYTES = 5_000_000
+EVENT_BYTES = 4_000
+PATH = "/v1/chat/completions"
+
+
+def figures(plan: Plan) -> Iterator[Figure]:
+    """Upstream, proxy and client each have a process of their own, as in life."""
+    context = multiprocessing.get_context("spawn")
+    ports = context.Queue()
+    upstream = _start(context, _serve_upstream, ports)
+    direct = ports.get()
+    proxy = _start(context, _serve_proxy, ports, direct, str(plan.path("recorded")))
+    through = ports.get()
+    try:
+        rounds = plan.pick(15, 3)
+        waits: list[tuple[float, float]] = []
+        rates: list[tuple[float, float]] = []
+        for _ in range(rounds):
+            waits.append((_first_byte(direct, PATH), _first_byte(through, f"/openai{PATH}")))
+            rates.append((_rate(direct, PATH), _rate(through, f"/openai{PATH}")))
+    finally:
+        for process in (proxy, upstream):
+            process.kill()
+            process.join()
+    bare, ours = (middle([pair[side] for pair in waits]) for side in (0, 1))
+    yield Figure(
+        "proxy_first_byte",
+        "first byte, added",
+        1000 * (ours - bare),
+        "ms",
+        at_most(2),
+        {"direct": 1000 * bare},
+    )
+    bare, ours = (middle([pair[side] for pair in rates]) for side in (0, 1))
+    yield Figure(
+        "proxy_stream", "stream of 5 MB, × direct", ours / bare, "×", at_least(0.9), {"direct MB/s": bare}
+    )
+
+
+def _start(context: SpawnContext, target: Any, *arguments: Any) -> Any:
+    process = context.Process(target=target, args=arguments, daemon=True)
+    process.start()
+    return process
+
+
+def _first_byte(port: int, path: str) -> float:
+    """Return the median time to the first byte of a short answer, on one connection."""
+    wire = http.client.HTTPConnection("127.0.0.1", port)
+    times = []
+    for _ in range(50):
+        started = time.perf_counter()
+        wire.request("POST", path, b'{"messages": [{"role": "user", "content": "hi"}]}')
+        wire.getresponse().read()
+        times.append(time.perf_counter() - started)
+    wire.close()
+    return middle(times)
+
+
+def _rate(port: int, path: str) -> float:
+    """Return the megabytes per second of a long stream."""
+    wire = http.client.HTTPConnection("127.0.0.1", port)
+    started = time.perf_counter()
+    wire.request("POST", path, b'{"long": true}')
+    reply, length = wire.getresponse(), 0
+    while piece := reply.read1(65536):
+        length += len(piece)
+    wire.close()
+    return length / (time.perf_counter() - started) / 1e6
+
+
+def _serve_upstream(ports: Any) -> None:
+    event = b"data: " + b"x" * (EVENT_BYTES - 8) + b"\n\n"
+    chunk = b"%x\r\n%s\r\n" % (len(event), event)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
+                if b"long" not in await reader.readexactly(length):
+                    writer.write(b"HTTP/1.1 500 No\r\nContent-Length: 2\r\n\r\n{}")
+                    continue
+                writer.write(
+                    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+                )
+                for _ in range(STREAM_BYTES // EVENT_BYTES):
+                    writer.write(chunk)
+                    await writer.drain()
+                writer.write(b"0\r\n\r\n")
+        except (EOFError, ConnectionError):
+            writer.close()
+
+    async def main() -> None:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        ports.put(server.sockets[0].getsockname()[1])
+        await server.serve_forever()
+
+    asyncio.run(main())
+
+
+def _serve_proxy(ports: Any, upstream: int, place: str) -> None:
+    import bough
+    from bough.proxy.recorder import Recorder
+    from bough.proxy.server import Proxy
+    from bough.proxy.upstreams import find_upstreams
+
+    async def main() -> None:
+        recorder = Recorder(bough.open(Path(place)))
+        proxy = Proxy(find_upstreams({}, {"openai": f"http://127.0.0.1:{upstream}/v1"}), recorder)
+        ports.put(int((await proxy.start()).rpartition(":")[2]))
+        await asyncio.Event().wait()
+
+    asyncio.run(main())

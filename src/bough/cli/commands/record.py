@@ -1,0 +1,183 @@
+"""`bough record` and `bough proxy`: record the sessions of programs that know nothing of Bough."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from ...core.usage import format_cost, format_tokens
+from ...errors import BoughError
+from ..rendering.error_text import CommandError, print_error
+from ..rendering.output import notify
+from ..store_option import StoreLocation, pass_location
+
+if TYPE_CHECKING:
+    from ...proxy.recorder import Recorder
+    from ...proxy.upstreams import Upstream
+    from ...store import Store
+
+PORT = 8378
+CLOSE_SECONDS = 30.0
+"""How long the program's end waits for a store that is slow."""
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+"""The exit codes of a shell."""
+
+
+def _upstreams(_: click.Context, parameter: click.Parameter, pairs: tuple[str, ...]) -> tuple[Upstream, ...]:
+    from ...proxy.upstreams import find_upstreams
+
+    urls = dict(pair.partition("=")[::2] for pair in pairs)
+    try:
+        return find_upstreams(os.environ, urls)
+    except BoughError as error:
+        raise click.BadParameter(f"{error}; write NAME=URL", param=parameter) from None
+
+
+_upstream_option = click.option(
+    "--upstream",
+    "upstreams",
+    multiple=True,
+    metavar="NAME=URL",
+    callback=_upstreams,
+    help="Where requests go: anthropic=…, openai=… or gemini=…; repeatable. Default: the base URL in the environment, else the vendor.",
+)
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@_upstream_option
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@pass_location
+def record(location: StoreLocation, /, upstreams: tuple[Upstream, ...], command: tuple[str, ...]) -> None:
+    """Run a program and record the models it calls.
+
+    \b
+    bough record -- claude -p "Fix the failing test"
+    bough record -- python my_agent.py
+
+    The program finds a proxy on this machine under ANTHROPIC_BASE_URL, OPENAI_BASE_URL and GOOGLE_GEMINI_BASE_URL. What
+    it sends and gets passes unchanged; keys are never stored. The exit code is the program's own.
+    """
+    with _recorder(location.open_or_create()) as recorder:
+        code = asyncio.run(_run(command, upstreams, recorder))
+    _report(location.open(), recorder, None if code == NOT_FOUND else command[0])
+    sys.exit(code)
+
+
+@click.command()
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0 picks a free port."
+)
+@_upstream_option
+@pass_location
+def proxy(location: StoreLocation, /, port: int, upstreams: tuple[Upstream, ...]) -> None:
+    """Record every program whose model's base URL is set to this proxy; Ctrl-C stops it."""
+    with _recorder(location.open_or_create()) as recorder:
+        try:
+            asyncio.run(_serve(port, upstreams, recorder, location.display_url))
+        except OSError as error:
+            raise CommandError(
+                f"cannot listen on 127.0.0.1:{port}: {error.strerror}; name another with --port"
+            ) from None
+    _report(location.open(), recorder, None)
+
+
+@contextmanager
+def _recorder(store: Store) -> Iterator[Recorder]:
+    from ...proxy.recorder import Recorder
+
+    recorder = Recorder(store)
+    try:
+        yield recorder
+    finally:
+        if not recorder.close(CLOSE_SECONDS):
+            notify(
+                f"the store did not take everything within {CLOSE_SECONDS:.0f} s; the rest is not recorded"
+            )
+
+
+async def _run(command: tuple[str, ...], upstreams: tuple[Upstream, ...], recorder: Recorder) -> int:
+    """Run the command with the proxy; return its exit code."""
+    from ...proxy.server import Proxy
+    from ...proxy.upstreams import child_environment
+
+    proxy = Proxy(upstreams, recorder)
+    address = await proxy.start()
+    try:
+        environment = child_environment(os.environ, address, upstreams)
+        try:
+            child = await asyncio.create_subprocess_exec(*command, env=environment)
+        except OSError as error:
+            is_missing = isinstance(error, FileNotFoundError)
+            what = "there is no program" if is_missing else f"cannot run ({error.strerror})"
+            print_error(f"{what} {command[0]!r}; write it after --: bough record -- claude -p …")
+            return NOT_FOUND if is_missing else NOT_EXECUTABLE
+        with _forwarded_signals(child):
+            code = await child.wait()
+        return code if code >= 0 else 128 - code
+    finally:
+        await proxy.close()
+
+
+@contextmanager
+def _forwarded_signals(child: asyncio.subprocess.Process) -> Iterator[None]:
+    """Let the program decide about Ctrl-C, which the terminal sends to both; pass on a request to terminate."""
+
+    def terminate() -> None:
+        if child.returncode is None:
+            child.terminate()
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, lambda: None)
+    loop.add_signal_handler(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+        loop.remove_signal_handler(signal.SIGTERM)
+
+
+async def _serve(port: int, upstreams: tuple[Upstream, ...], recorder: Recorder, url: str) -> None:
+    from ...proxy.server import Proxy
+
+    proxy = Proxy(upstreams, recorder)
+    address = await proxy.start(port)
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    for upstream in upstreams:
+        click.echo(f"export {upstream.variables[0]}={address}{upstream.prefix}")
+    notify(f"recording to {url}; Ctrl-C stops it")
+    await stop.wait()
+    await proxy.close()
+
+
+def _report(store: Store, recorder: Recorder, program: str | None) -> None:
+    """Say what was recorded, what it cost, and what was not recorded."""
+    for session_id in recorder.sessions:
+        row = store.session(session_id).row
+        used = f"{format_tokens(row.totals)}, {format_cost(row.totals)}"
+        notify(f"recorded {session_id}: {_count(row.turns, 'turn')}, {used}")
+    if recorder.sessions:
+        newest = next(reversed(recorder.sessions))
+        notify(
+            f"{_count(recorder.calls, 'call')} in {_count(len(recorder.sessions), 'session')}; look at one: bough show {newest}"
+        )
+    for path, count in recorder.passed.items():
+        notify(f"passed through, not a call of a model: {path} ({count} ×)")
+    for reason in dict.fromkeys(recorder.gaps):
+        notify(f"not recorded: {_count(recorder.gaps.count(reason), 'call')}: {reason}")
+    if program is not None and not recorder.calls and not recorder.gaps:
+        notify(
+            f"{program} called no model through the proxy; does it take its base URL from the environment?"
+        )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,402 @@
+"""Writes the calls that passed the proxy as sessions, on a thread of its own.
+
+Each request carries a whole history. The longest part of it that is known, by the digest under which its commit was
+stored, says which session continues and where: at its leaf, or at an earlier entry, on a branch. What is missing between
+that place and the new input, because a call was not recorded, is appended as well.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..agent.model_call import with_unique_ids
+from ..core.context import build_context
+from ..core.drafts import Draft
+from ..core.entries import INTERRUPTED, Settings
+from ..core.messages import assistant, system, tool_result
+from ..core.tool_definitions import define_tools
+from ..core.tree import Leaf
+from ..core.turns import Cursor, advance
+from ..core.usage import Call, Usage
+from ..errors import BoughError
+from ..models.prices import price
+from ..session import Session
+from ..stores.base import SessionQuery, SessionRow
+from ..wire import Answer, find_provider
+from ..wire.base import HistoryMessage
+from .history import history_digests
+from .model_request import ModelRequest, read_request
+from .reply_stream import read_reply
+from .server import ApiCall, Listener
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+MAX_WAITING_BYTES = 256 * 1024 * 1024
+"""What may wait for a slow store. What comes on top of it passes unrecorded."""
+RETRY_MICROSECONDS = 10 * 60 * 1_000_000
+"""How long the same first request counts as a repeated one, and not as a new conversation."""
+MIN_PROMPT_LENGTH = 16
+"""A shorter input is not taken for the prompt of a task only because a call contains it."""
+NOT_SENT = "The program that called the model sent no result for this call."
+
+
+class CallPosition(Struct):
+    """Where a call stands: the session and the entry that its answer follows."""
+
+    session: Session
+    leaf: Leaf
+    digest: bytes
+    """Of the history up to there."""
+    call_id: str
+    request: ModelRequest
+
+
+class Recorder(Listener):
+    """Takes copies of calls and writes them to a store."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.calls = 0
+        """How many calls were recorded."""
+        self.sessions: dict[str, None] = {}
+        """The sessions they belong to, in order."""
+        self.gaps: list[str] = []
+        """Why calls were not recorded."""
+        self.passed: Counter[str] = Counter()
+        """Requests that do not call a model, by method and path."""
+        self._run = store.runtime.new_id("")
+        self._positions: dict[int, CallPosition] = {}
+        self._prompts: dict[str, list[str]] = {}
+        """The texts in the arguments of each session's open calls: one of them may be the prompt of a task."""
+        self._jobs: queue.SimpleQueue[tuple[bool, ApiCall, int] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._waiting_bytes = 0
+        self._thread = threading.Thread(target=self._work, name="bough-recorder", daemon=True)
+        self._thread.start()
+
+    def close(self, seconds: float | None = None) -> bool:
+        """Write what waits; return whether that was done in time."""
+        self._jobs.put(None)
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    # -- called by the proxy -----------------------------------------------------------------------
+
+    def request_sent(self, call: ApiCall) -> None:
+        self._put(False, call)
+
+    def call_ended(self, call: ApiCall) -> None:
+        self._put(True, call)
+
+    def passed_through(self, path: str) -> None:
+        self.passed[path] += 1
+
+    def _put(self, is_ended: bool, call: ApiCall) -> None:
+        if self._waiting_bytes > MAX_WAITING_BYTES:
+            if is_ended:
+                self.gaps.append("the store was too slow")
+            return
+        size = 1 + len(call.request) + len(call.response)
+        with self._lock:
+            self._waiting_bytes += size
+        self._jobs.put((is_ended, call, size))
+
+    # -- on the thread -----------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            is_ended, call, size = job
+            try:
+                self._record_end(call) if is_ended else self._record_request(call)
+            except Exception as error:  # noqa: BLE001 - whatever the store or a reply raises: the traffic goes on
+                if is_ended:  # a request that was not recorded is recorded with its answer
+                    self.gaps.append(error.problem if isinstance(error, BoughError) else repr(error))
+            finally:
+                with self._lock:
+                    self._waiting_bytes -= size
+
+    def _record_request(self, call: ApiCall) -> None:
+        self._positions[call.number] = self._append_request(call)
+
+    def _record_end(self, call: ApiCall) -> None:
+        position = self._positions.pop(call.number, None)
+        if call.end == "too long":
+            self.gaps.append("a request or response was too long to be recorded")
+            return
+        if not call.request:
+            return  # the program left before its request was complete
+        if position is None:
+            position = self._append_request(call)
+        self._append_end(call, position)
+        self.calls += 1
+
+    # -- the request -------------------------------------------------------------------------------
+
+    def _append_request(self, call: ApiCall) -> CallPosition:
+        """Append what is new in the request, and announce the call."""
+        request = read_request(call.provider, call.path_model, call.request)
+        start = _response_start(request.previous_response)
+        digests = [start, *history_digests((item.message for item in request.messages), start)]
+        count, found = self._find(request, digests)
+        session = found[0] if found is not None else self._start(request, call)
+        if found is not None and session.leaf != found[1]:
+            session.log.move(found[1])
+        self.sessions.setdefault(session.session_id)
+        settings = self._new_settings(session, request)
+        call_id = session.log.runtime.new_id("")
+        announced = Call(call_id, 0, 0, None, call.started_at, provider=request.provider, model=request.model)
+        ends = [
+            end for end in range(count + 1, len(request.messages) + 1) if _is_boundary(request.messages, end)
+        ]
+        is_announced = False
+        for end in ends:  # each with a key of its own: another request may share only a part of them
+            drafts = list(self._follow(session.log.cursor, request.messages[count:end], settings))
+            settings, count = None, end
+            if not drafts:
+                continue
+            is_announced = end == len(request.messages)
+            row = replace(announced, after_seq=session.leaf.seq + len(drafts))
+            key = self._key(request, digests, end)
+            session.log.append(drafts, key=key, calls=[row] if is_announced else [])
+        if not is_announced:
+            row = replace(announced, after_seq=session.leaf.seq)
+            session.log.record("call_started", calls=[row], row={"status": "running"})
+        return CallPosition(session, session.leaf, digests[-1], call_id, request)
+
+    def _find(
+        self, request: ModelRequest, digests: Sequence[bytes]
+    ) -> tuple[int, tuple[Session, Leaf] | None]:
+        """Return how many messages are known, and where the last of them is."""
+        messages = request.messages
+        for count in range(len(messages), 0, -1):
+            if _is_boundary(messages, count):
+                found = self._find_key(
+                    self._key(request, digests, count), is_first=not _has_answer(messages[:count])
+                )
+                if found is not None:
+                    return count, found
+        if request.previous_response is not None:
+            return 0, self._find_key(_response_key(request.previous_response))
+        return 0, None
+
+    def _key(self, request: ModelRequest, digests: Sequence[bytes], count: int) -> str:
+        """Return the key of the change that ends with so many messages of the request.
+
+        Before the first answer the key is one of this run, prompt and tools: other programs begin with the same words.
+        """
+        digest = digests[count]
+        if _has_answer(request.messages[:count]) or request.previous_response is not None:
+            return _history_key(digest)
+        tools = ",".join(tool.name for tool in request.tools)
+        setup = f"{self._run}\0{request.model}\0{request.system}\0{tools}\0".encode("utf-8", "replace")
+        return _history_key(sha256(setup + digest).digest())
+
+    def _find_key(self, key: str, *, is_first: bool = False) -> tuple[Session, Leaf] | None:
+        """Return where the change with this key is; if in several sessions, where one stands."""
+        rows = self.store.backend.sessions(SessionQuery(key=key)).sessions
+        places: list[tuple[SessionRow, Leaf]] = []
+        for row in rows:
+            change = self.store.backend.find_change(row.session_id, key)
+            if change is not None:
+                places.append((row, change.leaf))
+        if is_first:
+            now = self.store.runtime.now()
+            places = [place for place in places if now - place[0].updated_at < RETRY_MICROSECONDS]
+        if not places:
+            return None
+        row, leaf = max(places, key=lambda place: (place[0].leaf == place[1], place[0].updated_at))
+        return self.store.session(row.session_id), leaf
+
+    def _start(self, request: ModelRequest, call: ApiCall) -> Session:
+        seeds = [system(request.system)] if request.system else []
+        program = call.client.partition("/")[0].partition(" ")[0] or "unknown"
+        tags = {"recorded_from": program}
+        model = f"{request.provider}:{request.model}"
+        parent = self._parent(request)
+        if parent is not None:
+            return self.store.start_task(parent, seeds=seeds, tags=tags, model=model)
+        return self.store.start(seeds=seeds, tags=tags, model=model)
+
+    def _parent(self, request: ModelRequest) -> Session | None:
+        """Return the session one of whose open calls contains the first input: it started this one as a task."""
+        first = next(
+            (item.message.text.strip() for item in request.messages if item.message.role == "user"), ""
+        )
+        for session_id, prompts in self._prompts.items():
+            if any(prompt in first for prompt in prompts):
+                return self.store.session(session_id)
+        return None
+
+    def _new_settings(self, session: Session, request: ModelRequest) -> Draft | None:
+        """Return the settings that differ from those of the session; None if none do."""
+        context = build_context(session.path())
+        now = context.settings
+        tools = define_tools(request.tools, session.log.runtime.redactor)
+        redact = session.log.runtime.redactor.redact_json
+        options = redact(request.options)
+        changed: dict[str, Any] = {}
+        if redact(request.system) != "\n\n".join(context.system):
+            changed["prompt"] = request.system
+        if options != (now.options or {}):
+            gone = {name: None for name in now.options or {} if name not in options}
+            changed["options"] = {**options, **gone}
+        if tools.definitions != now.tool_definitions and (request.tools or now.tool_definitions):
+            changed["tool_definitions"] = tools.definitions
+        model = f"{request.provider}:{request.model}"
+        if model != (now.model or session.row.model):
+            changed["model"] = model
+        if not changed:
+            return None
+        return Draft(Settings(**changed), blobs=(tools.blob,) if "tool_definitions" in changed else ())
+
+    def _follow(
+        self, cursor: Cursor, messages: Sequence[HistoryMessage], settings: Draft | None
+    ) -> Iterator[Draft]:
+        """Yield the drafts of messages that follow the cursor, with the settings at the first place where they may be.
+
+        Calls that got no result are closed before anything else follows; results of no open call are left out and counted as a gap.
+        """
+        for item in messages:
+            message = item.message
+            if message.role == "tool":
+                open_ids = {call.call.id for call in cursor.open_calls}
+                if not all(result.call_id in open_ids for result in message.results):
+                    self.gaps.append("a tool result without an open call was left out")
+                    continue
+            else:
+                for call in cursor.open_calls:
+                    result = tool_result(call.call.id, NOT_SENT, error=True, outcome="interrupted")
+                    cursor = advance(cursor, result).cursor
+                    yield Draft(result)
+                if settings is not None:
+                    cursor = advance(cursor, settings.payload).cursor
+                    yield settings
+                    settings = None
+                message = with_unique_ids(message) if message.role == "assistant" else message
+            cursor = advance(cursor, message).cursor
+            yield Draft(message, evidence=item.evidence)
+        if settings is not None and not cursor.open_calls:
+            yield settings
+
+    # -- the answer --------------------------------------------------------------------------------
+
+    def _append_end(self, call: ApiCall, position: CallPosition) -> None:
+        request, session = position.request, position.session
+        session.refresh()  # another call of the same session may have moved it
+        if session.log.leaf != position.leaf:
+            session.log.move(position.leaf)
+        if call.end == "unreachable":
+            self._fail(position, call, call.error)
+            return
+        reply = read_reply(call.provider, call.content_type, call.content_encoding, call.response)
+        if call.status >= 400 or reply.data is None:
+            self._fail(position, call, reply.error or f"the server answered {call.status}")
+            return
+        answer = find_provider(request.provider).parse_reply(reply.data)
+        if not reply.is_complete:
+            self._interrupt(position, call, answer, reply.error)
+            return
+        self._answer(position, call, answer)
+        if reply.response_id is not None and request.provider == "openai":
+            key = _response_key(reply.response_id)
+            if self._find_key(key) is None:
+                session.log.record("response_stored", key=key)
+
+    def _answer(self, position: CallPosition, call: ApiCall, answer: Answer) -> None:
+        session = position.session
+        message = with_unique_ids(answer.message)
+        digest = next(history_digests([message], position.digest))
+        key = _history_key(digest)
+        row = self._ledger_row(position, call, answer)
+        known = session.log.find_change(key)
+        if known is not None and known.leaf.seq == position.leaf.seq + 1:
+            # The same answer again: the entry is there, the call was paid for once more.
+            session.log.record("call_recorded", calls=[replace(row, answer_seq=None)], replaces_call=True)
+            session.log.move(known.leaf)
+        else:
+            draft = Draft(message, answer.model or position.request.model, answer.finish, answer.evidence)
+            session.log.append([draft], key=None if known else key, calls=[row], replaces_call=True)
+        texts = [text.strip() for call in message.calls for text in _texts(call.arguments)]
+        self._prompts[session.session_id] = [text for text in texts if len(text) >= MIN_PROMPT_LENGTH]
+
+    def _interrupt(self, position: CallPosition, call: ApiCall, answer: Answer, error: str) -> None:
+        """Append the part of an answer that came before the stream broke off."""
+        log = position.session.log
+        row = replace(self._ledger_row(position, call, answer), answer_seq=None, failed=True)
+        status = {"status": "cancelled" if call.end == "cancelled" else "interrupted", "error": error or None}
+        text = answer.message.text
+        if text.strip():
+            draft = Draft(assistant(text), answer.model or position.request.model, INTERRUPTED)
+            log.append([draft], calls=[row], replaces_call=True, row=status)
+        else:
+            why = error or f"the stream was {call.end}"
+            log.record("call_failed", data={"why": why}, calls=[row], replaces_call=True, row=status)
+
+    def _fail(self, position: CallPosition, call: ApiCall, why: str) -> None:
+        row = replace(self._ledger_row(position, call, None), failed=True)
+        status = {"status": "cancelled" if call.end == "cancelled" else "failed", "error": why}
+        position.session.log.record(
+            "call_failed", data={"why": why}, calls=[row], replaces_call=True, row=status
+        )
+
+    def _ledger_row(self, position: CallPosition, call: ApiCall, answer: Answer | None) -> Call:
+        usage = (None if answer is None else answer.usage) or Usage()
+        model = (None if answer is None else answer.model) or position.request.model
+        after = position.leaf.seq
+        return Call(
+            call_id=position.call_id,
+            branch=0,
+            after_seq=after,
+            answer_seq=None if answer is None else after + 1,
+            at=call.ended_at,
+            usage=usage,
+            provider=position.request.provider,
+            model=model,
+            price=price(usage, position.request.provider, model) if usage != Usage() else None,
+        )
+
+
+def _is_answer(item: HistoryMessage) -> bool:
+    return item.message.role == "assistant"
+
+
+def _is_boundary(messages: Sequence[HistoryMessage], count: int) -> bool:
+    """Whether a request or an answer ends with so many messages."""
+    return count == len(messages) or _is_answer(messages[count - 1]) or _is_answer(messages[count])
+
+
+def _has_answer(messages: Sequence[HistoryMessage]) -> bool:
+    return any(map(_is_answer, messages))
+
+
+def _history_key(digest: bytes) -> str:
+    return f"history:{digest.hex()}"
+
+
+def _response_key(response_id: str) -> str:
+    return f"response:{sha256(response_id.encode('utf-8', 'replace')).hexdigest()}"
+
+
+def _response_start(response_id: str | None) -> bytes:
+    return b"bough history" if response_id is None else _response_key(response_id).encode()
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Yield the texts in a JSON value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)

@@ -1,0 +1,66 @@
+"""`bough record` and `bough proxy`, through the real entry point, with programs in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import sys
+import urllib.request
+from pathlib import Path
+
+import bough as library
+from support.fake_providers import Completion, FakeProviders
+from support.terminal import Terminal, bough
+
+PROGRAM = """
+import json, os, sys, urllib.request
+body = json.dumps({"model": "m", "stream": True, "messages": [{"role": "user", "content": sys.argv[1]}]}).encode()
+url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+request = urllib.request.Request(url, body, {"Authorization": "Bearer sk-key", "Content-Type": "application/json"})
+print(len(urllib.request.urlopen(request).read()) > 0)
+sys.exit(7)
+"""
+
+
+def test_a_program_is_recorded_and_its_exit_code_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(PROGRAM)
+    with FakeProviders(Completion("hello")) as fake:
+        upstream = f"openai={fake.url}/v1"
+        ran = bough("record", "--upstream", upstream, "--", sys.executable, "agent.py", "hi", home=tmp_path)
+    assert (ran.code, ran.out) == (7, "True\n")
+    assert "1 turn, 11 in, 7 out" in ran.err
+    assert "1 call in 1 session" in ran.err
+    with library.open(tmp_path / "agent.db") as opened:
+        (row,) = opened.sessions().sessions
+        transcript = [
+            entry.message.text for entry in opened.session(row.session_id).transcript() if entry.message
+        ]
+    assert transcript == ["hi", "hello"]
+    assert b"sk-key" not in b"".join(path.read_bytes() for path in tmp_path.glob("agent.db*"))
+
+
+def test_a_program_that_calls_nothing_or_does_not_exist_is_told(tmp_path: Path) -> None:
+    quiet = bough("record", sys.executable, "-c", "pass", home=tmp_path)
+    assert quiet.code == 0
+    assert "called no model through the proxy" in quiet.err
+    missing = bough("record", "--", "no-such-program", home=tmp_path)
+    assert missing.code == 127
+    assert "there is no program 'no-such-program'" in missing.err
+    wrong = bough("record", "--upstream", "mistral=http://x", "--", "true", home=tmp_path)
+    assert wrong.code == 2
+    assert "anthropic, openai, gemini" in wrong.err
+    unreachable = bough("record", "--upstream", "openai=nonsense", "--", "true", home=tmp_path)
+    assert unreachable.code == 2
+    assert "http://" in unreachable.err
+
+
+def test_the_proxy_prints_what_to_set_and_says_at_the_end_what_it_recorded(tmp_path: Path) -> None:
+    with FakeProviders(Completion("hello")) as fake:
+        upstream = f"anthropic={fake.url}"
+        with Terminal("proxy", "--port", "0", "--upstream", upstream, home=tmp_path) as terminal:
+            shown = terminal.wait_for("Ctrl-C stops it")
+            address = shown.partition("ANTHROPIC_BASE_URL=")[2].split()[0]
+            message = {"role": "user", "content": "hi"}
+            body = json.dumps({"model": "m", "max_tokens": 9, "stream": True, "messages": [message]}).encode()
+            with urllib.request.urlopen(urllib.request.Request(f"{address}/v1/messages", body)) as reply:
+                assert b"message_stop" in reply.read()
+            terminal.interrupt("1 call in 1 session")

@@ -1,0 +1,346 @@
+"""What passes the proxy becomes sessions: the same entries, tokens and cost as if the program had recorded itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+import bough
+from bough import Session, Store
+from bough.proxy.recorder import Recorder
+from bough.proxy.server import Proxy
+from bough.proxy.upstreams import find_upstreams
+from bough.stores.sqlite.store import SqliteStore
+from support.fake_providers import BrokenStream, Call, Completion, ErrorReply, FakeProviders, RawReply, Reply
+
+PROVIDERS = ("anthropic", "openai", "openai-chat", "gemini")
+KEY = "sk-the-key-of-the-program"
+
+
+class Recording:
+    """A proxy before scripted vendors; `programs` are given its addresses."""
+
+    def __init__(self, store: Store, fake: FakeProviders) -> None:
+        self.store, self.fake = store, fake
+        urls = {"anthropic": fake.url, "openai": f"{fake.url}/v1", "gemini": fake.url}
+        self.recorder = Recorder(store)
+        self._proxy = Proxy(find_upstreams({}, urls), self.recorder)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self.address = self._run(self._proxy.start())
+
+    def _run(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
+
+    def url(self, provider: str) -> str:
+        return self.address + {"openai": "/openai/v1", "openai-chat": "/openai/v1"}.get(
+            provider, f"/{provider}"
+        )
+
+    def close(self) -> None:
+        """Stop the proxy and write everything."""
+        if self._thread.is_alive():
+            self._run(self._proxy.close())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+        assert self.recorder.close(20)
+
+    def wait(self, calls: int) -> None:
+        """Wait until so many calls are recorded, or known to be missing."""
+        while self.recorder.calls + len(self.recorder.gaps) < calls:
+            time.sleep(0.005)
+
+    def sessions(self) -> list[Session]:
+        """The recorded sessions in the order they began; ends the recording."""
+        self.close()
+        return [self.store.session(session_id) for session_id in self.recorder.sessions]
+
+    def chat(self, messages: Sequence[dict[str, Any]], **options: Any) -> str:
+        """Send a chat with the vendor's SDK; return the text of the answer."""
+        with openai.OpenAI(base_url=self.url("openai-chat"), api_key=KEY, max_retries=0) as client:
+            stream = client.chat.completions.create(
+                model="gpt-loopback", messages=list(messages), stream=True, **options
+            )
+            return "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with bough.open(tmp_path / "recorded.db") as store:
+        yield store
+
+
+@contextmanager
+def recording(store: Store, *replies: Reply) -> Iterator[Recording]:
+    with FakeProviders(*replies) as fake:
+        recording = Recording(store, fake)
+        try:
+            yield recording
+        finally:
+            recording.close()
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
+
+
+def system(text: str) -> dict[str, Any]:
+    return {"role": "system", "content": text}
+
+
+def texts(session: Session) -> list[str]:
+    return [entry.message.text for entry in session.path() if entry.message is not None]
+
+
+@bough.tool(effect="read")
+def lookup(order: int) -> str:
+    """Look up an order."""
+    return f"order {order} is lost"
+
+
+def shape(session: Session) -> list[tuple[str, str, list[tuple[str, Any]], list[str]]]:
+    """What was said, called and returned, entry by entry, without ids."""
+    return [
+        (
+            message.role,
+            message.text,
+            [(call.name, call.arguments) for call in message.calls],
+            ["".join(getattr(piece, "text", "") for piece in result.content) for result in message.results],
+        )
+        for message in (entry.message for entry in session.path())
+        if message is not None
+    ]
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_an_agent_is_recorded_as_it_records_itself(provider: str, store: Store, tmp_path: Path) -> None:
+    replies = [
+        Completion("let me see", "an order", (Call("call_1", "lookup", '{"order": 41}'),)),
+        Completion("It is lost."),
+        Completion("You are welcome."),
+    ]
+    with recording(store, *replies) as proxy, bough.open(tmp_path / "own.db") as own_store:
+        own = own_store.start(seeds=[bough.system("You help.")])
+        model = f"{provider}:m@{proxy.url(provider)}"
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY"):
+                patch.setenv(name, KEY)
+            for text in ("Where is order 41?", "Thanks"):
+                assert own.send_sync(text, model=model, tools=[lookup]).status == "completed"
+        (recorded,) = proxy.sessions()
+        assert shape(recorded) == shape(own)
+        totals, own_totals = recorded.usage(), own.usage()
+        assert (totals.calls, totals.input_tokens, totals.output_tokens) == (
+            own_totals.calls,
+            own_totals.input_tokens,
+            own_totals.output_tokens,
+        )
+        assert recorded.row.turns == 2
+        assert recorded.row.status == "idle"
+        assert recorded.request(provider) == own.request(provider)
+        assert not list(store.verify())
+    assert KEY.encode() not in (tmp_path / "recorded.db").read_bytes()
+
+
+def test_an_edit_and_a_retry_become_branches(store: Store) -> None:
+    with recording(
+        store, Completion("one"), Completion("two"), Completion("three"), Completion("four")
+    ) as proxy:
+        proxy.chat([user("hi"), assistant("hello"), user("first")])
+        proxy.chat([user("hi"), assistant("hello"), user("edited")])
+        proxy.chat([user("hi"), assistant("hello"), user("edited")])
+        proxy.chat([user("hi"), assistant("hello"), user("first"), assistant("one"), user("more")])
+        (session,) = proxy.sessions()
+        assert texts(session) == ["hi", "hello", "first", "one", "more", "four"]
+        answers = [
+            e.message.text for e in session.entries() if e.message is not None and e.role == "assistant"
+        ]
+        assert sorted(answers) == ["four", "hello", "one", "three", "two"]
+        assert session.usage().calls == 4
+        assert not list(store.verify())
+
+
+def test_another_prompt_or_tool_set_is_a_session_of_its_own(store: Store) -> None:
+    tool = {
+        "type": "function",
+        "function": {"name": "f", "description": "d", "parameters": {"type": "object"}},
+    }
+    with recording(store) as proxy:
+        proxy.chat([system("You work."), user("hi")])
+        proxy.chat([system("You write titles."), user("hi")])
+        proxy.chat([system("You work."), user("hi")], tools=[tool])
+        proxy.chat([system("You work."), user("hi"), assistant("ok"), user("go on")], temperature=0)
+        sessions = proxy.sessions()
+        assert [texts(session)[0] for session in sessions] == ["You work.", "You write titles.", "You work."]
+        assert {len(texts(session)) for session in sessions} == {3, 5}
+        continued = next(session for session in sessions if len(texts(session)) == 5)
+        assert continued.context().settings.options == {"temperature": 0}
+
+
+def test_the_session_of_a_sub_agent_is_a_task_of_the_one_that_called_it(store: Store) -> None:
+    prompt = "Read every file below src and list what is unused."
+    call = Call("call_1", "task", json.dumps({"prompt": prompt}))
+    with recording(store, Completion("", "", (call,)), Completion("nothing")) as proxy:
+        proxy.chat([system("You plan."), user("clean up")])
+        proxy.chat([system("You read."), user(prompt)])
+        parent, child = proxy.sessions()
+        assert (child.row.relation, child.row.parent_session) == ("task", parent.session_id)
+        assert not list(store.verify())
+
+
+def test_metadata_and_blanks_do_not_make_another_session(store: Store) -> None:
+    with recording(store) as proxy:
+        proxy.chat([user("hi")], metadata={"n": "1"}, user="a")
+        proxy.chat([user("hi"), assistant("ok "), user("more")], metadata={"n": "2"}, user="b")
+        (session,) = proxy.sessions()
+        assert texts(session) == ["hi", "ok", "more", "ok"]
+
+
+def test_a_response_that_the_provider_stores_is_continued_by_its_id(store: Store) -> None:
+    with recording(store) as proxy:
+        with openai.OpenAI(base_url=proxy.url("openai"), api_key=KEY, max_retries=0) as client:
+            last = None
+            for text in ("one", "two", "three"):
+                with client.responses.stream(
+                    model="m", input=[user(text)], previous_response_id=last
+                ) as stream:
+                    last = stream.get_final_response().id
+        (session,) = proxy.sessions()
+        assert texts(session) == ["one", "ok", "two", "ok", "three", "ok"]
+
+
+def test_failures_are_recorded_as_such_and_the_next_call_goes_on(store: Store) -> None:
+    replies = [ErrorReply(500, "out of order"), BrokenStream("cut"), Completion("fine")]
+    with recording(store, *replies) as proxy:
+        with pytest.raises(openai.InternalServerError, match="out of order"):
+            proxy.chat([user("hi")])
+        with pytest.raises(openai.APIConnectionError):
+            proxy.chat([user("hi")])
+        assert proxy.chat([user("hi")]) == "fine"
+        (session,) = proxy.sessions()
+        assert [call.failed for call in session.model_calls()] == [True, True, False]
+        assert session.context().items[-1].message.text == "fine"
+        half = [e for e in session.entries() if e.finish == "interrupted"]
+        assert [e.message.text for e in half if e.message is not None] == ["once upon a time the"]
+        assert session.row.status == "idle"
+        assert not list(store.verify())
+
+
+def test_a_whole_json_reply_is_recorded_too(store: Store) -> None:
+    choice = {"index": 0, "message": {"role": "assistant", "content": "at once"}, "finish_reason": "stop"}
+    usage = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
+    body = {
+        "id": "c",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "m",
+        "choices": [choice],
+        "usage": usage,
+    }
+    with recording(store, RawReply(json.dumps(body).encode(), content_type="application/json")) as proxy:
+        with openai.OpenAI(base_url=proxy.url("openai-chat"), api_key=KEY) as client:
+            client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
+        (session,) = proxy.sessions()
+        assert texts(session) == ["hi", "at once"]
+        assert (session.usage().input_tokens, session.usage().output_tokens) == (5, 2)
+
+
+def test_another_recorder_goes_on_with_the_session(store: Store) -> None:
+    with recording(store) as first:
+        first.chat([user("hi")])
+        (session,) = first.sessions()
+    with recording(store) as second:
+        second.chat([user("hi"), assistant("ok"), user("and now")])
+        second.chat([user("hi")])  # the same words, in another run: another conversation
+        again, other = second.sessions()
+    assert again.session_id == session.session_id != other.session_id
+    assert texts(again) == ["hi", "ok", "and now", "ok"]
+
+
+def test_a_full_store_does_not_stop_the_traffic_and_the_next_request_heals_the_gap(
+    store: Store,
+) -> None:
+    assert isinstance(store.backend, SqliteStore)
+    long = "long " * 100_000
+    with recording(store, *(Completion(text) for text in ("one", "two", "three"))) as proxy:
+        proxy.chat([user("a")])
+        proxy.wait(1)
+        writer = store.backend._connections._writer
+        pages = int(writer.execute("pragma page_count").get)
+        writer.execute(f"pragma max_page_count = {pages}")
+        assert proxy.chat([user("a"), assistant("one"), user(long)]) == "two"
+        proxy.wait(2)
+        assert len(proxy.recorder.gaps) == 1
+        assert "no space left" in proxy.recorder.gaps[0]
+        writer.execute(f"pragma max_page_count = {pages * 1000}")
+        assert proxy.chat([user("a"), assistant("one"), user(long), assistant("two"), user("c")]) == "three"
+        (session,) = proxy.sessions()
+        assert len(proxy.recorder.gaps) == 1, proxy.recorder.gaps
+        assert texts(session) == ["a", "one", long, "two", "c", "three"]
+        assert session.usage().calls == 2
+        assert not list(store.verify())
+
+
+def test_twenty_programs_at_once_keep_their_sessions_apart(store: Store) -> None:
+    def talk(number: int) -> None:
+        history = [user(f"program {number}")]
+        for turn in range(3):
+            answer = proxy.chat(history)
+            history += [assistant(answer), user(f"turn {turn} of {number}")]
+
+    with recording(store) as proxy:
+        with ThreadPoolExecutor(20) as programs:
+            list(programs.map(talk, range(20)))
+        sessions = proxy.sessions()
+        assert len(sessions) == 20
+        assert proxy.recorder.calls == 60
+        assert not proxy.recorder.gaps
+        for session in sessions:
+            number = texts(session)[0].removeprefix("program ")
+            inputs = [f"program {number}", *(f"turn {turn} of {number}" for turn in range(2))]
+            assert texts(session) == [text for each in inputs for text in (each, "ok")]
+
+
+def test_a_call_without_a_result_is_closed_when_the_program_goes_on(store: Store) -> None:
+    function = {"name": "f", "arguments": "{}"}
+    call = {"role": "assistant", "tool_calls": [{"id": "call_1", "type": "function", "function": function}]}
+    with recording(store, Completion("", "", (Call("call_1", "f"),))) as proxy:
+        proxy.chat([user("hi")])
+        with pytest.raises(
+            openai.BadRequestError
+        ):  # the provider refuses such a history; it is recorded all the same
+            proxy.chat([user("hi"), call, user("forget it")])
+        (session,) = proxy.sessions()
+        results = [result for e in session.path() if e.message for result in e.message.results]
+        assert [(result.call_id, result.outcome) for result in results] == [("call_1", "interrupted")]
+        assert texts(session)[-1] == "forget it"
+        assert [call.failed for call in session.model_calls()] == [False, True]
+        assert not list(store.verify())
+
+
+def test_a_result_of_no_call_is_left_out_and_told(store: Store) -> None:
+    result = {"role": "tool", "tool_call_id": "nobody", "content": "x"}
+    with recording(store) as proxy:
+        with pytest.raises(openai.BadRequestError):
+            proxy.chat([user("hi"), assistant("ok"), result])
+        (session,) = proxy.sessions()
+        assert texts(session) == ["hi", "ok"]
+        assert "without an open call" in proxy.recorder.gaps[0]
+        assert [call.failed for call in session.model_calls()] == [True]
+        assert not list(store.verify())
