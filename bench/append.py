@@ -47,17 +47,17 @@ def figures(plan: Plan) -> Iterator[Figure]:
 def _grown(plan: Plan, messages: int, rounds: int, synchronous: str) -> Times:
     """Grow fresh stores in parallel for several rounds; return the times of all steps."""
     steps = [step for turn in turns_of(messages) for step in turn]
-    found: Times = {name: [] for name in KINDS}
+    by_kind: Times = {name: [] for name in KINDS}
     for number in range(rounds):
         systems: dict[str, System] = {
             name: kind(plan.path(f"append-{synchronous}-{messages}-{number}-{name}"), synchronous)
             for name, kind in KINDS.items()
         }
         for name, times in step_by_step(systems, steps, seed=number).items():
-            found[name] += times
+            by_kind[name] += times
         for system in systems.values():
             system.close()
-    return found
+    return by_kind
 
 
 def _ratio(key: str, what: str, times: Times, target: Target) -> Figure:
@@ -137,7 +137,7 @@ def _one_by_one(plan: Plan) -> Figure:
 def _pricing() -> Figure:
     usage = Usage(12_000, 400, 6_000, 1_000)
     began = perf_counter_ns()
-    found = price(usage, "anthropic", "claude-sonnet-4-5")
+    cost = price(usage, "anthropic", "claude-sonnet-4-5")
     first = perf_counter_ns() - began
     times = alternate({"price": lambda: price(usage, "anthropic", "claude-sonnet-4-5")}, 50)["price"]
     return Figure(
@@ -146,5 +146,5 @@ def _pricing() -> Figure:
         middle(times) / 1e3,
         "µs",
         None,
-        {"first ms": ms(first), "priced": float(found is not None)},
+        {"first ms": ms(first), "priced": float(cost is not None)},
     )

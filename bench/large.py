@@ -20,11 +20,11 @@ BATCH = 1_000
 
 def turn(n: int, random: Random) -> Iterator[Payload]:
     """Four entries: input, call, result, answer."""
-    said = " ".join(random.choices(WORDS, k=40))
-    yield user(f"Question {n}: {said}")
-    yield assistant(Text("Let me look."), ToolCall(f"call_{n}", "track", {"order": n, "why": said}))
-    yield tool_result(f"call_{n}", {"order": n, "lines": [said] * 3})
-    yield assistant(f"Answer {n}: {said}")
+    text = " ".join(random.choices(WORDS, k=40))
+    yield user(f"Question {n}: {text}")
+    yield assistant(Text("Let me look."), ToolCall(f"call_{n}", "track", {"order": n, "why": text}))
+    yield tool_result(f"call_{n}", {"order": n, "lines": [text] * 3})
+    yield assistant(f"Answer {n}: {text}")
 
 
 def large_session(store: Store, entries: int = 100_000, branches: int = 5_000) -> bough.Session:

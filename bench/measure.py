@@ -50,9 +50,9 @@ def alternate(works: Mapping[str, Callable[[], object]], rounds: int, seed: int 
         for name in names:
             gc.collect()
             began = perf_counter_ns()
-            kept = works[name]()
+            value = works[name]()
             times[name].append(perf_counter_ns() - began)
-            del kept
+            del value
     return times
 
 

@@ -164,7 +164,7 @@ def figures(plan: Plan) -> Iterator[Figure]:
 def _append(plan: Plan, database: Database) -> Figure:
     """Grow fresh tables in parallel for several rounds."""
     steps = [step for turn in turns_of(plan.pick(800, 240)) for step in turn]
-    found: Times = {"bare": [], "ours": [], "control": [], "same rows": []}
+    by_kind: Times = {"bare": [], "ours": [], "control": [], "same rows": []}
     for number in range(plan.pick(4, 1)):
         systems: dict[str, System] = {
             "bare": BarePostgres(database, f"a{number}"),
@@ -173,10 +173,10 @@ def _append(plan: Plan, database: Database) -> Figure:
             "same rows": SameRows(database, f"r{number}"),
         }
         for name, times in step_by_step(systems, steps, seed=number).items():
-            found[name] += times
+            by_kind[name] += times
         for system in systems.values():
             system.close()
-    ours, bare, same = found["ours"], [*found["bare"], *found["control"]], found["same rows"]
+    ours, bare, same = by_kind["ours"], [*by_kind["bare"], *by_kind["control"]], by_kind["same rows"]
     beside = {
         "mean": mean(ours) / mean(bare),
         "more µs": (middle(ours) - middle(bare)) / 1e3,
@@ -184,7 +184,7 @@ def _append(plan: Plan, database: Database) -> Figure:
         "bare": ms(middle(bare)),
         "p99 ms": ms(percentile(ours, 0.99)),
         "× bare": middle(ours) / middle(bare),
-        "noise ×": middle(found["control"]) / middle(found["bare"]),
+        "noise ×": middle(by_kind["control"]) / middle(by_kind["bare"]),
     }
     ratio = middle(ours) / middle(same)
     return Figure(

@@ -77,7 +77,7 @@ def others() -> float:
 
 
 def keep(figures: Iterable[Figure], to: Path, *, is_quick: bool) -> None:
-    told = {
+    result = {
         "versions": versions(),
         "system": f"{platform.system()} {platform.machine()}",
         "cores": os.cpu_count(),
@@ -85,7 +85,7 @@ def keep(figures: Iterable[Figure], to: Path, *, is_quick: bool) -> None:
         "quick": is_quick,
         "figures": {figure.key: _plain(figure) for figure in figures},
     }
-    to.write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=2) + b"\n")
+    to.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
 
 
 def _plain(figure: Figure) -> dict[str, object]:

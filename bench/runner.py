@@ -19,10 +19,10 @@ STEPS = 4
 
 def answer(request: Request) -> bough.Message:
     turn = [item for item in request.context.items if item.turn == request.context.items[-1].turn]
-    said = sum(item.message.role == "assistant" for item in turn)
-    if said == STEPS - 1:
+    answers = sum(item.message.role == "assistant" for item in turn)
+    if answers == STEPS - 1:
         return assistant("That is all.")
-    return assistant("Looking.", ToolCall(f"c{said}", "look", {"n": said}))
+    return assistant("Looking.", ToolCall(f"c{answers}", "look", {"n": answers}))
 
 
 @bough.tool(effect="read")

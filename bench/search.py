@@ -182,22 +182,22 @@ def _beside(plan: Plan) -> Figure:
         "control": Ours(plan.path("control")),
     }
     load = Workload(3)
-    found: dict[str, list[int]] = {name: [] for name in systems}
+    by_system: dict[str, list[int]] = {name: [] for name in systems}
     for number in range(plan.pick(200, 40)):
         steps = load.turn()
         for name, times in step_by_step(systems, steps, seed=number).items():
-            found[name] += times
+            by_system[name] += times
         if number % 10 == 0:
             indexed.catch_up()
     for system in systems.values():
         system.close()
-    without = middle([*found["plain"], *found["control"]])
+    without = middle([*by_system["plain"], *by_system["control"]])
     beside = {
-        "p50 ms": ms(middle(found["indexed"])),
+        "p50 ms": ms(middle(by_system["indexed"])),
         "without": ms(without),
-        "noise ×": middle(found["control"]) / middle(found["plain"]),
+        "noise ×": middle(by_system["control"]) / middle(by_system["plain"]),
     }
-    ratio = middle(found["indexed"]) / without
+    ratio = middle(by_system["indexed"]) / without
     return Figure("search_append", "append a step, index present", ratio, "× without", at_most(1.05), beside)
 
 

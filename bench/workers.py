@@ -58,8 +58,8 @@ def script() -> tuple[list[Message], dict[str, str]]:
 
 
 def answer(request: Request) -> Message:
-    said = sum(item.message.role == "assistant" for item in request.context.items)
-    return script()[0][said]
+    answers = sum(item.message.role == "assistant" for item in request.context.items)
+    return script()[0][answers]
 
 
 @bough.tool(effect="read")
@@ -116,16 +116,16 @@ class Fat:
         while True:
             done = task.step("agent-loop", partial(self._step, messages))
             messages += done["appended_messages"]
-            said = msgspec.convert(done["appended_messages"][0], Message)
+            message = msgspec.convert(done["appended_messages"][0], Message)
             if self._is_safe:
-                for call in said.calls:
+                for call in message.calls:
                     messages.append(task.step("tool", partial(self._tool, call)))
-            if not said.calls:
+            if not message.calls:
                 return
 
     def _step(self, messages: list[Any]) -> dict[str, Any]:
-        told = [Item(msgspec.convert(message, Message), seq, 1) for seq, message in enumerate(messages, 1)]
-        answer = self._runner.run(self._ask(Request(Context((), tuple(told)), lambda digest: None)))
+        items = [Item(msgspec.convert(message, Message), seq, 1) for seq, message in enumerate(messages, 1)]
+        answer = self._runner.run(self._ask(Request(Context((), tuple(items)), lambda digest: None)))
         started = [call.id for call in answer.message.calls]
         ran = [] if self._is_safe else [self._tool(call) for call in answer.message.calls]
         return {
@@ -215,7 +215,7 @@ def waiting(database: Database) -> Figure:
     return Figure("workers_waiting", what, took / (3 * WAIT_SECONDS), "× the wait", None, beside)
 
 
-def held(database: Database, queue: str, many: int) -> float:
+def bytes_in_engine(database: Database, queue: str, many: int) -> float:
     """Return the bytes of a session in Absurd's tables."""
     sums = [
         f"(select coalesce(sum(pg_column_size(x.*)), 0) from absurd.{kind}_{queue} as x)" for kind in "trcew"
@@ -235,7 +235,7 @@ def figures(plan: Plan) -> Iterator[Figure]:
             beside = {"fat": fat, "safe": safe, "× fat": ours / fat, "× safe": ours / safe}
             yield Figure(f"workers_{workers}", what, ours, "/s", None, beside)
         yield waiting(database)
-        slim, fat = held(database, "ours1", many), held(database, "fat1", many)
+        slim, fat = bytes_in_engine(database, "ours1", many), bytes_in_engine(database, "fat1", many)
         steps = len(script()[0])
         beside = {"fat": fat, "per step": slim / steps, "fat per step": fat / steps}
         what = f"Absurd: bytes of a session of {steps} steps"

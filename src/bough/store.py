@@ -324,8 +324,8 @@ class Store:
         from .exchange.importers.ingest import import_session
 
         return (
-            import_session(self.backend, self.runtime, told, new_id=new_id)
-            for told in read_sessions(tool, place)
+            import_session(self.backend, self.runtime, record, new_id=new_id)
+            for record in read_sessions(tool, place)
         )
 
     def copy(self, session: Session | str, to: Store, *, new_id: bool = False) -> Session:

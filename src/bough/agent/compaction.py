@@ -230,11 +230,11 @@ def _is_shorter(path: Sequence[Entry], compaction: Compaction) -> bool:
 
 def _replaced_items(path: Sequence[Entry], compaction: Compaction) -> list[Item]:
     """Return the items that a model would no longer see."""
-    kept = context.Replacement(first_kept=compaction.first_kept, kept_input=compaction.kept_input)
+    replacement = context.Replacement(first_kept=compaction.first_kept, kept_input=compaction.kept_input)
     return [
         item
         for item in context.build_context(path).items
-        if (compaction.replaces_earlier if item.pinned else not kept.keeps(item.seq, item.turn))
+        if (compaction.replaces_earlier if item.pinned else not replacement.keeps(item.seq, item.turn))
     ]
 
 
@@ -279,12 +279,12 @@ def manual_compaction(
 
 
 def _fitting_compaction(entries: Sequence[Entry], context_tokens: int) -> Compaction:
-    given = context.build_context(entries)
-    system = measure_system(given)
+    current = context.build_context(entries)
+    system = measure_system(current)
     plan = plan_compaction(entries, system, context_tokens, context_tokens)
     if plan is not None:
         return plan.compaction
-    tokens = system + Sizes().total(given.items)
+    tokens = system + Sizes().total(current.items)
     if tokens <= context_tokens:
         raise InvalidSummary(f"the context has {tokens:,} tokens and fits in {context_tokens:,}")
     raise InvalidSummary(

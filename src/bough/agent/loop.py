@@ -195,13 +195,13 @@ class Loop:
     async def _run_inbox(self, count: int | None = None, one_shot: int | None = None) -> AsyncIterator[Event]:
         """Take what was queued, in order, each as a turn of its own; with `count` only so many, though a turn is open.
         The input with number `one_shot` completes the session."""
-        taken = 0
-        while taken != count and (not self.log.cursor.turn or (count is not None and not taken)):
+        inputs_run = 0
+        while inputs_run != count and (not self.log.cursor.turn or (count is not None and not inputs_run)):
             queued = await self.writer.run_blocking(self.log.store.inbox, self.log.session_id)
             if not queued:
                 return
             row = await self.writer.run_blocking(self.log.store.session, self.log.session_id)
-            taken += 1
+            inputs_run += 1
             message = decode("message", queued[0].body)
             assert isinstance(message, Message)
             limit = await self._check_turn(row.turns, message)

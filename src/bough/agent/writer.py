@@ -153,11 +153,11 @@ class Writer:
 
     async def _take_lease(self, row: SessionRow) -> None:
         """Take the lease; if cancelled meanwhile, release it again."""
-        taking = asyncio.ensure_future(self.run_blocking(self.lease.take, row))
+        attempt = asyncio.ensure_future(self.run_blocking(self.lease.take, row))
         try:
-            await asyncio.shield(taking)
+            await asyncio.shield(attempt)
         except asyncio.CancelledError:
-            await taking
+            await attempt
             await self.run_blocking(self.lease.release)
             raise
 

@@ -139,7 +139,7 @@ class CommandAgent(Struct, frozen=True):
     def flags(self, session: Session) -> str:
         """Return the options that select this agent again, as typed in a shell, with a leading space."""
         options = self.options
-        given = {
+        flags = {
             "--model": () if self.names == _own_models(session) else self.names,
             "--tools": options.tools,
             "--workspace": (options.workspace,),
@@ -150,7 +150,7 @@ class CommandAgent(Struct, frozen=True):
             "--max-turns": (options.max_turns,),
             "--context-window": (options.context_window,),
         }
-        words = [word for flag, values in given.items() for one in values if one for word in (flag, f"{one}")]
+        words = [word for flag, values in flags.items() for one in values if one for word in (flag, f"{one}")]
         return "".join(f" {shlex.quote(word)}" for word in words)
 
     def update_prompt(self, session: Session) -> None:
@@ -275,7 +275,7 @@ def original_flags(session: Session) -> str:
 
 def load_tools(sources: Iterable[str]) -> list[Tool]:
     """Return the tools of each `FILE.py` or `package.module`, or of one name in it (`FILE.py:name`), without duplicates."""
-    found: dict[int, Tool] = {}
+    loaded: dict[int, Tool] = {}
     for source in sources:
         place, _, name = source.partition(":")
         module = load_module("--tools", source, place)
@@ -284,8 +284,8 @@ def load_tools(sources: Iterable[str]) -> list[Tool]:
             raise CommandError(
                 f"{source} has no tools; decorate functions with @bough.tool, or list them as `tools`"
             )
-        found |= {id(one): one for one in tools}
-    return list(found.values())
+        loaded |= {id(one): one for one in tools}
+    return list(loaded.values())
 
 
 def load_module(option: str, source: str, place: str) -> ModuleType:

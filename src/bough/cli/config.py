@@ -50,10 +50,10 @@ class Config(Struct, frozen=True):
     def default_options(self, model: str) -> dict[str, Any]:
         """Return the default options of a model, by its name or by one of its aliases."""
         aliases = [alias for alias, name in self.aliases.items() if name == model]
-        found: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         for name in (*aliases, model):
-            found |= self.options.get(name, {})
-        return found
+            options |= self.options.get(name, {})
+        return options
 
 
 def config_path() -> Path:

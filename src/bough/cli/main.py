@@ -130,12 +130,12 @@ class Verbs(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete command names without importing their modules."""
-        found = [
-            CompletionItem(verb, help=said)
-            for verb, (_, said) in VERBS.items()
+        items = [
+            CompletionItem(verb, help=summary)
+            for verb, (_, summary) in VERBS.items()
             if verb.startswith(incomplete)
         ]
-        return found or click.Command.shell_complete(self, ctx, incomplete)
+        return items or click.Command.shell_complete(self, ctx, incomplete)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """`bough --resume ID TEXT` is `bough run --resume ID TEXT`; likewise --copy and --overwrite."""
@@ -175,7 +175,7 @@ class Verbs(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for name, verbs in SECTIONS.items():
             with formatter.section(name):
-                formatter.write_dl([(verb, said) for verb, (_, said) in verbs.items()], col_max=14)
+                formatter.write_dl([(verb, summary) for verb, (_, summary) in verbs.items()], col_max=14)
 
 
 def _function(verb: str) -> str:

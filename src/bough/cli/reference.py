@@ -102,14 +102,14 @@ def resolve_stored_session(location: StoreLocation, reference: str, *, trashed: 
     return _whole(resolve_stored(location, reference, trashed=trashed), reference)
 
 
-def _whole(found: Position, reference: str) -> Position:
-    if found.leaf is not None:
+def _whole(position: Position, reference: str) -> Position:
+    if position.leaf is not None:
         name = _split_reference(reference)[0] or "latest"
         raise CommandError(
             f"{reference} names an entry, but this command takes a whole session; use {name}. "
             f"bough rewind {reference} moves the session back to that entry, bough fork {reference} starts a new session there"
         )
-    return found
+    return position
 
 
 def _split_reference(reference: str) -> tuple[str, int | None, int | None]:
@@ -143,12 +143,12 @@ def _is_session_name(location: StoreLocation, name: str, *, trashed: bool) -> bo
 
 
 def _leaf_on_branch(session: Session, name: str, branch: int, seq: int) -> Leaf:
-    found = next((one for one in session.branches() if one.branch == branch), None)
-    if found is not None and found.parent_seq < seq <= found.tail:
+    owner = next((one for one in session.branches() if one.branch == branch), None)
+    if owner is not None and owner.parent_seq < seq <= owner.tail:
         return Leaf(branch, seq)
     holds = "this session has no such branch"
-    if found is not None:
-        holds = f"branch {branch} has entries {found.parent_seq + 1} to {found.tail}"
+    if owner is not None:
+        holds = f"branch {branch} has entries {owner.parent_seq + 1} to {owner.tail}"
     raise CommandError(
         f"there is no entry {branch}:{seq}: {holds}; bough log {name or 'latest'} --all lists all entries"
     )
@@ -162,12 +162,12 @@ def _session_id(store: Store, name: str, *, trashed: bool) -> str:
         if not rows:
             raise CommandError("there is no session yet; bough chat starts one")
         return rows[0].session_id
-    found = _match(store, name, trashed=trashed)
-    if found is None and trashed:
+    match = _match(store, name, trashed=trashed)
+    if match is None and trashed:
         raise CommandError(f"there is no session {name!r} in the trash; bough ls --trashed lists it")
-    if found is None:
+    if match is None:
         raise NotFound(name)
-    return found
+    return match
 
 
 def _match(store: Store, name: str, *, trashed: bool) -> str | None:
@@ -201,13 +201,13 @@ def _candidates(rows: list[SessionRow]) -> str:
 
 def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete ids and one-word titles, newest first. Longer titles appear as the help text of their id."""
-    found = ctx.find_object(StoreLocation) or StoreLocation(
+    location = ctx.find_object(StoreLocation) or StoreLocation(
         ctx.parent.params.get("store") if ctx.parent else None, "default", None
     )
-    if not found.exists:
+    if not location.exists:
         return []
     try:
-        rows = found.open().sessions(limit=200).sessions
+        rows = location.open().sessions(limit=200).sessions
     except (BoughError, OSError):  # a message would garble the line being typed
         return []
     named = [("latest", None), *((row.session_id, row.title) for row in rows)]

@@ -160,10 +160,10 @@ def reject_naming_options(options: AgentOptions, *names: str) -> None:
             "--conversation already selects the session; omit --resume, --copy and --overwrite"
         )
     flags = {"title": "--title", "tags": "--tag", "agent": "--agent", "system": "--system"}
-    given = [flags[name] for name in names if getattr(options, name) not in (None, {})]
-    if given:
+    used = [flags[name] for name in names if getattr(options, name) not in (None, {})]
+    if used:
         raise CommandError(
-            f"{' and '.join(given)}: only for a new session; use bough title and bough tag on an existing one"
+            f"{' and '.join(used)}: only for a new session; use bough title and bough tag on an existing one"
         )
 
 

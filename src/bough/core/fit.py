@@ -94,21 +94,21 @@ def fit(context: Context, budget: Budget) -> FitResult:
     pinned = [item for item in context.items if item.pinned]
     used = sum((measure(item.message) for item in pinned), used)
     _raise_if_too_large(used, budget, 0)
-    kept: list[list[Item]] = []
+    kept_turns: list[list[Item]] = []
     dropped: list[Item] = []
     rest = group_by_turn(item for item in context.items if not item.pinned)
     while rest:
         group = rest.pop()
         size = sum((measure(item.message) for item in group), used)
         if _excess(size, budget) is None:
-            kept.append(group)
+            kept_turns.append(group)
             used = size
             continue
-        if not kept:
+        if not kept_turns:
             _raise_if_too_large(size, budget, group[0].turn or group[0].seq)
         dropped = [item for part in rest for item in part] + group
         break
-    items = (*pinned, *(item for group in reversed(kept) for item in group))
+    items = (*pinned, *(item for group in reversed(kept_turns) for item in group))
     fitted = Context(context.system, items, context.settings)
     return FitResult(fitted, tuple(item.seq for item in dropped), used)
 

@@ -216,12 +216,12 @@ class _Extraction:
             yield piece
             return
         end = 0
-        for found in find_inline_bytes(piece.text):
-            if found.start > end:
-                yield Text(piece.text[end : found.start])
-            yield self._add(found.attachment)
+        for inline in find_inline_bytes(piece.text):
+            if inline.start > end:
+                yield Text(piece.text[end : inline.start])
+            yield self._add(inline.attachment)
             self.has_inline_bytes = True
-            end = found.end
+            end = inline.end
         if end < len(piece.text) or not end:
             yield Text(piece.text[end:]) if end else piece
 
@@ -247,11 +247,11 @@ class _Extraction:
 
     def text(self, text: str) -> str:
         pieces, end = [], 0
-        for found in find_inline_bytes(text):
-            reference = self._refer(text[found.start : found.end], found.attachment, found.notation)
+        for inline in find_inline_bytes(text):
+            reference = self._refer(text[inline.start : inline.end], inline.attachment, inline.notation)
             if reference is not None:
-                pieces += [text[end : found.start], reference]
-                end = found.end
+                pieces += [text[end : inline.start], reference]
+                end = inline.end
         return "".join([*pieces, text[end:]]) if pieces else text
 
     def _refer(self, original: str, attachment: Attachment, notation: str) -> str | None:
@@ -306,9 +306,9 @@ def restore_reasoning(reasoning: Reasoning, read_blob: ReadBlob) -> Reasoning | 
     """Return the reasoning as the model wrote it; None if bytes of it are missing."""
     pieces, text = [], reasoning.text
     for reference in reasoning.placeholders:
-        before, found, text = text.partition(reference)
+        before, match, text = text.partition(reference)
         data = read_blob(referenced_digest(reference))
-        if data is None or not found:
+        if data is None or not match:
             return None
         pieces += [before, base64_text(reference, data)]
     return Reasoning("".join([*pieces, text])) if pieces else reasoning

@@ -76,11 +76,11 @@ def split_base64(text: str) -> tuple[ResultPart, ...]:
     """Return text with the base64 of files in it as attachments: whole strings whose type is known or stated beside them."""
     parts: list[ResultPart] = []
     end = 0
-    for found in find_inline_bytes(text):
-        if found.start > end:
-            parts.append(Text(text[end : found.start]))
-        parts.append(found.attachment)
-        end = found.end
+    for inline in find_inline_bytes(text):
+        if inline.start > end:
+            parts.append(Text(text[end : inline.start]))
+        parts.append(inline.attachment)
+        end = inline.end
     return (*parts, Text(text[end:])) if end < len(text) else tuple(parts)
 
 

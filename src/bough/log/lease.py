@@ -89,8 +89,8 @@ class Lease:
 def is_gone(holder: str, runtime: Runtime) -> bool | None:
     """Whether the run that holds a lease has ended; None if that cannot be known from this process."""
     process, _, _ = holder.rpartition("#")
-    gone = runtime.is_gone(process)
-    return holder not in _alive if not gone and process == runtime.holder() else gone
+    answer = runtime.is_gone(process)
+    return holder not in _alive if not answer and process == runtime.holder() else answer
 
 
 def is_held(row: SessionRow, runtime: Runtime) -> bool:

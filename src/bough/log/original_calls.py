@@ -71,7 +71,7 @@ def restore_call(
         values[placeholder] = value
     # One reference may begin with the whole text of another: the longest that fits is the one.
     pattern = re.compile("|".join(map(re.escape, sorted(values, key=len, reverse=True))))
-    if Counter(found for text in strings_in(call.arguments) for found in pattern.findall(text)) != Counter(
+    if Counter(handle for text in strings_in(call.arguments) for handle in pattern.findall(text)) != Counter(
         call.placeholders
     ):
         return None

@@ -97,9 +97,11 @@ class History:
         for summary in replacement.summaries:
             yield summary.message
         first = self._index(replacement.first_kept) if replacement.summaries else 0
-        kept = self._index(replacement.kept_input)
-        if kept < first and replacement.keeps(self._items[kept].seq, self._items[kept].turn):
-            yield self._items[kept].message
+        input_index = self._index(replacement.kept_input)
+        if input_index < first and replacement.keeps(
+            self._items[input_index].seq, self._items[input_index].turn
+        ):
+            yield self._items[input_index].message
         for item in self._items[first:]:
             yield item.message
 

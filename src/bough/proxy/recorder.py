@@ -146,10 +146,10 @@ class Recorder(Listener):
         request = read_request(call.provider, call.path_model, call.request)
         start = _response_start(request.previous_response)
         digests = [start, *history_digests((item.message for item in request.messages), start)]
-        count, found = self._find(request, digests)
-        session = found[0] if found is not None else self._start(request, call)
-        if found is not None and session.leaf != found[1]:
-            session.log.move(found[1])
+        count, position = self._find(request, digests)
+        session = position[0] if position is not None else self._start(request, call)
+        if position is not None and session.leaf != position[1]:
+            session.log.move(position[1])
         self.sessions.setdefault(session.session_id)
         settings = self._new_settings(session, request)
         call_id = session.log.runtime.new_id("")
@@ -179,11 +179,11 @@ class Recorder(Listener):
         messages = request.messages
         for count in range(len(messages), 0, -1):
             if _is_boundary(messages, count):
-                found = self._find_key(
+                position = self._find_key(
                     self._key(request, digests, count), is_first=not _has_answer(messages[:count])
                 )
-                if found is not None:
-                    return count, found
+                if position is not None:
+                    return count, position
         if request.previous_response is not None:
             return 0, self._find_key(_response_key(request.previous_response))
         return 0, None
@@ -247,8 +247,8 @@ class Recorder(Listener):
         if redact(request.system) != "\n\n".join(context.system):
             changed["prompt"] = request.system
         if options != (now.options or {}):
-            gone = {name: None for name in now.options or {} if name not in options}
-            changed["options"] = {**options, **gone}
+            removed = {name: None for name in now.options or {} if name not in options}
+            changed["options"] = {**options, **removed}
         if tools.definitions != now.tool_definitions and (request.tools or now.tool_definitions):
             changed["tool_definitions"] = tools.definitions
         model = f"{request.provider}:{request.model}"

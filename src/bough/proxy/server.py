@@ -175,11 +175,11 @@ class ClientConnection:
         )
 
     def _begin_call(self, head: Head, method: bytes, upstream: Upstream, path: str) -> ApiCall | None:
-        found = call_provider(path) if method == b"POST" else None
-        if found is None:
+        wire = call_provider(path) if method == b"POST" else None
+        if wire is None:
             self._proxy.listener.passed_through(f"{method.decode('latin-1')} {path.partition('?')[0]}")
             return None
-        provider, model = found
+        provider, model = wire
         client = head.get(b"user-agent").decode("latin-1")
         return ApiCall(
             next(self._proxy.call_numbers), provider, upstream.name, model, client, time_ns() // 1000

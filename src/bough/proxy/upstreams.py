@@ -74,9 +74,11 @@ def child_environment(
     environment: Mapping[str, str], address: str, upstreams: tuple[Upstream, ...]
 ) -> dict[str, str]:
     """Return the environment in which a program finds the proxy instead of the vendors."""
-    found = {variable: address + upstream.prefix for upstream in upstreams for variable in upstream.variables}
+    variables = {
+        variable: address + upstream.prefix for upstream in upstreams for variable in upstream.variables
+    }
     hosts = ",".join(filter(None, [environment.get("NO_PROXY") or environment.get("no_proxy"), "127.0.0.1"]))
-    return {**environment, **found, "NO_PROXY": hosts, "no_proxy": hosts}
+    return {**environment, **variables, "NO_PROXY": hosts, "no_proxy": hosts}
 
 
 def call_provider(path: str) -> tuple[str, str | None] | None:

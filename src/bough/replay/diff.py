@@ -158,11 +158,11 @@ def _incomplete(log: Log, row: SessionRow) -> str | None:
     return row.error or "it was interrupted"
 
 
-def compare(a: ComparedPath, b: ComparedPath, *, kept: int | None = None) -> Diff:
-    """Compare two paths. With `kept`, turns after that seq are in `rows` even if their ids are equal."""
+def compare(a: ComparedPath, b: ComparedPath, *, after: int | None = None) -> Diff:
+    """Compare two paths. With `after`, turns after that seq are in `rows` even if their ids are equal."""
     shared = shared_prefix(a.path, b.path)
     turns_a, turns_b = read_turns(a.path), read_turns(b.path)
-    end = shared if kept is None else min(kept, shared)
+    end = shared if after is None else min(after, shared)
     count = _count_shared_turns(turns_a, turns_b, end, len(a.path), len(b.path))
     rows = [_row(*aligned, a, b) for aligned in align(turns_a[count:], turns_b[count:])]
     return Diff(

@@ -121,12 +121,12 @@ class Replay:
         await asyncio.to_thread(self._record_end, log)
         return await asyncio.to_thread(self._build_report, log, parts, cut, turns, source_before)
 
-    def _check_options(self, path: Sequence[Entry], kept: int) -> None:
+    def _check_options(self, path: Sequence[Entry], cut: int) -> None:
         """Raise `InvalidOption` if the replay's model lacks an option that the recording has after the cut, or its own."""
         if not self.models:
             return
-        options = fold_settings(path[:kept]).options
-        later = [entry.payload.options for entry in path[kept:] if isinstance(entry.payload, Settings)]
+        options = fold_settings(path[:cut]).options
+        later = [entry.payload.options for entry in path[cut:] if isinstance(entry.payload, Settings)]
         for changed in (None, *later):
             options = merge_options(options, changed)
             for model in self.models:
@@ -224,7 +224,7 @@ class Replay:
         recording, answers = parts.recording, parts.answers
         recorded = read_compared_path(self.source, self.source.leaf_at(recording.until))
         replayed = read_compared_path(log, log.leaf)
-        diff = compare(recorded, replayed, kept=cut.at)
+        diff = compare(recorded, replayed, after=cut.at)
         last_ids = [side.path[-1].entry_id if side.path else b"" for side in (recorded, replayed)]
         return ReplayReport(
             source=self.source.session_id,

@@ -56,9 +56,9 @@ def select_inherited_limits(
 
 def retained_limit_facts(journal: Iterable[Fact], is_kept: Callable[[Leaf], bool]) -> list[Fact]:
     """Return what stays of the journal of a purged session, for the forks that inherit its entries."""
-    kept = {place: limit for place, limit in message_limits(journal).items() if is_kept(place)}
+    retained = {place: limit for place, limit in message_limits(journal).items() if is_kept(place)}
     return list(
-        limits_as_facts(MessageLimit(place.branch, place.seq, limit) for place, limit in kept.items())
+        limits_as_facts(MessageLimit(place.branch, place.seq, limit) for place, limit in retained.items())
     )
 
 

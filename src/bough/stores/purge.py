@@ -87,8 +87,8 @@ class Purge(ABC):
         self.delete_calls(numbers, keep, None)
         self.delete_calls(purged_before, keep, list(branches))
         entries, blobs = self.delete_entries(list(branches.values()), keep)
-        kept = sum(max(0, keep[n] - branch.parent_seq) for n, branch in branches.items() if n in keep)
-        return PurgeResult(tuple(session_ids), entries, kept, self.delete_blobs(blobs))
+        remaining = sum(max(0, keep[n] - branch.parent_seq) for n, branch in branches.items() if n in keep)
+        return PurgeResult(tuple(session_ids), entries, remaining, self.delete_blobs(blobs))
 
     def _reduce_journal(self, number: int, is_kept: Callable[[Leaf], bool]) -> None:
         """Delete a journal except for the message limits of turns that are kept."""

@@ -531,7 +531,7 @@ def _ancestors(thread: ThreadLog, record: CheckpointRecord) -> list[CheckpointRe
     """Return the ancestors of a checkpoint, newest first."""
     ancestors: dict[str, CheckpointRecord] = {}
     parent = record.parent
-    while parent is not None and parent not in ancestors and (found := thread.find(parent)) is not None:
-        ancestors[parent] = found
-        parent = found.parent
+    while parent is not None and parent not in ancestors and (checkpoint := thread.find(parent)) is not None:
+        ancestors[parent] = checkpoint
+        parent = checkpoint.parent
     return list(ancestors.values())

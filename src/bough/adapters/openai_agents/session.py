@@ -240,12 +240,12 @@ class BoughSession:
             return False
         base = min(seq for seq, _ in replaced) - 1
         # What precedes them in the same answer, or came later than them, is appended again.
-        kept = [item for seq, item in suffix.items[:start] if seq > base]
+        kept_items = [item for seq, item in suffix.items[:start] if seq > base]
         if prune_prefix is not None:
             before = self._read(None)[: -len(replaced)]
             expired = list(takewhile(prune_prefix, cast(list[TResponseInputItem], before)))
-            base, kept = (0, before[len(expired) :]) if expired else (base, kept)
-        self._replace_after(base, [*kept, *output])
+            base, kept_items = (0, before[len(expired) :]) if expired else (base, kept_items)
+        self._replace_after(base, [*kept_items, *output])
         return True
 
     def _replace_all(self, items: Sequence[object]) -> None:

@@ -46,12 +46,12 @@ def config(ctx: click.Context) -> None:
 @json_option
 def show(is_json: bool = False) -> None:
     """Print everything that is set."""
-    found = load_config()
+    settings = load_config()
     if is_json:
-        print_json(path=str(found.path), exists=found.path.exists(), **_values(found))
+        print_json(path=str(settings.path), exists=settings.path.exists(), **_values(settings))
         return
-    notify(f"{found.path}{'' if found.path.exists() else ' (not there yet)'}")
-    for key, value in _lines(found):
+    notify(f"{settings.path}{'' if settings.path.exists() else ' (not there yet)'}")
+    for key, value in _lines(settings):
         click.echo(for_terminal(f"{key} = {_text(value)}"))
 
 

@@ -95,9 +95,13 @@ def purge(
         print_json(purged=to_json_value(purged))
         return 0
     for one in purged:
-        kept = f"; {one.kept_entries} entries remain until their forks are purged" if one.kept_entries else ""
+        remaining = (
+            f"; {one.kept_entries} entries remain until their forks are purged" if one.kept_entries else ""
+        )
         blobs = plural(one.blobs, "attachment")
-        click.echo(f"deleted {plural(len(one.sessions), 'session')}, {one.entries:,} entries, {blobs}{kept}")
+        click.echo(
+            f"deleted {plural(len(one.sessions), 'session')}, {one.entries:,} entries, {blobs}{remaining}"
+        )
         if not one.scrubbed:
             notify(
                 "another process is reading the file, so its write-ahead log is cleaned by the next purge or gc"

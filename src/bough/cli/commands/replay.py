@@ -124,10 +124,10 @@ def _source(location: StoreLocation, name: str) -> tuple[Session, int | None]:
     """Return the session to replay. One from a bundle is imported, so that its replay is stored."""
     bundle, seq = bundle_file(location, name)
     if bundle is None:
-        found = resolve(location, name)
-        if not found.is_on_path:
+        position = resolve(location, name)
+        if not position.is_on_path:
             raise CommandError(f"{name} is on another branch; fork it first: bough fork {name}")
-        return found.session, found.seq
+        return position.session, position.seq
     store = location.open_or_create()
     try:
         return store.session(store.import_bundle(bundle).session_id), seq
@@ -162,13 +162,13 @@ def diff(
     from ...replay.diff import diff as compare
 
     with open_report(output) as file:
-        found = compare(resolve(location, a).session_at(), resolve(location, b).session_at())
+        comparison = compare(resolve(location, a).session_at(), resolve(location, b).session_at())
         if not quiet:
-            write_report(found, format_, file)
-    if found.incomplete is not None:
-        notify(f"a replay is incomplete: {safe(found.incomplete)}; replay again, then compare")
+            write_report(comparison, format_, file)
+    if comparison.incomplete is not None:
+        notify(f"a replay is incomplete: {safe(comparison.incomplete)}; replay again, then compare")
         return ExitCode.UNANSWERABLE
-    return 0 if found.is_same else 1
+    return 0 if comparison.is_same else 1
 
 
 @contextmanager

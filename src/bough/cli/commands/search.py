@@ -78,21 +78,21 @@ def search(
             f"results may be incomplete: {behind.sessions:,} session(s) cannot be indexed now ({behind.reason})"
         )
     with page_errors(page):
-        found = store.search(typed, limit=limit, before=page, trashed=trashed, catch_up=False)
-    names = hit_headings(store.backend, found.hits)
+        page_of_hits = store.search(typed, limit=limit, before=page, trashed=trashed, catch_up=False)
+    names = hit_headings(store.backend, page_of_hits.hits)
     if is_json:
         hits = [
             {"reference": _reference(hit), "heading": names[hit.session_id], **to_json_value(hit)}
-            for hit in found.hits
+            for hit in page_of_hits.hits
         ]
-        print_json(hits=hits, next=found.next)
-        return 0 if found.hits else 1
-    _print(found.hits, names)
-    if found.next:
-        print_next_page(found.next)
-    if not found.hits:
+        print_json(hits=hits, next=page_of_hits.next)
+        return 0 if page_of_hits.hits else 1
+    _print(page_of_hits.hits, names)
+    if page_of_hits.next:
+        print_next_page(page_of_hits.next)
+    if not page_of_hits.hits:
         notify("no results; try fewer words, a prefix* or another filter")
-    return 0 if found.hits else 1
+    return 0 if page_of_hits.hits else 1
 
 
 def _whole_id(location: StoreLocation, reference: str, *, trashed: bool) -> str:

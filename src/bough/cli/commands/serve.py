@@ -21,13 +21,13 @@ PORT = 8377
 
 
 def _clients(_: click.Context, parameter: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
-    found = {}
+    clients = {}
     for pair in pairs:
         owner, equals, token = pair.partition("=")
         if not (owner and equals and token):
             raise click.BadParameter("write OWNER=TOKEN", param=parameter)
-        found[owner] = token
-    return found
+        clients[owner] = token
+    return clients
 
 
 @click.command()

@@ -201,13 +201,13 @@ def context(location: StoreLocation, reference: str, provider: str, explain: boo
 
 def _request_settings(session: Session, settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield the tools and options of a request as text."""
-    given = settings.tool_definitions
-    tools = read_tools(given, session.read_blob)
+    definitions = settings.tool_definitions
+    tools = read_tools(definitions, session.read_blob)
     if tools:
         yield "tools", "\n".join(f"{tool.name}: {tool.description}" for tool in tools)
-    elif given is not None:
+    elif definitions is not None:
         missing = " (their definitions are not in this store)" if tools is None else ""
-        yield "tools", (", ".join(given.names) or "none") + missing
+        yield "tools", (", ".join(definitions.names) or "none") + missing
     elif any(item.message.calls for item in session.context().items):
         yield "tools", "not recorded"
     if settings.options:
@@ -242,8 +242,8 @@ def _open_calls_data(session: Session) -> dict[str, object]:
         {"seq": c.seq, "index": c.index, "id": c.call.id, "name": c.call.name}
         for c in session.open_tool_calls
     ]
-    asked = [to_json_value(call) for call in session.pending_approvals()] if calls else []
-    return {"open_calls": calls, "waiting": asked, "next_action": type(session.next_action()).__name__}
+    approvals = [to_json_value(call) for call in session.pending_approvals()] if calls else []
+    return {"open_calls": calls, "waiting": approvals, "next_action": type(session.next_action()).__name__}
 
 
 def _header_lines(session: Session) -> Iterator[str]:

@@ -143,10 +143,10 @@ def enqueue_run(
 ) -> int:
     """Queue the input, or the open turn, as a task."""
     _require_postgres(location)
-    given = [name for name in WORKER_OPTIONS if getattr(options, name)]
-    if given:
+    unsupported = [name for name in WORKER_OPTIONS if getattr(options, name)]
+    if unsupported:
         raise CommandError(
-            f"--engine absurd: {', '.join(given)} come from the worker's agent; omit them and name the agent with --agent"
+            f"--engine absurd: {', '.join(unsupported)} come from the worker's agent; omit them and name the agent with --agent"
         )
     if source.copy_from is not None or source.overwrite_from is not None:
         raise CommandError(

@@ -174,14 +174,14 @@ class Presenter:
         mark = click.style("✓", fg="green") if passed else click.style("✗", fg="red")
         self.show(f"   {mark} {what}: {bold(clip(str(measured), max(20, width() - len(what) - 8)))}")
 
-    def end(self, kept: Path | None) -> None:
+    def end(self, folder: Path | None) -> None:
         passed = sum(claim["passed"] for claim in self.claims)
         self.show(f"\n{bold(f'{passed} of {len(self.claims)} claims hold')}")
-        if kept is None:
+        if folder is None:
             self.show("   bough demo --open shows the replay's diff in the browser")
             self.show("   bough demo --keep keeps the store and the agent's files")
             return
-        self.show(f"   to explore it:\n     cd {kept}\n     export BOUGH_STORE={kept / 'demo.db'}")
+        self.show(f"   to explore it:\n     cd {folder}\n     export BOUGH_STORE={folder / 'demo.db'}")
         for line in (
             "bough ls --all",
             "bough show latest",

@@ -263,11 +263,11 @@ def _read_to_end(dump: SessionExport, references: BlobReferences) -> bytes:
             if stored.branch in inherited:
                 yield stored
 
-    found = hash_inherited(inherited_entries(), dump.inherited_calls, dump.inherited_limits)
+    inherited_hash = hash_inherited(inherited_entries(), dump.inherited_calls, dump.inherited_limits)
     for part in (dump.calls, dump.facts, references.inbox(dump.inbox)):
         for _ in part:
             pass
-    return found
+    return inherited_hash
 
 
 @contextlib.contextmanager

@@ -58,11 +58,11 @@ def export(
     if blobs and redact:
         raise InvalidArgument("blobs", blobs, "False with redact=True: blobs cannot be searched for secrets")
     redaction = Redaction(runtime.redactor) if redact else None
-    with store.export_sessions(session_id, children=children) as found:
-        sessions = iter(found.sessions if redaction is None else redaction.dumps(found.sessions))
+    with store.export_sessions(session_id, children=children) as source:
+        sessions = iter(source.sessions if redaction is None else redaction.dumps(source.sessions))
         first = next(sessions)
         header = Header(FORMAT, first.row.session_id, children, blobs, first.row.tags.get(MARK) == "true")
-        blobs_of = found.blobs if redaction is None else redaction.blobs(found.blobs)
+        blobs_of = source.blobs if redaction is None else redaction.blobs(source.blobs)
         dumps = SessionExports(chain([first], sessions), blobs_of)
         exported = _write(to, header, dumps, store.url, progress)
     return exported if redaction is None else replace(exported, redactions=dict(redaction.redactor.counts))
@@ -100,11 +100,17 @@ def import_bundle(
         )
     with open_twice(source) as (file, name):
         start = file.tell()
-        found = check_bundle(file, name, progress)
+        checked = check_bundle(file, name, progress)
         file.seek(start)
         reader = BundleReader(file, name, "importing", progress)
-        result = import_exports(store, runtime, reader.dumps(found.inherited_hashes), new_id=new_id)
-    first = result.added[0] if new_id else found.header.session
+        result = import_exports(store, runtime, reader.dumps(checked.inherited_hashes), new_id=new_id)
+    first = result.added[0] if new_id else checked.header.session
     return BundleImportResult(
-        first, result.added, result.known, result.entries, result.blobs, result.missing, found.header.redacted
+        first,
+        result.added,
+        result.known,
+        result.entries,
+        result.blobs,
+        result.missing,
+        checked.header.redacted,
     )

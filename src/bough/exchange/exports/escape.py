@@ -28,7 +28,7 @@ def lines_of(text: str) -> list[str]:
 
 def inert(line: str) -> str:
     """Return a line that opens neither a tag nor a link."""
-    return _ACTIVE.sub(lambda found: _INERT[found.group()], line)
+    return _ACTIVE.sub(lambda match: _INERT[match.group()], line)
 
 
 def quote(text: str) -> str:

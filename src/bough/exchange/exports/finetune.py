@@ -56,28 +56,28 @@ def finetune(
     context = contexts.build_context(path)
     entry_at = {entry.seq: entry for entry in path}
     shown = {item.seq for item in context.items}
-    kept: list[list[Item]] = []
+    kept_turns: list[list[Item]] = []
     skipped = _summarised(path, shown)
     for unit in group_by_turn(context.items):
         if unit[0].turn and unit[0].turn not in shown:
             continue  # the rest of a turn whose beginning is summarised
         why = None if unit[0].pinned else _fault([entry_at[item.seq] for item in unit])
         if why is None:
-            kept.append(unit)
+            kept_turns.append(unit)
         else:
             skipped.append(Skipped(unit[0].seq, why))
-    while kept and not _is_answer(kept[-1][-1].message):
-        skipped.append(Skipped(kept.pop()[0].seq, "no answer follows it"))
-    items = tuple(_without_media(item) for unit in kept for item in unit)
+    while kept_turns and not _is_answer(kept_turns[-1][-1].message):
+        skipped.append(Skipped(kept_turns.pop()[0].seq, "no answer follows it"))
+    items = tuple(_without_media(item) for unit in kept_turns for item in unit)
     context = replace(context, items=items, settings=replace(context.settings, options=None))
     recorded = context.settings.tool_definitions
     request = openai_chat.project(
         context, lambda digest: blobs(digest) if recorded and digest == recorded.hash else None
     )
-    if defined := [_definition(given) for given in tools]:
+    if defined := [_definition(tool) for tool in tools]:
         request["tools"] = defined
-    text = render(request).decode() + "\n" if kept else ""
-    turns = sum(1 for unit in kept if unit[0].turn)
+    text = render(request).decode() + "\n" if kept_turns else ""
+    turns = sum(1 for unit in kept_turns if unit[0].turn)
     return FineTuning(text, turns, tuple(sorted(skipped, key=lambda one: one.seq)))
 
 
@@ -128,8 +128,8 @@ def _named(part: Any) -> Any:
     return part
 
 
-def _definition(given: Tool | Callable[..., Any]) -> dict[str, Any]:
-    spec = given.spec if isinstance(given, Tool) else tool(given).spec
+def _definition(callable_tool: Tool | Callable[..., Any]) -> dict[str, Any]:
+    spec = callable_tool.spec if isinstance(callable_tool, Tool) else tool(callable_tool).spec
     function = {
         "name": legal_name(spec.name, openai_chat.NAME_LENGTH),
         "description": spec.description,

@@ -109,10 +109,10 @@ def _embed(name: str, data: memoryview) -> Iterator[bytes]:
 def _viewer() -> dict[str, str]:
     """Return the viewer's files by name. A checkout may have changed their line endings."""
     folder = files("bough.server").joinpath("viewer")
-    found = (
+    assets = (
         (one.name, one) for one in folder.iterdir() if one.name.endswith((".js", ".css", ".html", ".svg"))
     )
-    return {name: one.read_text("utf-8").replace("\r\n", "\n") for name, one in sorted(found)}
+    return {name: one.read_text("utf-8").replace("\r\n", "\n") for name, one in sorted(assets)}
 
 
 def _head(script: str, style: str, icon: str) -> str:

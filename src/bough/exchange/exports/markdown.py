@@ -80,7 +80,7 @@ def _head(row: SessionRow) -> str:
         "From": row.parent_session and f"{row.relation} of {code(row.parent_session)} at {row.parent_seq}",
         "Error": row.error and code(row.error, 200),
     }
-    return f"# {title}\n\n" + "".join(f"- {name}: {told}\n" for name, told in about.items() if told) + "\n"
+    return f"# {title}\n\n" + "".join(f"- {name}: {value}\n" for name, value in about.items() if value) + "\n"
 
 
 def _entry(entry: Entry, waiting: list[ToolCall], most_lines: int) -> Iterator[str]:
@@ -194,13 +194,13 @@ def _usage(totals: Totals) -> str:
         f"{totals.input_tokens:,} in ({totals.cache_read_tokens:,} from the cache, "
         f"{totals.cache_write_tokens:,} into it), {totals.output_tokens:,} out"
     )
-    told = [
+    parts = [
         f"- Model calls: {totals.calls:,}",
         f"- Tokens: {'unknown' if totals.is_unknown else counts}",
         f"- Cost: ${totals.cost_microcents / 1e8:,.4f}",
     ]
     if totals.unpriced_calls:
-        told.append(f"- Without a price: {totals.unpriced_calls:,} calls")
+        parts.append(f"- Without a price: {totals.unpriced_calls:,} calls")
     if totals.unknown_calls:
-        told.append(f"- Tokens unknown: {totals.unknown_calls:,} calls")
-    return "## Usage\n\n" + "\n".join(told) + "\n"
+        parts.append(f"- Tokens unknown: {totals.unknown_calls:,} calls")
+    return "## Usage\n\n" + "\n".join(parts) + "\n"

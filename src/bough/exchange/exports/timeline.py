@@ -71,22 +71,22 @@ def build_timeline(facts: Iterable[Fact], calls: Iterable[Call], redactor: Redac
     models = [call.at for call in calls if call.answer_seq is None]
     branch = turn = 0
     for fact in facts:
-        told = _read_fact(fact)
-        if told is None:
+        moment = _read_fact(fact)
+        if moment is None:
             continue
-        branch = branch if told.branch is None else told.branch
-        turn = turn if told.turn is None else told.turn
+        branch = branch if moment.branch is None else moment.branch
+        turn = turn if moment.turn is None else moment.turn
         match fact.kind:
             case "calls_started":
-                for index in told.indexes:
-                    tools.setdefault((branch, told.seq, index), fact.at)
+                for index in moment.indexes:
+                    tools.setdefault((branch, moment.seq, index), fact.at)
             case "call_started":
                 models.append(fact.at)
             case "turn_ended":
-                error = told.error if redactor is None else redactor.redact_json(told.error)
-                turns[branch, turn] = TurnEnding(told.status, error, fact.at)
+                error = moment.error if redactor is None else redactor.redact_json(moment.error)
+                turns[branch, turn] = TurnEnding(moment.status, error, fact.at)
             case "task_started":
-                tasks[told.child] = TaskStart(branch, told.seq, told.task)
+                tasks[moment.child] = TaskStart(branch, moment.seq, moment.task)
     return Timeline(tools, turns, tasks, tuple(sorted(models)))
 
 

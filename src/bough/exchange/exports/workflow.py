@@ -65,15 +65,15 @@ def workflow_id(title: str | None) -> str:
 
 def completed_turns(path: Iterable[Entry]) -> list[list[Entry]]:
     """Return the turns with a final text of the model, in order. Consecutive inputs without an answer are one turn."""
-    found: list[list[Entry]] = []
+    turns: list[list[Entry]] = []
     for entry in path:
         if entry.message is None or not entry.turn:
             continue
-        if found and (found[-1][-1].turn == entry.turn or not _is_answered(found[-1])):
-            found[-1].append(entry)
+        if turns and (turns[-1][-1].turn == entry.turn or not _is_answered(turns[-1])):
+            turns[-1].append(entry)
         else:
-            found.append([entry])
-    return [turn for turn in found if _has_final_text(turn)]
+            turns.append([entry])
+    return [turn for turn in turns if _has_final_text(turn)]
 
 
 def _has_final_text(turn: Sequence[Entry]) -> bool:
@@ -90,7 +90,7 @@ def _is_answered(turn: Iterable[Entry]) -> bool:
 
 def _node(row: SessionRow, n: int, turn: Sequence[Entry]) -> dict[str, Any]:
     messages = [entry.message for entry in turn if entry.message is not None]
-    said = [
+    texts = [
         part.text
         for m in messages
         if m.role == "user"
@@ -101,8 +101,8 @@ def _node(row: SessionRow, n: int, turn: Sequence[Entry]) -> dict[str, Any]:
     node: dict[str, Any] = {"id": f"turn-{n}", "type": "agent"}
     if row.agent is not None:
         node["agent_ref"] = row.agent
-    if said:
-        node["prompt_template"] = neutral("\n\n".join(said))
+    if texts:
+        node["prompt_template"] = neutral("\n\n".join(texts))
     if names:
         node["tools"] = list(names)
     return node
@@ -128,7 +128,7 @@ def _transcript(row: SessionRow, path: Iterable[Entry]) -> dict[str, Any]:
 
 
 def _message(session_id: str, entry: Entry, message: Message) -> dict[str, Any]:
-    told = {
+    fields = {
         "id": entry.entry_id.hex(),
         "sessionId": session_id,
         "sequenceNumber": entry.seq,
@@ -136,7 +136,7 @@ def _message(session_id: str, entry: Entry, message: Message) -> dict[str, Any]:
         "content": [_part(part) for part in message.parts],
         "timestamp": iso(entry.at),
     }
-    return told if entry.model is None else {**told, "modelId": entry.model}
+    return fields if entry.model is None else {**fields, "modelId": entry.model}
 
 
 def _part(part: Part) -> dict[str, Any]:
@@ -162,20 +162,20 @@ def _part(part: Part) -> dict[str, Any]:
 def _result(result: ToolResult) -> dict[str, Any]:
     texts = [piece.text for piece in result.content if isinstance(piece, Text)]
     media = [_media(piece) for piece in result.content if isinstance(piece, Media)]
-    told: dict[str, Any] = {"type": "tool_result", "toolCallId": result.call_id, "result": "\n".join(texts)}
+    fields: dict[str, Any] = {"type": "tool_result", "toolCallId": result.call_id, "result": "\n".join(texts)}
     if result.error:
-        told["isError"] = True
+        fields["isError"] = True
     if result.outcome != "done":
-        told["outcome"] = result.outcome
+        fields["outcome"] = result.outcome
     if media:
-        told["media"] = media
-    return told
+        fields["media"] = media
+    return fields
 
 
 def _media(media: Media) -> dict[str, Any]:
     source = {"kind": "handle", "ref": f"media://sha256-{media.hash}"}
-    told = {"type": "media", "mimeType": media.mime, "source": source, "byteLength": media.size}
-    return told if media.name is None else {**told, "name": media.name}
+    fields = {"type": "media", "mimeType": media.mime, "source": source, "byteLength": media.size}
+    return fields if media.name is None else {**fields, "name": media.name}
 
 
 def frozen_agent(log: Log) -> Any:

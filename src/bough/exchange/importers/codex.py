@@ -101,8 +101,8 @@ def _is_meta(line: RolloutLine) -> bool:
 
 
 def _payload(line: RolloutLine) -> RolloutLine:
-    found = line.get("payload", line)
-    return found if isinstance(found, dict) else {}
+    payload = line.get("payload", line)
+    return payload if isinstance(payload, dict) else {}
 
 
 def _thread_id(path: Path, metadata: RolloutLine) -> str:
@@ -240,8 +240,8 @@ class CodexRollout:
     def _release_messages(self) -> None:
         """Add the messages that were held back."""
         self._open.clear()
-        held, self._held_back = self._held_back, []
-        for message, at in held:
+        messages, self._held_back = self._held_back, []
+        for message, at in messages:
             self._add_message(message, at)
 
     def _add_agent_message(self, author: object, text: object, at: int | None) -> None:
@@ -295,9 +295,9 @@ class CodexRollout:
         self._finish_answer()
         self._release_messages()
         text = text_or_none(payload.get("message"))
-        kept = payload.get("replacement_history")
-        if isinstance(kept, list):
-            items = [item for item in kept if isinstance(item, dict)]
+        replacement = payload.get("replacement_history")
+        if isinstance(replacement, list):
+            items = [item for item in replacement if isinstance(item, dict)]
             if any("compaction" in str(item.get("type")) for item in items):
                 self.losses.add("an encrypted summary; the context keeps the full history instead")
                 return

@@ -179,13 +179,13 @@ class LlmThread:
 
     def _part(self, row: Row, payload: Row, unnamed: str) -> list[Part]:
         kind, literal = row.get("type"), row.get("text")
-        said = literal if isinstance(literal, str) else self._resolve_text(payload)
+        text = literal if isinstance(literal, str) else self._resolve_text(payload)
         if payload.get("server_executed"):
             self.losses.add("a tool call the provider ran", str(payload.get("name")))
         elif kind == "text":
-            return [Text(said)] if said else []
+            return [Text(text)] if text else []
         elif kind == "reasoning":
-            return [Reasoning(said)]
+            return [Reasoning(text)]
         elif kind == "tool_call" and isinstance(payload.get("name"), str):
             call_id = text_or_none(payload.get("tool_call_id")) or unnamed
             return [parse_tool_call(call_id, payload["name"], payload.get("arguments"))]
@@ -332,8 +332,8 @@ def _read_inputs(parts: PartTables, row: Row) -> Iterator[Message]:
             result.get("output"),
             ("tool_results_attachments", "tool_result_id", result.get("id")),
         )
-        said: list[Text | Attachment] = [Text(output)] if isinstance(output, str) and output else []
-        content = (*said, *parts.attached(*attached))
+        contents: list[Text | Attachment] = [Text(output)] if isinstance(output, str) and output else []
+        content = (*contents, *parts.attached(*attached))
         yield Message("tool", (ToolResult(_call_id(result), content, bool(result.get("exception"))),))
     pieces = [*parts.fragments("prompt_fragments", row.get("id")), text_or_none(row.get("prompt")) or ""]
     prompt_text = "\n".join(piece for piece in pieces if piece)
@@ -343,7 +343,7 @@ def _read_inputs(parts: PartTables, row: Row) -> Iterator[Message]:
 
 
 def _answer(tables: SourceTables, row: Row) -> Message:
-    thought, said = text_or_none(row.get("reasoning")), text_or_none(row.get("response"))
+    thought, text = text_or_none(row.get("reasoning")), text_or_none(row.get("response"))
     rows = tables.rows("tool_calls", "response_id = ?", _key(row.get("id")), order="id")
     calls: list[ToolCall] = [
         parse_tool_call(_call_id(call), call["name"], call.get("arguments"))
@@ -351,7 +351,7 @@ def _answer(tables: SourceTables, row: Row) -> Message:
         if text_or_none(call.get("name"))
     ]
     parts: list[Part] = [Reasoning(thought)] if thought else []
-    return Message("assistant", (*parts, *([Text(said)] if said else []), *calls))
+    return Message("assistant", (*parts, *([Text(text)] if text else []), *calls))
 
 
 def _call_id(row: Row) -> str:

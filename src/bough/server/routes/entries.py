@@ -72,15 +72,15 @@ def entry(request: ApiRequest, session_id: FromPath[str], place: FromPath[str]) 
     """Read one entry, up to 1 MB of it, and the model call it answers."""
     context, caller = context_and_caller(request)
     session = context.session(caller, session_id)
-    found = _entry(request, session_id, place)
-    calls = context.calls_by_entry(session).get((found.branch, found.seq), [])
-    answered = next((call for call in calls if call.answer_seq == found.seq), None)
+    item = _entry(request, session_id, place)
+    calls = context.calls_by_entry(session).get((item.branch, item.seq), [])
+    answered = next((call for call in calls if call.answer_seq == item.seq), None)
     on_path = any(
-        part.branch == found.branch and part.first <= found.seq <= part.last for part in session.log.ranges()
+        part.branch == item.branch and part.first <= item.seq <= part.last for part in session.log.ranges()
     )
     return EntryDetail(
-        entry=truncate_to_page(entry_view(found)),
-        reference=f"{session_id}@{found.branch}:{found.seq}",
+        entry=truncate_to_page(entry_view(item)),
+        reference=f"{session_id}@{item.branch}:{item.seq}",
         on_path=on_path,
         call=None if answered is None else call_view(answered),
     )
@@ -90,19 +90,19 @@ def _entry(request: ApiRequest, session_id: str, place: str) -> Entry:
     context, caller = context_and_caller(request)
     there = context.session_at(context.session(caller, session_id), place)
     seq = there.leaf.seq
-    found = read_entries(there, seq, seq) if seq else []
-    if not found:
+    entries = read_entries(there, seq, seq) if seq else []
+    if not entries:
         raise InvalidPosition(place, 1, there.leaf.seq)
-    return found[0]
+    return entries[0]
 
 
 @get("/api/sessions/{session_id:str}/entries/{place:str}/raw", tags=["entries"])
 @in_thread
 def raw(request: ApiRequest, session_id: FromPath[str], place: FromPath[str]) -> Response[bytes]:
     """Download the JSON of one entry of any length."""
-    found = _entry(request, session_id, place)
-    body = msgspec.json.encode(entry_view(found))
-    headers = {"content-disposition": f'attachment; filename="entry-{found.branch}-{found.seq}.json"'}
+    item = _entry(request, session_id, place)
+    body = msgspec.json.encode(entry_view(item))
+    headers = {"content-disposition": f'attachment; filename="entry-{item.branch}-{item.seq}.json"'}
     return Response(body, media_type="application/json", headers=headers)
 
 

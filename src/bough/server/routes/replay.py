@@ -58,10 +58,10 @@ async def replay(request: ApiRequest, session_id: FromPath[str], data: JSONBody[
             progress=progress,
         )
         first = None if report.first_divergence is None else to_json(report.first_divergence)
-        told, _ = truncate_value(
+        shown, _ = truncate_value(
             {"same": report.is_same, "first_divergence": first, **to_json(report)}, 300_000, 8_000
         )
-        return dict(told)
+        return dict(shown)
 
     jobs: Jobs = request.app.state.jobs
     return JobResult(job=jobs.start("replay", session_id, work).view())
@@ -99,16 +99,16 @@ def cancel_job(request: ApiRequest, job_id: FromPath[str]) -> JobResult:
 async def job_events(request: ApiRequest, job_id: FromPath[str]) -> Stream:
     """Stream a job's progress and its end."""
     context, _ = context_and_caller(request)
-    found = request.app.state.jobs.find(job_id)
-    told = _progress(context, request.app.state.jobs, found)
-    return Stream(told, media_type="text/event-stream", headers=STREAM_HEADERS)
+    job = request.app.state.jobs.find(job_id)
+    events = _progress(context, request.app.state.jobs, job)
+    return Stream(events, media_type="text/event-stream", headers=STREAM_HEADERS)
 
 
 async def _progress(context: ServerContext, jobs: Jobs, job: Job) -> AsyncIterator[bytes]:
-    told = (-1, -1)
+    reported = (-1, -1)
     while job.status == "running" and not context.live.is_closing.is_set():
-        if (job.done, job.total) != told:
-            told = (job.done, job.total)
+        if (job.done, job.total) != reported:
+            reported = (job.done, job.total)
             yield sse_event("progress", {"done": job.done, "total": job.total})
         else:
             yield b": still here\n\n"
@@ -128,8 +128,8 @@ def diff(
 ) -> DiffPage:
     """Compare two sessions or positions turn by turn."""
     context, caller = context_and_caller(request)
-    found = compare(_side(context, caller, a), _side(context, caller, b))
-    return _diff_page(found, first, limit)
+    comparison = compare(_side(context, caller, a), _side(context, caller, b))
+    return _diff_page(comparison, first, limit)
 
 
 def _side(context: ServerContext, caller: Caller, reference: str) -> tuple[Session, Leaf]:
@@ -138,30 +138,35 @@ def _side(context: ServerContext, caller: Caller, reference: str) -> tuple[Sessi
     return session, context.position(session, place or None)
 
 
-def _diff_page(found: Diff, first: int, limit: int) -> DiffPage:
-    if first > len(found.rows):
-        raise InvalidArgument("first", first, f"a number up to {len(found.rows)}")
+def _diff_page(comparison: Diff, first: int, limit: int) -> DiffPage:
+    if first > len(comparison.rows):
+        raise InvalidArgument("first", first, f"a number up to {len(comparison.rows)}")
     page, left = SizedPage(600_000), 0
-    for row in found.rows[first : first + limit]:
-        told, cut = truncate_value(to_json(row), 60_000, 8_000)
-        if not page.add(told):
+    for row in comparison.rows[first : first + limit]:
+        shown, cut = truncate_value(to_json(row), 60_000, 8_000)
+        if not page.add(shown):
             break
         left += cut
     counts: dict[str, int] = {}
-    for row in found.rows:
+    for row in comparison.rows:
         counts[row.kind] = counts.get(row.kind, 0) + 1
     around, _ = truncate_value(
-        [to_json(found.setup), to_json(found.a), to_json(found.b), to_json(found.first_divergence)],
+        [
+            to_json(comparison.setup),
+            to_json(comparison.a),
+            to_json(comparison.b),
+            to_json(comparison.first_divergence),
+        ],
         120_000,
         8_000,
     )
     setup, a, b, divergence = around
     return DiffPage(
-        same=found.is_same,
-        shared=found.shared,
-        shared_turns=found.shared_turns,
-        is_state_same=found.is_state_same,
-        total=len(found.rows),
+        same=comparison.is_same,
+        shared=comparison.shared,
+        shared_turns=comparison.shared_turns,
+        is_state_same=comparison.is_state_same,
+        total=len(comparison.rows),
         first=first,
         omitted_chars=left,
         counts=counts,
@@ -169,7 +174,7 @@ def _diff_page(found: Diff, first: int, limit: int) -> DiffPage:
         b=b,
         setup=setup,
         first_divergence=divergence,
-        first_different_row=_first_row(found.rows),
+        first_different_row=_first_row(comparison.rows),
         rows=page.items,
     )
 

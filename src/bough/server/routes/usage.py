@@ -89,10 +89,10 @@ def day(number: int) -> str:
 
 
 def _summed(spent: Iterable[DailyUsage]) -> Totals:
-    found = Totals()
+    totals = Totals()
     for one in spent:
-        found = add(found, one.totals)
-    return found
+        totals = add(totals, one.totals)
+    return totals
 
 
 def _sums(
@@ -135,25 +135,25 @@ def space_storage(
     """
     context, _ = context_and_caller(request)
     store, sums = context.store.backend, StorageSize()
-    found = store.sessions(SessionQuery(trashed=trashed, limit=limit, before=page))
+    rows = store.sessions(SessionQuery(trashed=trashed, limit=limit, before=page))
     sizes: list[tuple[SessionRow, StorageSize]] = []
-    for row in found.sessions:
+    for row in rows.sessions:
         try:
-            held = store.storage_size(row.session_id)
+            size = store.storage_size(row.session_id)
         except NotFound:
             continue  # purged since the page was read
-        sizes.append((row, held))
-        sums = StorageSize(*(a + b for a, b in zip(astuple(sums), astuple(held), strict=True)))
+        sizes.append((row, size))
+        sums = StorageSize(*(a + b for a, b in zip(astuple(sums), astuple(size), strict=True)))
     sizes.sort(key=lambda pair: -(pair[1].bytes + pair[1].blob_bytes))
     names = headings(store, [row for row, _ in sizes[:LARGEST]])
     return SpaceStorage(
         sessions=len(sizes),
         **to_json(sums),
         largest=[
-            {"id": row.session_id, "heading": names[row.session_id], **to_json(held)}
-            for row, held in sizes[:LARGEST]
+            {"id": row.session_id, "heading": names[row.session_id], **to_json(size)}
+            for row, size in sizes[:LARGEST]
         ],
-        next=found.next,
+        next=rows.next,
     )
 
 

@@ -144,9 +144,9 @@ class BranchConformance(StoreFactory):
         writer.append(user("q"))
         writer.append(assistant("thinking", ToolCall("c", "t")), tool_result("c", "inner"))
         writer.append(assistant("a"), Note({"host": 1}))
-        found = writer.store.path("ses_a", public=True).entries
-        assert [entry.message.text for entry in found if entry.message] == ["q", "a"]
-        assert len(found) == 2
+        entries = writer.store.path("ses_a", public=True).entries
+        assert [entry.message.text for entry in entries if entry.message] == ["q", "a"]
+        assert len(entries) == 2
 
 
 class UsageConformance(StoreFactory):

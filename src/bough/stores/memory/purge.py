@@ -64,8 +64,8 @@ def _delete(
             if stays(Leaf(call.branch, call.after_seq if call.answer_seq is None else call.answer_seq))
         ]
         data.journal = retained_limit_facts(data.journal, stays)
-    kept = sum(1 for branch, _ in tables.entries if branch in candidates)
-    return PurgeResult(tuple(session_ids), len(keys), kept, delete_blobs(tables, space, blobs))
+    remaining = sum(1 for branch, _ in tables.entries if branch in candidates)
+    return PurgeResult(tuple(session_ids), len(keys), remaining, delete_blobs(tables, space, blobs))
 
 
 def unreferenced(

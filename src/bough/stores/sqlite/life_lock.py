@@ -56,8 +56,8 @@ class LifeLock:
             fd = self._open()
             if os.fstat(fd).st_ino != int(inode):  # the file was replaced: its locks are out of sight
                 return None
-            found = fcntl.fcntl(fd, GET_LOCK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, int(start), 1, 0))
-            return bool(FLOCK.unpack(found)[0] == fcntl.F_UNLCK) and token != self._token
+            lock = fcntl.fcntl(fd, GET_LOCK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, int(start), 1, 0))
+            return bool(FLOCK.unpack(lock)[0] == fcntl.F_UNLCK) and token != self._token
         return None
 
     def _open(self) -> int:

@@ -81,10 +81,10 @@ class SqlitePurge(Purge):
     def delete_calls(
         self, numbers: Sequence[int], keep: Mapping[int, int], branches: list[int] | None
     ) -> None:
-        kept = str([[branch, seq] for branch, seq in keep.items()])
+        ranges = str([[branch, seq] for branch, seq in keep.items()])
         only = None if branches is None else str(branches)
         for number in numbers:
-            self.writer.execute(DELETE_CALLS, (number << 32, (number + 1) << 32, kept, only))
+            self.writer.execute(DELETE_CALLS, (number << 32, (number + 1) << 32, ranges, only))
 
     def delete_entries(self, branches: list[Branch], keep: Mapping[int, int]) -> tuple[int, list[Any]]:
         entries, blobs = 0, []

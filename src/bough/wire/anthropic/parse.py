@@ -244,8 +244,8 @@ def describe(kind: str, block: Mapping[str, Any]) -> str:
 
 
 def _describe_use(block: Mapping[str, Any]) -> str:
-    name, given = str(block.get("name")), block.get("input")
-    match name, given:
+    name, arguments = str(block.get("name")), block.get("input")
+    match name, arguments:
         case "web_search", {"query": str(query)}:
             return f"searched the web: {query}"
         case "web_fetch", {"url": str(url)}:
@@ -255,7 +255,7 @@ def _describe_use(block: Mapping[str, Any]) -> str:
         case "bash_code_execution", {"command": str(command)}:
             return f"ran: {command}"
     server = f"{block['server_name']} " if block.get("server_name") else ""
-    return f"called {server}{name}: {given if isinstance(given, str) else compact_json(given)}"
+    return f"called {server}{name}: {arguments if isinstance(arguments, str) else compact_json(arguments)}"
 
 
 def _describe_result(kind: str, content: object) -> str:

@@ -199,9 +199,10 @@ def _results(pairs: Iterable[ToolPair], blobs: Blobs) -> list[Block]:
     results: list[Block] = []
     below: list[Block] = []
     for pair in pairs:
-        given = pair.blocks if pair.issuer == NAME else {}
+        blocks = pair.blocks if pair.issuer == NAME else {}
         content = [
-            _content(piece, blobs, {"block": given.get(index)}) for piece, index in result_pieces(pair.result)
+            _content(piece, blobs, {"block": blocks.get(index)})
+            for piece, index in result_pieces(pair.result)
         ]
         if pair.is_error:  # an error may hold text only: its media follow the results
             content, media = _split_media(content)

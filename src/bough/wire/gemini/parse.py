@@ -90,8 +90,8 @@ def _parse_usage(usage: dict[str, Any]) -> Usage:
 
 def _count(usage: dict[str, Any], *names: str) -> int | None:
     """Sum the counts: Gemini reports thoughts and tool use separately from answer and prompt."""
-    told = [value for name in names if is_count(value := _either(usage, name))]
-    return sum(told) if told else None
+    counts = [value for name in names if is_count(value := _either(usage, name))]
+    return sum(counts) if counts else None
 
 
 def parse_history(messages: Iterable[object]) -> list[HistoryMessage]:
@@ -108,8 +108,8 @@ def _parse_content(content: dict[str, Any]) -> list[HistoryMessage]:
     if role in ("user", "function", None) and all(
         isinstance(part, Text | Attachment | ProviderBlock) for part in rest
     ):
-        given = {str(n): evidence.get(str(at), {}) for n, at in enumerate(_indexes(parts, rest=True))}
-        given = {index: proof for index, proof in given.items() if proof}
+        proofs = {str(n): evidence.get(str(at), {}) for n, at in enumerate(_indexes(parts, rest=True))}
+        proofs = {index: proof for index, proof in proofs.items() if proof}
         tools = [
             HistoryMessage(Message("tool", (result,)), Evidence(NAME, {"0": proof}) if proof else None)
             for result, at in zip(results, _indexes(parts, rest=False), strict=True)
@@ -117,7 +117,7 @@ def _parse_content(content: dict[str, Any]) -> list[HistoryMessage]:
         ]
         if tools and not rest:
             return tools
-        return [*tools, HistoryMessage(Message("user", rest), Evidence(NAME, given) if given else None)]
+        return [*tools, HistoryMessage(Message("user", rest), Evidence(NAME, proofs) if proofs else None)]
     raise UnrecognizedReply(f"a content of role {role!r} with {len(parts)} parts, which is not supported")
 
 
@@ -168,8 +168,8 @@ def _parse_id(data: dict[str, Any], seen: Counter[str]) -> str:
 def _parse_response(data: dict[str, Any], seen: Counter[str]) -> tuple[ToolResult, Proof]:
     response = to_dict(data.get("response"))
     key = next(iter(response)) if len(response) == 1 else None
-    said = response[key] if key in ("output", "error") else response
-    text = said if isinstance(said, str) else to_json(said, "response").decode()
+    output = response[key] if key in ("output", "error") else response
+    text = output if isinstance(output, str) else to_json(output, "response").decode()
     pieces: list[Text | Attachment] = [Text(text)] if text else []
     blocks: dict[str, Any] = {}
     for piece in content_blocks(data.get("parts")):

@@ -128,15 +128,17 @@ def _call(pair: ToolPair, proof: Mapping[str, Any]) -> Piece:
 
 def _responses(paired: PairedMessage, proofs: Mapping[str, Mapping[str, Any]], blobs: Blobs) -> list[Piece]:
     parts = paired.item.message.parts
-    asked = [proofs.get(str(index), {}) for index, part in enumerate(parts) if isinstance(part, ToolCall)]
+    call_proofs = [
+        proofs.get(str(index), {}) for index, part in enumerate(parts) if isinstance(part, ToolCall)
+    ]
     responses: list[Piece] = []
     below: list[Piece] = []
-    for pair, proof in zip(paired.pairs, asked, strict=True):
-        given = pair.blocks if pair.issuer == NAME else {}
-        content = [_content(piece, blobs, given.get(index)) for piece, index in result_pieces(pair.result)]
+    for pair, proof in zip(paired.pairs, call_proofs, strict=True):
+        blocks = pair.blocks if pair.issuer == NAME else {}
+        content = [_content(piece, blobs, blocks.get(index)) for piece, index in result_pieces(pair.result)]
         below.extend(piece for piece in content if "text" not in piece)
-        said = "\n".join(piece.get("text", "[media: shown below]") for piece in content)
-        response = {"error" if pair.is_error else "output": said}
+        text = "\n".join(piece.get("text", "[media: shown below]") for piece in content)
+        response = {"error" if pair.is_error else "output": text}
         named = {"name": _name(pair.call.name), "response": response}
         responses.append({"functionResponse": named | _id(pair, proof)})
     return [*responses, _text(MEDIA_HEADING), *below] if below else responses

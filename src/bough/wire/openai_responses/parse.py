@@ -89,8 +89,8 @@ def _parse_output_item(item: dict[str, Any]) -> Iterator[tuple[Part, Proof]]:
     kind = item.get("type") or "message"
     proof = {key: to_plain(item[key]) for key in _PROOF.get(kind, ()) if item.get(key)}
     if kind == "custom_tool_call":  # a tool of ours that takes free text
-        given = {"input": text_field(item, "input")}
-        yield parse_tool_call(text_field(item, "call_id"), text_field(item, "name"), given), proof
+        arguments = {"input": text_field(item, "input")}
+        yield parse_tool_call(text_field(item, "call_id"), text_field(item, "name"), arguments), proof
     elif kind == "function_call":
         yield (
             parse_tool_call(text_field(item, "call_id"), text_field(item, "name"), item.get("arguments")),
@@ -251,8 +251,8 @@ def _describe(item: Mapping[str, Any]) -> str:
             return "\n".join([f"searched the web: {'; '.join(map(str, queries))}", *sources])
         case {"type": "file_search_call", "queries": [*queries]}:
             results = [r for r in item.get("results") or () if isinstance(r, dict)]
-            found = [f"{result.get('filename')}: {result.get('text')}" for result in results]
-            return "\n".join([f"searched files: {'; '.join(map(str, queries))}", *found])
+            lines = [f"{result.get('filename')}: {result.get('text')}" for result in results]
+            return "\n".join([f"searched files: {'; '.join(map(str, queries))}", *lines])
         case {"type": "code_interpreter_call", "code": str(code)}:
             outputs = [o for o in item.get("outputs") or () if isinstance(o, dict)]
             return "\n".join([f"ran code:\n{code}", *(str(o["logs"]) for o in outputs if "logs" in o)])

@@ -98,8 +98,8 @@ def _write(paired: PairedMessage, blobs: Blobs, used: _UsedIds) -> list[Item]:
         custom = {item["call_id"] for item in items if item.get("type") == CUSTOM_CALL}
         return [*items, *(_output(pair, blobs, pair.wire_id in custom) for pair in paired.pairs)]
     if message.role == "system":
-        said = message.text
-        return [{"role": "system", "content": [_text(said)]}] if said.strip() else []
+        text = message.text
+        return [{"role": "system", "content": [_text(text)]}] if text.strip() else []
     proofs = [proof_of(paired.item.evidence, index, NAME) for index in range(len(message.parts))]
     if proofs and (item := _input_item(proofs[0].get("item"), used)):
         return [item]
@@ -121,8 +121,8 @@ def _answer(paired: PairedMessage, used: _UsedIds, blobs: Blobs) -> list[Item]:
     evidence, message = paired.item.evidence, with_reasoning(paired.item.message, blobs)
     parts = (message or paired.item.message).parts
     is_signed = evidence is not None and evidence.issuer == NAME and message is not None
-    found = evidence.parts if evidence is not None and is_signed else {}
-    proofs = [found.get(str(index), {}) for index in range(len(parts))]
+    part_proofs = evidence.parts if evidence is not None and is_signed else {}
+    proofs = [part_proofs.get(str(index), {}) for index in range(len(parts))]
     images = [_image(part, proof, blobs) for part, proof in zip(parts, proofs, strict=True)]
     is_original = _has_all_ids(parts, proofs, images, used)
     pairs = iter(paired.pairs)
@@ -240,8 +240,8 @@ def _call(pair: ToolPair, proof: Mapping[str, Any], is_original: bool) -> Item:
 
 
 def _output(pair: ToolPair, blobs: Blobs, is_custom: bool) -> Item:
-    given = pair.blocks if pair.issuer == NAME else {}
-    content = [_content(piece, blobs, given.get(index)) for piece, index in result_pieces(pair.result)]
+    blocks = pair.blocks if pair.issuer == NAME else {}
+    content = [_content(piece, blobs, blocks.get(index)) for piece, index in result_pieces(pair.result)]
     if pair.is_error:  # there is no field for it
         content.insert(0, _text(ERROR))
     kind = f"{CUSTOM_CALL}_output" if is_custom else "function_call_output"

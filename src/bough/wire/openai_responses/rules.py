@@ -181,7 +181,7 @@ def _part(path: str, part: Any, holder: str) -> Violations:
     if not part.keys() <= _PART_FIELDS[kind]:
         yield f"{path}: extra fields {', '.join(sorted(part.keys() - _PART_FIELDS[kind]))}"
     if kind == "input_image":
-        links = any(_matches(taken, part.get("image_url")) for taken in (_IMAGE, _LINK))
+        links = any(_matches(pattern, part.get("image_url")) for pattern in (_IMAGE, _LINK))
         if not links and not _is_text(part.get("file_id")):
             yield f"{path}.image_url: no link, and no base64 of a png, jpeg, gif or webp"
     elif kind == "input_file":

@@ -84,8 +84,8 @@ class EventBuilder:
             return
         ended = self._moments.turns.get((last.branch, last.turn))
         if ended is not None and ended.status != "completed":
-            told = {"turn": last.turn, "status": ended.status, "error": ended.error}
-            yield self._event("info", f"end-{last.turn}", ended.at, source="bough", data=told)
+            data = {"turn": last.turn, "status": ended.status, "error": ended.error}
+            yield self._event("info", f"end-{last.turn}", ended.at, source="bough", data=data)
         span, self._span = self._span, None
         yield self._event("span_end", f"over-{last.turn}", last.at, id=span)
 
@@ -98,8 +98,8 @@ class EventBuilder:
                 yield from self._called(entry)
             case Compaction(tokens_before=before, summary=summary, first_kept=kept):
                 about = {"summary": summary, "first_kept": kept}
-                told = {"type": "summary", "tokens_before": before, "source": "bough", "metadata": about}
-                yield self._event("compaction", f"{entry.seq}", entry.at, **told)
+                data = {"type": "summary", "tokens_before": before, "source": "bough", "metadata": about}
+                yield self._event("compaction", f"{entry.seq}", entry.at, **data)
             case Uncompaction(cancels=cancels):
                 yield self._info(entry, {"uncompaction": cancels})
             case BranchSummary(summary=summary, leaf_seq=left):
@@ -109,8 +109,8 @@ class EventBuilder:
             ):
                 named = tools if given is None else given.names
                 self._tools = self._tools if named is None else [tool_info(name) for name in named]
-                told = {"model": model, "prompt": prompt, "prompt_patch": patch, "tools": named}
-                yield self._info(entry, {"settings": {k: v for k, v in told.items() if v is not None}})
+                data = {"model": model, "prompt": prompt, "prompt_patch": patch, "tools": named}
+                yield self._info(entry, {"settings": {k: v for k, v in data.items() if v is not None}})
 
     def _info(self, entry: Entry, data: dict[str, Any]) -> Event:
         return self._event("info", f"{entry.seq}", entry.at, source="bough", data=data)
@@ -123,8 +123,8 @@ class EventBuilder:
             "stop_reason": _STOPS.get(entry.finish or "", "unknown"),
         }
         usage = {} if call is None else _usage(call)
-        asked = self._path[entry.seq - 2].at if entry.seq > 1 else entry.at
-        start = asked if call is None else call_start(call, asked, self._moments.models)
+        asked_at = self._path[entry.seq - 2].at if entry.seq > 1 else entry.at
+        start = asked_at if call is None else call_start(call, asked_at, self._moments.models)
         output = {"model": model or NONE, "choices": [choice], **usage}
         name = model_name(None, model) if call is None else model_of(call)
         return self._call(f"{entry.seq}", name, start, entry.at, entry.seq - 1, output)
@@ -133,14 +133,14 @@ class EventBuilder:
         """Return the event of a call that failed, was interrupted, or wrote a summary."""
         output = {"model": call.model or NONE, "choices": [], **_usage(call)}
         is_side = call.purpose != "answer"
-        asked = self._path[call.after_seq - 1].at if call.after_seq else None
-        start = call_start(call, asked, self._moments.models) if call.failed else call.at
-        told = self._call(call.call_id, model_of(call), start, call.at, call.after_seq, output)
+        asked_at = self._path[call.after_seq - 1].at if call.after_seq else None
+        start = call_start(call, asked_at, self._moments.models) if call.failed else call.at
+        event = self._call(call.call_id, model_of(call), start, call.at, call.after_seq, output)
         if is_side:
-            told["role"] = call.purpose
+            event["role"] = call.purpose
         if call.failed or not is_side:
-            told["error"] = "the call failed" if call.failed else "no answer is known"
-        return told
+            event["error"] = "the call failed" if call.failed else "no answer is known"
+        return event
 
     def _call(self, name: str, model: str, start: int, end: int, after: int, output: Event) -> Event:
         refs = self._inputs.given_after(after)
@@ -164,22 +164,22 @@ class EventBuilder:
         for index, call in enumerate(entry.message.calls):
             start = self._moments.tools.get((entry.branch, entry.seq, index), entry.at)
             about = {"id": call.id, "function": call.name, "arguments": call.arguments}
-            found = self._results.get((entry.seq, index))
-            told = {"metadata": {"outcome": "open"}} if found is None else self._tool_event(found, start)
-            yield self._event("tool", f"tool-{entry.seq}-{index}", start, **about, **told)
+            result = self._results.get((entry.seq, index))
+            fields = {"metadata": {"outcome": "open"}} if result is None else self._tool_event(result, start)
+            yield self._event("tool", f"tool-{entry.seq}-{index}", start, **about, **fields)
 
-    def _tool_event(self, found: Result, start: int) -> Event:
-        entry, result = found
-        told: Event = {"result": content(result.content), "completed": iso(max(start, entry.at))}
-        told["working_time"] = _seconds(entry.at - start)
+    def _tool_event(self, pair: Result, start: int) -> Event:
+        entry, result = pair
+        fields: Event = {"result": content(result.content), "completed": iso(max(start, entry.at))}
+        fields["working_time"] = _seconds(entry.at - start)
         if (error := tool_error(result)) is not None:
-            told["error"] = error
-        return told if result.outcome == "done" else {**told, "metadata": {"outcome": result.outcome}}
+            fields["error"] = error
+        return fields if result.outcome == "done" else {**fields, "metadata": {"outcome": result.outcome}}
 
-    def _event(self, kind: str, unique: str, at: int, **told: Any) -> Event:
+    def _event(self, kind: str, unique: str, at: int, **fields: Any) -> Event:
         head = {"event": kind, "uuid": f"{self._session_id}/{unique}", "timestamp": iso(at)}
         within = {} if self._span is None else {"span_id": self._span}
-        return {**head, **within, "working_start": _seconds(at - self._zero), **told}
+        return {**head, **within, "working_start": _seconds(at - self._zero), **fields}
 
 
 def _paired(path: Iterable[Entry]) -> Iterator[tuple[tuple[int, int], Result]]:
@@ -191,10 +191,10 @@ def _paired(path: Iterable[Entry]) -> Iterator[tuple[tuple[int, int], Result]]:
         if entry.role == "assistant":
             waiting = [(entry.seq, index, call) for index, call in enumerate(entry.message.calls)]
         for result in entry.message.results:
-            found = next((one for one in waiting if one[2].id == result.call_id), None)
-            if found is not None:
-                waiting.remove(found)
-                yield found[:2], (entry, result)
+            match = next((one for one in waiting if one[2].id == result.call_id), None)
+            if match is not None:
+                waiting.remove(match)
+                yield match[:2], (entry, result)
 
 
 def model_of(call: Call) -> str:
@@ -215,7 +215,7 @@ def _usage(call: Call) -> dict[str, Any]:
 def usage_of(totals: Totals) -> dict[str, Any]:
     """Inspect counts what was read from and written to the cache beside the input, we within it."""
     cached = totals.cache_read_tokens + totals.cache_write_tokens
-    told = {
+    fields = {
         "input_tokens": max(0, totals.input_tokens - cached),
         "output_tokens": totals.output_tokens,
         "total_tokens": totals.input_tokens + totals.output_tokens,
@@ -223,7 +223,7 @@ def usage_of(totals: Totals) -> dict[str, Any]:
         "input_tokens_cache_write": totals.cache_write_tokens,
     }
     is_priced = totals.calls > totals.unpriced_calls
-    return {**told, "total_cost": totals.cost_microcents / 1e8} if is_priced else told
+    return {**fields, "total_cost": totals.cost_microcents / 1e8} if is_priced else fields
 
 
 def tool_info(name: str) -> dict[str, str]:

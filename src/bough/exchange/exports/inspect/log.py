@@ -76,8 +76,8 @@ def _spec(row: SessionRow, model: str) -> dict[str, Any]:
 
 
 def _about(row: SessionRow) -> dict[str, Any]:
-    told = {"session_id": row.session_id, "agent": row.agent, "title": row.title, "relation": row.relation}
-    return {name: value for name, value in told.items() if value is not None}
+    fields = {"session_id": row.session_id, "agent": row.agent, "title": row.title, "relation": row.relation}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _id(kind: str, row: SessionRow) -> str:
@@ -92,13 +92,13 @@ def _sample(
     inputs = Inputs(row.session_id, path, chats, most)
     events = list(EventBuilder(row, path, chats, inputs, calls, moments).events())
     first, last = _ends(row, path)
-    asked = [chat for entry in _sample_input(path) for chat in chats[entry.seq]]
+    prompts = [chat for entry in _sample_input(path) for chat in chats[entry.seq]]
     return {
         "id": row.session_id,
         "epoch": 1,
-        "input": asked,
+        "input": prompts,
         "target": "",
-        "messages": [chat for told in chats.values() for chat in told],
+        "messages": [chat for group in chats.values() for chat in group],
         "output": next((event["output"] for event in reversed(events) if _has_answer(event)), {}),
         "metadata": _about(row),
         "events": events,
@@ -124,14 +124,14 @@ def _has_answer(event: Chat) -> bool:
 
 def _sample_input(path: Iterable[Entry]) -> list[Entry]:
     """Return the seeds, and the inputs up to the first answer after them."""
-    found: list[Entry] = []
+    inputs: list[Entry] = []
     for entry in path:
         if entry.message is None:
             continue
         if entry.turn and entry.role != "user":
             break
-        found.append(entry)
-    return found
+        inputs.append(entry)
+    return inputs
 
 
 def _ends(row: SessionRow, path: Sequence[Entry]) -> tuple[int, int]:
@@ -140,10 +140,10 @@ def _ends(row: SessionRow, path: Sequence[Entry]) -> tuple[int, int]:
 
 
 def _usage(calls: Iterable[Call]) -> dict[str, Any]:
-    found: dict[str, list[Call]] = {}
+    calls_by_model: dict[str, list[Call]] = {}
     for call in calls:
-        found.setdefault(model_of(call), []).append(call)
-    sums = {model: total(rows) for model, rows in found.items()}
+        calls_by_model.setdefault(model_of(call), []).append(call)
+    sums = {model: total(rows) for model, rows in calls_by_model.items()}
     return {model: usage_of(totals) for model, totals in sums.items() if not totals.is_unknown}
 
 

@@ -22,7 +22,7 @@ _ERRORS = {"denied": "approval", "interrupted": "cancelled"}
 
 def chat_messages(session_id: str, path: Iterable[Entry]) -> dict[int, list[Chat]]:
     """Return the chat messages by seq. Our tool message holds one or more results, Inspect's exactly one."""
-    found: dict[int, list[Chat]] = {}
+    messages: dict[int, list[Chat]] = {}
     waiting: list[ToolCall] = []
     for entry in path:
         message = entry.message
@@ -32,14 +32,14 @@ def chat_messages(session_id: str, path: Iterable[Entry]) -> dict[int, list[Chat
             waiting = list(message.calls)
         name = f"{session_id}@{entry.seq}"
         if message.role == "tool":
-            told = [
+            chats = [
                 _result(f"{name}.{index}" if index else name, result, _answered(waiting, result))
                 for index, result in enumerate(message.results)
             ]
         else:
-            told = [_chat(name, message, entry.model)]
-        found[entry.seq] = told
-    return found
+            chats = [_chat(name, message, entry.model)]
+        messages[entry.seq] = chats
+    return messages
 
 
 def _answered(waiting: list[ToolCall], result: ToolResult) -> str | None:
@@ -52,33 +52,33 @@ def _answered(waiting: list[ToolCall], result: ToolResult) -> str | None:
 
 
 def _chat(name: str, message: Message, model: str | None = None) -> Chat:
-    told: Chat = {"id": name, "role": message.role, "content": content(message.parts)}
+    chat: Chat = {"id": name, "role": message.role, "content": content(message.parts)}
     if message.role != "assistant":
-        return {**told, "source": "input"}
+        return {**chat, "source": "input"}
     if message.calls:
-        told["tool_calls"] = [_call(call) for call in message.calls]
-    return {**told, "source": "generate", **({} if model is None else {"model": model})}
+        chat["tool_calls"] = [_call(call) for call in message.calls]
+    return {**chat, "source": "generate", **({} if model is None else {"model": model})}
 
 
 def _call(call: ToolCall) -> Chat:
-    told = {"id": call.id, "function": call.name, "arguments": call.arguments, "type": "function"}
+    fields = {"id": call.id, "function": call.name, "arguments": call.arguments, "type": "function"}
     if call.malformed is None:
-        return told
-    return {**told, "parse_error": f"the arguments are no JSON object: {call.malformed}"}
+        return fields
+    return {**fields, "parse_error": f"the arguments are no JSON object: {call.malformed}"}
 
 
 def _result(name: str, result: ToolResult, tool: str | None) -> Chat:
-    told: Chat = {
+    chat: Chat = {
         "id": name,
         "role": "tool",
         "content": content(result.content),
         "tool_call_id": result.call_id,
     }
     if tool is not None:
-        told["function"] = tool
+        chat["function"] = tool
     if (error := tool_error(result)) is not None:
-        told["error"] = error
-    return told if result.outcome == "done" else {**told, "metadata": {"outcome": result.outcome}}
+        chat["error"] = error
+    return chat if result.outcome == "done" else {**chat, "metadata": {"outcome": result.outcome}}
 
 
 def tool_error(result: ToolResult) -> dict[str, str] | None:
@@ -117,10 +117,10 @@ class Inputs:
     """
 
     def __init__(
-        self, session_id: str, path: Sequence[Entry], told: dict[int, list[Chat]], most: MessageLimits
+        self, session_id: str, path: Sequence[Entry], chats: dict[int, list[Chat]], most: MessageLimits
     ) -> None:
         self.pool: list[Chat] = []
-        self._session_id, self._path, self._told, self._most = session_id, path, told, most
+        self._session_id, self._path, self._told, self._most = session_id, path, chats, most
         self._pooled: dict[tuple[str, int | str], Range] = {}
         self._ranges: list[Range] = []
         self._seq = -1

@@ -28,18 +28,18 @@ _MODALITIES = ("image", "audio", "video")
 
 def input_messages(entries: Sequence[Entry]) -> dict[str, str | None]:
     """Return the attributes for what a model was given."""
-    told = [_message(entry.message) for entry in entries if entry.message is not None]
-    return {"gen_ai.input.messages": _json(told)}
+    messages = [_message(entry.message) for entry in entries if entry.message is not None]
+    return {"gen_ai.input.messages": _json(messages)}
 
 
 def output_messages(entries: Sequence[Entry]) -> dict[str, str | None]:
     """Return the attributes for what a model answered, each with its finish reason."""
-    told = [
+    messages = [
         {**_message(entry.message), "finish_reason": entry.finish or "stop"}
         for entry in entries
         if entry.message is not None
     ]
-    return {"gen_ai.output.messages": _json(told)}
+    return {"gen_ai.output.messages": _json(messages)}
 
 
 def instructions(seeds: Sequence[Entry]) -> dict[str, str | None]:
@@ -54,8 +54,8 @@ def text_of(result: ToolResult) -> str:
     return "\n".join(piece.text for piece in result.content if isinstance(piece, Text))
 
 
-def _json(told: list[dict[str, Any]]) -> str | None:
-    return msgspec.json.encode(told).decode() if told else None
+def _json(messages: list[dict[str, Any]]) -> str | None:
+    return msgspec.json.encode(messages).decode() if messages else None
 
 
 def _message(message: Message) -> dict[str, Any]:

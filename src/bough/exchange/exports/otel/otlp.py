@@ -57,8 +57,8 @@ def _span(span: Span, ids: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _without_none(**told: str | None) -> dict[str, str]:
-    return {name: value for name, value in told.items() if value is not None}
+def _without_none(**fields: str | None) -> dict[str, str]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _hash(text: str, size: int) -> str:
@@ -74,8 +74,8 @@ def _request(spans: list[msgspec.Raw]) -> str:
     return msgspec.json.encode(request).decode() + "\n"
 
 
-def _attributes(told: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{"key": name, "value": _value(value)} for name, value in told.items()]
+def _attributes(attributes: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"key": name, "value": _value(value)} for name, value in attributes.items()]
 
 
 def _value(value: Any) -> dict[str, Any]:

@@ -52,10 +52,10 @@ class Span(Struct, frozen=True):
 
     def around(self, inner: Iterable[Span]) -> Span:
         """Return the span extended over the inner ones: clocks of several hosts may disagree."""
-        held = (*self.inner, *inner)
-        start = min([self.start, *(span.start for span in held)])
-        end = max([start, self.end, *(span.end for span in held)])
-        ordered = tuple(sorted(held, key=lambda span: (span.start, span.place)))
+        children = (*self.inner, *inner)
+        start = min([self.start, *(span.start for span in children)])
+        end = max([start, self.end, *(span.end for span in children)])
+        ordered = tuple(sorted(children, key=lambda span: (span.start, span.place)))
         return replace(self, start=start, end=end, inner=ordered)
 
 
@@ -76,16 +76,16 @@ class SessionTrace(Struct, frozen=True):
 
     def entry(self, branch: int, seq: int) -> Entry | None:
         """Return the entry at that position on the branch, or on the own branches it continues."""
-        while (found := self.entries.get((branch, seq))) is None:
+        while (entry := self.entries.get((branch, seq))) is None:
             parent = self.parents.get(branch)
             if parent is None or seq > parent[1]:
                 return None
             branch = parent[0]
-        return found
+        return entry
 
     def common(self, operation: str | None = None) -> dict[str, Any]:
-        told = {"gen_ai.operation.name": operation, "gen_ai.conversation.id": self.row.session_id}
-        return _without_none({**told, "gen_ai.agent.name": self.hide(self.row.agent)})
+        attributes = {"gen_ai.operation.name": operation, "gen_ai.conversation.id": self.row.session_id}
+        return _without_none({**attributes, "gen_ai.agent.name": self.hide(self.row.agent)})
 
 
 def session_span(log: Log, *, content: bool, children: bool, redactor: Redactor | None) -> Span:
@@ -165,11 +165,11 @@ def _starting_position(trace_data: SessionTrace, child_id: str) -> str:
 
 def _turns(trace_data: SessionTrace) -> dict[Place, list[Entry]]:
     """Group entries by branch and turn; a turn continued on another branch counts as a turn there."""
-    found: dict[Place, list[Entry]] = {}
+    turns: dict[Place, list[Entry]] = {}
     for entry in trace_data.entries.values():
         if entry.turn:
-            found.setdefault((entry.branch, entry.turn), []).append(entry)
-    return found
+            turns.setdefault((entry.branch, entry.turn), []).append(entry)
+    return turns
 
 
 def _turn_place(trace_data: SessionTrace, place: Place) -> str:
@@ -200,16 +200,16 @@ def _turn_span(trace_data: SessionTrace, turn: Sequence[Entry], content: bool) -
 def _session_span(trace_data: SessionTrace, content: bool) -> Span:
     row = trace_data.row
     seeds = [entry for entry in trace_data.entries.values() if _is_seed(trace_data, entry)]
-    told: dict[str, Any] = {"bough.relation": row.relation, "bough.status": row.status}
+    attributes: dict[str, Any] = {"bough.relation": row.relation, "bough.status": row.status}
     if content:
-        told |= {"bough.title": trace_data.hide(row.title), **instructions(seeds)}
+        attributes |= {"bough.title": trace_data.hide(row.title), **instructions(seeds)}
     times = [entry.at for entry in trace_data.entries.values()]
     return Span(
         place=row.session_id,
         name=_named("session", trace_data.hide(row.agent)),
         start=row.started_at,
         end=max([row.started_at, row.completed_at or 0, *times]),
-        attributes={**trace_data.common(), **_without_none(told)},
+        attributes={**trace_data.common(), **_without_none(attributes)},
         error="failed" if row.status == "failed" else None,
         message=trace_data.hide(row.error),
     )
@@ -226,16 +226,16 @@ def _model_spans(trace_data: SessionTrace, content: bool) -> Iterator[tuple[Plac
     """Yield one span per ledger row, with the turn it belongs to."""
     for call in trace_data.calls:
         answer = None if call.answer_seq is None else trace_data.entry(call.branch, call.answer_seq)
-        asked = trace_data.entry(call.branch, call.after_seq)
-        near = answer or asked
+        before = trace_data.entry(call.branch, call.after_seq)
+        near = answer or before
         place = (near.branch, near.turn) if near is not None else (0, 0)
-        yield place, _model_span(trace_data, call, asked, answer, content)
+        yield place, _model_span(trace_data, call, before, answer, content)
 
 
 def _model_span(
-    trace_data: SessionTrace, call: Call, asked: Entry | None, answer: Entry | None, content: bool
+    trace_data: SessionTrace, call: Call, before: Entry | None, answer: Entry | None, content: bool
 ) -> Span:
-    start, end = _call_times(trace_data, call, asked)
+    start, end = _call_times(trace_data, call, before)
     error = _model_error(call)
     span = Span(
         place=f"{trace_data.row.session_id}/call/{call.call_id}",
@@ -255,7 +255,7 @@ def _model_span(
     return span
 
 
-def _call_times(trace_data: SessionTrace, call: Call, asked: Entry | None) -> Place:
+def _call_times(trace_data: SessionTrace, call: Call, before: Entry | None) -> Place:
     """Return when a call started and ended. The row of a side call, or of one without an end, holds its start."""
     if call.purpose != "answer":
         made = trace_data.entries.get((call.branch, call.after_seq + 1))
@@ -263,7 +263,7 @@ def _call_times(trace_data: SessionTrace, call: Call, asked: Entry | None) -> Pl
         return call.at, max(call.at, made.at) if made is not None and has_made else call.at
     if call.answer_seq is None and not call.failed:
         return call.at, call.at
-    return call_start(call, asked.at if asked is not None else None, trace_data.moments.models), call.at
+    return call_start(call, before.at if before is not None else None, trace_data.moments.models), call.at
 
 
 def _model_error(call: Call) -> str | None:
@@ -292,13 +292,13 @@ def _usage_attributes(call: Call, answer: Entry | None) -> dict[str, Any]:
 
 def _since(trace_data: SessionTrace, call: Call) -> list[Entry]:
     """Return the messages since the previous answer; the full context would repeat in every span."""
-    found: list[Entry] = []
+    entries: list[Entry] = []
     seq = call.after_seq
     while (entry := trace_data.entry(call.branch, seq)) is not None and entry.role != "assistant":
         if not (entry.role == "system" and _is_seed(trace_data, entry)):  # the session's own instructions
-            found.append(entry)
+            entries.append(entry)
         seq -= 1
-    return found[::-1]
+    return entries[::-1]
 
 
 # -- calls of tools --------------------------------------------------------------------------------
@@ -311,8 +311,8 @@ def _tool_spans(trace_data: SessionTrace, content: bool) -> Iterator[tuple[Place
         if entry.message is None or _is_seed(trace_data, entry):
             continue
         for index, call in enumerate(entry.message.calls):
-            found = results.get((*place, index))
-            yield (entry.branch, entry.turn), _tool_span(trace_data, entry, index, call, found, content)
+            result = results.get((*place, index))
+            yield (entry.branch, entry.turn), _tool_span(trace_data, entry, index, call, result, content)
 
 
 def _tool_span(
@@ -320,12 +320,12 @@ def _tool_span(
     entry: Entry,
     index: int,
     call: ToolCall,
-    found: tuple[Entry, ToolResult] | None,
+    answered: tuple[Entry, ToolResult] | None,
     content: bool,
 ) -> Span:
     start = trace_data.moments.tools.get((entry.branch, entry.seq, index), entry.at)
-    result = None if found is None else found[1]
-    told: dict[str, Any] = {
+    result = None if answered is None else answered[1]
+    attributes: dict[str, Any] = {
         "gen_ai.tool.name": call.name,
         "gen_ai.tool.type": "function",
         "gen_ai.tool.call.id": call.id,
@@ -336,14 +336,14 @@ def _tool_span(
         written = (
             call.malformed if call.malformed is not None else to_json(call.arguments, call.name).decode()
         )
-        told["gen_ai.tool.call.arguments"] = written
-        told["gen_ai.tool.call.result"] = None if result is None else text_of(result)
+        attributes["gen_ai.tool.call.arguments"] = written
+        attributes["gen_ai.tool.call.result"] = None if result is None else text_of(result)
     return Span(
         place=f"{trace_data.row.session_id}/{trace_data.lines[entry.branch]}/{entry.seq}/{index}",
         name=_named("execute_tool", call.name),
         start=start,
-        end=start if found is None else max(start, found[0].at),
-        attributes={**trace_data.common("execute_tool"), **_without_none(told)},
+        end=start if answered is None else max(start, answered[0].at),
+        attributes={**trace_data.common("execute_tool"), **_without_none(attributes)},
         error=_tool_error(result),
     )
 
@@ -356,7 +356,7 @@ def _tool_error(result: ToolResult | None) -> str | None:
 
 def _results(trace_data: SessionTrace) -> dict[tuple[int, int, int], tuple[Entry, ToolResult]]:
     """Return the first result of each call, by branch and seq of the answer and the index of the call."""
-    found: dict[tuple[int, int, int], tuple[Entry, ToolResult]] = {}
+    results: dict[tuple[int, int, int], tuple[Entry, ToolResult]] = {}
     waiting: list[tuple[str, tuple[int, int, int]]] = []
     behind: dict[Place, list[tuple[str, tuple[int, int, int]]]] = {}
     anchors = {place for place in trace_data.parents.values() if place is not None}
@@ -373,15 +373,15 @@ def _results(trace_data: SessionTrace) -> dict[tuple[int, int, int], tuple[Entry
             named = next((one for one in waiting if one[0] == result.call_id), None)
             if named is not None:
                 waiting.remove(named)
-                found.setdefault(named[1], (entry, result))
+                results.setdefault(named[1], (entry, result))
         if place in anchors:
             behind[place] = list(waiting)
-    return found
+    return results
 
 
 def _named(operation: str, what: str | None) -> str:
     return f"{operation} {what}" if what else operation
 
 
-def _without_none(told: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in told.items() if value is not None}
+def _without_none(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in attributes.items() if value is not None}
