@@ -53,6 +53,7 @@
     │   └── ModelUnavailable        no such model, no key, or its SDK is not installed
     ├── UnrecognizedReply           not a reply of a known provider
     ├── OutOfScope                  a path, command or address the workspace does not allow
+    ├── PlatformUnsupported         what makes a feature safe is missing on this operating system
     ├── TokenRequired               a server that others could reach without a token
     ├── InvalidTool                 a function that cannot be a tool
     ├── UnknownAgent                the worker has no agent of that name
@@ -772,6 +773,16 @@ class OutOfScope(BoughError):
             f"{shorten(subject)!r} is out of scope: {reason}; nothing was done",
             "stay within what the workspace allows, or ask the user to widen it",
         )
+
+
+class PlatformUnsupported(BoughError):
+    """Raised before anything is done: what makes it safe is missing on this operating system."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, feature: str, required: str) -> None:
+        self.feature, self.required = feature, required
+        super().__init__(f"{feature} are not available on this platform", f"use {required}")
 
 
 class TokenRequired(BoughError):

@@ -28,6 +28,7 @@ from ..session import Session
 from .agent_options import CommandAgent
 from .rendering.error_text import TakenOver
 from .rendering.turn_events import Watcher
+from .signals import signal_handlers
 from .store_option import StoreLocation
 
 Ask = Callable[[OpenCall], bool | None]
@@ -81,15 +82,11 @@ class Driver:
             is_interrupted = self._has_cancelled = True
             run.cancel()
 
-        self._loop.add_signal_handler(signal.SIGINT, interrupt)
-        try:
-            with watcher:
-                last = self._loop.run_until_complete(_consume(run, watcher))
-            if last is not None and last.data["stop_reason"] == "cancelled":  # here, or from another process
-                self._has_cancelled = True
-            return last
-        finally:
-            self._loop.remove_signal_handler(signal.SIGINT)
+        with signal_handlers(self._loop, {signal.SIGINT: interrupt}), watcher:
+            last = self._loop.run_until_complete(_consume(run, watcher))
+        if last is not None and last.data["stop_reason"] == "cancelled":  # here, or from another process
+            self._has_cancelled = True
+        return last
 
     def exit(self, code: int) -> int:
         """Return the exit code. After a cancel exit at once: Python would wait for a tool's thread, perhaps for hours."""

@@ -7,7 +7,6 @@ active runs are cancelled, which the log records, and event streams end.
 from __future__ import annotations
 
 import asyncio
-import resource
 import signal
 import socket
 import threading
@@ -248,6 +247,10 @@ class Connection(H11Protocol):
 
 def max_connections() -> int:
     """Return how many connections to accept: half of the files this process may open, at most 2,000."""
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows limits handles, not files
+        return 2_000
     return min(2_000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
 
 

@@ -19,13 +19,16 @@ from typing import BinaryIO, Literal, get_args
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from ...errors import InvalidArgument, OutOfScope
+from ...errors import InvalidArgument, OutOfScope, PlatformUnsupported
 from ...log.workspace import Workspace
 
 Tier = Literal["sandboxed", "project", "full"]
 
-_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_CAN_OPEN_BELOW = hasattr(os, "O_NOFOLLOW") and os.open in os.supports_dir_fd
+"""Windows can neither open a file relative to a folder that is open nor refuse to follow a link."""
+if _CAN_OPEN_BELOW:
+    _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _KERNEL_FOLDERS = tuple(PurePosixPath(folder) for folder in ("/proc", "/sys", "/dev"))
 """Never user files; /proc/self/environ contains the keys of this process."""
 
@@ -56,6 +59,8 @@ class Scope(Struct, frozen=True):
     def __post_init__(self) -> None:
         if self.tier not in get_args(Tier):
             raise InvalidArgument("tier", self.tier, "sandboxed, project or full")
+        if not _CAN_OPEN_BELOW:
+            raise PlatformUnsupported("the workspace tools", "Linux or macOS (or WSL)")
         force_setattr(self, "root", Path(os.path.realpath(self.root)))
 
     @classmethod

@@ -16,6 +16,7 @@ from ...core.usage import format_cost, format_tokens
 from ...errors import BoughError
 from ..rendering.error_text import CommandError, print_error
 from ..rendering.output import notify
+from ..signals import Callbacks, signal_handlers
 from ..store_option import StoreLocation, pass_location
 
 if TYPE_CHECKING:
@@ -133,14 +134,9 @@ def _forwarded_signals(child: asyncio.subprocess.Process) -> Iterator[None]:
         if child.returncode is None:
             child.terminate()
 
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGINT, lambda: None)
-    loop.add_signal_handler(signal.SIGTERM, terminate)
-    try:
+    callbacks: Callbacks = {signal.SIGINT: lambda: None, signal.SIGTERM: terminate}
+    with signal_handlers(asyncio.get_running_loop(), callbacks):
         yield
-    finally:
-        loop.remove_signal_handler(signal.SIGINT)
-        loop.remove_signal_handler(signal.SIGTERM)
 
 
 async def _serve(port: int, upstreams: tuple[Upstream, ...], recorder: Recorder, url: str) -> None:
@@ -149,13 +145,12 @@ async def _serve(port: int, upstreams: tuple[Upstream, ...], recorder: Recorder,
     proxy = Proxy(upstreams, recorder)
     address = await proxy.start(port)
     stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    for upstream in upstreams:
-        click.echo(f"export {upstream.variables[0]}={address}{upstream.prefix}")
-    notify(f"recording to {url}; Ctrl-C stops it")
-    await stop.wait()
-    await proxy.close()
+    with signal_handlers(asyncio.get_running_loop(), {signal.SIGINT: stop.set, signal.SIGTERM: stop.set}):
+        for upstream in upstreams:
+            click.echo(f"export {upstream.variables[0]}={address}{upstream.prefix}")
+        notify(f"recording to {url}; Ctrl-C stops it")
+        await stop.wait()
+        await proxy.close()
 
 
 def _report(store: Store, recorder: Recorder, program: str | None) -> None:

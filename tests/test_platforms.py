@@ -1,0 +1,78 @@
+"""The core, the command line and the server run where Python has none of the names that only POSIX gives it.
+
+Windows has no `fcntl`, `termios` or `resource`, no `os.O_DIRECTORY`, no `SIGKILL`, and an event loop without signal
+handlers. A child without them is not Windows, but it meets every place that would use one of them unguarded.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+WITHOUT_POSIX = """
+import asyncio, os, signal, sys
+for name in ("fcntl", "grp", "pwd", "readline", "resource", "termios", "tty", "pty"):
+    sys.modules[name] = None
+for name in (
+    "O_CLOEXEC", "O_DIRECTORY", "O_NOCTTY", "O_NOFOLLOW", "O_NONBLOCK", "fchmod", "fork", "geteuid", "getpgid", "getuid",
+    "killpg", "mkfifo", "register_at_fork", "setsid", "uname", "forkpty",
+):
+    if hasattr(os, name):
+        delattr(os, name)
+for name in ("SIGALRM", "SIGHUP", "SIGKILL", "SIGPIPE", "SIGQUIT", "SIGTSTP", "SIGWINCH", "setitimer"):
+    if hasattr(signal, name):
+        delattr(signal, name)
+
+
+def refuse(*_, **__):
+    raise NotImplementedError
+
+
+asyncio.SelectorEventLoop.add_signal_handler = asyncio.SelectorEventLoop.remove_signal_handler = refuse
+"""
+CORE = """
+import bough
+from bough import ScriptedModel, ToolCall, assistant, system
+
+@bough.tool(effect="unsafe")
+def refund(order: int) -> dict:
+    return {"refunded": order}
+
+with bough.open("a.db") as store:
+    session = store.start(seeds=[system("You help.")])
+    call = assistant(ToolCall("c1", "refund", {"order": 41}))
+    result = session.send_sync("Refund it", model=ScriptedModel([call, "Done."]), tools=[refund])
+    assert result.text == "Done.", result
+    fork = session.fork(at=2)
+    fork.send_sync("And you?", model=ScriptedModel(["Fine."]))
+    session.export("a.bough")
+    assert list(store.verify()) == []
+with bough.open("b.db") as other:
+    other.import_bundle("a.bough")
+    assert other.session(session.session_id).transcript()[-1].message.text == "Done."
+print("sound")
+"""
+COMMANDS = """
+import bough
+from bough.cli.main import outcome
+
+with bough.open("a.db") as store:
+    store.start(title="first").send_sync("Hello", model=bough.ScriptedModel(["Hi."]))
+for command in (["ls"], ["show", "latest"], ["log", "latest"], ["tree", "latest"], ["doctor"], ["verify"], ["usage"],
+                ["export", "latest", "-o", "a.bough"], ["import", "a.bough"],
+                ["run", "--model", "scripted:script.yaml", "Hello again"], ["--help"]):
+    assert outcome(["--store", "a.db", *command]) == 0, command
+import bough.cli.chat.chat, bough.cli.picker, bough.cli.commands.record, bough.cli.commands.serve, bough.server.app
+print("sound")
+"""
+
+
+@pytest.mark.parametrize("script", [CORE, COMMANDS], ids=["library", "command line"])
+def test_nothing_that_only_posix_has_is_needed(script: str, tmp_path: Path) -> None:
+    (tmp_path / "script.yaml").write_text("- Hi again.\n")
+    command = [sys.executable, "-X", "utf8", "-c", WITHOUT_POSIX + script]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["sound"]), done.stderr[-3000:]
