@@ -15,7 +15,10 @@ def run() -> None:
         name = (missing.name or "").partition(".")[0]
         if name not in ("click", "rich"):
             raise
-        sys.stderr.write(f"bough: the command line needs {name}; install it with: pip install 'bough[cli]'\n")
+        sys.stderr.write(
+            f"bough: the command line needs {name}; install it with: pip install 'bough[cli]' (or pipx),\n"
+            "or run it without installing: uvx --from 'bough[cli]' bough demo\n"
+        )
         sys.exit(2)
 
 

@@ -1,0 +1,117 @@
+"""What a stranger installs: the wheel, made from the source archive, in clean environments of every Python at hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+UV = [sys.executable, "-m", "uv"]
+VERSIONS = ("3.11", "3.12", "3.13", "3.14")
+QUICK_START = """
+import bough, sys
+with bough.open("agent.db") as store:
+    session = store.start("support", [bough.system("You help customers.")])
+    result = session.send_sync("Where is order 41?", model=bough.ScriptedModel(["It is lost."]))
+    assert result.text == "It is lost."
+    assert [entry.message.text for entry in session.transcript()] == ["Where is order 41?", "It is lost."]
+optional = {"click", "rich", "psycopg", "litestar", "anthropic", "openai", "yaml"} & set(sys.modules)
+assert not optional, optional
+print(bough.__version__, "%d.%d" % sys.version_info[:2])
+"""
+
+
+def run(command: Sequence[str | Path], cwd: Path, **environment: str) -> str:
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTHON", "BOUGH", "VIRTUAL"))
+    }
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        env=clean | environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, (command, done.stdout[-2000:], done.stderr[-3000:])
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    run(
+        [*UV, "build", "--quiet", "--out-dir", folder, ROOT], ROOT
+    )  # the wheel is made from the source archive
+    return folder
+
+
+def install(dist: Path, place: Path, python: str, extras: str = "") -> Path:
+    (wheel,) = dist.glob("*.whl")
+    run([*UV, "venv", "--quiet", "--python", python, place / "venv"], place)
+    target = place / "venv" / "bin" / "python"
+    constraints = ROOT / "constraints.txt"
+    run([*UV, "pip", "install", "--quiet", "--python", target, "-c", constraints, f"{wheel}{extras}"], place)
+    return target
+
+
+def pythons() -> list[str]:
+    """Return the versions of Python that this machine has."""
+    listed = run([*UV, "python", "list", "--only-installed", "--output-format", "json"], ROOT)
+    present = {".".join(one["version"].split(".")[:2]) for one in json.loads(listed)}
+    return [version for version in VERSIONS if version in present]
+
+
+def test_every_python_at_hand_runs_the_quick_start_and_the_command_names_its_extra(
+    dist: Path, tmp_path: Path
+) -> None:
+    versions = pythons()
+    assert f"{sys.version_info[0]}.{sys.version_info[1]}" in versions
+    for version in versions:
+        place = tmp_path / version
+        place.mkdir()
+        python = install(dist, place, version)
+        assert run([python, "-c", QUICK_START], place).split() == ["0.1.0", version]
+    done = subprocess.run([python.parent / "bough", "demo"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "pip install 'bough[cli]'" in done.stderr
+    assert "uvx --from 'bough[cli]' bough demo" in done.stderr
+    check_archives(dist)
+
+
+def test_the_command_line_from_the_wheel_runs_the_demo(dist: Path, tmp_path: Path) -> None:
+    bough = install(dist, tmp_path, sys.executable, "[cli]").parent / "bough"
+    report = json.loads(run([bough, "demo", "--json"], tmp_path, HOME=str(tmp_path)))
+    assert report["claims"]
+    assert report["passed"], report
+
+
+def check_archives(dist: Path) -> None:
+    """Both hold the licences and no tests, and only the core is required."""
+    (wheel,), (source,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
+    with zipfile.ZipFile(wheel) as archive, tarfile.open(source) as sources:
+        names, source_names = archive.namelist(), sources.getnames()
+        metadata = archive.read("bough-0.1.0.dist-info/METADATA").decode()
+    assert {"bough-0.1.0.dist-info/licenses/LICENSE", "bough-0.1.0.dist-info/licenses/THIRD_PARTY.md"} <= set(
+        names
+    )
+    assert {"bough-0.1.0/README.md", "bough-0.1.0/SECURITY.md", "bough-0.1.0/CHANGELOG.md"} <= set(
+        source_names
+    )
+    assert not [name for name in (*names, *source_names) if "/tests/" in name or "__pycache__" in name]
+    assert "Requires-Dist: msgspec" in metadata
+    required = [
+        line for line in metadata.splitlines() if line.startswith("Requires-Dist") and "extra ==" not in line
+    ]
+    assert len(required) == 2, required
