@@ -44,6 +44,8 @@ IMPORTERS = {
         Importer(
             "chat", "a JSON Lines file of messages, or of conversations in a fine-tuning format", "chat"
         ),
+        Importer("chatgpt", "conversations.json of a data export, its folder or its .zip", "chatgpt"),
+        Importer("claude-ai", "conversations.json of a data export, its folder or its .zip", "claude_ai"),
         Importer(
             "claude-code",
             "its projects folder, or one .jsonl file in it",

@@ -1,0 +1,107 @@
+"""Laws that hold for the source of every tool: equal to an independent count, twice adds nothing, growth, damage."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.import_sources import (
+    assert_survived,
+    entries_of,
+    file_contents,
+    import_all,
+    mangled_records,
+    memory_store,
+)
+from support.tool_sources import ToolSource, chatgpt, claude_ai, stored_counts
+
+SOURCES = [module.SOURCE for module in (chatgpt, claude_ai)]
+each_source = pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.tool)
+
+
+@each_source
+class TestASource:
+    def test_equals_an_independent_count_of_its_files(self, source: ToolSource, tmp_path: Path) -> None:
+        place = source.write(tmp_path / "in", source.sample)
+        with memory_store() as store:
+            import_all(store, source.tool, place)
+            assert stored_counts(store) == source.count(place)
+
+    def test_is_not_changed_and_adds_nothing_the_second_time(
+        self, source: ToolSource, tmp_path: Path
+    ) -> None:
+        place = source.write(tmp_path / "in", source.sample)
+        before = file_contents(tmp_path / "in")
+        with memory_store() as store:
+            import_all(store, source.tool, place)
+            counts = stored_counts(store)
+            again = import_all(store, source.tool, place)
+            assert [(report.entries, report.added, report.error) for report in again] == [
+                (0, (), None)
+            ] * len(again)
+            assert stored_counts(store) == counts
+        assert file_contents(tmp_path / "in") == before
+
+    def test_names_the_tool_and_keeps_the_times(self, source: ToolSource, tmp_path: Path) -> None:
+        place = source.write(tmp_path / "in", source.sample)
+        with memory_store() as store:
+            for report in import_all(store, source.tool, place):
+                assert store.backend.session(report.session_id).tags["imported_from"] == source.tool
+                times = [entry.at for entry in entries_of(store.session(report.session_id))]
+                assert times == sorted(times)
+                assert all(1_772_359_200_000_000 <= at < 1_772_370_000_000_000 for at in times)
+
+    def test_counts_what_it_does_not_know_and_keeps_it_as_a_note(
+        self, source: ToolSource, tmp_path: Path
+    ) -> None:
+        place = source.write(tmp_path / "in", source.sample)
+        with memory_store() as store:
+            reports = import_all(store, source.tool, place)
+            unknown = [report.losses.get("an item of unknown kind, kept as a note") for report in reports]
+            assert sum(loss.count for loss in unknown if loss) == json.dumps(source.sample).count("hologram")
+            notes = [
+                stored.entry.body
+                for report in reports
+                for name in (report.session_id, *report.added[1:])
+                for stored in store.backend.entries(name)
+                if stored.entry.kind == "note"
+            ]
+            assert any(b"hologram" in note for note in notes)
+
+    def test_grows_record_by_record_into_the_same(self, source: ToolSource, tmp_path: Path) -> None:
+        with memory_store() as growing, memory_store() as whole:
+            for end in range(1, len(source.sample) + 1):
+                place = source.write(tmp_path / str(end), source.sample[:end])
+                for report in growing.import_from(source.tool, str(place)):
+                    assert report.error is None or "no messages" in report.error, report.error
+            import_all(whole, source.tool, place)
+            assert stored_counts(growing) == stored_counts(whole)
+            for row in whole.all_sessions(limit=500):
+                grown, at_once = (store.session(row.session_id) for store in (growing, whole))
+                assert [e.entry_id for e in entries_of(grown)] == [e.entry_id for e in entries_of(at_once)]
+
+    @given(data=st.data())
+    def test_however_mangled_gives_sound_sessions_or_a_reason(
+        self, source: ToolSource, data: st.DataObject
+    ) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            records = data.draw(mangled_records(source.sample))
+            assert_survived(source.tool, source.write(Path(folder, "in"), records))
+
+    @given(data=st.data())
+    def test_however_cut_gives_sound_sessions_or_a_reason(
+        self, source: ToolSource, data: st.DataObject
+    ) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            place = source.write(Path(folder, "in"), source.sample)
+            files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
+            path = data.draw(st.sampled_from(files))
+            body = path.read_bytes()
+            start = data.draw(st.integers(0, len(body)))
+            path.write_bytes(body[:start] + body[start + data.draw(st.integers(1, 40)) :])
+            assert_survived(source.tool, place)
