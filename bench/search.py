@@ -216,11 +216,15 @@ def _listed(plan: Plan, path: Path, sessions: int) -> Iterator[Figure]:
     """Compare `store.sessions()`, the first page and a late one, with the same rows read by the bare driver."""
     rounds = plan.pick(40, 10)
     connection = apsw.Connection(str(path))
-    query = f"select {SESSION_COLUMNS} from session where no < ? order by no desc limit 50"
+    query = (
+        f"select {SESSION_COLUMNS} from session where space = 'default' and (active_at, no) < (?, ?)"
+        " order by active_at desc, no desc limit 50"
+    )
+    deep = f"select active_at, no from session order by active_at desc, no desc limit 1 offset {sessions * 9 // 10}"
     with bough.open(path, synchronous="normal") as store:
-        for name, before in (("first", sessions * 2), ("deep", sessions // 20 + 60)):
+        for name, before in (("first", (10**17, 0)), ("deep", connection.execute(deep).get)):
             works: dict[str, Work] = {
-                "ours": partial(store.sessions, before=str(before)),
+                "ours": partial(store.sessions, before="-".join(map(str, before))),
                 "bare": partial(_rows, connection, query, before),
             }
             times = alternate(works, rounds)
@@ -246,5 +250,5 @@ def _listed(plan: Plan, path: Path, sessions: int) -> Iterator[Figure]:
     connection.close()
 
 
-def _rows(connection: apsw.Connection, query: str, before: int) -> list[object]:
-    return list(connection.execute(query, (before,)))
+def _rows(connection: apsw.Connection, query: str, before: tuple[int, int]) -> list[object]:
+    return list(connection.execute(query, before))

@@ -27,7 +27,7 @@ HEAD = """\
 (`$XDG_DATA_HOME/bough/bough.db`, by default under `~/.local/share`), whatever the working directory. `bough --resume ID TEXT` is
 `bough run --resume ID TEXT`; `--copy` and `--overwrite` work the same way.
 
-**References.** Name a session by its id, a unique prefix of it (with or without `ses_`), `latest` (the newest that is not
+**References.** Name a session by its id, a unique prefix of it (with or without `ses_`), `latest` (the last active that is not
 a task or a replay), its title, its conversation id (a framework's thread), or a bundle file. Append `@7` to name its
 entry 7, `@3:7` for entry 7 of branch 3, as `bough log --all` lists them. Reading an entry never moves the leaf; commands that take whole sessions refuse `@`.
 

@@ -29,6 +29,7 @@ from .session import Appendable, Session, as_drafts
 from .stores import is_postgres_url
 from .stores.base import (
     NewSession,
+    Order,
     PurgeResult,
     Relation,
     SessionPage,
@@ -218,12 +219,14 @@ class Store:
         started_from: int | None = None,
         started_before: int | None = None,
         trashed: bool = False,
+        order: Order = "active",
         before: str | None = None,
         limit: int = 50,
     ) -> SessionPage:
-        """A page of session rows, newest first. Pass `page.next` as `before` to read the next page.
+        """A page of session rows, last active first, or newest first with `order="created"`.
 
-        One that is marked running and whose runner is gone is listed as interrupted. `tag` is (name, value); times are microseconds since the epoch; `include_children=False` leaves out tasks and
+        Pass `page.next` as `before` to read the next page. One that becomes active meanwhile moves to the front, where
+        only a new listing has it; `all_sessions` misses none. One that is marked running and whose runner is gone is listed as interrupted. `tag` is (name, value); times are microseconds since the epoch; `include_children=False` leaves out tasks and
         replays. Raises WrongSpace if `space` is not the one this store was opened for.
         """
         if space not in (None, self.backend.space):
@@ -243,16 +246,17 @@ class Store:
             started_from=started_from,
             started_before=started_before,
             trashed=trashed,
+            order=order,
             before=before,
             limit=limit,
         )
         return session_page(self.backend, query, self.runtime)
 
     def all_sessions(self, **filters: Unpack[SessionFilters]) -> Iterator[SessionRow]:
-        """All rows that match the filters of `sessions`, page by page."""
+        """All rows that match the filters of `sessions`, each once, newest first; read page by page."""
         before: str | None = None
         while True:
-            page = self.sessions(before=before, **filters)
+            page = self.sessions(order="created", before=before, **filters)
             yield from page.sessions
             if page.next is None:
                 return

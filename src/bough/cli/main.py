@@ -34,7 +34,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "approve": ("commands.run", "Approve or deny tool calls that wait for approval."),
     },
     "Look": {
-        "ls": ("commands.ls", "List sessions, newest first."),
+        "ls": ("commands.ls", "List sessions, last active first."),
         "show": ("commands.show", "Show a session's transcript, or one of its entries."),
         "log": ("commands.show", "List the entries on a session's path."),
         "tree": ("commands.show", "Draw a session's tree of branches."),

@@ -181,7 +181,7 @@ def _match(store: Store, name: str, *, trashed: bool) -> str | None:
         {"title": name},
     ]
     for query in queries:
-        rows = store.sessions(trashed=trashed, limit=6, **query).sessions
+        rows = store.sessions(trashed=trashed, order="created", limit=6, **query).sessions
         exact = [row for row in rows if row.session_id == name]
         if "conversation_id" in query:
             rows = rows[:1]
@@ -200,7 +200,7 @@ def _candidates(rows: list[SessionRow]) -> str:
 
 
 def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete ids and one-word titles, newest first. Longer titles appear as the help text of their id."""
+    """Complete ids and one-word titles, last active first. Longer titles appear as the help text of their id."""
     location = ctx.find_object(StoreLocation) or StoreLocation(
         ctx.parent.params.get("store") if ctx.parent else None, "default", None
     )

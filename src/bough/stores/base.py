@@ -125,6 +125,10 @@ def is_callers_key(key: str) -> bool:
     return not key.startswith(MADE_KEY)
 
 
+ACTIVITY_STEP = 60_000_000
+"""Microseconds between two steps of one run that count as activity."""
+
+
 class Change(Struct, frozen=True, kw_only=True, gc=False):
     """One atomic change of a live session."""
 
@@ -155,6 +159,17 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
     inbox_number: int | None = None
     """The number of the queued input that it appends, or refuses, and removes from the inbox."""
     fence: int | None = None
+
+    @property
+    def inactive_before(self) -> int:
+        """It moves `active_at` of a session that was last active before this time; 0: it is no activity.
+
+        An input or a move of the leaf counts at once, a step of a run once a minute: else every append would write
+        the index that lists are sorted by.
+        """
+        if self.move_to is not None or any(entry.turn == entry.seq for entry in self.entries):
+            return self.at
+        return self.at - ACTIVITY_STEP if self.entries else 0
 
     @property
     def needs_free_session(self) -> bool:
@@ -219,6 +234,15 @@ class StoredEntry(Struct, frozen=True):
     entry: NewEntry
 
 
+Order = Literal["created", "active"]
+"""Newest first, or last active first.
+
+By creation every session is listed once, whatever happens meanwhile. By activity none is listed twice; one that becomes
+active while it is listed moves to the front, where the next listing has it.
+"""
+_CURSORS = {"created": re.compile("[0-9]{1,18}"), "active": re.compile("[0-9]{1,18}-[0-9]{1,18}")}
+
+
 class SessionQuery(Struct, frozen=True, kw_only=True):
     owner: str | None = None
     """Within the tenant the store was opened for."""
@@ -241,18 +265,25 @@ class SessionQuery(Struct, frozen=True, kw_only=True):
     started_from: int | None = None
     started_before: int | None = None
     trashed: bool = False
+    order: Order = "created"
     before: str | None = None
     limit: int = 50
 
     def __post_init__(self) -> None:
-        for name, known in (("status", get_args(Status)), ("relation", get_args(Relation))):
-            if getattr(self, name) not in (None, *known):
-                raise InvalidArgument(name, getattr(self, name), ", ".join(known))
-        is_cursor = isinstance(self.before, str) and re.fullmatch("[0-9]{1,18}", self.before)
+        choices = (("status", (None, *get_args(Status))), ("relation", (None, *get_args(Relation))))
+        for name, known in (*choices, ("order", get_args(Order))):
+            if getattr(self, name) not in known:
+                raise InvalidArgument(name, getattr(self, name), ", ".join(filter(None, known)))
+        is_cursor = isinstance(self.before, str) and _CURSORS[self.order].fullmatch(self.before)
         if self.before is not None and not is_cursor:
             raise InvalidArgument("before", self.before, "the `next` of a page")
         if type(self.limit) is not int or not 0 < self.limit <= 100_000:
             raise InvalidArgument("limit", self.limit, "a number from 1 to 100,000")
+
+    @property
+    def position(self) -> tuple[int, ...] | None:
+        """Where the page begins: after this number or, by activity, after this time and number."""
+        return None if self.before is None else tuple(map(int, self.before.split("-")))
 
 
 PAGE_SIZE = 500
@@ -260,7 +291,7 @@ PAGE_SIZE = 500
 
 
 class SessionPage(Struct, frozen=True):
-    """Some sessions of a list, the newest first."""
+    """Some sessions of a list, in its order."""
 
     sessions: list[SessionRow]
     next: str | None = None
@@ -312,13 +343,14 @@ class StoreBackend(ABC):
         return self.session(session_id), self.detail(session_id)
 
     @abstractmethod
-    def sessions(self, query: SessionQuery) -> SessionPage: ...
+    def sessions(self, query: SessionQuery) -> SessionPage:
+        """Return a page of a list. `next` is a position and not a row: another store's only begins elsewhere."""
 
     def all_sessions(self, query: SessionQuery) -> Iterator[SessionRow]:
-        """Yield every matching session, newest first, page by page; the query's own page is ignored."""
+        """Yield every matching session once, newest first, page by page; the query's own order and page are ignored."""
         before: str | None = None
         while True:
-            page = self.sessions(replace(query, before=before, limit=PAGE_SIZE))
+            page = self.sessions(replace(query, order="created", before=before, limit=PAGE_SIZE))
             yield from page.sessions
             if page.next is None:
                 return

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from .base import SessionQuery
+from .base import SessionPage, SessionQuery
+from .rows import session_from
 
+SORTED = {"created": "no desc", "active": "active_at desc, no desc"}
 LAST_CHARACTER = chr(0x10FFFF)  # sorts after everything that may follow the prefix of an id
 
 
@@ -40,12 +43,16 @@ def session_conditions(
         ("title =", "title", query.title),
         ("started_at >=", "started_from", query.started_from),
         ("started_at <", "started_before", query.started_before),
-        ("no <", "before", None if query.before is None else int(query.before)),
         (f"{tag_column} =", "tag_value", None if query.tag is None else query.tag[1]),
     ]
     used = [(text, name, value) for text, name, value in comparisons if value is not None]
     conditions = [f"{text} {parameter.format(name)}" for text, name, _ in used]
     bindings = {name: value for _, name, value in used}
+    if query.position is not None:
+        names = {"created": ("no",), "active": ("active_at", "no")}[query.order]
+        values = (parameter.format(f"before_{name}") for name in names)
+        conditions.append(f"({', '.join(names)}) < ({', '.join(values)})")
+        bindings |= {f"before_{name}": n for name, n in zip(names, query.position, strict=True)}
     if query.tag is not None:
         bindings["tag_name"] = tag_name
     if query.or_running:
@@ -58,3 +65,13 @@ def session_conditions(
         conditions.append("(relation is null or relation not in ('task', 'replay'))")
     conditions.append("trashed_at is not null" if query.trashed else "trashed_at is null")
     return " and ".join(conditions), bindings
+
+
+def page_from(rows: Sequence[tuple[Any, ...]], query: SessionQuery) -> SessionPage:
+    """Return the page of these rows, one more than its limit if there is a next one; `active_at` is their last column."""
+    page = rows[: query.limit]
+    sessions = [session_from(row) for row in page]
+    if len(rows) <= query.limit:
+        return SessionPage(sessions)
+    number, active_at = page[-1][0], page[-1][-1]
+    return SessionPage(sessions, str(number) if query.order == "created" else f"{active_at}-{number}")

@@ -74,10 +74,16 @@ class Threads:
     def _row(self, thread: str, namespace: str) -> SessionRow | None:
         if namespace:
             page = self.store.sessions(
-                conversation_id=thread, relation="task", tag=(NAMESPACE_TAG, namespace), limit=1
+                conversation_id=thread,
+                relation="task",
+                tag=(NAMESPACE_TAG, namespace),
+                order="created",
+                limit=1,
             )
         else:
-            page = self.store.sessions(conversation_id=thread, include_children=False, limit=1)
+            page = self.store.sessions(
+                conversation_id=thread, include_children=False, order="created", limit=1
+            )
         return page.sessions[0] if page.sessions else None
 
     def _start(self, thread: str, namespace: str) -> Session:

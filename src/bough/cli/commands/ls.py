@@ -68,7 +68,7 @@ def ls(
     is_json: bool,
     **query: Any,
 ) -> None:
-    """List sessions, newest first. One without a title is called by its first input.
+    """List sessions, last active first. One without a title is called by its first input.
 
     A session whose process was killed is listed as interrupted; bough resume continues it.
 

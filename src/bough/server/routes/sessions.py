@@ -86,6 +86,7 @@ def session_query(
         started_before=parse_time("before", before, now),
         trashed=trashed,
         include_children=all or bool(relation) or bool(parent),
+        order="active",
     )
 
 
@@ -110,7 +111,7 @@ class SessionRows(Struct, frozen=True):
 def find_sessions(store: Store, query: SessionQuery, text: str) -> SessionRows:
     """Return a page of sessions; with a text, only those whose heading contains all of its words.
 
-    Headings are not indexed, so they are scanned newest first, a bounded number per request: a page with few rows and
+    Headings are not indexed, so they are scanned in order, a bounded number per request: a page with few rows and
     a `next` has not scanned all sessions.
     """
     words = text.casefold().split()
@@ -176,14 +177,16 @@ def list_sessions(
     limit: Annotated[int, QueryParameter(ge=1, le=200)] = 50,
     page: Annotated[str | None, QueryParameter(description="The `next` of the previous page")] = None,
 ) -> SessionList:
-    """List sessions, newest first. A client sees its own with fewer fields."""
+    """List sessions, last active first. A client sees its own with fewer fields."""
     context, caller = context_and_caller(request)
     store = context.store_of(caller)
     if caller.is_client:
         # Only by visible fields: filtering by a hidden field would reveal it.
         allowed = ("status", "agent", "title", "started_from", "started_before")
         session_filter = SessionQuery(
-            include_children=False, **{name: getattr(session_filter, name) for name in allowed}
+            include_children=False,
+            order="active",
+            **{name: getattr(session_filter, name) for name in allowed},
         )
     session_filter = replace(session_filter, limit=limit, before=page)
     result, page_items = find_sessions(store, session_filter, text), SizedPage()

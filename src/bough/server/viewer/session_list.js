@@ -1,4 +1,4 @@
-// The list of sessions: newest first, filtered by the URL, loaded while scrolling.
+// The list of sessions: last active first, filtered by the URL, loaded while scrolling.
 // Sessions open through ordinary links.
 
 import { fetchJson, sendJson, sessionPath } from "./api.js";

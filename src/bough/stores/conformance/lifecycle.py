@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
+
+from msgspec.structs import replace
 
 from ...core.drafts import ExtraFact
 from ...core.entries import Note
@@ -11,6 +14,7 @@ from ...core.tree import Leaf
 from ...core.turns import Cursor
 from ...errors import (
     Fenced,
+    InvalidArgument,
     InvalidPosition,
     MissingBlob,
     NotFound,
@@ -19,7 +23,7 @@ from ...errors import (
     SessionTrashed,
     StaleLeaf,
 )
-from ..base import SessionQuery, StoreBackend, UnreferencedBlobs
+from ..base import ACTIVITY_STEP, SessionQuery, SessionRow, StoreBackend, UnreferencedBlobs
 from ..message_limits import MessageLimit
 from .writer import SessionWriter, StoreFactory, assert_raises, call, make_blob, media_of, read_everything
 
@@ -57,6 +61,63 @@ class QueryConformance(StoreFactory):
             "ses_0",
         ]
         assert third.next is None
+
+    def test_sessions_are_listed_by_activity(self) -> None:
+        """An input counts at once, a step of a run once a minute, a title or a note of a status never."""
+        store = self.open_store()
+        writers = {name: SessionWriter(store, f"ses_{name}") for name in "abc"}
+
+        def order() -> str:
+            return "".join(row.session_id[4:] for row in _walk(store, SessionQuery(order="active", limit=2)))
+
+        assert order() == "cba"  # of one moment: the newest first
+        at = 200
+        writers["b"].append(user("x"), at=at)
+        assert order() == "bca"
+        writers["a"].append(user("y"), at=at + 1)
+        writers["c"].append(columns={"title": "later"}, at=at + 2)
+        assert order() == "abc"
+        writers["b"].append(assistant("z"), at=at + 3)
+        assert order() == "abc"
+        writers["b"].append(assistant("z"), at=at + ACTIVITY_STEP)
+        assert order() == "abc"
+        writers["b"].append(assistant("z"), at=at + ACTIVITY_STEP + 1)
+        assert order() == "bac"
+        writers["c"].move(Leaf(writers["c"].leaf.branch, 0), Cursor(), at=at + ACTIVITY_STEP + 2)
+        assert order() == "cba"
+        writers["a"].append(user("an earlier clock"), at=5)
+        assert order() == "cba"
+
+    def test_a_store_that_grows_while_it_is_listed_repeats_no_session(self) -> None:
+        """By creation none is missed either; by activity the next listing begins with those that were active."""
+        store = self.open_store()
+        writers = [SessionWriter(store, f"ses_{n}", updated_at=n) for n in range(9)]
+        old = {writer.session_id for writer in writers}
+        queries = (SessionQuery(limit=2), SessionQuery(limit=2, order="active"))
+        for at, query in zip((100, 200), queries, strict=True):
+            names, active = list[str](), set[str]()
+            for n, row in enumerate(_walk(store, query)):
+                names.append(row.session_id)
+                if n % 2 and n < 9:
+                    writers[n - 1].append(user("again"), at=at + n)
+                    active |= {writers[n - 1].session_id, f"ses_{at}_{n}"}
+                    SessionWriter(store, f"ses_{at}_{n}", updated_at=at + n)
+            assert len(names) == len(set(names))
+            missing = old - {*names}
+            assert missing <= active if query.order == "active" else not missing
+            front = store.sessions(replace(query, order="active", limit=len(active))).sessions
+            assert {row.session_id for row in front} == active
+
+    def test_a_position_in_another_list_is_bounded_or_refused(self) -> None:
+        store = self.open_store()
+        for n in range(4):
+            SessionWriter(store, f"ses_{n}", updated_at=n)
+        for order, before in (("active", "999999999999999999-999999999999999999"), ("created", "9" * 18)):
+            assert len(store.sessions(SessionQuery(order=order, before=before)).sessions) == 4  # type: ignore[arg-type]
+        assert store.sessions(SessionQuery(order="active", before="0-0")).sessions == []
+        for order, before in (("active", "7"), ("created", "7-7"), ("active", "7-"), ("active", "-1-2")):
+            assert_raises(InvalidArgument, lambda o=order, b=before: SessionQuery(order=o, before=b))  # type: ignore
+        assert_raises(InvalidArgument, lambda: SessionQuery(order="size"))  # type: ignore[arg-type]
 
     def test_sessions_are_filtered(self) -> None:
         store = self.open_store()
@@ -442,3 +503,11 @@ class BlobConformance(StoreFactory):
 def _inherited_limits(store: StoreBackend, session_id: str) -> tuple[MessageLimit, ...]:
     with store.export_sessions(session_id) as dumps:
         return next(iter(dumps.sessions)).inherited_limits
+
+
+def _walk(store: StoreBackend, query: SessionQuery) -> Iterator[SessionRow]:
+    page = store.sessions(query)
+    yield from page.sessions
+    while page.next is not None:
+        page = store.sessions(replace(query, before=page.next))
+        yield from page.sessions

@@ -67,11 +67,10 @@ class SessionWriter:
             Change(
                 session_id=self.session_id,
                 key=f"~k{self.at}",
-                at=self.at,
                 kind="moved",
                 after=self.leaf,
                 move_to=to,
-                **fields,
+                **{"at": self.at, **fields},
             )
         )
         self.leaf, self.cursor = result.leaf, cursor

@@ -109,7 +109,7 @@ class MemoryStore(StoreBackend):
             data |= {"relation": row.relation, "parent": row.parent_session}
         started = Fact(1, "started", new.key, data, row.started_at)
         number = self.tables.next_number("session")
-        self.tables.sessions[row.session_id] = SessionData(number, row, new.detail, [started])
+        self.tables.sessions[row.session_id] = SessionData(number, row, new.detail, row.updated_at, [started])
         return row
 
     def commit(self, change: Change) -> CommitResult:
@@ -187,6 +187,8 @@ class MemoryStore(StoreBackend):
             tags={name: tag for name, tag in {**data.row.tags, **change.tags}.items() if tag is not None},
             **change.columns,
         )
+        if data.active_at < change.inactive_before:
+            data.active_at = change.at
         if change.state is not UNSET:
             data.detail = replace(data.detail, state=change.state)
         return CommitResult(leaf, len(data.journal))
@@ -350,11 +352,13 @@ class MemoryStore(StoreBackend):
 
     def sessions(self, query: SessionQuery) -> SessionPage:
         with self._lock:
-            sessions = sorted(self.tables.sessions.values(), key=lambda data: -data.number)
+            sessions = self.tables.sessions.values()
             matching = [data for data in sessions if matches(data, query, self.space, self.owner)]
-        page = matching[: query.limit]
-        more = str(page[-1].number) if len(matching) > query.limit else None
-        return SessionPage([data.row for data in page], more)
+            matching.sort(key=lambda data: data.position(query), reverse=True)
+            page = matching[: query.limit]
+            is_last = len(matching) <= query.limit
+            after = None if is_last else "-".join(map(str, page[-1].position(query)))
+            return SessionPage([data.row for data in page], after)
 
     def _path(self, leaf: Leaf, first: int, last: int) -> list[Entry]:
         ranges = window(lineage(self.tables.branches, leaf), first, last)

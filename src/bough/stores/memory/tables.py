@@ -19,9 +19,14 @@ class SessionData(Struct):
     number: int
     row: SessionRow
     detail: SessionDetail
+    active_at: int
     journal: list[Fact] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     inbox: list[QueuedInput] = field(default_factory=list)
+
+    def position(self, query: SessionQuery) -> tuple[int, ...]:
+        """Its position in a list of this order."""
+        return (self.number,) if query.order == "created" else (self.active_at, self.number)
 
     def copy(self) -> SessionData:
         return replace(self, journal=list(self.journal), calls=list(self.calls), inbox=list(self.inbox))
@@ -91,7 +96,7 @@ def matches(data: SessionData, query: SessionQuery, space: str, owner: str | Non
         and (query.include_children or row.relation not in ("task", "replay"))
         and (query.started_from is None or row.started_at >= query.started_from)
         and (query.started_before is None or row.started_at < query.started_before)
-        and (query.before is None or data.number < int(query.before))
+        and (query.position is None or data.position(query) < query.position)
     )
 
 

@@ -74,14 +74,16 @@ class MemoryImporter(SessionImporter):
         return session_id in self.tables.sessions
 
     def insert_session(self, row: SessionRow, detail: SessionDetail) -> str:
-        self.tables.sessions[row.session_id] = SessionData(self.tables.next_number("session"), row, detail)
+        self.tables.sessions[row.session_id] = SessionData(
+            self.tables.next_number("session"), row, detail, row.updated_at
+        )
         return row.session_id
 
     def reserve_key(self) -> str:
         number = self.tables.next_number("session")
         key = f"purged {number}"
         row = SessionRow(session_id=key, space=self.space, conversation_id="", started_at=0, updated_at=0)
-        self.tables.purged[key] = SessionData(number, row, SessionDetail())
+        self.tables.purged[key] = SessionData(number, row, SessionDetail(), 0)
         return key
 
     def insert_branch(self, key: str, parent: Leaf | None) -> int:

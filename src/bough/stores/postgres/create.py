@@ -65,8 +65,9 @@ with numbers as materialized (
       and not exists (select 1 from bough.session where {SET_SPACE} and session.id = %(id)s)
       {f"and exists ({POSITION_EXISTS})" if is_fork else ""}
 ), created as (
-    insert into bough.session (no, branch, tags, {", ".join(ROW_NAMES)})
-    select no, branch, %(tags)s::text::jsonb, {", ".join(f"%({name})s" for name in ROW_NAMES)} from numbers
+    insert into bough.session (no, branch, tags, active_at, {", ".join(ROW_NAMES)})
+    select no, branch, %(tags)s::text::jsonb, %(updated_at)s, {", ".join(f"%({name})s" for name in ROW_NAMES)}
+    from numbers
     returning no, branch, seq, space, owner, started_at
 ), detail as (
     insert into bough.session_detail (no, space, spec, policy, workspace, state)

@@ -19,13 +19,14 @@ from psycopg import sql
 from ...errors import InvalidArgument, MigrationNeeded, MissingPermission, NewerFormat, StoreError
 from .url import Address
 
-MIGRATIONS: Mapping[int, str | None] = {1: "schema.sql", 2: None, 3: None}
+MIGRATIONS: Mapping[int, str | None] = {1: "schema.sql", 2: None, 3: None, 4: "activity.sql"}
 """The file that migrates the schema to each version; a new one runs them all. None: only the rights changed
 (`RIGHTS`), which every migration writes again. They have a version because opening must notice old policies, which
 may be slow or worse.
 
 2: a session is found by its id by index, however many its space has.
 3: workers find the inputs of clients, and clients see that a limit refused one.
+4: lists are sorted by last activity.
 """
 RIGHTS = "roles.sql"
 VERSION = max(MIGRATIONS)

@@ -64,7 +64,7 @@ from ..counts import (
 from ..purge import descendants
 from ..rows import call_from, entries_from, fact_from, session_from, stored_from
 from ..search import IndexProgress, SearchPage
-from ..session_query import session_conditions
+from ..session_query import SORTED, page_from, session_conditions
 from ..transfer import ImportResult, SessionExports
 from .commit import (
     IS_CALLERS_KEY,
@@ -397,13 +397,11 @@ class PostgresStore(StoreBackend):
     def sessions(self, query: SessionQuery) -> SessionPage:
         conditions, bindings = self._conditions(query)
         rows = self._connections.query(
-            f"select {SESSION_COLUMNS} from bough.session where {SET_SPACE} and {conditions} "
-            "order by no desc limit %(limit)s",
+            f"select {SESSION_COLUMNS}, session.active_at from bough.session where {SET_SPACE} and {conditions} "
+            f"order by {SORTED[query.order]} limit %(limit)s",
             {**bindings, "limit": query.limit + 1},
         )
-        more = len(rows) > query.limit
-        rows = rows[: query.limit]
-        return SessionPage([session_from(row) for row in rows], str(rows[-1][0]) if more else None)
+        return page_from(rows, query)
 
     def first_inputs(self, session_ids: Sequence[str]) -> dict[str, Message]:
         bindings = {"ids": list(session_ids), "space": self.space, "owner": self.owner}

@@ -103,8 +103,8 @@ INSERT_FACTS = _insert_rows(
     "journal", [*_SESSION_COLUMNS, *zip(FACT_COLUMNS.split(", "), FACT_TYPES, strict=True)]
 )
 INSERT_SESSION = f"""
-insert into bough.session ({", ".join(SESSION_NAMES[1:])})
-values ({", ".join("%s::text::jsonb" if name == "tags" else "%s" for name in SESSION_NAMES[1:])}) returning no
+insert into bough.session ({", ".join(SESSION_NAMES[1:])}, active_at)
+values ({", ".join("%s::text::jsonb" if name == "tags" else "%s" for name in SESSION_NAMES[1:])}, %s) returning no
 """
 INSERT_DETAIL = """
 insert into bough.session_detail (no, space, spec, policy, workspace, state) values (%s, %s, %s, %s, %s, %s)
@@ -203,7 +203,7 @@ class PostgresImporter(SessionImporter):
 
     def insert_session(self, row: SessionRow, detail: SessionDetail) -> int:
         values = session_row(row, branch=0, seq=0)
-        inserted = self.writer.execute(INSERT_SESSION, list(values.values())).fetchone()
+        inserted = self.writer.execute(INSERT_SESSION, [*values.values(), row.updated_at]).fetchone()
         assert inserted is not None
         self.writer.execute(INSERT_DETAIL, (inserted[0], self.space, *detail_row(detail)))
         return int(inserted[0])

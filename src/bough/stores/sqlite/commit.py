@@ -32,7 +32,7 @@ from ..base import (
 from ..rows import CALL_COLUMNS, FACT_COLUMNS, call_from, call_row, fact_from
 
 SELECT_HEAD = """
-select no, branch, seq, facts, calls, fence, trashed_at, holder, lease_until,
+select no, branch, seq, facts, calls, active_at, fence, trashed_at, holder, lease_until,
        (select session_no from branch where branch.id = session.branch) = no
        and not exists (select 1 from entry where entry.id = (session.branch << 32 | session.seq) + 1)
 from session where id = ? and space = ? and (?3 is null or owner = ?3)
@@ -84,6 +84,7 @@ class SqliteHead(Struct, frozen=True, gc=False):
     leaf: Leaf
     facts: int
     calls: int
+    active_at: int
     is_growing: bool
     """Whether the leaf is the tail of a branch it owns."""
     lease: tuple[str | None, int | None] = (None, None)
@@ -148,12 +149,12 @@ def _read(writer: apsw.Cursor, change: Change, heads: Heads) -> SqliteHead:
     row = writer.execute(SELECT_HEAD, (change.session_id, heads.space, heads.owner)).fetchone()
     if row is None:
         raise NotFound(change.session_id)
-    no, branch, seq, facts, calls, fence, trashed_at, holder, lease_until, is_growing = row
+    no, branch, seq, facts, calls, active_at, fence, trashed_at, holder, lease_until, is_growing = row
     if trashed_at is not None:
         raise SessionTrashed(change.session_id)
     if change.fence is not None and change.fence != fence:
         raise Fenced(change.session_id, change.fence, fence)
-    return SqliteHead(no, Leaf(branch, seq), facts, calls, bool(is_growing), (holder, lease_until))
+    return SqliteHead(no, Leaf(branch, seq), facts, calls, active_at, bool(is_growing), (holder, lease_until))
 
 
 def find_change(
@@ -203,10 +204,11 @@ def _advance(
     if started:
         growth = difference(growth, total([call for _, call in started.values()]))
     facts = head.facts + 1 + len(change.facts)
-    _update_row(writer, change, head, leaf, growth, facts)
+    active_at = change.at if head.active_at < change.inactive_before else head.active_at
+    _update_row(writer, change, head, leaf, growth, facts, active_at)
     if not writer.connection.changes():
         return None
-    return SqliteHead(head.no, leaf, facts, head.calls + growth.calls, is_growing)
+    return SqliteHead(head.no, leaf, facts, head.calls + growth.calls, active_at, is_growing)
 
 
 def insert_entries(writer: Executor, branch: int, entries: Iterable[NewEntry]) -> None:
@@ -327,7 +329,13 @@ def _text(data: dict[str, Any]) -> str | None:
 
 
 def _update_row(
-    writer: apsw.Cursor, change: Change, head: SqliteHead, leaf: Leaf, growth: Totals, facts: int
+    writer: apsw.Cursor,
+    change: Change,
+    head: SqliteHead,
+    leaf: Leaf,
+    growth: Totals,
+    facts: int,
+    active_at: int,
 ) -> None:
     turns = change.inherited_turns
     for entry in change.entries:
@@ -338,6 +346,8 @@ def _update_row(
     bindings: list[Any] = [facts, change.at, leaf.branch, leaf.seq, turns]
     if growth is not NOTHING:
         bindings += astuple(growth)
+    if active_at != head.active_at:  # else the index is not written
+        columns = {**columns, "active_at": active_at}
     bindings += columns.values()
     if change.tags:
         bindings.append(to_json(dict(change.tags), "tags").decode())
@@ -351,7 +361,7 @@ def _update_row(
 
 @lru_cache(maxsize=256)
 def _update(with_growth: bool, names: tuple[str, ...], with_tags: bool, needs_free: bool) -> str:
-    assert SETTABLE_COLUMNS.issuperset(names), names
+    assert {*SETTABLE_COLUMNS, "active_at"}.issuperset(names), names
     growth = ADD_GROWTH if with_growth else ""
     sets = "".join(f", {name} = ?" for name in names)
     patch = ", tags = json_patch(coalesce(tags, '{}'), ?)" if with_tags else ""
@@ -370,7 +380,7 @@ SESSION_COLUMNS_SET = (
         "seed_count",
         "tags",
     ),
-    *("started_at", "updated_at"),
+    *("started_at", "updated_at", "active_at"),
 )
 SESSION_COLUMNS_ZERO = (
     *("branch", "seq", "turns", "calls", "input_tokens", "output_tokens", "cache_read_tokens", "fence"),
@@ -385,6 +395,7 @@ values ({", ".join("?" * len(SESSION_COLUMNS_SET))}, {", ".join("0" * len(SESSIO
 def _session_row(row: SessionRow) -> list[Any]:
     json = {
         "id": row.session_id,
+        "active_at": row.updated_at,
         "tool_names": to_json(row.tool_names, "tool names").decode() if row.tool_names else None,
         "tags": to_json(row.tags, "tags").decode() if row.tags else None,
     }

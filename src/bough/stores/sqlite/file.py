@@ -30,7 +30,7 @@ except ImportError:  # Windows: SQLite's own busy timeout does the queueing, les
     fcntl = None  # type: ignore[assignment]
 
 APPLICATION_ID = 0x426F7567  # "Boug"
-FORMAT = 1_000
+FORMAT = 1_001
 BUSY_MS = 60_000
 UNREADABLE = "it is not a SQLite file, or an encrypted one (key=…, bough --key-file FILE)"
 LOCKED = "the key is not the one it was encrypted with, or it is not encrypted at all"
@@ -39,7 +39,19 @@ OPENED: WeakSet[apsw.Connection] = WeakSet()
 """Every connection of this process. They must not cross fork(): see `connections`."""
 
 Migration = Callable[[apsw.Connection], None]
-MIGRATIONS: Mapping[int, Migration] = {}  # to format → what leads there; forward only
+
+
+def _add_activity(connection: apsw.Connection) -> None:
+    """Sort lists by activity. The first stores of format 1.0 had no index of callers' keys, either."""
+    connection.execute(
+        "create index if not exists journal_key on journal (key) where substr(key, 1, 1) <> '~'"
+    )
+    connection.execute("alter table session add column active_at integer not null default 0")
+    connection.execute("update session set active_at = updated_at")
+    connection.execute("create index session_by_activity on session (space, active_at, no)")
+
+
+MIGRATIONS: Mapping[int, Migration] = {1_001: _add_activity}  # to format → what leads there; forward only
 
 
 def connect(path: str, *, synchronous: str, read_only: bool = False) -> apsw.Connection:

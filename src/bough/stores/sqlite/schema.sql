@@ -1,4 +1,4 @@
--- Bough's SQLite schema, format 1.0.
+-- Bough's SQLite schema, format 1.1.
 --
 -- A session is one row; its leaf (branch, seq) is its current position. Entries are the nodes of a tree, stored by
 -- branch: a branch has a parent and the seq at which it left it, so a path is a few range scans and a fork is one
@@ -47,8 +47,10 @@ create table session (
     updated_at          integer not null,
     completed_at        integer,
     trashed_at          integer,                           -- set: in the trash, restorable
-    error               text
+    error               text,
+    active_at           integer not null default 0         -- lists are sorted by it: the last input or move, and within a run the last step to a minute
 );
+create index session_by_activity on session (space, active_at, no);
 create index session_by_conversation on session (space, conversation_id, no);
 create index session_by_parent on session (parent_session) where parent_session is not null;
 

@@ -40,7 +40,8 @@ SELECT_BLOB = "select no, size from blob where space = ? and hash = ?"
 
 
 INSERT_SESSION = f"""
-insert into session ({SESSION_COLUMNS.partition(",")[2]}) values ({", ".join("?" * SESSION_COLUMNS.count(","))})
+insert into session ({SESSION_COLUMNS.partition(",")[2]}, active_at)
+values ({", ".join("?" * SESSION_COLUMNS.count(","))}, ?)
 """
 INSERT_DETAIL = "insert into session_detail (no, spec, policy, workspace, state) values (?, ?, ?, ?, ?)"
 INSERT_INPUT = "insert into inbox (no, n, body, at) values (?, ?, ?, ?)"
@@ -99,7 +100,7 @@ class SqliteImporter(SessionImporter):
             "tags": to_json(row.tags, "tags").decode() if row.tags else None,
         }
         columns = [name.strip() for name in SESSION_COLUMNS.split(",")][1:]
-        self.writer.execute(INSERT_SESSION, [values[name] for name in columns])
+        self.writer.execute(INSERT_SESSION, [*(values[name] for name in columns), row.updated_at])
         number = self.writer.last_insert_rowid()
         texts = (detail.spec, detail.policy, detail.workspace, detail.state)
         bindings = (number, *(None if text is None else text.decode() for text in texts))
