@@ -6,6 +6,7 @@
     ├── Fenced                      another runner has taken over the session; nothing was written
     │   └── ClaimLost               another worker has the task now; nothing was written
     ├── SessionRunning              a runner holds the session; its leaf may not be moved
+    │   └── LabRunning              … and runs a lab in it
     ├── InputsQueued                an input with a key or options while others are queued; it was not stored
     ├── KeyReused                   another input was recorded under the key; this one was not stored
     ├── SessionTrashed              the session is in the trash
@@ -29,7 +30,8 @@
     │   ├── ToolsNotAllowed         the session may no longer use these tools
     │   ├── ToolsMissing            a call waits for a tool that only another process has
     │   ├── SessionIsReplay         a replay can be read and forked, not continued
-    │   └── InvalidReplay           a replay with contradictory options
+    │   ├── InvalidReplay           a replay with contradictory options
+    │   └── InvalidLab              a lab run with contradictory options, or a gate that cannot be parsed
     ├── InvalidValue                a value that not every store can keep unchanged
     │   ├── NotJson                 NaN, a non-string key, an object JSON cannot express
     │   ├── NotText                 another type where text is expected
@@ -58,6 +60,8 @@
     ├── InvalidTool                 a function that cannot be a tool
     ├── UnknownAgent                the worker has no agent of that name
     ├── LimitReached                an input beyond a limit; it was not stored
+    ├── EmptyCohort                 no session to run a lab on
+    ├── BudgetReached               the next model call of a lab run could pass its cost limit; it was not made
     ├── TurnFailed                  a task's turn got no answer; Absurd retries it
     ├── SessionRewound              a task whose session was moved back before its steps
     └── StoreError                  the file or server itself
@@ -220,6 +224,17 @@ class SessionRunning(BoughError):
             "session.resume(…, take_over=True)",
             f"wait for its turn to end (bough tail -f {session_id}), or queue your input with bough run --queue; if "
             f"its runner is gone: bough resume {session_id} --take-over",
+        )
+
+
+class LabRunning(SessionRunning):
+    def __init__(self, run_id: str, holder: str | None) -> None:
+        self.session_id, self.holder = run_id, holder
+        BoughError.__init__(
+            self,
+            f"lab run {run_id} is run by {'another process' if holder is None else short_holder(holder)}",
+            "wait for it, or end that process and run it again: it continues where it stopped",
+            f"wait for it, or end that process and run the same command again; bough lab show {run_id} shows how far it is",
         )
 
 
@@ -503,6 +518,39 @@ class InvalidReplay(InvalidOperation):
     def __init__(self, reason: str, hint: str, command_hint: str | None = None) -> None:
         self.reason = reason
         super().__init__(f"no replay was made: {reason}", hint, command_hint)
+
+
+class InvalidLab(InvalidOperation):
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, reason: str, hint: str, command_hint: str | None = None) -> None:
+        self.reason = reason
+        super().__init__(reason, hint, command_hint)
+
+
+class EmptyCohort(BoughError):
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, cohort: Sequence[str], skipped: Sequence[tuple[str, int]]) -> None:
+        self.cohort, self.skipped = tuple(cohort), tuple(skipped)
+        reasons = ", ".join(f"{count} {reason}" for reason, count in skipped)
+        super().__init__(
+            f"no session of {_list_some(cohort)} can be replayed" + (f" ({reasons})" if reasons else ""),
+            "store.search(…) shows what a query finds",
+            "bough search shows what a query finds, bough lab cohort ls the saved cohorts",
+        )
+
+
+class BudgetReached(BoughError):
+    exit_code = ExitCode.UNANSWERABLE
+
+    def __init__(self, spent: str, reserved: str, call: str, limit: str) -> None:
+        running = f" and {reserved} is reserved for calls that are running" if reserved else ""
+        super().__init__(
+            f"{spent} of {limit} is spent{running}, and the next model call may cost {call}",
+            "run it again with a larger max_cost=; it continues where it stopped. A smaller max_tokens option bounds a call",
+            "run the same command with a larger --max-cost; it continues where it stopped. -o max_tokens=N bounds a call",
+        )
 
 
 # -- values and arguments ----------------------------------------------------------------------------------------

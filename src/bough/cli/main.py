@@ -65,6 +65,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "Run a session again without side effects, with another model or prompt.",
         ),
         "diff": ("commands.replay", "Compare two sessions or entries turn by turn."),
+        "lab": ("commands.lab", "Replay many sessions with a change, and say whether it makes a difference."),
     },
     "Exchange": {
         "export": (

@@ -6,6 +6,8 @@ would be lost when it is purged, and a bundle of the fork alone would lack them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec.structs import replace
 
 from ..core.context import check_tools_allowed
@@ -16,7 +18,14 @@ from .log import Log
 
 
 def fork(
-    log: Log, cut: Cut, settings: Settings, *, relation: Relation = "fork", title: str | None = None
+    log: Log,
+    cut: Cut,
+    settings: Settings,
+    *,
+    relation: Relation = "fork",
+    title: str | None = None,
+    session_id: str | None = None,
+    tags: Mapping[str, str] | None = None,
 ) -> Log:
     """Create the fork at `cut` and return its log. Settings that override the source's are its first entry.
 
@@ -28,7 +37,7 @@ def fork(
         path = log.store.non_message_entries(log.session_id, leaf=log.leaf_at(cut.at))
         check_tools_allowed(path, [settings], source.tool_names)
     row = SessionRow(
-        session_id=runtime.new_id("ses"),
+        session_id=session_id or runtime.new_id("ses"),
         space=source.space,
         owner=log.store.owner if relation == "replay" else source.owner,
         conversation_id=runtime.new_id("con"),
@@ -39,6 +48,7 @@ def fork(
         model=settings.model or source.model,
         context_window=source.context_window,
         tool_names=source.tool_names if settings.tools is None else settings.tools,
+        tags=dict(tags or {}),
         started_at=(now := runtime.now()),
         updated_at=now,
     )

@@ -2,13 +2,15 @@
 
 Keeps the entries up to the cut, then sends every later input through our own loop, in order. The source is only read.
 A replay that was interrupted by a cancellation or a crash is a valid session that can be read, forked or deleted. It
-cannot be resumed; replay again, which has no effects either.
+cannot be resumed, unless its plan names its session (`ReplayTarget`): then the same plan continues where it stopped, and
+no answer that is stored is asked for again.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from typing import Any
 
@@ -16,14 +18,14 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..agent.limits import Limits
+from ..agent.limits import LIMIT_CODE, Limits
 from ..agent.tools.tool import Tool
 from ..core.context import fold_settings, merge_options
 from ..core.entries import Entry, Note, Settings
 from ..core.tool_definitions import ToolSpec, read_tools
 from ..core.usage import Totals, total
 from ..engines.local import ModelLike, resolve_models, tools_by_name
-from ..errors import InvalidReplay
+from ..errors import InvalidReplay, NotFound
 from ..log import fork as forking
 from ..log import ledger
 from ..log.changes import Cut
@@ -35,13 +37,21 @@ from ..wire.options import check_options
 from .diff import ComparedPath, compare, read_compared_path
 from .host_entries import HostEntries
 from .incremental_path import IncrementalPath
+from .position import ReplayPosition, host_key, read_position
 from .recording import RecordedTurn, Recording
-from .replay_loop import ReplayParts, replay_loop
+from .replay_loop import CallMeter, ReplayParts, replay_loop
 from .report import ReplayReport
 from .tool_answers import Mode, OnMiss, ToolAnswers, visible_tools
 
 MODES = ("strict", "recorded", "dry", "live")
 ON_MISS = ("stop", "next", "tell")
+
+
+class ReplayTarget(Struct, frozen=True):
+    """The session that holds the replay. If it exists, the replay continues in it."""
+
+    session_id: str
+    tags: Mapping[str, str] = {}
 
 
 class ReplayPlan(Struct, frozen=True, kw_only=True):
@@ -58,6 +68,8 @@ class ReplayPlan(Struct, frozen=True, kw_only=True):
     on_miss: OnMiss = "stop"
     limits: Limits | None = None
     progress: Callable[[int, int], None] | None = None
+    target: ReplayTarget | None = None
+    meter: CallMeter | None = None
 
     @property
     def is_changed(self) -> bool:
@@ -81,7 +93,8 @@ class Replay:
         self.models = self._resolve_models()
         self.stop_reason: str | None = None
         """Why the replay ended before the last input."""
-        self._is_unanswered = False
+        self.error_code: str | None = None
+        """The code of the error that ended it: a model gave no answer or a limit forbade to ask."""
 
     def _resolve_models(self) -> list[Model]:
         """Return the models that answer: the plan's, or the recorded one if something else is changed; else none."""
@@ -114,11 +127,18 @@ class Replay:
             prompt_patch=self.plan.prompt_patch,
             options=None if self.plan.options is None else dict(self.plan.options),
         )
-        log = await asyncio.to_thread(forking.fork, self.source, cut, overrides, relation="replay")
+        log = await asyncio.to_thread(self._open_log, cut, overrides)
         replay_path = IncrementalPath((await asyncio.to_thread(log.path)).entries)
         parts = await asyncio.to_thread(self._build_parts, recording, overrides, replay_path)
-        turns = await self._replay_turns(log, parts)
-        await asyncio.to_thread(self._record_end, log)
+        position = ReplayPosition()
+        if self.plan.target is not None:
+            position = await asyncio.to_thread(read_position, log, replay_path.path, cut.at)
+        if not position.is_ended:
+            turns = await self._replay_turns(log, parts, position)
+            await asyncio.to_thread(self._record_end, log)
+        else:
+            turns = position.turns
+            self.stop_reason = position.stop_reason
         return await asyncio.to_thread(self._build_report, log, parts, cut, turns, source_before)
 
     def _check_options(self, path: Sequence[Entry], cut: int) -> None:
@@ -131,6 +151,22 @@ class Replay:
             options = merge_options(options, changed)
             for model in self.models:
                 check_options(model.provider, merge_options(options, self.plan.options))
+
+    def _open_log(self, cut: Cut, overrides: Settings) -> Log:
+        """Return the log of the replay: a new fork, or the target that an earlier run began."""
+        target = self.plan.target
+        if target is None:
+            return forking.fork(self.source, cut, overrides, relation="replay")
+        with suppress(NotFound):
+            return Log(self.source.store, self.source.store.session(target.session_id), self.source.runtime)
+        return forking.fork(
+            self.source,
+            cut,
+            overrides,
+            relation="replay",
+            session_id=target.session_id,
+            tags=target.tags,
+        )
 
     def _find_cut(self) -> tuple[Cut, int]:
         """Return the cut, which keeps at least the seeds, and the last entry of the source that is replayed."""
@@ -157,7 +193,18 @@ class Replay:
         )
         tools = visible_tools(self.tools, recording, self._recorded_tools(recording))
         limits = self._limits(recording)
-        return ReplayParts(self.source, recording, tools, answers, host_entries, models, limits, path)
+        return ReplayParts(
+            source=self.source,
+            recording=recording,
+            tools=tools,
+            answers=answers,
+            host_entries=host_entries,
+            models=models,
+            limits=limits,
+            path=path,
+            is_resumable=self.plan.target is not None,
+            meter=self.plan.meter,
+        )
 
     def _recorded_tools(self, recording: Recording) -> list[ToolSpec]:
         """Return the tools that the model was given, in all definitions on the path; of one name the latest."""
@@ -175,44 +222,73 @@ class Replay:
 
     # -- turns -------------------------------------------------------------------------------------
 
-    async def _replay_turns(self, log: Log, parts: ReplayParts) -> int:
-        """Replay every turn in order; return how many were replayed."""
+    async def _replay_turns(self, log: Log, parts: ReplayParts, position: ReplayPosition) -> int:
+        """Replay every turn in order, from the position that an earlier run reached; return how many were replayed."""
         turns = parts.recording.turns
+        parts.answers.misses += position.misses
         for number, turn in enumerate(turns, 1):
+            if number < position.turns:
+                continue
             if self.plan.progress is not None:
                 self.plan.progress(number, len(turns))
-            await self._append_host_entries(log, parts, turn.before)
-            await self._replay_turn(log, parts, turn)
+            if number == position.turns:
+                await self._continue_turn(log, parts, turn, position)
+            else:
+                await self._append_host_entries(log, parts, turn.before, position)
+                await self._replay_turn(log, parts, turn, position)
             if self.stop_reason is not None:
                 return number
-        await self._append_host_entries(log, parts, parts.recording.after)
+        await self._append_host_entries(log, parts, parts.recording.after, position)
         return len(turns)
 
-    async def _append_host_entries(self, log: Log, parts: ReplayParts, entries: Sequence[Entry]) -> None:
+    async def _continue_turn(
+        self, log: Log, parts: ReplayParts, turn: RecordedTurn, position: ReplayPosition
+    ) -> None:
+        """Continue the last turn that an earlier run began."""
+        if position.is_turn_open:
+            await self._replay_turn(log, parts, replace(turn, input=None), position)
+            return
+        remaining = [entry for entry in turn.inner if entry.seq > position.host_seq]
+        await self._append_host_entries(log, parts, remaining, position)
+        if position.stop_reason is not None:
+            self.stop_reason, self.error_code = position.stop_reason, LIMIT_CODE
+        self._stop_at_miss(parts)
+
+    async def _append_host_entries(
+        self, log: Log, parts: ReplayParts, entries: Sequence[Entry], position: ReplayPosition
+    ) -> None:
         path = parts.path.path
+        entries = [entry for entry in entries if entry.seq > position.host_seq]
         drafts = parts.host_entries.drafts(entries, path)
         if drafts:
-            path.extend((await asyncio.to_thread(log.append, drafts)).entries)
+            key = host_key(entries) if parts.is_resumable else None
+            path.extend((await asyncio.to_thread(log.append, drafts, key=key)).entries)
 
-    async def _replay_turn(self, log: Log, parts: ReplayParts, turn: RecordedTurn) -> None:
-        loop, writer = replay_loop(log, parts, turn)
+    async def _replay_turn(
+        self, log: Log, parts: ReplayParts, turn: RecordedTurn, position: ReplayPosition
+    ) -> None:
+        loop, writer = replay_loop(log, parts, turn, position.host_seq)
         content = None if turn.input is None else turn.input.message
-        error: str | None = None
+        error: dict[str, str] | None = None
         async for event in loop.run(content):
             if event.type == "session:turn_completed" and "error" in event.data:
-                error = event.data["error"]["message"]
-        await self._append_host_entries(log, parts, writer.remaining_host_entries)
-        misses = parts.answers.misses
+                error = event.data["error"]
+        await self._append_host_entries(log, parts, writer.remaining_host_entries, position)
         if error is not None:
-            self.stop_reason, self._is_unanswered = error, True
-        elif misses and self.plan.on_miss == "stop":
+            self.stop_reason, self.error_code = error["message"], error["code"]
+        else:
+            self._stop_at_miss(parts)
+
+    def _stop_at_miss(self, parts: ReplayParts) -> None:
+        misses = parts.answers.misses
+        if misses and self.plan.on_miss == "stop" and self.stop_reason is None:
             self.stop_reason = f"{misses[-1]} was not recorded"
 
     def _record_end(self, log: Log) -> None:
         """Mark the replay as completed or interrupted."""
         status = "completed" if self.stop_reason is None else "interrupted"
         row = {"status": status, "error": self.stop_reason}
-        is_miss = self.stop_reason is not None and not self._is_unanswered
+        is_miss = self.stop_reason is not None and self.error_code is None
         data = {**row, "missed_call": True} if is_miss else row
         log.record("ended", data=data, row={**row, "completed_at": log.runtime.now()})
 
@@ -248,7 +324,8 @@ class Replay:
             source_before=source_before,
             source_after=fingerprint(self.source),
             stop_reason=self.stop_reason,
-            is_unanswered=self._is_unanswered,
+            is_unanswered=self.error_code is not None,
+            error_code=self.error_code,
         )
 
     def _recorded_usage(self, recorded: ComparedPath, cut: Cut, turns: Sequence[RecordedTurn]) -> Totals:

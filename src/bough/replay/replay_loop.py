@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left, bisect_right
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -17,7 +17,7 @@ from ..agent.compaction import Compactor
 from ..agent.events import Event
 from ..agent.limits import LimitChecker, Limits
 from ..agent.loop import Loop, build_loop
-from ..agent.model_call import ModelCaller
+from ..agent.model_call import ModelCaller, StreamBuffer
 from ..agent.tasks import TaskRunner
 from ..agent.tool_batch import ToolRunner
 from ..agent.tools.tool import Tool, ToolContext
@@ -28,19 +28,33 @@ from ..core.messages import Message, ToolCall
 from ..core.tool_definitions import ToolSet, define_tools, read_tools
 from ..core.turns import OpenCall
 from ..core.usage import Call
+from ..errors import Overloaded
 from ..log.changes import AppendResult
 from ..log.log import Log
-from ..models.model import Model
+from ..models.model import Model, Request
 from ..models.recorded import RecordedModel
 from ..stores.base import SessionRow
 from .host_entries import HostEntries
 from .incremental_path import IncrementalPath
+from .position import host_key
 from .recorded_tasks import recorded_task
 from .recording import RecordedResult, RecordedTurn, Recording
 from .tool_answers import ToolAnswers, replayed_tool, unknown_tool
 
 
-class ReplayParts(Struct, frozen=True):
+class CallMeter(Protocol):
+    """Allows each model call before it is made, and is told what it cost."""
+
+    def reserve(self, model: Model, request: Request) -> int:
+        """Return how much was reserved for the call, in microcents; raise to refuse it. Nothing is sent then."""
+        ...
+
+    def settle(self, reserved: int, cost: int | None) -> None:
+        """Give back what the call did not cost; None: it is not known what it cost."""
+        ...
+
+
+class ReplayParts(Struct, frozen=True, kw_only=True):
     """What all turns of a replay share."""
 
     source: Log
@@ -52,29 +66,49 @@ class ReplayParts(Struct, frozen=True):
     models: Sequence[Model]
     limits: Limits
     path: IncrementalPath
+    is_resumable: bool = False
+    """Whether the same plan continues it after a crash or a cancellation; then these leave its turn open."""
+    meter: CallMeter | None = None
 
     @property
     def uses_recorded_answers(self) -> bool:
         return self.host_entries.uses_recorded_answers
 
 
-def replay_loop(log: Log, parts: ReplayParts, turn: RecordedTurn) -> tuple[Loop, ReplayWriter]:
-    """Build the loop of one turn of a replay; return it with its writer."""
-    writer = ReplayWriter(log, parts, turn)
+def replay_loop(
+    log: Log, parts: ReplayParts, turn: RecordedTurn, host_seq: int = 0
+) -> tuple[Loop, ReplayWriter]:
+    """Build the loop of one turn of a replay; return it with its writer. The host's entries up to `host_seq` of the
+    source were appended by an earlier run."""
+    writer = ReplayWriter(log, parts, turn, host_seq)
     limits = LimitChecker(writer, parts.limits)
     tasks = TaskRunner(writer, parts.models, limits, build_loop)
     tool_runner = ReplayToolRunner(writer, tasks)
     caller = ReplayModelCaller(writer, tool_runner, limits)
-    return Loop(writer, caller, tool_runner, limits, Compactor(writer, limits), takes_inbox=False), writer
+    loop = ResumableLoop if parts.is_resumable else Loop
+    return loop(writer, caller, tool_runner, limits, Compactor(writer, limits), takes_inbox=False), writer
+
+
+class ResumableLoop(Loop):
+    """The loop of a replay that the same plan continues."""
+
+    async def _cancel_turn(self) -> None:
+        """Leave the turn open, as a crash does."""
+        if not self.writer.is_lost:
+            await self.writer.drop_announced_call()
+
+    async def _require_tools(self) -> None:
+        """Need no tools: the recording answers their calls."""
 
 
 class ReplayWriter(Writer):
     """Appends to the replay, and repeats the entries that the host appended in between."""
 
-    def __init__(self, log: Log, parts: ReplayParts, turn: RecordedTurn) -> None:
+    def __init__(self, log: Log, parts: ReplayParts, turn: RecordedTurn, host_seq: int) -> None:
         super().__init__(log, parts.models[0], bucket="replay")
         self.parts, self.turn = parts, turn
-        self._host_entry_count = 0  # of the turn's inner entries, how many were handled
+        # Of the turn's inner entries, how many were handled.
+        self._host_entry_count = bisect_right(turn.inner, host_seq, key=lambda entry: entry.seq)
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -170,7 +204,7 @@ class ReplayWriter(Writer):
         self._host_entry_count = max(self._host_entry_count, end)
         drafts = self.parts.host_entries.drafts(due, self.path)
         if drafts:
-            await self.append(*drafts)
+            await self.append(*drafts, key=host_key(due) if self.parts.is_resumable else None)
 
     @property
     def remaining_host_entries(self) -> Sequence[Entry]:
@@ -211,8 +245,29 @@ class ReplayModelCaller(ModelCaller):
         if parts.uses_recorded_answers and isinstance(model, RecordedModel):
             await self.append_answer(model, model.answer(parts.path.history()))
             return
-        async for event in super().call(model):
-            yield event
+        if parts.meter is None:
+            async for event in super().call(model):
+                yield event
+            return
+        reserved = parts.meter.reserve(model, self.request())
+        cost: int | None = None
+        try:
+            async for event in super().call(model):
+                yield event
+            cost = self._latest_cost()
+        except Overloaded:  # refused, so it was not charged
+            cost = 0
+            raise
+        finally:
+            parts.meter.settle(reserved, cost)
+
+    def _latest_cost(self) -> int | None:
+        call = next(reversed(self.writer.model_calls.values()))
+        return None if call.price is None else call.price.microcents
+
+    async def _save(self, buffer: StreamBuffer) -> None:
+        """Save no text in flight: nobody saw it, and a continued replay asks again."""
+        buffer.mark_saved(self.log.runtime.now())
 
 
 class ReplayToolRunner(ToolRunner):

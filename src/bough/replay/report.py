@@ -53,6 +53,8 @@ class ReplayReport(Struct, frozen=True, kw_only=True):
     is_unanswered: bool = False
     """Whether it ended because a model gave no answer or a limit forbade to ask: whether the replay is the same is
     unknown then. A call that was not recorded is a difference."""
+    error_code: str | None = None
+    """With `is_unanswered`: the code of the error."""
 
     @property
     def is_same(self) -> bool:

@@ -1,0 +1,368 @@
+"""`bough lab`: replay a cohort of sessions with a change and compare."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+
+import click
+
+from ...core.usage import format_dollars
+from ...errors import ExitCode, ModelUnavailable
+from ...lab.cohort import COHORT_PREFIX, is_query
+from ...lab.record import RUN_PREFIX
+from ...lab.report import LabReport
+from ...models.names import is_model_name
+from ...models.prices import MICROCENTS_PER_DOLLAR
+from ...store import Store
+from ..agent_options import load_tools
+from ..config import complete_model, model_options, resolve_models
+from ..reference import resolve_stored_session
+from ..rendering.error_text import CommandError, print_error
+from ..rendering.output import (
+    confirm_plan,
+    encode_report,
+    format_age,
+    json_option,
+    notify,
+    plural,
+    print_json,
+    safe,
+    table,
+    to_json_value,
+)
+from ..store_option import StoreLocation, pass_location
+from ..text_argument import text_or_file
+from .replay import open_report
+
+COHORT_HELP = "COHORT is a query as for bough search ('agent:support after:7d', tag:team=blue), a session, or a saved name"
+
+
+@click.group()
+def lab() -> None:
+    """Replay many sessions with a change, and say whether it makes a difference.
+
+    Three lanes: what was observed, the recorded setup replayed (its noise), and the candidate. Nothing has effects, and
+    the sources do not change.
+
+    \b
+    bough lab run 'agent:support after:7d' --prompt @new.txt --fail-if 'tool_changed > baseline + 5%'
+    bough lab ls
+    bough lab show lab_3f
+    """
+
+
+def _dollars(ctx: click.Context, param: click.Parameter, value: float | None) -> int | None:
+    return None if value is None else round(value * MICROCENTS_PER_DOLLAR)
+
+
+_COHORT_OPTIONS = (
+    click.argument("cohort", nargs=-1, required=True, metavar="COHORT…"),
+    click.option("--sample", type=click.IntRange(1), metavar="N", help="Take so many of the sessions."),
+    click.option("--seed", type=int, default=0, show_default=True, help="Which ones --sample takes."),
+)
+
+
+def cohort_options(verb: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(_COHORT_OPTIONS):
+        verb = option(verb)
+    return verb
+
+
+@lab.command()
+@cohort_options
+@click.option(
+    "--model",
+    metavar="NAME",
+    callback=resolve_models,
+    shell_complete=complete_model,
+    help="The candidate's model. Default: the baseline's.",
+)
+@click.option("--prompt", metavar="TEXT|@FILE", callback=text_or_file, help="The candidate's system prompt.")
+@click.option(
+    "--prompt-patch", metavar="TEXT|@FILE", callback=text_or_file, help="Text added to its system prompt."
+)
+@model_options
+@click.option("--tools", multiple=True, metavar="FILE.py|MODULE", help="The candidate's tools.")
+@click.option(
+    "--baseline-model",
+    metavar="NAME",
+    callback=resolve_models,
+    shell_complete=complete_model,
+    help="The model of the baseline. Default: the one that each session ran with.",
+)
+@click.option(
+    "--baseline-tools", multiple=True, metavar="FILE.py|MODULE", help="The baseline's tools, for mode dry."
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["strict", "recorded", "dry"]),
+    help="strict: recorded answers and results. recorded (default): models answer, the recording answers tool calls. dry: "
+    "calls that were not recorded use the tool's dry run.",
+)
+@click.option(
+    "--repeat",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Replay each session so often in both lanes.",
+)
+@click.option(
+    "--after-divergence",
+    type=click.Choice(["stop", "continue"]),
+    default="stop",
+    show_default=True,
+    help="After a call that was not recorded: leave the rest of the session out, or go on with the next input.",
+)
+@click.option(
+    "--fail-if",
+    multiple=True,
+    metavar="GATE",
+    help="Exit with 1 if this holds, such as 'tool_changed > baseline + 5%' or 'cost > 1.2x'; repeatable.",
+)
+@click.option(
+    "--max-cost",
+    "max_cost_microcents",
+    type=click.FloatRange(min=0),
+    callback=_dollars,
+    metavar="DOLLARS",
+    help="Make no model call that could make the run cost more.",
+)
+@click.option("--workers", type=click.IntRange(1), default=4, show_default=True, help="Replays at a time.")
+@click.option("--again", is_flag=True, help="Run it anew, though the same run is complete.")
+@click.option("--yes", is_flag=True, help="Do not ask before calling models that cost money.")
+@click.option("--output", type=click.Path(dir_okay=False), help="Write the report to this file.")
+@json_option
+@pass_location
+def run(
+    location: StoreLocation,
+    /,
+    cohort: tuple[str, ...],
+    tools: tuple[str, ...],
+    baseline_tools: tuple[str, ...],
+    model: str | None,
+    baseline_model: str | None,
+    model_options: dict[str, Any],
+    fail_if: tuple[str, ...],
+    max_cost_microcents: int | None,
+    workers: int,
+    yes: bool,
+    output: str | None,
+    is_json: bool,
+    **how: Any,
+) -> int:
+    """Replay a cohort with the recorded setup and with a change, and compare.
+
+    COHORT is a query as for bough search, a session, or a name saved with bough lab cohort save. Prints the plan and asks
+    before money is spent. Stopped or killed, the same command continues and pays for nothing twice; complete, it
+    prints the same report again. Exit code 0 passed, 1 a gate failed, 2 usage, 4 incomplete or too few data.
+
+    \b
+    bough lab run 'agent:support after:7d' --prompt @new.txt --max-cost 5 --yes
+    bough lab run tag:golden=yes --model openai:MODEL --repeat 3 --fail-if 'tool_changed > baseline + 5%'
+    """
+    for option, name in (("--model", model), ("--baseline-model", baseline_model)):
+        if name is not None and not is_model_name(name):
+            raise CommandError(
+                f"{option} {name}: there is no model with this name; bough config alias lists yours"
+            )
+    how |= {"tools": load_tools(tools)} if tools else {}
+    how |= {"baseline_tools": load_tools(baseline_tools)} if baseline_tools else {}
+    store = location.open()
+    try:
+        with open_report(output) as file:
+            planned = store.lab(
+                *resolve_cohort(location, store, cohort),
+                model=model,
+                baseline_model=baseline_model,
+                options=model_options or None,
+                **how,
+            )
+            planned.check(fail_if=fail_if, max_cost_microcents=max_cost_microcents)
+            for line in planned.plan_lines():
+                notify(safe(line))
+            is_paid = planned.estimate().is_real
+            if is_paid and not confirm_plan("Call these models?", yes=yes):
+                return 1
+            with lab_progress() as progress:
+                report = planned.run_sync(
+                    workers=workers,
+                    max_cost_microcents=max_cost_microcents,
+                    fail_if=fail_if,
+                    progress=progress,
+                )
+            write_lab_report(report, file, is_json=is_json)
+    except ModelUnavailable as unavailable:
+        print_error(unavailable.command_text)
+        return ExitCode.UNANSWERABLE
+    except KeyboardInterrupt:
+        notify("stopped; the same command continues where it stopped")
+        raise
+    if report.status == "incomplete":
+        notify("the same command continues where it stopped")
+    return report.exit_code
+
+
+def resolve_cohort(location: StoreLocation, store: Store, typed: Sequence[str]) -> list[str]:
+    """Return the cohort with references to sessions replaced by their ids."""
+    saved = store.cohorts()
+    return [
+        each if each in saved or is_query(each) else resolve_stored_session(location, each).session.session_id
+        for each in typed
+    ]
+
+
+def write_lab_report(report: LabReport, file: BinaryIO | None, *, is_json: bool) -> None:
+    """Write a report as text or JSON to stdout or a file."""
+    data = {"exit_code": int(report.exit_code), **to_json_value(report)}
+    if file is not None:
+        text = encode_report(data) if is_json else "\n".join(report.lines()).encode()
+        file.write(text + b"\n")
+    elif is_json:
+        print_json(**data)
+    else:
+        click.echo(safe("\n".join(report.lines())))
+
+
+@contextmanager
+def lab_progress() -> Iterator[Callable[[int, int, int], None]]:
+    """Show a progress bar on stderr with the money spent so far and the time left. Only at a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda done, total, spent: None
+        return
+    from rich.console import Console  # imported late: it takes longer than most commands
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("lab"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("replays  {task.fields[spent]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("lab", total=None, spent="")
+        yield lambda done, total, spent: progress.update(
+            task, completed=done, total=total, spent=format_dollars(spent)
+        )
+
+
+@lab.command()
+@json_option
+@pass_location
+def ls(location: StoreLocation, is_json: bool) -> None:
+    """List lab runs, newest first."""
+    store = location.open()
+    rows = store.lab_runs()
+    if is_json:
+        print_json(
+            runs=[
+                {
+                    "run_id": row.session_id,
+                    "title": row.title,
+                    "status": row.status,
+                    "started_at": row.started_at,
+                }
+                for row in rows
+            ]
+        )
+        return
+    if not rows:
+        notify("there is no lab run yet; bough lab run COHORT makes one")
+        return
+    now = store.runtime.now()
+    cells = [
+        (row.session_id, format_age(row.started_at, now), _status(row.status), row.title or "")
+        for row in rows
+    ]
+    for line in table(cells, ("run", "started", "status", "cohort")):
+        click.echo(safe(line))
+
+
+def _status(status: str) -> str:
+    return "complete" if status == "completed" else "incomplete"
+
+
+@lab.command()
+@click.argument("run_id", metavar="RUN", required=False)
+@json_option
+@pass_location
+def show(location: StoreLocation, run_id: str | None, is_json: bool) -> None:
+    """Print the report of a run as far as it is done; by default of the newest.
+
+    Gates are not stored: bough lab run checks them.
+    """
+    store = location.open()
+    rows = store.lab_runs()
+    matches = [row.session_id for row in rows if run_id is None or _is_run(row.session_id, run_id)]
+    if not matches:
+        raise CommandError(
+            f"there is no lab run{'' if run_id is None else f' {run_id!r}'}; bough lab ls lists them"
+        )
+    if run_id is not None and len(matches) > 1 and run_id not in matches:
+        raise CommandError(f"{run_id!r} is ambiguous; type more of the id: {', '.join(matches[:5])}")
+    chosen = run_id if run_id in matches else matches[0]
+    write_lab_report(store.lab_report(chosen or matches[0]), None, is_json=is_json)
+
+
+def _is_run(session_id: str, typed: str) -> bool:
+    return session_id.startswith((typed, f"{RUN_PREFIX}{typed}"))
+
+
+@lab.group()
+def cohort() -> None:
+    """Save lists of sessions under a name, for bough lab run."""
+
+
+@cohort.command("save")
+@click.argument("name")
+@cohort_options
+@json_option
+@pass_location
+def cohort_save(
+    location: StoreLocation, name: str, cohort: tuple[str, ...], sample: int | None, seed: int, is_json: bool
+) -> None:
+    """Save the sessions of a cohort as a list; a list of that name is replaced.
+
+    \b
+    bough lab cohort save golden 'agent:support after:7d' --sample 100
+    """
+    store = location.open()
+    saved = store.save_cohort(name, *resolve_cohort(location, store, cohort), sample=sample, seed=seed)
+    if is_json:
+        print_json(name=name, sessions=[source.session_id for source in saved.sources])
+        return
+    for skipped in saved.skipped:
+        notify(safe(f"left out: {len(skipped.session_ids):,} {skipped.reason}"))
+    click.echo(f"saved {plural(len(saved.sources), 'session')} as {name}; bough lab run {name} replays them")
+
+
+@cohort.command("ls")
+@json_option
+@pass_location
+def cohort_ls(location: StoreLocation, is_json: bool) -> None:
+    """List the saved cohorts."""
+    saved = location.open().cohorts()
+    if is_json:
+        print_json(cohorts={name: list(ids) for name, ids in saved.items()})
+        return
+    if not saved:
+        notify("there is no saved cohort yet; bough lab cohort save NAME COHORT saves one")
+        return
+    for line in table([(name, f"{len(ids):,}") for name, ids in saved.items()], ("cohort", "sessions")):
+        click.echo(line)
+
+
+@cohort.command("rm")
+@click.argument("name")
+@pass_location
+def cohort_rm(location: StoreLocation, name: str) -> None:
+    """Move a saved cohort to the trash; its sessions stay."""
+    store = location.open()
+    if name not in store.cohorts():
+        raise CommandError(f"there is no cohort {name!r}; bough lab cohort ls lists them")
+    store.delete(f"{COHORT_PREFIX}{name}")
+    click.echo(f"removed cohort {name}; bough restore {COHORT_PREFIX}{name} brings it back")

@@ -1,0 +1,154 @@
+"""Run one cell: replay a session in one lane, into a session whose id is known before, and say what each turn did.
+
+A cell that was interrupted is continued by the same call: what its replay has stored is not asked for again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..agent.tools.tool import Tool
+from ..core.entries import Entry
+from ..core.usage import Totals, total
+from ..engines.local import ModelLike
+from ..errors import ModelUnavailable, Overloaded
+from ..log import ledger
+from ..log.log import Log
+from ..replay.diff import DiffRow
+from ..replay.replay import Replay, ReplayPlan, ReplayTarget
+from ..replay.replay_loop import CallMeter
+from ..replay.report import ReplayReport
+from ..replay.turn_comparison import WEIGHTS, Divergence
+from ..replay.turn_reader import message_text
+from .experiment import Cell, CellResult, Experiment, TurnClass, TurnResult
+
+UNREACHABLE = (Overloaded.code, ModelUnavailable.code)
+"""The codes of errors after which the same call may succeed later."""
+
+
+class CellSetup(Struct, frozen=True):
+    """What a cell is replayed with."""
+
+    model: ModelLike | None
+    """None: the recorded answers."""
+    tools: Sequence[Tool] | None
+    """None: the recorded ones."""
+
+
+class ModelUnreachable(Exception):
+    """A model gave no answer now; the cell can be continued later."""
+
+
+async def run_cell(
+    cell: Cell, source: Log, run_id: str, experiment: Experiment, setup: CellSetup, meter: CallMeter
+) -> CellResult:
+    """Replay the session, or read what was observed."""
+    if cell.lane == "observed":
+        return await asyncio.to_thread(observe, cell, source)
+    change = experiment.change
+    is_candidate = cell.lane == "candidate"
+    plan = ReplayPlan(
+        model=setup.model,
+        prompt=change.prompt if is_candidate else None,
+        prompt_patch=change.prompt_patch if is_candidate else None,
+        options=change.options if is_candidate else None,
+        tools="recorded" if setup.tools is None else setup.tools,
+        mode=experiment.mode,
+        on_miss="stop" if experiment.after_divergence == "stop" else "next",
+        target=ReplayTarget(
+            cell.replay_id(run_id), {"lab": run_id, "lane": cell.lane, "repetition": str(cell.number)}
+        ),
+        meter=meter,
+    )
+    report = await Replay(source, plan).run()
+    if report.error_code in UNREACHABLE:
+        raise ModelUnreachable(report.stop_reason)
+    return await asyncio.to_thread(_result, cell, source, report)
+
+
+def observe(cell: Cell, source: Log) -> CellResult:
+    """Return what the recorded turns used and how long they took."""
+    path = source.path().entries
+    costs = ledger.by_turn(source, path)
+    durations = _durations(path)
+    turns = [
+        TurnResult(
+            entry.turn,
+            "same",
+            None,
+            costs.get(entry.turn, Totals()),
+            durations[entry.turn],
+            input=_clip(" ".join(message_text(entry.message).split()), 120),
+        )
+        for entry in path
+        if entry.is_input and entry.message is not None
+    ]
+    used = total(ledger.model_calls(source, "path", None))
+    return CellResult(cell, None, tuple(turns), used)
+
+
+def _result(cell: Cell, source: Log, report: ReplayReport) -> CellResult:
+    store = source.store
+    replayed = Log(store, store.session(report.replay), source.runtime)
+    path = replayed.path().entries
+    durations, cut = _durations(path), _cut_turns(path)
+    recorded = [row for row in report.rows if row.turn_a is not None]
+    turns: list[TurnResult] = []
+    for number, row in enumerate(recorded[: report.turns], 1):
+        is_failed = report.is_unanswered and number == report.turns
+        turns.append(_turn_result(row, durations, cut, is_failed=is_failed))
+    return CellResult(cell, report.replay, tuple(turns), report.usage_after, report.stop_reason)
+
+
+def _turn_result(row: DiffRow, durations: dict[int, int], cut: set[int], *, is_failed: bool) -> TurnResult:
+    assert row.turn_a is not None
+    divergence = _heaviest(row.differences)
+    kind: TurnClass = "failed" if is_failed else classify(row)
+    milliseconds = 0 if row.turn_b is None else durations.get(row.turn_b, 0)
+    return TurnResult(
+        row.turn_a, kind, row.turn_b, row.b, milliseconds, row.turn_b in cut or is_failed, divergence
+    )
+
+
+def _cut_turns(path: Sequence[Entry]) -> set[int]:
+    """Return the turns with a call that was not recorded."""
+    return {
+        entry.turn
+        for entry in path
+        if entry.message is not None
+        and any(result.outcome == "not_recorded" for result in entry.message.results)
+    }
+
+
+def classify(row: DiffRow) -> TurnClass:
+    """Return what the model did differently in a turn. Another result of the same call is not its doing."""
+    kinds = [each.kind for each in row.differences if each.kind != "result changed"]
+    heaviest = max(kinds, key=lambda kind: WEIGHTS[kind], default="same")
+    return "missing" if heaviest in ("missing", "input changed") else heaviest  # type: ignore[return-value]
+
+
+def _heaviest(differences: Iterable[Divergence]) -> Divergence | None:
+    found = max(differences, key=lambda each: WEIGHTS[each.kind], default=None)
+    if found is None:
+        return None
+    return replace(found, expected=_clip(found.expected), actual=_clip(found.actual))
+
+
+def _clip(text: str, length: int = 300) -> str:
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def _durations(path: Sequence[Entry]) -> dict[int, int]:
+    """Return how long each turn took, from its input to its last entry, in milliseconds."""
+    ends: dict[int, Entry] = {}
+    starts: dict[int, Entry] = {}
+    for entry in path:
+        if entry.is_input:
+            starts[entry.turn] = entry
+        if entry.turn:
+            ends[entry.turn] = entry
+    return {turn: max(0, ends[turn].at - start.at) // 1_000 for turn, start in starts.items()}

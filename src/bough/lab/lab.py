@@ -1,0 +1,448 @@
+"""A lab: replay a cohort of recorded sessions with the old setup and with a changed one, and compare.
+
+    lab = store.lab("agent:support after:7d", prompt=new_prompt)
+    print("\\n".join(lab.plan_lines()))      # what it will cost, before it costs anything
+    report = lab.run_sync(max_cost_microcents=500_000_000)
+
+Each cell is a replay in a session of its own whose id follows from the run, and each result is stored as it lands: a run
+that was killed is continued by the same call and asks no model twice for an answer that is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeGuard, cast, get_args
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..agent.tools.tool import Tool
+from ..core.usage import Usage
+from ..engines.local import ModelLike, resolve_models, tools_by_name
+from ..errors import (
+    BoughError,
+    BudgetReached,
+    EmptyCohort,
+    Fenced,
+    InvalidArgument,
+    InvalidLab,
+    LabRunning,
+    ModelUnavailable,
+    NotFound,
+    SessionRunning,
+    StoreError,
+)
+from ..log.lease import Lease
+from ..log.log import Log
+from ..log.runtime import Runtime
+from ..models.availability import available_models
+from ..models.model import Model, model_name
+from ..models.prices import price_of
+from ..stores.base import StoreBackend
+from .budget import Budget, RunStopping
+from .cell import CellSetup, ModelUnreachable, run_cell
+from .cohort import CohortFinder, Source
+from .experiment import (
+    AfterDivergence,
+    Cell,
+    CellResult,
+    Experiment,
+    LabMode,
+    Plan,
+    SetupChange,
+    digest,
+)
+from .gates import Gate, parse_gate
+from .record import LabRecord, find_run
+from .report import METRICS, LabReport, build_report
+from .report_text import plan_lines
+
+ModelOfCell = Callable[[Cell], Model]
+"""A function that returns the model of one cell, for example with a seed of its own."""
+Progress = Callable[[int, int, int], None]
+"""Called with the number of cells done, of all cells, and what was spent in microcents."""
+UNREAL_PROVIDERS = ("scripted", "recorded")
+
+
+class LabOptions(Struct, frozen=True, kw_only=True):
+    """The options of `Store.lab`; docs/lab.md describes each."""
+
+    model: ModelLike | ModelOfCell | None = None
+    prompt: str | None = None
+    prompt_patch: str | None = None
+    options: Mapping[str, Any] | None = None
+    tools: Iterable[Tool | Callable[..., Any]] | None = None
+    baseline_model: ModelLike | ModelOfCell | None = None
+    baseline_tools: Iterable[Tool | Callable[..., Any]] | None = None
+    mode: LabMode | None = None
+    repeat: int = 1
+    after_divergence: AfterDivergence = "stop"
+    sample: int | None = None
+    seed: int = 0
+    again: bool = False
+
+
+class Estimate(Struct, frozen=True):
+    """What a run will do, by what was recorded."""
+
+    sessions: int
+    turns: int
+    calls: int
+    cost_microcents: int
+    unpriced_calls: int
+    """Calls whose cost is not known: their model has no price, or the recording has no usage."""
+    models: tuple[str, ...]
+    is_real: bool
+    """Whether a model is called that costs money."""
+    cells_done: int = 0
+    total_cells: int = 0
+
+
+class Lab:
+    """One lab run: its plan, and the verbs that carry it out."""
+
+    def __init__(
+        self, store: StoreBackend, runtime: Runtime, cohort: Sequence[str], options: LabOptions
+    ) -> None:
+        self._store, self._runtime, self._options = store, runtime, options
+        self._tools = None if options.tools is None else list(tools_by_name(options.tools).values())
+        self._baseline_tools = (
+            None if options.baseline_tools is None else list(tools_by_name(options.baseline_tools).values())
+        )
+        self._models: dict[str, Model] = {}
+        self._experiment = _experiment(cohort, options, self._tools)
+        record = find_run(store, runtime, self._experiment.digest)
+        if record is None:
+            self.plan = self._build_plan()
+            self.run_id = self.plan.run_id
+            """The id of the session that holds the run."""
+        else:
+            self._experiment = replace(self._experiment, number=record.plan.experiment.number)
+            # The stored experiment may be redacted; what is replayed is what was passed.
+            self.plan, self.run_id = Plan(self._experiment, record.plan.cohort), record.run_id
+        self._sources = {source.session_id: source for source in self.plan.cohort.sources}
+        self._check_models()
+
+    # -- the plan ----------------------------------------------------------------------------------
+
+    def _build_plan(self) -> Plan:
+        experiment = self._experiment
+        finder = CohortFinder(self._store, self._runtime)
+        cohort = finder.find(
+            experiment.cohort,
+            sample=experiment.sample,
+            seed=experiment.seed,
+            needs_model=experiment.mode != "strict" and self._options.baseline_model is None,
+        )
+        if not cohort.sources:
+            raise EmptyCohort(
+                experiment.cohort, [(each.reason, len(each.session_ids)) for each in cohort.skipped]
+            )
+        plan = Plan(experiment, cohort)
+        while self._options.again and self._load(plan.run_id) is not None:
+            self._experiment = replace(self._experiment, number=self._experiment.number + 1)
+            plan = Plan(self._experiment, cohort)
+        return plan
+
+    def _load(self, run_id: str) -> LabRecord | None:
+        try:
+            return LabRecord.load(self._store, self._runtime, run_id)
+        except NotFound:
+            return None
+
+    def _check_models(self) -> None:
+        """Raise ModelUnavailable for a name that cannot be called, before any money is spent."""
+        if self._experiment.mode == "strict":
+            return
+        chosen = (self._options.model, self._options.baseline_model)
+        names = [each for each in chosen if isinstance(each, str)]
+        if self._options.baseline_model is None:
+            names += [source.model for source in self.plan.cohort.sources if source.model is not None]
+        for name in dict.fromkeys(names):
+            self._models[name] = available_models([name])[0]
+
+    def estimate(self) -> Estimate:
+        """Return what is left to do, and what it will cost if the answers are as long as the recorded ones."""
+        record = self._load(self.run_id)
+        done = {} if record is None else record.cells
+        cells = list(self.plan.cells())
+        calls = cost = unpriced = 0
+        models: dict[str, bool] = {}
+        for cell in cells:
+            if cell in done or cell.lane == "observed":
+                continue
+            source = self._sources[cell.source]
+            model = self._model(cell, source)
+            if model is None:
+                continue
+            calls += source.calls
+            for each in resolve_models(model)[:1]:
+                models[model_name(each) or each.model] = each.provider not in UNREAL_PROVIDERS
+                used = source.usage
+                usage = Usage(used.input_tokens, used.output_tokens, used.cache_read_tokens, 0)
+                price = None if used.is_unknown or not used.calls else price_of(each, usage)
+                cost += 0 if price is None else price.microcents
+                unpriced += source.calls if price is None else 0
+        return Estimate(
+            len(self._sources),
+            self.plan.cohort.turns,
+            calls,
+            cost,
+            unpriced,
+            tuple(models),
+            any(models.values()),
+            sum(cell in done for cell in cells),
+            len(cells),
+        )
+
+    def plan_lines(self) -> list[str]:
+        """Return the plan and its estimate as lines of text."""
+        return plan_lines(self.plan, self.estimate())
+
+    def check(self, *, fail_if: Sequence[str] = (), max_cost_microcents: int | None = None) -> list[Gate]:
+        """Return the gates; raise InvalidLab if one cannot be parsed, or a model has no price and the cost is limited."""
+        gates = [parse_gate(text, METRICS) for text in fail_if]
+        budget = Budget(max_cost_microcents)
+        for cell in self.plan.cells():
+            model = None if cell.lane == "observed" else self._model(cell, self._sources[cell.source])
+            if max_cost_microcents is not None and model is not None:
+                for each in resolve_models(model):
+                    budget.check_price(each)
+        return gates
+
+    # -- running -----------------------------------------------------------------------------------
+
+    async def run(
+        self,
+        *,
+        workers: int = 4,
+        max_cost_microcents: int | None = None,
+        fail_if: Sequence[str] = (),
+        progress: Progress | None = None,
+    ) -> LabReport:
+        """Run what is not done yet, and return the report. Cancelled, it finishes the calls in flight first."""
+        if type(workers) is not int or workers < 1:
+            raise InvalidArgument("workers", workers, "a number from 1 up")
+        gates = self.check(fail_if=fail_if, max_cost_microcents=max_cost_microcents)
+        record = await asyncio.to_thread(LabRecord.create, self._store, self._runtime, self.run_id, self.plan)
+        spent = await asyncio.to_thread(self._spent, record)
+        longest = max((source.longest_answer for source in self.plan.cohort.sources), default=0)
+        budget = Budget(max_cost_microcents, spent, longest)
+        runner = _Runner(self, record, budget, progress)
+        await runner.run(workers)
+        return build_report(
+            self.run_id,
+            self.plan,
+            record.cells,
+            record.scores.values(),
+            (),
+            gates,
+            spent=budget.spent,
+            why=runner.why,
+        )
+
+    def run_sync(
+        self,
+        *,
+        workers: int = 4,
+        max_cost_microcents: int | None = None,
+        fail_if: Sequence[str] = (),
+        progress: Progress | None = None,
+    ) -> LabReport:
+        """`run` for scripts."""
+        running = self.run(
+            workers=workers, max_cost_microcents=max_cost_microcents, fail_if=fail_if, progress=progress
+        )
+        return asyncio.run(running)
+
+    def _spent(self, record: LabRecord) -> int:
+        """Return what the run has cost so far, by the ledger: its replays, finished or not, and its judge."""
+        spent = self._store.session(record.run_id).totals.cost_microcents
+        for cell in self.plan.cells():
+            if cell.lane == "observed":
+                continue
+            session_id = cell.replay_id(self.run_id)
+            try:
+                used = self._store.session(session_id).totals
+            except NotFound:
+                continue
+            spent += used.cost_microcents
+            if used.unknown_calls:
+                spent += self._cost_of_cut_off_calls(cell, session_id)
+        return spent
+
+    def _cost_of_cut_off_calls(self, cell: Cell, session_id: str) -> int:
+        """Return the most that calls may have cost which a crash cut off: as the longest call of the session."""
+        count = sum(
+            call.usage.input_tokens is None and not call.failed for call in self._store.calls(session_id)
+        )
+        source = self._sources[cell.source]
+        model = self._model(cell, source)
+        if model is None or not count:
+            return 0
+        usage = Usage(source.longest_request, 2 * source.longest_answer, 0, 0)
+        price = price_of(resolve_models(model)[0], usage)
+        return 0 if price is None else count * price.microcents
+
+    async def run_cell(self, cell: Cell, budget: Budget) -> CellResult:
+        """Replay one cell, or continue its replay."""
+        source = self._sources[cell.source]
+        row = await asyncio.to_thread(self._store.session, cell.source)
+        log = Log(self._store, replace(row, leaf=source.leaf), self._runtime)
+        model = self._model(cell, source)
+        tools = self._tools if cell.lane == "candidate" else self._baseline_tools
+        return await run_cell(cell, log, self.run_id, self._experiment, CellSetup(model, tools), budget)
+
+    def _model(self, cell: Cell, source: Source) -> ModelLike | None:
+        """Return the model of a cell; None for the recorded answers."""
+        if self._experiment.mode == "strict":
+            return None
+        chosen = self._options.model if cell.lane == "candidate" else None
+        chosen = chosen or self._options.baseline_model or source.model
+        if chosen is None:
+            return None
+        if isinstance(chosen, str):  # one object for all cells, so that they share its connections
+            return self._models[chosen]
+        return chosen(cell) if is_model_of_cell(chosen) else cast("ModelLike", chosen)
+
+
+class _Runner:
+    """Carries out the cells of a run that are not done, several at a time."""
+
+    def __init__(self, lab: Lab, record: LabRecord, budget: Budget, progress: Progress | None) -> None:
+        self._lab, self._record, self._budget, self._progress = lab, record, budget, progress
+        self._cells = [cell for cell in lab.plan.cells() if cell not in record.cells]
+        self._total = len(self._cells) + len(record.cells)
+        self.why: str | None = None
+        """Why the run stopped before its end."""
+
+    async def run(self, workers: int) -> None:
+        log = self._record.log
+        lease = Lease(log)
+        row = await asyncio.to_thread(log.refresh)
+        if row.status == "completed" and not self._cells:
+            return
+        try:
+            await asyncio.to_thread(lease.take, row)
+        except SessionRunning as running:
+            raise LabRunning(self._record.run_id, running.holder) from None
+        self._record.fence = lease.fence
+        try:
+            await self._run_workers(workers)
+            await asyncio.to_thread(self._record.finish, is_complete=self._record.is_complete, why=self.why)
+        finally:
+            await asyncio.to_thread(lease.release)
+            self._record.fence = None
+
+    async def _run_workers(self, workers: int) -> None:
+        pending = iter(self._cells)
+        count = min(workers, len(self._cells))
+        tasks = [asyncio.create_task(self._work(pending)) for _ in range(count)]
+        if not tasks:
+            return
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            # Cancelled, or one failed. The calls in flight are paid for: wait until their answers are stored.
+            self._budget.is_stopping = True
+            await asyncio.wait(tasks)
+        for task in tasks:
+            task.result()
+
+    async def _work(self, pending: Iterable[Cell]) -> None:
+        for cell in pending:
+            if self._budget.is_stopping:
+                return
+            try:
+                result = await self._lab.run_cell(cell, self._budget)
+            except RunStopping:
+                return
+            except BudgetReached as reached:
+                self._stop(reached.command_text)
+                return
+            except (ModelUnreachable, ModelUnavailable) as unreachable:
+                self._stop(str(unreachable))
+                return
+            except (StoreError, SessionRunning, Fenced):
+                raise
+            except BoughError as error:
+                result = CellResult(cell, error=str(error))
+            await asyncio.to_thread(self._record.add_cell, result)
+            if self._progress is not None:
+                self._progress(len(self._record.cells), self._total, self._budget.spent)
+
+    def _stop(self, why: str) -> None:
+        self._budget.is_stopping = True
+        self.why = self.why or why
+
+
+def _experiment(cohort: Sequence[str], options: LabOptions, tools: Sequence[Tool] | None) -> Experiment:
+    mode = options.mode or "recorded"
+    if mode not in get_args(LabMode):
+        raise InvalidLab(f"mode={mode!r} is invalid", f"use {', '.join(get_args(LabMode))}")
+    if options.after_divergence not in get_args(AfterDivergence):
+        raise InvalidLab(
+            f"after_divergence={options.after_divergence!r} is invalid",
+            f"use {' or '.join(get_args(AfterDivergence))}",
+        )
+    if type(options.repeat) is not int or options.repeat < 1:
+        raise InvalidArgument("repeat", options.repeat, "a number from 1 up")
+    change = SetupChange(
+        model=_name(options.model),
+        prompt=options.prompt,
+        prompt_patch=options.prompt_patch,
+        options=None if not options.options else dict(options.options),
+        tools=None if tools is None else tuple(tool.name for tool in tools),
+        tools_hash=None if tools is None else digest([tool.spec for tool in tools]),
+    )
+    if mode == "strict" and not change.is_empty:
+        raise InvalidLab(
+            "mode strict repeats the recorded answers, so nothing can be changed",
+            "leave out model=, prompt=, options= and tools=, or use another mode",
+            "leave out --model, --prompt, -o and --tools, or use another mode",
+        )
+    return Experiment(
+        cohort=tuple(cohort),
+        sample=options.sample,
+        seed=options.seed,
+        change=change,
+        baseline_model=_name(options.baseline_model),
+        mode=mode,
+        repeat=options.repeat,
+        after_divergence=options.after_divergence,
+    )
+
+
+def is_model_of_cell(model: ModelLike | ModelOfCell) -> TypeGuard[ModelOfCell]:
+    """Whether it is a function that returns the model of a cell, and no model itself."""
+    return callable(model) and not hasattr(model, "stream")
+
+
+def _name(model: ModelLike | ModelOfCell | None) -> str | None:
+    """Return the name of a model as the plan stores it."""
+    if model is None or isinstance(model, str):
+        return model
+    if is_model_of_cell(model):
+        return getattr(model, "__name__", type(model).__name__)
+    models = resolve_models(cast("ModelLike", model))
+    return ", ".join(model_name(each) or each.model for each in models)
+
+
+def load_report(store: StoreBackend, runtime: Runtime, run_id: str) -> LabReport:
+    """Return the report of a stored run, as far as it is done, with all its scores and without gates."""
+    record = LabRecord.load(store, runtime, run_id)
+    row = store.session(run_id)
+    spent = row.totals.cost_microcents
+    for cell, result in record.cells.items():
+        spent += result.usage.cost_microcents if cell.lane != "observed" else 0
+    return build_report(
+        run_id,
+        record.plan,
+        record.cells,
+        record.scores.values(),
+        sorted({score.scorer for score in record.scores.values()}),
+        (),
+        spent=spent,
+        why=None if record.is_complete else row.error,
+    )

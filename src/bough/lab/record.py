@@ -1,0 +1,163 @@
+"""The session that holds a lab run: its plan, the result of each cell and the scores, as notes.
+
+A run is a session of its own with relation `replay`, so that no list of conversations shows it and nothing continues it. Its
+first entry is the plan; each finished cell adds one note, under a key that names the cell, so that a cell is stored once
+however often it is run. What a killed run has stored is all that the next one needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from threading import Lock
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ..core.drafts import Draft
+from ..core.entries import Entry, Note
+from ..core.usage import Call
+from ..errors import NotFound, StaleLeaf
+from ..log.log import Log
+from ..log.new_session import new_session
+from ..log.runtime import Runtime
+from ..stores.base import SessionQuery, SessionRow, StoreBackend
+from .cohort import AGENT
+from .experiment import Cell, CellResult, Plan
+
+RUN_PREFIX = "lab_"
+FORMAT = 1
+
+
+class Score(Struct, frozen=True, omit_defaults=True):
+    """What one scorer said of one cell."""
+
+    scorer: str
+    cell: Cell
+    turn: int | None = None
+    """The seq of the turn's input in the recording; None for a score of the whole session."""
+    value: float | None = None
+    error: str | None = None
+    """Why it has no value."""
+
+
+class LabRecord:
+    """A lab run as it is stored. Safe to use from several threads."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self._lock = Lock()
+        self.fence: int | None = None
+        plan: Plan | None = None
+        self.cells: dict[Cell, CellResult] = {}
+        self.scores: dict[tuple[str, Cell, int | None], Score] = {}
+        for data in _notes(log.path().entries):
+            if "plan" in data:
+                plan = msgspec.convert(data["plan"], Plan)
+            elif "cell" in data:
+                result = msgspec.convert(data["cell"], CellResult)
+                self.cells[result.cell] = result
+            elif "scores" in data:
+                for score in msgspec.convert(data["scores"], list[Score]):
+                    self._add(score)
+        if plan is None:
+            raise NotFound(log.session_id)
+        self.plan = plan
+
+    @property
+    def run_id(self) -> str:
+        return self.log.session_id
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every cell has its result."""
+        return all(cell in self.cells for cell in self.plan.cells())
+
+    @classmethod
+    def create(cls, store: StoreBackend, runtime: Runtime, run_id: str, plan: Plan) -> LabRecord:
+        """Store the plan; if it is stored already, return the run as it is."""
+        with suppress(NotFound):
+            return cls.load(store, runtime, run_id)
+        data = {"lab": FORMAT, "plan": msgspec.to_builtins(plan)}
+        experiment = plan.experiment
+        new, _ = new_session(
+            runtime,
+            store.space,
+            AGENT,
+            [Draft(Note(data, hidden=True))],
+            run_id,
+            None,
+            {
+                "relation": "replay",
+                "title": f"lab {' '.join(experiment.cohort)}"[:200],
+                "owner": store.owner,
+                "tags": {"experiment": experiment.digest},
+            },
+        )
+        row, _ = store.create(new)
+        return cls(Log(store, row, runtime))
+
+    @classmethod
+    def load(cls, store: StoreBackend, runtime: Runtime, run_id: str) -> LabRecord:
+        return cls(Log(store, store.session(run_id), runtime))
+
+    def add_cell(self, result: CellResult) -> None:
+        self._append({"cell": msgspec.to_builtins(result)}, result.cell.key)
+        self.cells[result.cell] = result
+
+    def add_scores(self, scores: Sequence[Score], key: str, call: Call | None = None) -> None:
+        """Store scores, with the model call that they cost, in one commit."""
+        self._append({"scores": msgspec.to_builtins(list(scores))}, key, call)
+        for score in scores:
+            self._add(score)
+
+    def record_call(self, kind: str, call: Call, data: dict[str, Any] | None = None) -> None:
+        """Record the start or the failure of a model call that is not part of a replay."""
+        with self._lock:
+            self.log.record(
+                kind, data=data, calls=[call], replaces_call=kind != "call_started", fence=self.fence
+            )
+
+    def finish(self, *, is_complete: bool, why: str | None) -> None:
+        with self._lock:
+            row = {"status": "completed" if is_complete else "interrupted", "error": why}
+            self.log.record(
+                "ended", data=row, row={**row, "completed_at": self.log.runtime.now()}, fence=self.fence
+            )
+
+    def _add(self, score: Score) -> None:
+        self.scores[score.scorer, score.cell, score.turn] = score
+
+    def _append(self, data: dict[str, Any], key: str, call: Call | None = None) -> None:
+        calls = [] if call is None else [call]
+        while True:
+            try:
+                with self._lock:
+                    self.log.append(
+                        [Draft(Note(data, hidden=True))],
+                        key=key,
+                        calls=calls,
+                        replaces_call=bool(calls),
+                        fence=self.fence,
+                    )
+                return
+            except StaleLeaf:  # another process added a cell
+                self.log.refresh()
+
+
+def find_run(store: StoreBackend, runtime: Runtime, experiment_digest: str) -> LabRecord | None:
+    """Return the newest unfinished run of an experiment."""
+    query = SessionQuery(relation="replay", agent=AGENT, tag=("experiment", experiment_digest))
+    unfinished = (row for row in store.all_sessions(query) if row.status != "completed")
+    row = next(unfinished, None)
+    return None if row is None else LabRecord(Log(store, row, runtime))
+
+
+def run_rows(store: StoreBackend) -> Iterator[SessionRow]:
+    """Yield the rows of all lab runs, newest first."""
+    yield from store.all_sessions(SessionQuery(relation="replay", agent=AGENT, id_prefix=RUN_PREFIX))
+
+
+def _notes(path: Sequence[Entry]) -> Iterator[dict[str, Any]]:
+    return (entry.payload.data for entry in path if isinstance(entry.payload, Note))

@@ -1,0 +1,71 @@
+"""How far an interrupted replay came: read from its path and its journal, so that the same plan continues it.
+
+The host's entries of the source are appended under keys that name the last of them, so a look at the journal tells which
+are there. Does not know how a replay is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from ..core.entries import Entry
+from ..log.log import Log
+
+_HOST = "host:"
+
+
+class ReplayPosition(Struct, frozen=True):
+    """What of a replay is done."""
+
+    turns: int = 0
+    """How many inputs were appended."""
+    is_turn_open: bool = False
+    """Whether the last of them has no final answer yet."""
+    host_seq: int = 0
+    """The last entry of the host in the source that was appended."""
+    misses: tuple[str, ...] = ()
+    """The names of calls that were not recorded."""
+    stop_reason: str | None = None
+    """Why it ended before the last input."""
+    is_ended: bool = False
+    """Whether it came to its end, or to a call that was not recorded: there is nothing to continue."""
+
+
+def host_key(entries: Sequence[Entry]) -> str:
+    """Return the key under which these entries of the host are appended; their order in the source is kept."""
+    return f"{_HOST}{entries[-1].seq}"
+
+
+def read_position(log: Log, path: Sequence[Entry], kept: int) -> ReplayPosition:
+    """Return how far the replay came after the entries 1..`kept` that it shares with its source."""
+    journal = log.store.journal(log.session_id)
+    keys = [fact.key or "" for fact in journal]
+    hosts = [int(key.removeprefix(_HOST)) for key in keys if key.startswith(_HOST)]
+    ended = next((fact.data for fact in reversed(journal) if fact.kind == "ended"), {})
+    after = path[kept:]
+    is_stopped = bool(after) and after[-1].finish == "error"
+    return ReplayPosition(
+        turns=sum(entry.is_input for entry in after),
+        is_turn_open=bool(log.cursor.turn),
+        host_seq=max(hosts, default=0),
+        misses=tuple(_misses(after)),
+        stop_reason=ended.get("error") or (_text(after[-1]) if is_stopped else None),
+        is_ended=ended.get("status") == "completed" or bool(ended.get("missed_call")),
+    )
+
+
+def _misses(path: Sequence[Entry]) -> list[str]:
+    names: dict[str, str] = {}
+    misses: list[str] = []
+    for entry in path:
+        if entry.message is None:
+            continue
+        names |= {call.id: call.name for call in entry.message.calls}
+        misses += [names[r.call_id] for r in entry.message.results if r.outcome == "not_recorded"]
+    return misses
+
+
+def _text(entry: Entry) -> str:
+    return "" if entry.message is None else entry.message.text

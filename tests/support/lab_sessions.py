@@ -1,0 +1,96 @@
+"""A cohort of recorded sessions, and models that change their mind at random: seeded by the cell, so that a cell is the
+same whenever and in whatever order it runs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from hashlib import sha256
+
+import bough
+from bough import Rates, ScriptedModel, Store, ToolCall, assistant, system
+from bough.core.context import Context
+from bough.lab.experiment import Cell
+from bough.models.model import Request
+
+RATES = Rates(input=3, output=15)
+TURNS = 3
+
+
+@bough.tool(effect="read")
+def look_up(order: int) -> dict[str, object]:
+    """Look an order up."""
+    return {"order": order, "status": "lost"}
+
+
+@bough.tool(effect="read")
+def track(order: int) -> str:
+    """Track a parcel."""
+    return "at sea"
+
+
+def record_sessions(store: Store, count: int, *, turns: int = TURNS, agent: str = "support") -> list[str]:
+    """Record sessions of some turns: each looks an order up, then answers."""
+    ids = []
+    for number in range(count):
+        session = store.start(
+            agent,
+            [system("You help customers.")],
+            title=f"case {number}",
+            session_id=f"ses_case_{number:03d}",
+        )
+        model = ScriptedModel(answer, model="recorded-model", rates=RATES)
+        for turn in range(turns):
+            session.send_sync(f"Where is order {number * 100 + turn}?", model=model, tools=[look_up, track])
+        ids.append(session.session_id)
+    return ids
+
+
+def answer(request: Request) -> str | bough.Message:
+    """Look up the order of the last input, then answer."""
+    order, step = _position(request.context)
+    if step == 0:
+        return assistant(ToolCall(f"c{order}", "look_up", {"order": order}))
+    return f"Order {order} is lost."
+
+
+def noisy(
+    seed: int,
+    *,
+    reworded: float = 0.2,
+    tool_changed: float = 0.05,
+    planted: float = 0.0,
+    name: str = "noisy",
+    on_call: Callable[[], None] = lambda: None,
+) -> Callable[[Cell], ScriptedModel]:
+    """Return the models of a run: each rewords and changes tools at random, the candidate some `planted` more.
+    `on_call` is called before each answer."""
+
+    def model(cell: Cell) -> ScriptedModel:
+        def line(request: Request) -> str | bough.Message:
+            on_call()
+            order, step = _position(request.context)
+            key = f"{seed} {cell.source} {cell.lane} {cell.number} {order} {step}"
+            draw = random.Random(sha256(key.encode()).digest())
+            share = tool_changed + (planted if cell.lane == "candidate" else 0.0)
+            if step == 0:
+                tool = "track" if draw.random() < share else "look_up"
+                return assistant(ToolCall(f"c{order}", tool, {"order": order}))
+            return f"Order {order} is lost" + ("; sorry." if draw.random() < reworded else ".")
+
+        return ScriptedModel(line, model=name, rates=RATES)
+
+    model.__name__ = name
+    return model
+
+
+def _position(context: Context) -> tuple[int, int]:
+    """Return the number of the order in the last input, and how many answers followed it."""
+    step, order = 0, 0
+    for item in context.items:
+        message = item.message
+        if message.role == "user":
+            order, step = int(message.text.split()[-1].rstrip("?")), 0
+        elif message.role == "assistant":
+            step += 1
+    return order, step
