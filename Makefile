@@ -79,9 +79,10 @@ format: $(VENV)/.test ## put the code in order
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-docs: $(VENV)/.test $(VENV)/.browser ## write what the program says and shows of itself: docs/cli.md, docs/demo.svg, docs/pictures
+docs: $(VENV)/.test $(VENV)/.browser ## the documentation: reference, command line and pictures made anew, then the site in site/
 	@$(BIN)/python docs/generate.py
 	@$(BIN)/python docs/pictures.py
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(VENV)/.test ## Bough against the bare driver, in one run; writes bench/result.json
 	@$(BIN)/python -m bench
@@ -90,4 +91,4 @@ soak: $(VENV)/.test $(VENV)/.browser $(VENV)/.bouncer $(FRAMEWORKS)/.test $(ENCR
 	@BOUGH_SOAK=1 $(SUITES)
 
 clean: ## remove what was made
-	@rm -rf $(VENV) $(FRAMEWORKS) $(ENCRYPTED) bench/result.json
+	@rm -rf $(VENV) $(FRAMEWORKS) $(ENCRYPTED) site bench/result.json

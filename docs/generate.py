@@ -1,4 +1,4 @@
-"""Generates docs/cli.md (the help of every command) and docs/demo.svg (the demo's output).
+"""Generates docs/cli.md (the help of every command), docs/reference (names, events, errors) and docs/demo.svg (the demo's output).
 
 python docs/generate.py          `make docs` runs it
 """
@@ -20,6 +20,9 @@ from rich.text import Text
 from bough.cli.main import SECTIONS, bough
 
 FOLDER = Path(__file__).parent
+sys.path.insert(0, str(FOLDER))
+import reference  # noqa: E402 - a script beside this one
+
 HEAD = """\
 # The command line
 
@@ -123,5 +126,6 @@ def draw_svg(output: str, columns: int = 108) -> str:
 
 
 if __name__ == "__main__":
-    (FOLDER / "cli.md").write_text(page(), encoding="utf-8")
+    for name, write in {"cli.md": page, **reference.PAGES}.items():
+        (FOLDER / name).write_text(write(), encoding="utf-8")
     (FOLDER / "demo.svg").write_text(draw_svg(record_demo()), encoding="utf-8")

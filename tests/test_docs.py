@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -50,3 +51,17 @@ def test_the_format_page_lists_the_fields_in_the_order_they_are_written() -> Non
     text = (ROOT / "docs/format.md").read_text()
     for kind, payload in KINDS.items():
         assert f"| {kind} | `{', '.join(payload.__struct_fields__)}` |" in text, kind
+
+
+def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    """Strict: a page that is not in the navigation, a link or an anchor that leads nowhere fails."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    for page in tmp_path.rglob("*.html"):
+        loaded = re.findall(
+            r"<(?:script|img|iframe)[^>]+src=\"(https?:[^\"]+)|<link[^>]+href=\"(https?:[^\"]+)",
+            page.read_text(),
+        )
+        assert loaded == [], page.name

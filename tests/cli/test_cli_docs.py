@@ -1,7 +1,8 @@
-"""docs/cli.md and docs/demo.svg are what docs/generate.py writes."""
+"""The pages and pictures that docs/generate.py writes are those of this version."""
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from types import ModuleType
@@ -30,6 +31,18 @@ class TestPage:
         assert (DOCS / "cli.md").read_text(encoding="utf-8") == generate.page()
         for verb in VERBS:
             assert f"### bough {verb}\n" in generate.page()
+
+    @pytest.mark.parametrize("name", ["api", "events", "errors"])
+    def test_the_reference_is_that_of_the_code(self, generate: ModuleType, name: str) -> None:
+        """`make docs` regenerates it."""
+        page = f"reference/{name}.md"
+        assert (DOCS / page).read_text(encoding="utf-8") == generate.reference.PAGES[page]()
+
+    def test_the_page_of_settings_has_every_variable_that_is_read(self) -> None:
+        text = (DOCS / "reference" / "settings.md").read_text(encoding="utf-8")
+        source = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "src").rglob("*.py"))
+        read = set(re.findall(r"\bBOUGH_[A-Z]+\b|\b[A-Z]+_(?:API_KEY|BASE_URL)\b", source))
+        assert {name for name in read if f"`{name}`" not in text} == set()
 
     def test_the_picture_loads_nothing_from_the_network(self) -> None:
         svg = (DOCS / "demo.svg").read_text(encoding="utf-8")
