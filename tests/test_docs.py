@@ -14,21 +14,25 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if BLOCK.search(page.read_text())], ids=lambda page: page.name
+)
 def test_the_code_of_the_page_runs(page: Path, tmp_path: Path) -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
-    script = tmp_path / f"{page.stem}.py"
-    script.write_text("\n".join(blocks))
+    script = tmp_path / "page.py"
+    script.write_text("\n".join(BLOCK.findall(page.read_text())))
     done = subprocess.run(
         [sys.executable, "-W", "error", script], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_link_leads_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
-        assert target.startswith("http") or (page.parent / target).exists(), target
+def test_every_link_leads_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+            assert target.startswith("http") or (page.parent / target).exists(), (page, target)
 
 
 def test_every_file_the_readme_names_is_there() -> None:
