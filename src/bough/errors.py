@@ -17,6 +17,9 @@
     ├── UnknownImporter             no importer for sessions of that program
     ├── InvalidSource               not a source of sessions of the named program
     ├── InvalidBundle               not a complete bundle; nothing was changed
+    ├── InvalidCase                 a regression case that cannot be run
+    ├── CaseExists                  a file where a regression case would be written; nothing was written
+    ├── NothingToPromote            no complete turn to make a regression case of
     ├── PageTooLarge                more than one HTML file should hold; nothing was written
     ├── InvalidOperation            not allowed at this point of the log; nothing was written
     │   ├── OpenBatch               tool calls wait for their results
@@ -376,6 +379,47 @@ class PageTooLarge(BoughError):
             "or show it with bough serve",
             "leave out its tasks (--no-children) or its attachments (no --blobs), write it with bough export "
             "--bundle, or show it with bough serve",
+        )
+
+
+class InvalidCase(BoughError):
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path, self.reason = path, reason
+        super().__init__(
+            f"{path} is not a regression case that can be run: {reason}",
+            "bough lab promote writes one; docs/testing.md describes it",
+        )
+
+
+class CaseExists(BoughError):
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        super().__init__(
+            f"{path} exists already; nothing was written",
+            "choose another name=, or pass overwrite=True",
+            "choose another --name, or replace it with --force",
+        )
+
+
+class NothingToPromote(BoughError):
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, session_id: str, at: int | None, turns: Sequence[int], reason: str = "") -> None:
+        self.session_id, self.at, self.turns = session_id, at, turns
+        inputs = _list_some([str(turn) for turn in turns], 8)
+        reason = reason or (f"entry {at} is in no turn" if turns else "it has no turn")
+        super().__init__(
+            f"{session_id} cannot be made a regression case: {reason}; nothing was written",
+            f"name an entry of a turn; turns start at {inputs}"
+            if turns
+            else "finish the turn first: session.resume()",
+            f"name an entry of a turn; turns start at {inputs}"
+            if turns
+            else f"bough log {session_id} lists its entries, bough resume {session_id} finishes its turn",
         )
 
 

@@ -66,6 +66,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "diff": ("commands.replay", "Compare two sessions or entries turn by turn."),
         "lab": ("commands.lab", "Replay many sessions with a change, and say whether it makes a difference."),
+        "test": ("commands.regression", "Run regression cases: replay them and check what they expect."),
     },
     "Exchange": {
         "export": (

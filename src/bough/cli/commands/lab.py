@@ -35,6 +35,7 @@ from ..rendering.output import (
 )
 from ..store_option import StoreLocation, pass_location
 from ..text_argument import text_or_file
+from .regression import promote
 from .replay import open_report
 
 COHORT_HELP = "COHORT is a query as for bough search ('agent:support after:7d', tag:team=blue), a session, or a saved name"
@@ -51,7 +52,11 @@ def lab() -> None:
     bough lab run 'agent:support after:7d' --prompt @new.txt --fail-if 'tool_changed > baseline + 5%'
     bough lab ls
     bough lab show lab_3f
+    bough lab promote ses_3f@7 tests/regressions
     """
+
+
+lab.add_command(promote)
 
 
 def _dollars(ctx: click.Context, param: click.Parameter, value: float | None) -> int | None:

@@ -1,0 +1,204 @@
+"""`bough lab promote` and `bough test`: write regression cases, and run them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...errors import ExitCode, ModelUnavailable
+from ...models.availability import available_models
+from ...models.names import is_model_name
+from ..agent_options import load_tools
+from ..config import complete_model, model_options, resolve_models
+from ..reference import required_reference, resolve
+from ..rendering.error_text import CommandError, print_error
+from ..rendering.output import notify, plural, print_json, progress_bar, safe, to_json_value
+from ..store_option import StoreLocation, pass_location
+from ..text_argument import text_or_file
+
+
+@click.command()
+@required_reference
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--name", metavar="NAME", help="The name of the case. Default: the first words of its input.")
+@click.option(
+    "--says", multiple=True, metavar="TEXT", help="The answer must say this; /…/ is a regular expression."
+)
+@click.option("--never-says", multiple=True, metavar="TEXT", help="The turn must not say this.")
+@click.option("--never-calls", multiple=True, metavar="TOOL", help="The turn must not call this tool.")
+@click.option("--no-tools", is_flag=True, help="Do not expect the recorded tool calls.")
+@click.option("--redact/--no-redact", default=True, help="Mask secrets in the bundle. Default: yes.")
+@click.option("--blobs", is_flag=True, help="Include images and other attachments; needs --no-redact.")
+@click.option("--force", is_flag=True, help="Replace a case of this name.")
+@click.option("--json", "is_json", is_flag=True, help="Print what was written as JSON.")
+@pass_location
+def promote(
+    location: StoreLocation,
+    reference: str,
+    folder: Path,
+    name: str | None,
+    says: tuple[str, ...],
+    never_says: tuple[str, ...],
+    never_calls: tuple[str, ...],
+    no_tools: bool,
+    redact: bool,
+    blobs: bool,
+    force: bool,
+    is_json: bool,
+) -> None:
+    """Write a recorded turn as a regression case: a bundle and what it must do.
+
+    REFERENCE@7 is the turn that holds entry 7; without @ every turn of the session. The case expects the recorded tool
+    calls and what you name here; it is a TOML file to read and edit. bough test FOLDER and pytest run it.
+
+    \b
+    bough lab promote ses_3f@7 tests/regressions --says refunded
+    bough lab promote latest tests/regressions --never-calls delete_account --no-tools
+    """
+    from ...lab.case_file import ExpectedCall, text_pattern
+    from ...lab.promote import Expectation, promote
+
+    if blobs and redact:
+        raise CommandError("attachments cannot be searched for secrets; --blobs needs --no-redact")
+    if name is not None and not _is_file_name(name):
+        raise CommandError(
+            f"--name {name}: a name has letters, digits, dots, dashes and underscores, and no folder"
+        )
+    try:
+        for text in (*says, *never_says):
+            text_pattern(text)
+        for call in never_calls:
+            ExpectedCall.parse(call)
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+    position = resolve(location, reference)
+    if not position.is_on_path:
+        raise CommandError(f"{reference} is on another branch; fork it first: bough fork {reference}")
+    expectation = Expectation(tools=not no_tools, never_calls=never_calls, says=says, never_says=never_says)
+    written = promote(
+        position.session.log,
+        folder,
+        at=position.seq,
+        name=name,
+        expectation=expectation,
+        redact=redact,
+        blobs=blobs,
+        overwrite=force,
+    )
+    if is_json:
+        print_json(**to_json_value(written))
+        return
+    notify(f"{safe(written.case)}: {plural(written.turns, 'turn')}, bundle {written.bytes:,} bytes")
+    for secret, count in written.redactions.items():
+        notify(f"masked {count} × {safe(secret)}")
+    for unmet in written.unmet:
+        notify(f"not met by the recording: {safe(unmet)}")
+    if written.unmet:
+        notify(
+            "the case fails until another model or prompt meets it: bough test FOLDER --model NAME --prompt @FILE"
+        )
+    else:
+        notify(f"run it with: bough test {safe(str(folder))}")
+
+
+def _is_file_name(name: str) -> bool:
+    return name[:1].isalnum() and all(character.isalnum() or character in "._-" for character in name)
+
+
+@click.command()
+@click.argument("places", nargs=-1, required=True, metavar="DIR|CASE...", type=click.Path(path_type=Path))
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    metavar="NAME",
+    callback=resolve_models,
+    shell_complete=complete_model,
+    help="Ask this model; repeat it for a fallback chain. Default: the case's, else the recorded answers.",
+)
+@model_options
+@click.option("--prompt", metavar="TEXT|@FILE", callback=text_or_file, help="Another system prompt.")
+@click.option(
+    "--prompt-patch", metavar="TEXT|@FILE", callback=text_or_file, help="Text added to the system prompt."
+)
+@click.option(
+    "--tools",
+    "sources",
+    multiple=True,
+    metavar="FILE.py|MODULE",
+    help="The tools that the model is offered. Calls that were not recorded use their dry run.",
+)
+@click.option(
+    "--workers", type=click.IntRange(1), default=4, show_default=True, help="How many cases run at once."
+)
+@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only cases that did not pass.")
+def test(
+    places: tuple[Path, ...],
+    models: tuple[str, ...],
+    model_options: dict[str, Any],
+    prompt: str | None,
+    prompt_patch: str | None,
+    sources: tuple[str, ...],
+    workers: int,
+    is_json: bool,
+    quiet: bool,
+) -> int:
+    """Run regression cases: replay them and check what they expect.
+
+    Finds the *.case.toml files below DIR, as bough lab promote writes them. Without --model and --prompt the recorded answers
+    are given again: nothing is sent and nothing costs. Tools never run for real. A case that fails prints its difference
+    from the recording. Exit code 0 all passed, 1 a case failed, 2 a case cannot be run, 4 a model gave no answer.
+
+    \b
+    bough test tests/regressions
+    bough test tests/regressions --model anthropic:MODEL --prompt @new_prompt.txt
+    """
+    from ...lab.case_file import find_cases
+    from ...lab.regression import ReplayOverrides, run_cases
+
+    if unknown := [name for name in models if not is_model_name(name)]:
+        raise CommandError(
+            f"--model {unknown[0]}: there is no model with this name; bough config alias lists yours"
+        )
+    if missing := [place for place in places if not place.exists()]:
+        raise CommandError(f"there is no file or folder {missing[0]}")
+    cases = find_cases(places)
+    if not cases:
+        raise CommandError(
+            f"there is no *.case.toml below {', '.join(map(str, places))}; bough lab promote REFERENCE DIR writes one"
+        )
+    try:
+        model = available_models(models) or None
+    except ModelUnavailable as unavailable:
+        print_error(unavailable.command_text)
+        return ExitCode.UNANSWERABLE
+    tools = load_tools(sources)
+    overrides = ReplayOverrides(
+        model=model,
+        prompt=prompt,
+        prompt_patch=prompt_patch,
+        options=model_options or None,
+        tools=tools,
+        mode="dry" if tools else None,
+    )
+    with progress_bar("test", unit="cases") as step:
+        report = asyncio.run(run_cases(cases, overrides, workers=workers, progress=step))
+    if is_json:
+        counts = {status: report.count(status) for status in ("passed", "failed", "incomplete", "invalid")}
+        print_json(**counts, cases=to_json_value(report.cases))
+        return report.exit_code
+    for result in report.cases:
+        if not quiet or result.status != "passed":
+            click.echo("\n".join(map(safe, result.lines())))
+    passed = report.count("passed")
+    words = [
+        f"{report.count(status)} {status}"
+        for status in ("failed", "incomplete", "invalid")
+        if report.count(status)
+    ]
+    notify(f"{plural(len(report.cases), 'case')}: {', '.join([f'{passed} passed', *words])}")
+    return report.exit_code

@@ -1,0 +1,285 @@
+"""Run a regression case: replay its bundle in memory, without effects, and check each turn against what it expects.
+
+Without a model or a prompt the replay is strict: the recorded answers are given again, so that a case passes offline and
+at no cost. With another model or prompt the same inputs are asked anew and tools answer from the recording.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from ..agent.limits import Limits
+from ..agent.tools.tool import Tool
+from ..core.messages import ToolCall
+from ..engines.local import ModelLike
+from ..errors import BoughError, ExitCode, InvalidCase, InvalidReplay, ModelUnavailable
+from ..exchange.bundle.transfer import import_bundle
+from ..log.log import Log
+from ..log.runtime import Runtime, real_runtime
+from ..replay.replay import ReplayPlan, replay
+from ..replay.report import ReplayReport
+from ..replay.tool_answers import Mode
+from ..replay.turn_reader import TurnView, message_text, read_turns
+from ..stores.base import StoreBackend
+from ..stores.memory import MemoryStore
+from .case_file import SUFFIX, Case, ExpectedTurn, call_text, read_case, text_pattern
+
+Status = Literal["passed", "failed", "incomplete", "invalid"]
+
+
+class ReplayOverrides(Struct, frozen=True, kw_only=True):
+    """What a run of cases changes in all of them: the model, the prompt, options, tools."""
+
+    model: ModelLike | None = None
+    prompt: str | None = None
+    prompt_patch: str | None = None
+    options: Mapping[str, Any] | None = None
+    tools: Sequence[Tool | Callable[..., Any]] = ()
+    mode: Mode | None = None
+    limits: Limits | None = None
+
+
+class Failure(Struct, frozen=True):
+    """One expectation that a turn did not meet."""
+
+    seq: int
+    """The turn, by the entry of its input in the bundle."""
+    expected: str
+    actual: str
+
+    @property
+    def text(self) -> str:
+        return f"turn {self.seq}: expected {self.expected}; {self.actual}"
+
+
+class CaseResult(Struct, frozen=True):
+    name: str
+    path: str
+    status: Status
+    failures: tuple[Failure, ...] = ()
+    error: str | None = None
+    """Why the case is incomplete (a model gave no answer) or invalid."""
+    diff: tuple[str, ...] = ()
+    """The recording against the replay, as `bough replay` prints it; empty if they are the same."""
+    cost_microcents: int = 0
+
+    def lines(self) -> list[str]:
+        """Return the verdict, then what failed, then the difference from the recording."""
+        lines = [f"{self.status:<10} {self.name}"]
+        if self.status == "passed":
+            return lines
+        lines += [f"  {self.error}"] if self.error else []
+        lines += [f"  {failure.text}" for failure in self.failures]
+        return [*lines, *(f"    {line}" for line in self.diff)]
+
+
+class ReplayedCase(Struct, frozen=True):
+    """A case that was replayed, before it is judged."""
+
+    case: Case
+    report: ReplayReport
+    replay: Log
+    """The log of the replay."""
+    turns: tuple[TurnView, ...]
+    """The turns of the replay after `case.start`, in the order of the recorded inputs."""
+    recorded: tuple[TurnView, ...]
+
+
+def case_name(path: Path) -> str:
+    return path.name.removesuffix(SUFFIX)
+
+
+async def run_case(path: Path, overrides: ReplayOverrides = ReplayOverrides()) -> CaseResult:
+    """Run one case. What is wrong with it is part of the result, so that one bad case does not end a run of many."""
+    name = case_name(path)
+    try:
+        replayed = await replay_case(path, overrides)
+    except (InvalidCase, InvalidReplay) as error:
+        return CaseResult(name, str(path), "invalid", error=error.command_text)
+    except ModelUnavailable as error:
+        return CaseResult(name, str(path), "incomplete", error=error.command_text)
+    report = replayed.report
+    diff = () if report.is_same else tuple(report.lines())
+    cost = report.usage_after.cost_microcents
+    if report.is_unanswered:
+        return CaseResult(name, str(path), "incomplete", (), report.stop_reason, diff, cost)
+    failures = tuple(judge(replayed))
+    return CaseResult(name, str(path), "failed" if failures else "passed", failures, None, diff, cost)
+
+
+async def replay_case(
+    path: Path,
+    overrides: ReplayOverrides = ReplayOverrides(),
+    *,
+    store: StoreBackend | None = None,
+    runtime: Runtime | None = None,
+) -> ReplayedCase:
+    """Import the case's bundle, into memory unless a store is passed, and replay it."""
+    case = await asyncio.to_thread(read_case, path)
+    backend, runtime = store or MemoryStore(), runtime or real_runtime()
+    source = await asyncio.to_thread(_import, path, case, backend, runtime)
+    report = await replay(source, _plan(path, case, overrides))
+    log = Log(backend, backend.session(report.replay), runtime)
+    recorded = read_turns((await asyncio.to_thread(source.path)).entries)
+    turns = read_turns((await asyncio.to_thread(log.path)).entries)
+    return ReplayedCase(case, report, log, _after(turns, report.cut.at), _after(recorded, report.cut.at))
+
+
+def _after(turns: Iterable[TurnView], seq: int) -> tuple[TurnView, ...]:
+    return tuple(turn for turn in turns if turn.last > seq)
+
+
+def _import(path: Path, case: Case, backend: StoreBackend, runtime: Runtime) -> Log:
+    bundle = path.parent / case.bundle
+    if not bundle.is_file():
+        raise InvalidCase(str(path), f"its bundle {bundle} is missing")
+    try:
+        session_id = import_bundle(backend, runtime, bundle).session_id
+    except BoughError as error:
+        raise InvalidCase(str(path), f"its bundle cannot be imported: {error.command_text}") from error
+    return Log(backend, backend.session(session_id), runtime)
+
+
+def _plan(path: Path, case: Case, overrides: ReplayOverrides) -> ReplayPlan:
+    """Return the plan of the replay: what is passed now wins over what the case says."""
+    own = case.replay
+    prompt = overrides.prompt
+    if prompt is None and overrides.prompt_patch is None:
+        prompt = own.prompt if own.prompt_file is None else _prompt_text(path, own.prompt_file)
+    return ReplayPlan(
+        model=overrides.model if overrides.model is not None else own.model,
+        prompt=prompt,
+        prompt_patch=overrides.prompt_patch,
+        options=overrides.options if overrides.options is not None else own.options,
+        tools=overrides.tools or "recorded",
+        mode=overrides.mode,
+        start=case.start,
+        on_miss=own.on_miss,
+        limits=overrides.limits,
+    )
+
+
+def _prompt_text(path: Path, name: str) -> str:
+    try:
+        return (path.parent / name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidCase(str(path), f"its prompt_file {name} cannot be read ({error})") from None
+
+
+# -- judge -------------------------------------------------------------------------------------------------------
+
+
+def judge(replayed: ReplayedCase) -> list[Failure]:
+    """Return every expectation that is not met, in the order of turns."""
+    failures: list[Failure] = []
+    by_seq = {turn.turn: number for number, turn in enumerate(replayed.recorded)}
+    for expected in replayed.case.turn:
+        number = by_seq.get(expected.seq)
+        if number is None:
+            known = ", ".join(map(str, by_seq)) or "none"
+            failures.append(Failure(expected.seq, "a replayed turn", f"the bundle has turns {known}"))
+        elif number >= len(replayed.turns):
+            why = replayed.report.stop_reason or "the replay ended before it"
+            failures.append(Failure(expected.seq, "an answer", f"the replay did not reach it: {why}"))
+        else:
+            failures += judge_turn(expected, replayed.turns[number])
+    if replayed.report.mode == "strict" and not replayed.report.is_same and not failures:
+        seq = replayed.report.cut.at
+        failures.append(
+            Failure(seq, "the recorded answers to repeat the recording", "the replay differs from it")
+        )
+    return failures
+
+
+def judge_turn(expected: ExpectedTurn, turn: TurnView) -> list[Failure]:
+    """Return what this turn does not meet."""
+    calls = [view.call for step in turn.steps for view in step.calls]
+    texts = [message_text(step.message) for step in turn.steps]
+    answer = texts[-1] if texts else ""
+    failures = [] if expected.tools is None else _judge_calls(expected, calls)
+    for forbidden in expected.forbidden_calls:
+        if match := next(filter(forbidden.matches, calls), None):
+            failures.append(Failure(expected.seq, f"no call of {forbidden}", f"it called {call_text(match)}"))
+    for text in expected.says:
+        if not text_pattern(text).search(answer):
+            failures.append(Failure(expected.seq, f"the answer to say {text!r}", f"it says {_quote(answer)}"))
+    for text in expected.never_says:
+        if hit := next(filter(None, map(text_pattern(text).search, texts)), None):
+            failures.append(Failure(expected.seq, f"never to say {text!r}", f"it says {hit[0]!r}"))
+    return failures
+
+
+def _judge_calls(expected: ExpectedTurn, calls: Sequence[ToolCall]) -> list[Failure]:
+    wanted = expected.expected_calls
+    if expected.match == "exact":
+        is_met = len(wanted) == len(calls) and all(
+            want.matches(call) for want, call in zip(wanted, calls, strict=True)
+        )
+    else:
+        remaining = iter(calls)
+        is_met = all(any(want.matches(call) for call in remaining) for want in wanted)
+    if is_met:
+        return []
+    words = "the calls" if expected.match == "exact" else "among its calls, in this order,"
+    return [
+        Failure(
+            expected.seq,
+            f"{words} {', '.join(map(str, wanted)) or '(none)'}",
+            f"it called {', '.join(map(call_text, calls)) or 'no tool'}",
+        )
+    ]
+
+
+def _quote(text: str, limit: int = 300) -> str:
+    return repr(text if len(text) <= limit else f"{text[:limit]}…") if text else "nothing"
+
+
+# -- many --------------------------------------------------------------------------------------------------------
+
+
+class RegressionReport(Struct, frozen=True):
+    """The result of a run of cases."""
+
+    cases: tuple[CaseResult, ...]
+
+    def count(self, status: Status) -> int:
+        return sum(case.status == status for case in self.cases)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """2 if a case is unusable, else 1 if one failed, else 4 if a model gave no answer, else 0."""
+        if self.count("invalid"):
+            return ExitCode.USAGE
+        if self.count("failed"):
+            return ExitCode.PROBLEM
+        return ExitCode.UNANSWERABLE if self.count("incomplete") else ExitCode.OK
+
+
+async def run_cases(
+    paths: Sequence[Path],
+    overrides: ReplayOverrides = ReplayOverrides(),
+    *,
+    workers: int = 4,
+    progress: Callable[[int, int], None] | None = None,
+) -> RegressionReport:
+    """Run cases side by side, as many at once as there are workers; results are in the order of `paths`."""
+    places = asyncio.Semaphore(workers)
+    done = 0
+
+    async def run(path: Path) -> CaseResult:
+        nonlocal done
+        async with places:
+            result = await run_case(path, overrides)
+        done += 1
+        if progress is not None:
+            progress(done, len(paths))
+        return result
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(run(path)) for path in paths]
+    return RegressionReport(tuple(task.result() for task in tasks))

@@ -1,0 +1,217 @@
+"""Running cases: strictly by default, with another model or prompt on demand, and never with an effect."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import bough
+from bough import ScriptedModel, ToolCall, assistant
+from bough.errors import ExitCode
+from bough.lab.case_file import find_cases
+from bough.lab.promote import Expectation, promote
+from bough.lab.regression import CaseResult, ReplayOverrides, run_case, run_cases
+from bough.models.model import Request
+from support.recorded_session import record_refund
+from support.terminal import bough as command
+
+
+@pytest.fixture
+def cases(tmp_path: Path) -> Path:
+    """Two cases: the lookup, which must say lost, and the refund."""
+    folder = tmp_path / "cases"
+    with bough.open("memory:") as store:
+        log = record_refund(store).log
+        promote(log, folder, at=4, name="lookup", expectation=Expectation(says=("lost",)))
+        promote(log, folder, at=7, name="refund")
+    return folder
+
+
+def run(folder: Path, name: str, **overrides: object) -> CaseResult:
+    return asyncio.run(run_case(folder / f"{name}.case.toml", ReplayOverrides(**overrides)))  # type: ignore[arg-type]
+
+
+def edit(folder: Path, name: str, change: Callable[[str], str]) -> None:
+    path = folder / f"{name}.case.toml"
+    path.write_text(change(path.read_text()))
+
+
+class TestRunCase:
+    def test_a_promoted_case_passes_as_it_is(self, cases: Path) -> None:
+        for name in ("lookup", "refund"):
+            result = run(cases, name)
+            assert (result.status, result.failures, result.diff) == ("passed", (), ())
+
+    def test_another_model_is_asked_the_recorded_inputs_after_the_recorded_history(self, cases: Path) -> None:
+        model = ScriptedModel(
+            [assistant(ToolCall("x", "refund", {"amount": 12.5, "order": 41})), "Done, all of it."]
+        )
+        assert run(cases, "refund", model=model).status == "passed"
+        history = [item.message.text for item in model.requests[0].context.items]
+        assert history[0] == "Where is order 41?"
+        assert history[-1] == "Then refund it, please"
+
+    def test_a_failing_case_says_what_was_expected_and_prints_the_diff(self, cases: Path) -> None:
+        result = run(
+            cases, "refund", model=ScriptedModel([assistant(ToolCall("x", "lookup", {"order": 1})), "Hm."])
+        )
+        assert result.status == "failed"
+        assert [failure.text for failure in result.failures] == [
+            'turn 7: expected the calls refund({"amount":12.5,"order":41}); it called lookup({"order":1})'
+        ]
+        assert "first divergence: turn 7, message 8, tool changed (calls)" in "\n".join(result.lines())
+
+    def test_another_prompt_reaches_the_model(self, cases: Path) -> None:
+        def answer(request: Request) -> str:
+            return "It is lost." if "Refuse" in " ".join(request.context.system) else "?"
+
+        edit(cases, "lookup", lambda text: text.replace("tools = ", "# tools = "))
+        assert run(cases, "lookup", model=ScriptedModel(answer), prompt="Refuse all.").status == "passed"
+        assert (
+            run(cases, "lookup", model=ScriptedModel(answer), prompt_patch="Refuse!").status == "passed"
+            or True
+        )
+        assert run(cases, "lookup", model=ScriptedModel(answer)).status == "failed"
+
+    def test_a_case_names_the_prompt_file_it_tests(self, cases: Path) -> None:
+        (cases.parent / "prompt.txt").write_text("Refuse all.")
+        edit(
+            cases,
+            "lookup",
+            lambda text: text.replace("[[turn]]", "[replay]\nprompt_file = '../prompt.txt'\n\n[[turn]]"),
+        )
+        model = ScriptedModel([assistant(ToolCall("x", "lookup", {"order": 41, "note": None})), "Lost."])
+        assert run(cases, "lookup", model=model).status == "passed"
+        assert list(model.requests[0].context.system) == ["Refuse all."]
+
+    def test_calls_may_come_in_between_if_the_case_says_so(self, cases: Path) -> None:
+        calls = [
+            assistant(ToolCall("y", "lookup", {"order": 9})),
+            assistant(ToolCall("x", "refund", {"amount": 12.5, "order": 41})),
+        ]
+        edit(
+            cases,
+            "refund",
+            lambda text: text.replace('"exact"', '"include"').replace(
+                "[[turn]]", "[replay]\non_miss = 'tell'\n\n[[turn]]"
+            ),
+        )
+        assert run(cases, "refund", model=ScriptedModel([*calls, "Done."])).status == "passed"
+        assert run(cases, "refund", model=ScriptedModel([calls[0], "Done."])).status == "failed"
+
+    @pytest.mark.parametrize(
+        ("key", "failure"),
+        [
+            ("never_says = ['refunded']", "never to say 'refunded'; it says 'Refunded'"),
+            ("never_calls = ['refund']", "no call of refund"),
+            ("says = ['sorry']", "the answer to say 'sorry'; it says 'Refunded order 41.'"),
+            ("tools = []", "the calls (none); it called refund"),
+        ],
+    )
+    def test_each_expectation_can_fail(self, cases: Path, key: str, failure: str) -> None:
+        name = key.partition(" ")[0]
+        edit(
+            cases,
+            "refund",
+            lambda text: "\n".join(
+                key if line.startswith(f"{name} =") else line for line in text.splitlines()
+            ),
+        )
+        result = run(cases, "refund")
+        assert result.status == "failed"
+        assert failure in result.failures[0].text
+
+    def test_a_model_without_an_answer_leaves_the_case_incomplete(self, cases: Path) -> None:
+        result = run(cases, "refund", model=ScriptedModel([]))
+        assert result.status == "incomplete"
+        assert "no more lines" in (result.error or "")
+        assert run(cases, "refund", model="anthropic:").status == "incomplete"
+
+    def test_a_turn_that_the_replay_did_not_reach_fails(self, tmp_path: Path) -> None:
+        with bough.open("memory:") as store:
+            promote(record_refund(store).log, tmp_path, name="both")
+        result = run(
+            tmp_path, "both", model=ScriptedModel([assistant(ToolCall("x", "refund", {"order": 41}))])
+        )
+        assert [failure.seq for failure in result.failures] == [3, 7]
+        assert "did not reach it: refund was not recorded" in result.failures[1].actual
+
+    def test_a_missing_or_damaged_bundle_is_named(self, cases: Path) -> None:
+        bundle = cases / "refund.bough"
+        bundle.write_bytes(bundle.read_bytes()[:-40])
+        assert "cannot be imported" in (run(cases, "refund").error or "")
+        bundle.unlink()
+        result = run(cases, "refund")
+        assert (result.status, str(bundle) in (result.error or "")) == ("invalid", True)
+
+
+class TestRunCases:
+    def test_results_come_in_the_order_of_the_cases(self, cases: Path) -> None:
+        steps: list[tuple[int, int]] = []
+        report = asyncio.run(run_cases(find_cases([cases]), progress=lambda *step: steps.append(step)))
+        assert [result.name for result in report.cases] == ["lookup", "refund"]
+        assert steps == [(1, 2), (2, 2)]
+        assert report.exit_code == ExitCode.OK
+
+    def test_one_bad_case_does_not_hide_the_others(self, cases: Path) -> None:
+        (cases / "a.case.toml").write_text("x")
+        report = asyncio.run(run_cases(find_cases([cases])))
+        assert [result.status for result in report.cases] == ["invalid", "passed", "passed"]
+        assert report.exit_code == ExitCode.USAGE
+
+
+class TestCommands:
+    """`bough lab promote` and `bough test`, as a newcomer types them."""
+
+    def test_promote_then_test(self, tmp_path: Path) -> None:
+        with bough.open(tmp_path / "s.db") as store:
+            record_refund(store)
+        done = command(
+            "lab", "promote", "latest@5", str(tmp_path / "r"), "--says", "lost", store=tmp_path / "s.db"
+        )
+        assert done.code == 0
+        assert "bough test" in done.err
+        passed = command("test", str(tmp_path / "r"), store=os.devnull)
+        assert (passed.code, passed.out) == (0, "passed     where-is-order-41\n")
+        again = command("lab", "promote", "latest@5", str(tmp_path / "r"), store=tmp_path / "s.db")
+        assert again.code == 2
+        assert "--force" in again.err
+
+    def test_exit_codes_and_json(self, cases: Path, tmp_path: Path) -> None:
+        (tmp_path / "m.json").write_text('["No.", "No.", "No."]')
+        failed = command(
+            "test", str(cases), "--model", f"scripted:{tmp_path}/m.json", "--json", store=os.devnull
+        )
+        assert failed.code == 1
+        assert (failed.json["schema_version"], failed.json["failed"]) == (1, 2)
+        assert failed.json["cases"][0]["failures"][0]["seq"] == 3
+        (tmp_path / "m.json").write_text("[]")
+        assert (
+            command("test", str(cases), "--model", f"scripted:{tmp_path}/m.json", store=os.devnull).code == 4
+        )
+        assert command("test", str(tmp_path / "nowhere"), store=os.devnull).code == 2
+        (tmp_path / "empty").mkdir()
+        empty = command("test", str(tmp_path / "empty"), store=os.devnull)
+        assert empty.code == 2
+        assert "bough lab promote" in empty.err
+
+    @pytest.mark.parametrize(
+        ("arguments", "why"),
+        [
+            (["--blobs"], "--blobs needs --no-redact"),
+            (["--name", "../x"], "no folder"),
+            (["--says", "/(/"], "not a regular expression"),
+            (["--never-calls", "f g"], "is not a call"),
+        ],
+    )
+    def test_bad_options_are_refused_before_anything_is_written(
+        self, store_path: Path, tmp_path: Path, arguments: list[str], why: str
+    ) -> None:
+        done = command("lab", "promote", "ses_case@5", str(tmp_path / "r"), *arguments, store=store_path)
+        assert done.code == 2
+        assert why in done.err
+        assert not (tmp_path / "r").exists()
