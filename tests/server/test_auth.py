@@ -335,6 +335,32 @@ class TestTheViewersFiles:
             assert server.client.get(path).content == first.content
         assert server.client.get("/", headers={"if-none-match": first.headers["etag"]}).status_code == 304
 
+    def test_the_script_and_the_style_are_fetched_once_per_version(self, server: LocalServer) -> None:
+        for name in re.findall(r'"(/assets/[0-9a-f]+/viewer\.(?:js|css))"', server.client.get("/").text):
+            reply = server.client.get(name)
+            assert reply.headers["cache-control"] == "public, max-age=31536000, immutable"
+            assert reply.headers["content-encoding"] == "gzip"
+            assert int(reply.headers["content-length"]) < len(reply.content) / 3
+            plain = server.client.get(name, headers={"accept-encoding": "identity"})
+            assert "content-encoding" not in plain.headers
+            assert plain.content == reply.content
+
+    def test_long_answers_are_compressed_for_who_accepts_it(self, server: LocalServer) -> None:
+        reply = server.client.get("/openapi.json")
+        assert reply.headers["content-encoding"] == "gzip"
+        assert int(reply.headers["content-length"]) < len(reply.content) / 4
+        plain = server.client.get("/openapi.json", headers={"accept-encoding": "identity"})
+        assert "content-encoding" not in plain.headers
+        assert plain.json() == reply.json()
+        assert "content-encoding" not in server.client.get("/api/nothing").headers
+
+    def test_head_answers_like_get_without_the_body_even_for_a_stream(self, server: LocalServer) -> None:
+        session_id = server.sessions.start().session_id
+        for path in ("/", "/api", f"/api/sessions/{session_id}", f"/api/sessions/{session_id}/events"):
+            reply = server.client.head(path)
+            assert (reply.status_code, reply.content) == (200, b"")
+        assert server.client.head("/api/sessions/ses_none").status_code == 404
+
     @pytest.mark.parametrize(
         "path",
         [

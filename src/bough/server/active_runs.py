@@ -16,13 +16,14 @@ from ..agent.events import Event
 from ..agent.tools.tool import Tool
 from ..core.context import fold_settings
 from ..core.entries import Settings
-from ..engines.local import ModelLike, Run, tools_by_name
+from ..engines.local import ModelLike, Run, resolve_models, tools_by_name
 from ..errors import BoughError, ModelUnavailable, SessionRunning, ToolsMissing
 from ..models.availability import available_models
 from ..models.names import is_model_name
 from ..session import Session
 from .context import ServerAgent, ServerContext
 from .problems import problem_of
+from .schemas import Responder
 
 RESUME_GRACE = (
     0.5  # seconds to wait for an immediate failure: a resumed turn that starts well has no first event
@@ -146,6 +147,20 @@ class ActiveRuns:
 def _check_tasks(session: Session, tools: Iterable[Tool]) -> None:
     """Refuse to resume a turn that waits for a task in the trash, before it starts: it might take longer than the grace."""
     read_call_status(session.log).raise_if_trashed(session.log, tools_by_name(tools))
+
+
+def responder(agent: ServerAgent, session: Session, settings: Settings) -> Responder:
+    """Return the model and the tools that would answer a message now, or why none can."""
+    tools = [tool.name for tool in agent.tools_of(session)]
+    if settings.tools is not None:
+        tools = [name for name in tools if name in settings.tools]
+    try:
+        models = _models(agent, session, settings.model)
+    except ModelUnavailable as error:
+        return Responder(model=None, tools=tools, problem=error.reason, hint=error.command_hint or None)
+    except BoughError as error:
+        return Responder(model=None, tools=tools, problem=error.problem, hint=error.command_hint or None)
+    return Responder(model=resolve_models(models)[0].model, tools=tools)
 
 
 def _settings(session: Session) -> Settings:

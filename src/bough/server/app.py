@@ -163,7 +163,7 @@ def _state(context: ServerContext) -> State:
             "runs": ActiveRuns(context),
             "jobs": Jobs(),
             "indexing": search.SearchIndexer(context.store.index),
-            "viewer": viewer_files.viewer_files(),
+            "viewer": viewer_files.ViewerFiles.read(),
         }
     )
 

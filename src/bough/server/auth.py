@@ -14,31 +14,20 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal
 
-from litestar.types import ASGIApp, Message, Receive, Send
+from litestar.types import ASGIApp, Receive, Send
 from msgspec import Struct
 
 from ..errors import TokenRequired
 from .problems import MEDIA_TYPE, Refusal
+from .sender import ResponseSender
 
 MAX_REQUESTS = 1_000
 LOGIN_SECONDS = 7 * 24 * 3600
 LOOPBACK = frozenset(["localhost", "127.0.0.1", "::1"])
 IMPORT, LOGIN = "/api/import", "/api/login"
-CSP = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; font-src 'self'; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
 _LOGIN = re.compile(r"([0-9]{1,12})\.([0-9a-f]{64})")
 _PORT = re.compile(r":([0-9]{1,5})$")
 _SLASHES = re.compile("//+")
-HEADERS = {
-    "content-security-policy": CSP,
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    "x-frame-options": "DENY",
-}
 
 
 class Caller(Struct, frozen=True):
@@ -171,10 +160,13 @@ class AuthMiddleware:
         if scope["type"] != "http":
             return  # web sockets are not supported
         scope["path"] = normal_path(scope["path"])
-        sender = _HeaderSender(send, is_api=scope["path"].startswith("/api"))
         headers = {
             name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]
         }
+        is_api, is_head = scope["path"].startswith("/api"), scope["method"] == "HEAD"
+        sender = ResponseSender(send, headers, is_api=is_api, is_head=is_head)
+        if is_head:
+            scope["method"] = "GET"  # answered like GET, by the sender without a body
         try:
             self._admit(scope, headers)
         except Refusal as refusal:
@@ -254,23 +246,6 @@ def login_cookie(headers: dict[str, str]) -> str | None:
     return next((value for key, _, value in pairs if key == name), None)
 
 
-class _HeaderSender:
-    """Adds the security headers to every response."""
-
-    def __init__(self, send: Send, *, is_api: bool) -> None:
-        self._send, self._is_api = send, is_api
-
-    async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            present = {name.lower() for name, _ in message["headers"]}
-            extra = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-            if self._is_api:
-                extra.append((b"cache-control", b"no-store"))
-            missing = [pair for pair in extra if pair[0] not in present]
-            message["headers"] = [*message["headers"], *missing]
-        await self._send(message)
-
-
 def _with_timeout(receive: Receive, seconds: float) -> Receive:
     """Time out while a body is being received. After its end, wait for a disconnect without limit."""
     is_complete = False
@@ -289,7 +264,7 @@ def _with_timeout(receive: Receive, seconds: float) -> Receive:
     return wait
 
 
-async def _send_problem(send: _HeaderSender, refusal: Refusal) -> None:
+async def _send_problem(send: ResponseSender, refusal: Refusal) -> None:
     problem = refusal.problem
     headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", str(len(problem.body)).encode())]
     if problem.status == 401:

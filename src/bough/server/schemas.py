@@ -68,6 +68,15 @@ class SessionResult(ApiResponse, kw_only=True):
     session: SessionJson
 
 
+class Responder(Struct, kw_only=True):
+    """Who answers a message sent through this server."""
+
+    model: str | None
+    tools: list[str]
+    problem: Annotated[str | None, Meta(description="Why no model can answer")] = None
+    hint: str | None = None
+
+
 class SessionResponse(ApiResponse, kw_only=True):
     """A session and its next action. A client gets `session` only."""
 
@@ -99,6 +108,7 @@ class SessionResponse(ApiResponse, kw_only=True):
         ]
         | UnsetType
     ) = UNSET
+    responder: Responder | UnsetType = UNSET
     parent: Json | UnsetType | None = UNSET
     related: list[SessionJson] | UnsetType = UNSET
     related_next: str | UnsetType | None = UNSET

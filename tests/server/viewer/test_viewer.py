@@ -124,9 +124,10 @@ class TestTranscript:
     def test_what_was_cut_can_be_seen_whole(self, viewer: ViewerPage) -> None:
         page = viewer.open(f"/s/{BUILD}?at=17")
         card = page.locator("article.selected .card")
-        card.locator(".card-head").click()
-        card.get_by_role("button", name=re.compile("^Show all")).click()
+        card.get_by_role("button", name=re.compile("^Show .* more lines$")).click()
         expect(card.locator("pre").last).to_contain_text("line 1999 of a long log")
+        expect(card.get_by_role("button", name=re.compile("^Show"))).to_have_count(0)
+        expect(page.locator(".composer-note")).to_contain_text("No model can answer here")
 
     def test_reasoning_is_folded_and_pictures_come_from_blobs(self, viewer: ViewerPage) -> None:
         page = viewer.open(f"/s/{BUILD}?at=3")

@@ -124,6 +124,47 @@ class TestStreaming:
         expect(page.locator("article.entry em", has_text="here")).to_be_visible()
         expect(page.locator(".tree .entry-row", has_text="From afar")).to_be_visible()
 
+    def test_eight_tabs_all_load_and_all_see_what_comes(
+        self, viewer: ViewerPage, server: LocalServer
+    ) -> None:
+        """A browser opens six connections to a server; each tab once held one of them for ever."""
+        tabs = [viewer.open("/s/ses_talk"), *(viewer.context.new_page() for _ in range(7))]
+        for tab in tabs[1:]:
+            tab.goto(f"{viewer.url}/s/ses_talk")
+            expect(tab.locator("article.entry")).to_have_count(1)
+        server.sessions.session("ses_talk").append([bough.user("To all of you")])
+        for tab in tabs:
+            expect(tab.locator("article.entry", has_text="To all of you")).to_be_visible()
+
+    def test_a_hidden_tab_closes_its_stream_and_catches_up_when_it_is_seen_again(
+        self, viewer: ViewerPage, server: LocalServer
+    ) -> None:
+        page = viewer.open("/s/ses_talk")
+        expect(page.locator("article.entry")).to_have_count(1)
+        for state, texts in (("hidden", 1), ("visible", 2)):
+            page.evaluate(
+                "state => { Object.defineProperty(document, 'visibilityState', {value: state, configurable: true});"
+                " document.dispatchEvent(new Event('visibilitychange')); }",
+                state,
+            )
+            if state == "hidden":
+                wait_until(lambda: not server.context.live._watchers)
+                server.sessions.session("ses_talk").append([bough.user("While you were away")])
+            expect(page.locator("article.entry")).to_have_count(texts)
+
+    def test_the_first_message_of_a_fork_is_on_its_trunk(
+        self, viewer: ViewerPage, server: LocalServer, prompter: ManualModel
+    ) -> None:
+        session = server.sessions.session("ses_talk")
+        session.append([bough.user("Hello"), assistant("Good day.")])
+        page = viewer.open(f"/s/{session.fork(title='Other').session_id}")
+        expect(page.locator(".responder")).to_have_text("prompter will answerwithout tools")
+        send(page, "And then?")
+        prompter.send("Then this.")
+        prompter.finish()
+        expect(page.locator(".tree .entry-row.on-path", has_text="Then this.")).to_be_visible()
+        expect(page.locator(".tree .side-row")).to_have_count(0)
+
     def test_stopping_leaves_a_session_that_can_be_spoken_to(
         self, viewer: ViewerPage, prompter: ManualModel
     ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -183,12 +184,19 @@ class TestPlainText:
         assert run(page, "format", "return m.money(args[0]);", microcents) == text
 
 
-def test_the_page_loads_every_module_it_has_and_nothing_else(page: Page) -> None:
-    from bough.server.routes.viewer_files import viewer_files
+def test_the_page_is_one_script_and_one_style_and_nothing_from_elsewhere() -> None:
+    from bough.server.routes.viewer_files import ViewerFiles
 
-    index = viewer_files()["index.html"].data.decode()
-    own = {name for name in viewer_files() if name.endswith(".js") and not name.startswith("offline")}
-    assert {name for name in own if f'href="/assets/{name}"' in index} == own
+    files = ViewerFiles.read().files
+    index = files["index.html"].data.decode()
+    loaded = re.findall(r'(?:href|src)="/assets/([^"]+)"', index)
+    assert [name.rpartition("/")[2] for name in loaded] == ["viewer.css", "icon.svg", "viewer.js", "icon.svg"]
+    assert all(files[name].is_permanent for name in loaded if "/" in name)
+    script = files[loaded[2]].data.decode()
+    own = {
+        name for name in files if name.endswith(".js") and not name.startswith("offline") and "/" not in name
+    }
+    assert {name for name in own if f"${name.replace('.', '_')} =" in script} == own
     assert "//" not in index.replace("<!--", "")
 
 

@@ -26,6 +26,7 @@ from ...store import Store
 from ...stores.base import SessionQuery, SessionRow, StoreBackend
 from ...stores.counts import CountColumn
 from ...wire import PROVIDERS
+from ..active_runs import responder
 from ..context import ApiRequest, context_and_caller, in_thread, model_names
 from ..json_views import public_row, row_view, to_json
 from ..pending_calls import open_call_views, pending_approvals
@@ -275,7 +276,8 @@ def read_session(request: ApiRequest, session_id: FromPath[str]) -> SessionRespo
     view = row_view(row, heading(store, row))
     if caller.is_client:
         return SessionResponse(session=public_row(view))
-    settings, _ = truncate_value(to_json(fold_settings(store.non_message_entries(session_id))), 60_000)
+    current = fold_settings(store.non_message_entries(session_id))
+    settings, _ = truncate_value(to_json(current), 60_000)
     query = SessionQuery(parent_session=session_id, limit=RELATED)
     related = session_page(store, query, session.log.runtime)
     names = headings(store, related.sessions)
@@ -298,6 +300,7 @@ def read_session(request: ApiRequest, session_id: FromPath[str]) -> SessionRespo
         draft=store.draft(session_id),
         is_running_here=request.app.state.runs.is_running(session_id),
         is_held=is_held(row, session.log.runtime),
+        responder=responder(context.agent, session, current),
         parent=_parent(store, row),
         related=[_truncated_row(row_view(child, names[child.session_id])) for child in related.sessions],
         related_next=related.next,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
+import re
 import time
 from collections.abc import Iterator
+from functools import cached_property
 from hashlib import sha256
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -14,11 +17,13 @@ from litestar.datastructures import Cookie
 from litestar.params import FromPath, JSONBody
 from msgspec import Struct
 
+from ...exchange.exports.es_modules import join_modules
 from ..auth import LOGIN, LOGIN_SECONDS, AccessSettings, cookie_name
 from ..problems import Refusal
 from ..schemas import LoginInfo
 
 INDEX = "index.html"
+STYLES = re.compile(r'<link rel="stylesheet" href="/assets/([\w.-]+)">\n')
 # Litestar adds the charset to text.
 TYPES = {
     "html": "text/html",
@@ -34,29 +39,60 @@ TYPES = {
 }
 
 
-class ViewerFile(Struct, frozen=True):
+class ViewerFile(Struct, frozen=True, dict=True):
     data: bytes
     media_type: str
     tag: str
+    is_permanent: bool = False
+    """Whether its address contains its hash, so that it may be cached for good."""
+
+    @cached_property
+    def compressed(self) -> bytes:
+        return gzip.compress(self.data, mtime=0)
 
 
-def viewer_files() -> dict[str, ViewerFile]:
-    """Read every file of the viewer, by its path below the viewer folder."""
-    root = files("bough.server").joinpath("viewer")
-    return dict(_below(root, "")) if root.is_dir() else {}
+class ViewerFiles(Struct, frozen=True):
+    """Every file of the viewer by its path, and the page with all modules and styles joined into one file each.
+
+    Joining is done here, once per start: the sources stay plain modules, a page load is three requests, and the joined
+    files carry their hash in the address, so a browser asks for them once per version.
+    """
+
+    files: dict[str, ViewerFile]
+
+    @classmethod
+    def read(cls) -> ViewerFiles:
+        sources = dict(_below(files("bough.server").joinpath("viewer"), ""))
+        texts = {name: file.data.decode() for name, file in sources.items() if not name.endswith(".png")}
+        index = texts[INDEX]
+        style = "".join(texts[name] for name in STYLES.findall(index))
+        script = join_modules(texts, "main.js", {})
+        joined = dict([_permanent("viewer.css", style), _permanent("viewer.js", script)])
+        css, js = joined
+        index = STYLES.sub("", index).replace(
+            "</title>", f'</title>\n<link rel="stylesheet" href="/assets/{css}">', 1
+        )
+        index = index.replace("/assets/main.js", f"/assets/{js}")
+        index = "\n".join(line for line in index.splitlines() if line) + "\n"
+        return cls({**sources, **joined, INDEX: _viewer_file(INDEX, index.encode())})
+
+
+def _permanent(name: str, text: str) -> tuple[str, ViewerFile]:
+    file = _viewer_file(name, text.encode(), is_permanent=True)
+    return f"{file.tag.strip(chr(34))}/{name}", file
+
+
+def _viewer_file(name: str, data: bytes, *, is_permanent: bool = False) -> ViewerFile:
+    media_type = TYPES[name.rpartition(".")[2]]
+    return ViewerFile(data, media_type, f'"{sha256(data).hexdigest()[:20]}"', is_permanent)
 
 
 def _below(folder: Traversable, prefix: str) -> Iterator[tuple[str, ViewerFile]]:
     for file in folder.iterdir():
-        ending = file.name.rpartition(".")[2]
         if file.is_dir():
             yield from _below(file, f"{prefix}{file.name}/")
-        elif ending in TYPES:
-            data = file.read_bytes()
-            yield (
-                f"{prefix}{file.name}",
-                ViewerFile(data, TYPES[ending], f'"{sha256(data).hexdigest()[:20]}"'),
-            )
+        elif file.name.rpartition(".")[2] in TYPES:
+            yield f"{prefix}{file.name}", _viewer_file(file.name, file.read_bytes())
 
 
 @get(["/", "/{page:path}"], sync_to_thread=False, include_in_schema=False, opt={"open": True})
@@ -74,13 +110,19 @@ def asset(request: Request[Any, Any, Any], name: FromPath[str]) -> Response[byte
 
 
 def _file_response(request: Request[Any, Any, Any], name: str) -> Response[bytes]:
-    file: ViewerFile | None = request.app.state.viewer.get(name)
+    viewer: ViewerFiles = request.app.state.viewer
+    file = viewer.files.get(name)
     if file is None:
         raise Refusal(404, "no_page", "page not found")
-    headers = {"etag": file.tag, "cache-control": "no-cache"}
+    caching = "public, max-age=31536000, immutable" if file.is_permanent else "no-cache"
+    headers = {"etag": file.tag, "cache-control": caching, "vary": "accept-encoding"}
     if request.headers.get("if-none-match") == file.tag:
         return Response(b"", status_code=304, headers=headers)
-    return Response(file.data, media_type=file.media_type, headers=headers)
+    if "gzip" not in request.headers.get("accept-encoding", ""):
+        return Response(file.data, media_type=file.media_type, headers=headers)
+    return Response(
+        file.compressed, media_type=file.media_type, headers={**headers, "content-encoding": "gzip"}
+    )
 
 
 @get("/openapi.json", sync_to_thread=False, include_in_schema=False, opt={"open": True})

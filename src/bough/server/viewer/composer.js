@@ -3,9 +3,10 @@
 
 import { sendJson, sessionPath } from "./api.js";
 import { taskLink } from "./tool_cards.js";
+import { argumentNodes } from "./tool_views.js";
 import { button, fill, h, icon, notice } from "./dom.js";
 import { whileDisabled } from "./dialogs.js";
-import { compactJson, printable } from "./format.js";
+import { plural, printable } from "./format.js";
 
 export class Composer {
   #detail = null;
@@ -19,48 +20,71 @@ export class Composer {
     this.send = button("send", "Send", () => this.#send(), { class: "primary" });
     this.stop = button("stop", "Stop", () => this.#stop());
     this.note = h("div.composer-note", { role: "status" });
+    this.responder = h("div.responder.muted");
     this.approvals = h("div.approvals");
     this.bar = h("form.composer-bar", { onsubmit: (event) => { event.preventDefault(); this.#send(); } }, this.text,
       this.stop, this.send);
-    this.element = h("footer.composer", this.approvals, this.note, this.bar);
+    this.element = h("footer.composer", this.approvals, this.note, this.bar, this.responder);
   }
 
   show(detail, viewing) {
     this.#detail = detail;
-    const { session } = detail, { about } = this.host;
+    const { session, responder } = detail, { about } = this.host, isReplay = session.relation === "replay";
     this.isRunning = session.status === "running" && detail.is_held !== false;
-    this.bar.hidden = !about.can_send || Boolean(viewing) || Boolean(session.trashed_at) || session.relation === "replay";
+    const canAnswer = about.can_send && !responder?.problem;
+    this.bar.hidden = !canAnswer || Boolean(viewing) || Boolean(session.trashed_at) || isReplay;
     this.stop.hidden = !this.isRunning || detail.is_running_here === false;
     this.send.lastChild.textContent = this.isRunning ? "Queue" : "Send";
     this.#approvals(detail.pending_approvals ?? []);
-    fill(this.note, this.#statusNodes(detail, viewing));
+    fill(this.note, viewing ? null : this.#statusNodes(detail));
+    fill(this.responder, this.bar.hidden ? null : responderNodes(responder));
   }
 
   focus() { this.text.focus(); }
 
-  #statusNodes({ session, next_action: next, queued, pending_approvals: waiting, is_running_here: isHere }, viewing) {
-    if (viewing) return null;
+  /** Put a text into the message box, to be changed and sent. */
+  write(text) {
+    this.text.value = text;
+    this.#resize();
+    this.text.focus();
+  }
+
+  #statusNodes({ session, next_action: next, queued, pending_approvals: waiting, is_running_here: isHere, responder }) {
     if (session.trashed_at) return "This session is in the trash. Restore it to continue.";
+    if (this.host.about.copy) return null;
     const parts = [];
     if (queued) parts.push(`${queued} queued. `);
     if (this.isRunning && isHere === false) parts.push("Running in another process. ");
-    if (!this.isRunning && !waiting?.length && next && (next !== "Rest" || queued)) {
-      parts.push(next === "Rest" ? "Queued input is waiting. " : "The last turn is unfinished. ");
-      if (this.host.about.can_send) parts.push(button("replay", "Resume", (event) => this.#resume(event.currentTarget, false),
-        { class: "quiet" }), button("undo", "Discard this turn", (event) => this.#resume(event.currentTarget, true),
-        { class: "quiet" }));
-    }
+    if (!this.isRunning && !waiting?.length && next && next !== "Rest") return [...parts, this.#interrupted(session, responder)];
+    if (!this.isRunning && queued && !waiting?.length) parts.push(this.#resumeButton("Send it now"));
+    if (session.relation === "replay") parts.push("This is a replay. Fork it to continue from here.");
+    else if (responder?.problem && this.host.about.can_send) parts.push(cannotAnswer(responder));
     return parts.length ? parts : null;
   }
 
-  /** Pending approvals, including those of tasks, which link to their session. */
+  /** The process that ran the turn is gone: what was written is safe, and one click continues. */
+  #interrupted(session, responder) {
+    const canResume = this.host.about.can_send && !responder?.problem;
+    return h("div.state-bar.is-interrupted", { role: "group", "aria-label": "Interrupted" }, icon("interrupted"),
+      h("span.grow", h("strong", session.status === "failed" ? "Failed" : "Interrupted"),
+        session.status === "failed" ? ": the last turn is unfinished." : ": the last turn is unfinished. Everything up to here is stored.",
+        !canResume && responder?.problem && [" ", cannotAnswer(responder)]),
+      canResume && this.#resumeButton("Resume"),
+      button("undo", "Discard this turn", (event) => this.#resume(event.currentTarget, true)));
+  }
+
+  #resumeButton(label) {
+    return button("replay", label, (event) => this.#resume(event.currentTarget, false), { class: "primary" });
+  }
+
+  /** Pending approvals with all arguments, including those of tasks, which link to their session. */
   #approvals(waiting) {
     fill(this.approvals, waiting.map((call) => h("div.approval", { role: "group", "aria-label": `Approval of ${call.name}` },
-      icon("wait"),
-      h("span.approval-text", h("strong", printable(call.name)), " needs approval ",
-        h("code", compactJson(call.arguments, 160)), call.parent_call && [" in ", taskLink(call)]),
+      h("div.approval-head", icon("wait"), h("span.grow", h("strong", printable(call.name)), " needs approval",
+        call.parent_call && [" in ", taskLink(call)]),
       this.host.approve && button("check", "Approve", () => this.host.approve(call, true), { class: "primary" }),
-      this.host.approve && button("denied", "Deny", () => this.host.approve(call, false)))));
+      this.host.approve && button("denied", "Deny", () => this.host.approve(call, false))),
+      h("div.approval-arguments", { tabindex: 0 }, ...argumentNodes(call)))));
   }
 
   async #send() {
@@ -97,4 +121,18 @@ export class Composer {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); this.#send(); }
     if (event.key === "Escape") this.text.blur();
   }
+}
+
+/** Which model and tools will answer. */
+function responderNodes(responder) {
+  if (!responder) return null;
+  const { model, tools } = responder;
+  return [h("span", h("strong", printable(model ?? "The model")), " will answer"),
+    h("span", { title: tools.map(printable).join(", ") }, tools.length ? `with ${plural(tools.length, "tool")}: ${tools.slice(0, 6).map(printable).join(", ")}${tools.length > 6 ? ", …" : ""}`
+      : "without tools")];
+}
+
+function cannotAnswer({ problem, hint }) {
+  const next = hint ? ` ${hint[0].toUpperCase()}${hint.slice(1)}.` : "";
+  return h("span", printable(`No model can answer here: ${problem}.${next}`));
 }

@@ -1,8 +1,8 @@
 // Compares two sessions turn by turn: where they diverge, which words differ, and the cost.
 // Rows are loaded in pages; the entries of a turn are loaded when it is opened.
 
-import { fetchJson, sessionPath } from "./api.js";
-import { fileDiff } from "./tool_cards.js";
+import { fetchEntry, fetchJson, sessionPath } from "./api.js";
+import { fileDiff } from "./tool_views.js";
 import { button, fill, h } from "./dom.js";
 import { entryRow } from "./entries.js";
 import { Path } from "./path.js";
@@ -180,14 +180,20 @@ async function turn(reference, seq) {
   if (seq === null) return append(box, h("p.muted", "No matching turn"));
   const path = new Path(id, leaf?.includes(":") ? leaf : null, false);
   const [first, last] = await path.load({ first: seq, limit: TURN });
-  const context = { path, link: (entry) => sessionLink(id, entry), cardState: () => "preview", setCard: () => undefined,
-    showAll: () => undefined, openCall: () => null, canChange: false };
-  for (let at = first; at <= last; at++) {
-    const entry = path.entry(at);
-    if (!entry || (at > seq && entry.turn === entry.seq)) break;
-    const row = entryRow(entry, context);
-    if (row) box.append(row);
-  }
+  const cards = new Map();
+  const context = { path, link: (entry) => sessionLink(id, entry), cardState: (name) => cards.get(name) ?? "preview",
+    setCard: (name, state) => { cards.set(name, state); draw(); },
+    showAll: async (entry) => { path.replace(await fetchEntry(id, `${entry.branch}:${entry.seq}`)); draw(); },
+    openCall: () => null, canChange: false };
+  const draw = () => {
+    fill(box);
+    for (let at = first; at <= last; at++) {
+      const entry = path.entry(at);
+      if (!entry || (at > seq && entry.turn === entry.seq)) break;
+      append(box, entryRow(entry, context) ?? "");
+    }
+  };
+  draw();
   return box;
 }
 

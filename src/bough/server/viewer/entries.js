@@ -70,9 +70,9 @@ function message(entry, context) {
   const body = (entry.payload?.parts ?? []).map((part) => {
     switch (part.type) {
       case "text": return text(part, entry, context);
-      case "reasoning": return reasoning(part);
+      case "reasoning": return reasoning(part, entry, context);
       case "media": return media(part);
-      case "provider_block": return providerBlock(part);
+      case "provider_block": return providerBlock(part, entry, context);
       case "tool_call": return call(part, index++, entry, results.get(part.id), context);
       case "tool_result": return loneResult(part, entry, context);
       default: return jsonTree(part, { open: 1 });
@@ -94,16 +94,18 @@ function more(cut, entry, context) {
     `Show all: ${cut.toLocaleString("en")} more characters`);
 }
 
-function reasoning(part) {
+function reasoning(part, entry, context) {
   return h("details.fold.reasoning",
-    h("summary", icon("reasoning"), "Reasoning", h("span.muted", ` ${firstLine(part.text, 90)}`)), markdown(part.text));
+    h("summary", icon("reasoning"), "Reasoning", h("span.muted", ` ${firstLine(part.text, 90)}`)), markdown(part.text),
+    part.omitted_chars > 0 && more(part.omitted_chars, entry, context));
 }
 
 /** What the provider did itself, such as a search. */
-function providerBlock(part) {
+function providerBlock(part, entry, context) {
   const text = part.text ?? "";
   return h("details.fold.provider-block",
-    h("summary", part.kind, h("span.muted", ` ${firstLine(text, 90)}`)), h("pre.code", printable(text)));
+    h("summary", part.kind, h("span.muted", ` ${firstLine(text, 90)}`)), h("pre.code", printable(text)),
+    part.omitted_chars > 0 && more(part.omitted_chars, entry, context));
 }
 
 function call(part, index, entry, match, context) {
@@ -113,7 +115,11 @@ function call(part, index, entry, match, context) {
     call: part, result: match?.result, waiting: match ? null : waiting, state: context.cardState(name),
     changed: (state) => context.setCard(name, state, entry),
     approve: context.approve, omitted: (part.omitted_chars ?? 0) + (match?.result.omitted_chars ?? 0),
-    showAll: () => context.showAll(part.omitted_chars ? entry : match.entry, entry),
+    micros: match && match.entry.at - entry.at,
+    showAll: async () => {
+      if (part.omitted_chars) await context.showAll(entry);
+      if (match?.result.omitted_chars) await context.showAll(match.entry, entry);
+    },
   });
 }
 

@@ -50,6 +50,15 @@ export function ago(at, now = Date.now()) {
   return new Date(at / 1000).toISOString().slice(0, 10);
 }
 
+/** A length of time given in microseconds. */
+export function duration(micros) {
+  const seconds = micros / 1e6;
+  if (seconds < 1) return `${Math.max(1, Math.round(seconds * 1000))} ms`;
+  if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 1 : 0)} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
+  return `${Math.floor(seconds / 3600)} h ${Math.round((seconds % 3600) / 60)} min`;
+}
+
 export function timeOfDay(at) {
   const when = new Date(at / 1000);
   return Number.isNaN(when.getTime()) ? "–" : when.toLocaleTimeString([],

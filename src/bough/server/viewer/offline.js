@@ -41,6 +41,8 @@ export function assetUrl(name) { return document.querySelector(`link[data-name="
 
 export function blobUrl(hash) { return blobs.has(hash) ? dataUrl(blobs.get(hash)) : null; }
 
+export async function fetchEntry(id, place) { return entryAt(findSession(id), place); }
+
 export function rawUrl(id, place) {
   const entry = entryAt(findSession(id), place);
   return `data:application/json;charset=utf-8,${encodeURIComponent(JSON.stringify(entry, null, 1))}`;

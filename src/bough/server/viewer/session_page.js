@@ -177,7 +177,7 @@ export class SessionPage {
 
   #progressText() {
     const { session } = this.detail;
-    if (this.viewing || session.status !== "running" || this.#draft?.text || this.#draft?.reasoning) return "";
+    if (this.viewing || session.status !== "running" || this.detail.is_held === false || this.#draft?.text || this.#draft?.reasoning) return "";
     return "Working…";
   }
 

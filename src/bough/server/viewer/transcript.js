@@ -1,7 +1,7 @@
 // The transcript of a path: one row per entry, one card per tool call, loaded in windows.
 // Tracks what is loaded and selected. The host chooses the path and handles actions.
 
-import { fetchJson, sessionPath } from "./api.js";
+import { fetchEntry, fetchJson, sessionPath } from "./api.js";
 import { nextState } from "./tool_cards.js";
 import { h, notice, savePreference, loadPreference } from "./dom.js";
 import { draftRow, entryRow, hasCalls } from "./entries.js";
@@ -226,10 +226,8 @@ export class Transcript {
 
   async #showAll(entry, owner) {
     try {
-      const reply = await fetchJson(sessionPath(this.host.id, `/entries/${entry.branch}:${entry.seq}`));
-      this.path.replace(reply.entry);
+      this.path.replace(await fetchEntry(this.host.id, `${entry.branch}:${entry.seq}`));
       this.#list.changed([owner.seq - 1]);
-      if (reply.entry.omitted_chars) notice(`${reply.entry.omitted_chars.toLocaleString("en")} characters are still omitted; download the raw entry to see them`);
     } catch (problem) {
       notice(problem.text, { kind: "bad" });
     }

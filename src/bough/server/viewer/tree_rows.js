@@ -10,6 +10,8 @@ export class TreeRows {
     this.rows = new Map(reply.branches.map(([branch, parent, from, tail, own]) => [branch,
       { branch, parent, from, tail, own }]));
     this.path = new Map(reply.path.map(([branch, first, last]) => [branch, [first, last]]));
+    const [branch, seq] = String(reply.leaf).split(":").map(Number);
+    if (!this.path.has(branch)) this.path.set(branch, [seq + 1, seq]); // a new fork has a branch without entries
     this.related = reply.related;
     this.children = new Map();
     for (const row of this.rows.values()) {
