@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from ..core.entries import Evidence, Payload
 from ..core.messages import Message
 from ..core.state import State, merge_state
-from ..core.usage import Usage
+from ..core.usage import Price, Usage
 from ..errors import shorten
 
 EXAMPLES = 3
@@ -65,6 +65,8 @@ class EntryRecord(Struct, frozen=True):
     evidence: Evidence | None = None
     usage: Usage | None = None
     """What the model call that produced this entry used."""
+    price: Price | None = None
+    """What it cost, as the tool recorded it; None: by the price table."""
 
 
 class SessionRecord(Struct, frozen=True):

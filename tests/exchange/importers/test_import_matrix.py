@@ -18,9 +18,9 @@ from support.import_sources import (
     mangled_records,
     memory_store,
 )
-from support.tool_sources import ToolSource, chatgpt, claude_ai, stored_counts
+from support.tool_sources import ToolSource, chatgpt, claude_ai, opencode, stored_counts
 
-SOURCES = [module.SOURCE for module in (chatgpt, claude_ai)]
+SOURCES = [module.SOURCE for module in (chatgpt, claude_ai, opencode)]
 each_source = pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.tool)
 
 
@@ -73,10 +73,10 @@ class TestASource:
             ]
             assert any(b"hologram" in note for note in notes)
 
-    def test_grows_record_by_record_into_the_same(self, source: ToolSource, tmp_path: Path) -> None:
+    def test_grows_into_the_same_as_one_import(self, source: ToolSource, tmp_path: Path) -> None:
         with memory_store() as growing, memory_store() as whole:
-            for end in range(1, len(source.sample) + 1):
-                place = source.write(tmp_path / str(end), source.sample[:end])
+            for number, records in enumerate(source.states()):
+                place = source.write(tmp_path / str(number), records)
                 for report in growing.import_from(source.tool, str(place)):
                     assert report.error is None or "no messages" in report.error, report.error
             import_all(whole, source.tool, place)

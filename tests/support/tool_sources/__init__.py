@@ -5,7 +5,7 @@ The readers share no code with the importers: they say what a correct import mus
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,6 +42,14 @@ class ToolSource(NamedTuple):
     write: Callable[[Path, list[Record]], Path]
     """Writes records into an empty folder and returns what to import."""
     count: Callable[[Path], Counts]
+    growth: Callable[[], Iterator[list[Record]]] | None = None
+    """The states it passes through while the tool writes it; None: a record at a time."""
+
+    def states(self) -> Iterator[list[Record]]:
+        if self.growth is not None:
+            yield from self.growth()
+        else:
+            yield from (self.sample[:end] for end in range(1, len(self.sample) + 1))
 
 
 def stored_messages(store: Store, session_id: str) -> list[Message]:

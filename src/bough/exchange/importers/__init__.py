@@ -65,6 +65,12 @@ IMPORTERS = {
             ),
         ),
         Importer("openai-agents", "a SQLite file of OpenAI Agents sessions", "openai_agents"),
+        Importer(
+            "opencode",
+            "opencode.db, or the folder that opencode keeps it in",
+            "opencode",
+            ("~/.local/share/opencode",),
+        ),
         Importer("pi", "its sessions folder, or one .jsonl file in it", "pi", ("~/.pi/agent/sessions",)),
         Importer("redis", "redis://[user:password@]host[:port][/db][?match=PATTERN]", "redis"),
     )

@@ -261,7 +261,7 @@ class SessionBuilder:
             "answer" if is_answer else by,
             provider=entry.provider,
             model=entry.model,
-            price=price(usage, entry.provider, entry.model),
+            price=entry.price or price(usage, entry.provider, entry.model),
         )
 
     def _payload(self, entry: EntryRecord) -> Payload:

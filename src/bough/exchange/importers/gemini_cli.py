@@ -1,0 +1,314 @@
+"""Import gemini-cli: chats/session-….jsonl, or the .json files of older versions, with the files of sub-agents.
+
+A message is written again whenever its calls or tokens are known, and once more when older results are cut from the context:
+the last version before another message follows is the one that counts. Nothing marks the end of an answer, so the last
+one is left for the next import until its file has been quiet for a while: calls may still be added to it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ...core.entries import Compaction, Note, Payload
+from ...core.messages import Message, Part, Reasoning, Text, ToolResult
+from ...core.usage import Usage
+from ...errors import InvalidSource
+from ...formats.jsonl import (
+    INVALID_JSON,
+    UNEXPECTED_SHAPE,
+    decode_json,
+    parse_time,
+    read_objects,
+    text_or_none,
+    token_counts,
+)
+from ...formats.records import START, EntryRecord, LossReport, SessionRecord
+from ...formats.source_losses import with_source_losses
+from ...formats.unknown_kinds import unknown_note
+from ...wire.gemini.parse import parse_history
+from ...wire.parsing import parse_tool_call
+
+NAME = "gemini-cli"
+PROVIDER = "gemini"
+QUIET_SECONDS = 120
+UNFINISHED = "an answer that may not be finished; import again in two minutes"
+SCREEN_TYPES = ("info", "error", "warning")
+COMMAND_PREFIXES = ("/", "?")
+CONTEXT_PREFIXES = ("<session_context>", "<hook_context>")
+TOKENS = ("input", "output", "cached", "thoughts", "tool")
+
+Line = dict[str, Any]
+
+
+def read_sessions(source: str) -> Iterator[SessionRecord]:
+    losses = LossReport()
+    yield from with_source_losses(NAME, _sessions(source, losses), losses)
+
+
+def _sessions(source: str, losses: LossReport) -> Iterator[SessionRecord]:
+    """Yield every session with its sub-agents, whose files are in a folder named like it."""
+    path = Path(source).expanduser()
+    if path.is_file():
+        files = [path]
+    elif path.is_dir():
+        files = sorted({*path.rglob("chats/**/*.jsonl"), *path.rglob("chats/**/session-*.json")})
+        files = files or sorted({*path.rglob("session-*.jsonl"), *path.rglob("session-*.json")})
+    else:
+        raise InvalidSource(source, NAME, "there is no such file or folder")
+    if not files:
+        raise InvalidSource(source, NAME, "the folder has no chats/session-*.jsonl")
+    files = [each for each in files if each.suffix == ".jsonl" or each.with_suffix(".jsonl") not in files]
+    chats = [GeminiChat(each, losses) for each in files]
+    tasks: dict[str, list[GeminiChat]] = {}
+    names = {chat.name for chat in chats}
+    for chat in chats:
+        if chat.is_task and chat.path.parent.name in names:
+            tasks.setdefault(chat.path.parent.name, []).append(chat)
+    for chat in chats:
+        if chat.is_task and chat.path.parent.name in names:
+            continue
+        record = chat.record(tuple(task.record(()) for task in tasks.get(chat.name, ())))
+        if record.entries or record.tasks or record.losses:
+            yield record
+
+
+class GeminiChat:
+    """Reads one session file."""
+
+    def __init__(self, path: Path, source_losses: LossReport) -> None:
+        self.path = path
+        self.losses = LossReport()
+        self.metadata: Line = {}
+        self.entries: list[EntryRecord] = []
+        self.tip = START
+        self._messages: dict[str, Line] = {}
+        """The messages on the current path that are not converted yet, by id: only the last one may change."""
+        self._path: list[tuple[str, str]] = []
+        """The ids of the converted messages of the current path, and the key of the last entry of each."""
+        self._answered: set[str] = set()
+        for line in self._lines(source_losses):
+            self._read(line)
+        is_quiet = _is_quiet(path)
+        for message in self._messages.values():
+            if message.get("type") == "gemini" and not is_quiet:
+                self.losses.add(UNFINISHED, path.name)
+            else:
+                self._convert(message)
+
+    @property
+    def name(self) -> str:
+        return text_or_none(self.metadata.get("sessionId")) or self.path.stem
+
+    @property
+    def is_task(self) -> bool:
+        return self.metadata.get("kind") == "subagent"
+
+    def record(self, tasks: tuple[SessionRecord, ...]) -> SessionRecord:
+        about = self.metadata
+        tags = {"project": text_or_none(about.get("projectHash"))}
+        return SessionRecord(
+            NAME,
+            self.name,
+            tuple(self.entries),
+            leaf=self.tip if self.entries else None,
+            title=text_or_none(about.get("summary")),
+            agent="subagent" if self.is_task else NAME,
+            started_at=parse_time(about.get("startTime")),
+            tags={name: value for name, value in tags.items() if value},
+            losses=self.losses,
+            tasks=tasks,
+        )
+
+    def _lines(self, source_losses: LossReport) -> Iterator[Line]:
+        if self.path.suffix == ".jsonl":
+            yield from read_objects(self.path, self.losses)
+            return
+        try:
+            value = decode_json(self.path.read_bytes(), self.losses, self.path.name)
+        except (*INVALID_JSON, OSError):
+            value = None
+        if isinstance(value, dict):
+            yield value
+        else:
+            source_losses.add("a file that is not a JSON object", self.path.name)
+
+    # -- lines -------------------------------------------------------------------------------------
+
+    def _read(self, line: Line) -> None:
+        if isinstance(line.get("$rewindTo"), str):
+            self._rewind(line["$rewindTo"])
+        elif isinstance(line.get("id"), str):
+            self._read_message(line)
+        elif isinstance(line.get("$set"), dict):
+            changes = line["$set"]
+            if isinstance(changes.get("messages"), list):
+                self._read_checkpoint([each for each in changes["messages"] if isinstance(each, dict)])
+            self.metadata |= {name: value for name, value in changes.items() if name != "messages"}
+        elif isinstance(line.get("sessionId"), str):
+            messages = line.get("messages")
+            self.metadata |= {name: value for name, value in line.items() if name != "messages"}
+            for message in messages if isinstance(messages, list) else ():
+                if isinstance(message, dict) and isinstance(message.get("id"), str):
+                    self._read_message(message)
+                else:
+                    self.losses.add("a message without an id")
+        else:
+            self._add(unknown_note(NAME, "line", line, self.losses), None)
+
+    def _read_message(self, message: Line) -> None:
+        name = message["id"]
+        if name in self._messages:
+            self._messages[name] = message
+        elif all(name != known for known, _ in self._path):
+            self._convert_waiting()
+            self._messages[name] = message
+
+    def _convert_waiting(self) -> None:
+        for message in self._messages.values():
+            self._convert(message)
+        self._messages.clear()
+
+    def _rewind(self, name: str) -> None:
+        """Go back to before a message: what follows is a branch."""
+        self._convert_waiting()
+        index = next((n for n, (known, _) in enumerate(self._path) if known == name), 0)
+        del self._path[index:]
+        self.tip = self._path[-1][1] if self._path else START
+
+    def _read_checkpoint(self, messages: list[Line]) -> None:
+        """Add a compaction if new messages replace the beginning. Results cut from old messages stay as they were."""
+        known = {name for name, _ in self._path} | self._messages.keys()
+        new = [each for each in messages if each.get("id") not in known]
+        kept = [str(each.get("id")) for each in messages if each.get("id") in known]
+        if not new or len(kept) == len(known):
+            for message in new:
+                if isinstance(message.get("id"), str):
+                    self._read_message(message)
+            return
+        self._convert_waiting()
+        summary = "\n\n".join(filter(None, (_text(each.get("content")) for each in new)))
+        first = next((key for name, key in self._path if name in kept), None)
+        if summary:
+            at = parse_time(new[0].get("timestamp"))
+            self._add(Compaction(summary, 0, replaces_earlier=True), at, refers_to=first)
+        self._path += [(str(each.get("id")), self.tip) for each in new]
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    def _convert(self, message: Line) -> None:
+        kind, at = message.get("type"), parse_time(message.get("timestamp"))
+        try:
+            if kind == "user":
+                self._input(message, at)
+            elif kind == "gemini":
+                self._answer(message, at)
+            elif kind in SCREEN_TYPES:
+                self._add(Note({NAME: kind, "text": _text(message.get("content"))}), at)
+            else:
+                self._add(unknown_note(NAME, kind, message, self.losses), at)
+        except UNEXPECTED_SHAPE:
+            self._add(unknown_note(NAME, kind, message, self.losses), at)
+        self._path.append((message["id"], self.tip))
+
+    def _input(self, message: Line, at: int | None) -> None:
+        text = _text(message.get("content")).strip()
+        if text.startswith(COMMAND_PREFIXES):
+            self._add(Note({NAME: "command", "text": text}), at)
+            return
+        if text.startswith(CONTEXT_PREFIXES):
+            self._add(Message("system", (Text(text),)), at)
+            return
+        for parsed in parse_history([{"role": "user", "parts": _parts(message.get("content"))}]):
+            results = [result for result in parsed.message.results if result.call_id in self._answered]
+            if parsed.message.parts and not results:
+                self._add(parsed.message, at)
+
+    def _answer(self, message: Line, at: int | None) -> None:
+        parts = _parts(message.get("content"))
+        calls = [call for call in message.get("toolCalls") or () if isinstance(call, dict)]
+        (parsed,) = parse_history([{"role": "model", "parts": parts}])
+        found: list[Part] = list(parsed.message.parts)
+        is_complete = any(isinstance(part, Reasoning) for part in found) or parsed.message.calls
+        if not is_complete:
+            found = [*map(_thought, message.get("thoughts") or ()), *found]
+            found += [parse_tool_call(_call_id(call), call["name"], call.get("args")) for call in calls]
+        usage = _usage(message.get("tokens"))
+        about: dict[str, Any] = {"model": text_or_none(message.get("model")), "provider": PROVIDER}
+        if found:
+            evidence = parsed.evidence if is_complete else None
+            self._add(Message("assistant", tuple(found)), at, evidence=evidence, usage=usage, **about)
+        elif usage is not None:
+            self._add(Note({NAME: "an empty answer"}), at, usage=usage, **about)
+        for call in calls:
+            self._result(call, at)
+
+    def _result(self, call: Line, at: int | None) -> None:
+        status, name = call.get("status"), _call_id(call)
+        value = call.get("result")
+        if value is None and status not in ("success", "error", "cancelled"):
+            return
+        content: list[Any] = []
+        is_error = status in ("error", "cancelled")
+        for part in _parts(value):
+            for parsed in parse_history([{"role": "user", "parts": [part]}]):
+                for piece in parsed.message.parts:
+                    if isinstance(piece, ToolResult):
+                        content += piece.content
+                        is_error = is_error or piece.error
+                    else:
+                        content.append(piece)
+        outcome: Any = "interrupted" if status == "cancelled" else "done"
+        display = call.get("resultDisplay")
+        details = {NAME: {"display": display}} if isinstance(display, dict) and display else None
+        result = ToolResult(name, tuple(content), is_error, outcome, details=details)
+        self._answered.add(name)
+        self._add(Message("tool", (result,)), parse_time(call.get("timestamp")) or at)
+
+    def _add(self, payload: Payload, at: int | None, **more: Any) -> None:
+        key = str(len(self.entries) + 1)
+        self.entries.append(EntryRecord(payload, key, self.tip, at=at, **more))
+        self.tip = key
+
+
+def _is_quiet(path: Path) -> bool:
+    try:
+        return time.time() - path.stat().st_mtime >= QUIET_SECONDS
+    except OSError:
+        return False
+
+
+def _call_id(call: Line) -> str:
+    name, function = call.get("id"), call.get("name")
+    if not isinstance(name, str) or not isinstance(function, str):
+        raise TypeError("a tool call without an id or a name")
+    return name
+
+
+def _parts(content: object) -> list[Any]:
+    """Return a content as a list of parts: text alone, one part, or a list of both."""
+    if content is None or content == "":
+        return []
+    parts = content if isinstance(content, list) else [content]
+    return [{"text": part} if isinstance(part, str) else part for part in parts]
+
+
+def _text(content: object) -> str:
+    texts = (part.get("text") for part in _parts(content) if isinstance(part, dict))
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def _thought(thought: object) -> Reasoning:
+    fields = thought if isinstance(thought, dict) else {}
+    texts = [text_or_none(fields.get("subject")), text_or_none(fields.get("description"))]
+    return Reasoning("\n".join(text for text in texts if text))
+
+
+def _usage(tokens: object) -> Usage | None:
+    counts = token_counts(tokens, TOKENS)
+    if counts is None or not any(counts):
+        return None
+    prompt, answer, cached, thoughts, tool = counts
+    return Usage(prompt + tool, answer + thoughts, cached)

@@ -1,0 +1,426 @@
+"""Import opencode: its SQLite file opencode.db, or the folder of JSON files that versions before 1.2 wrote.
+
+A message has parts, and one of the model has one or more steps: each is an answer with its results. An answer that is still
+being written, and an input before it has an answer, are left for the next import: their parts are written one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ...core.entries import Compaction, Evidence, Note, Payload
+from ...core.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResult
+from ...core.usage import Usage
+from ...errors import InvalidSource
+from ...formats.data_urls import parse_data_url
+from ...formats.jsonl import (
+    INVALID_JSON,
+    UNEXPECTED_SHAPE,
+    decode_json,
+    gemini_signature,
+    json_object,
+    parse_time,
+    text_or_none,
+    token_counts,
+)
+from ...formats.recorded_cost import recorded_price
+from ...formats.records import START, EntryRecord, LossReport, SessionRecord
+from ...formats.source_losses import with_source_losses
+from ...formats.unknown_kinds import unknown_note
+from ...wire.parsing import parse_tool_call
+from .sqlite_files import SourceTables, open_tables
+
+NAME = "opencode"
+DATABASES = "opencode*.db"
+PROVIDERS = {"google": "gemini", "google-vertex": "gemini"}
+ISSUERS = {"anthropic": "anthropic", "openai": "openai", "google": "gemini"}
+"""The provider whose signatures an answer holds, by opencode's name of it."""
+BOOKKEEPING = {"snapshot", "patch", "step-start", "agent", "retry"}
+UNFINISHED = "an answer that is not finished; import again when it is"
+UNANSWERED = "an input without an answer; import again when it has one"
+MAX_TASK_DEPTH = 20
+
+Fields = dict[str, Any]
+
+
+class SourceSession(Struct, frozen=True):
+    """A session as one of the two layouts stores it; messages and parts are read when they are needed."""
+
+    session_id: str
+    parent_id: str | None
+    fields: Fields
+    messages: Callable[[], list[tuple[Fields, list[Fields]]]]
+
+
+def read_sessions(source: str) -> Iterator[SessionRecord]:
+    path = Path(source).expanduser()
+    if not path.exists():
+        raise InvalidSource(source, NAME, "there is no such file or folder")
+    losses = LossReport()
+    yield from with_source_losses(NAME, _read_places(path, losses), losses)
+
+
+def _read_places(path: Path, losses: LossReport) -> Iterator[SessionRecord]:
+    """Yield the sessions of the databases, then those that only the JSON files have."""
+    databases = [path] if path.is_file() else sorted(path.glob(DATABASES))
+    storage = path / "storage" if (path / "storage").is_dir() else path
+    if not databases and not (storage / "session").is_dir():
+        raise InvalidSource(str(path), NAME, "the folder has neither opencode.db nor storage/session")
+    known: set[str] = set()
+    for database in databases:
+        with open_tables(str(database), NAME, "session") as tables:
+            sessions = _database_sessions(tables, losses)
+            known |= sessions.keys()
+            yield from _with_tasks(sessions)
+    if path.is_dir() and (storage / "session").is_dir():
+        files = _file_sessions(storage, losses)
+        yield from _with_tasks({name: each for name, each in files.items() if name not in known})
+
+
+def _with_tasks(sessions: dict[str, SourceSession]) -> Iterator[SessionRecord]:
+    children: dict[str, list[SourceSession]] = {}
+    for session in sessions.values():
+        if session.parent_id in sessions and session.parent_id != session.session_id:
+            children.setdefault(session.parent_id or "", []).append(session)
+    visited: set[str] = set()
+
+    def read(session: SourceSession, depth: int = 0) -> SessionRecord | None:
+        visited.add(session.session_id)
+        own = children.get(session.session_id, ()) if depth < MAX_TASK_DEPTH else ()
+        tasks = [read(child, depth + 1) for child in own if child.session_id not in visited]
+        record = OpencodeSession(session).record(tuple(task for task in tasks if task is not None))
+        return record if record.entries or record.tasks or record.losses else None
+
+    child_ids = {child.session_id for own in children.values() for child in own}
+    roots = [session for name, session in sessions.items() if name not in child_ids]
+    for session in (*roots, *sessions.values()):  # a circle of parents has no root
+        if session.session_id not in visited:
+            record = read(session)
+            if record is not None:
+                yield record
+
+
+# -- the two layouts -------------------------------------------------------------------------------
+
+
+def _database_sessions(tables: SourceTables, losses: LossReport) -> dict[str, SourceSession]:
+    sessions: dict[str, SourceSession] = {}
+    order = "time_created, id"
+    for row in tables.rows("session", order=order):
+        name = text_or_none(row.get("id"))
+        if name is None:
+            losses.add("a session without an id")
+            continue
+
+        def messages(name: str = name) -> list[tuple[Fields, list[Fields]]]:
+            parts: dict[object, list[Fields]] = {}
+            for part in tables.rows("part", "session_id = ?", name, order="message_id, id"):
+                parts.setdefault(part.get("message_id"), []).append(
+                    {"id": part.get("id"), **json_object(part.get("data"))}
+                )
+            rows = tables.rows("message", "session_id = ?", name, order=order)
+            return [
+                ({"id": each.get("id"), **json_object(each.get("data"))}, parts.get(each.get("id"), []))
+                for each in rows
+            ]
+
+        fields = {
+            **row,
+            "revert": json_object(row.get("revert")),
+            "time": {"created": row.get("time_created")},
+        }
+        sessions[name] = SourceSession(name, text_or_none(row.get("parent_id")), fields, messages)
+    newer = {row.get("session_id") for row in tables.rows("session_message")}
+    older = {row.get("session_id") for row in tables.rows("message")}
+    for name in newer - older:
+        losses.add("a session that only opencode's new event store has", str(name))
+    return sessions
+
+
+def _file_sessions(storage: Path, losses: LossReport) -> dict[str, SourceSession]:
+    sessions: dict[str, SourceSession] = {}
+    for path in sorted((storage / "session").glob("*/*.json")):
+        fields = _read_json(path, losses)
+        name = text_or_none(fields.get("id"))
+        if name is None or Path(name).name != name:
+            losses.add("a session file without an id", path.name)
+            continue
+
+        def messages(name: str = name) -> list[tuple[Fields, list[Fields]]]:
+            found = []
+            for path in sorted((storage / "message" / name).glob("*.json")):
+                parts = sorted((storage / "part" / path.stem).glob("*.json"))
+                found.append((_read_json(path, losses), [_read_json(part, losses) for part in parts]))
+            return found
+
+        sessions[name] = SourceSession(name, text_or_none(fields.get("parentID")), fields, messages)
+    return sessions
+
+
+def _read_json(path: Path, losses: LossReport) -> Fields:
+    try:
+        value = decode_json(path.read_bytes(), losses, path.name)
+    except (*INVALID_JSON, OSError):
+        value = None
+    if isinstance(value, dict):  # without what the path says
+        return {name: field for name, field in value.items() if name not in ("sessionID", "messageID")}
+    losses.add("a file that is not a JSON object", path.name)
+    return {}
+
+
+# -- one session -----------------------------------------------------------------------------------
+
+
+class OpencodeSession:
+    """Reads one session."""
+
+    def __init__(self, source: SourceSession) -> None:
+        self.source = source
+        self.losses = LossReport()
+        self.entries: list[EntryRecord] = []
+        self.firsts: dict[str, int] = {}
+        """By message: the index its entries start at."""
+        self._messages = source.messages()
+        for index, (message, parts) in enumerate(self._messages):
+            self.firsts[str(message.get("id"))] = len(self.entries)
+            self._read(message, parts, is_last=index == len(self._messages) - 1)
+
+    def record(self, tasks: tuple[SessionRecord, ...]) -> SessionRecord:
+        fields = self.source.fields
+        tags = {"cwd": text_or_none(fields.get("directory")), "version": text_or_none(fields.get("version"))}
+        return SessionRecord(
+            NAME,
+            self.source.session_id,
+            tuple(self.entries),
+            leaf=self._leaf(),
+            title=text_or_none(fields.get("title")),
+            agent=text_or_none(fields.get("agent")) or NAME,
+            started_at=_time(fields, "created"),
+            tags={name: value for name, value in tags.items() if value},
+            losses=self.losses,
+            tasks=tasks,
+        )
+
+    def _leaf(self) -> str | None:
+        """Return the entry before the message that the user went back to."""
+        revert = self.source.fields.get("revert")
+        target = revert.get("messageID") if isinstance(revert, dict) else None
+        index = self.firsts.get(target) if isinstance(target, str) else None
+        if index is None:
+            return None
+        return (self.entries[index - 1].key if index else START) if index <= len(self.entries) else None
+
+    def _read(self, message: Fields, parts: list[Fields], *, is_last: bool) -> None:
+        role = message.get("role")
+        if role == "user" and is_last:
+            self.losses.add(UNANSWERED, str(message.get("id")))
+        elif role == "user":
+            self._input(message, parts)
+        elif role == "assistant":
+            time = message.get("time")
+            is_done = bool(isinstance(time, dict) and time.get("completed")) or "error" in message
+            if is_last and not is_done:
+                self.losses.add(UNFINISHED, str(message.get("id")))
+            elif message.get("summary") is True:
+                self._summary(message, parts)
+            else:
+                AnswerReader(self, message, parts)
+        else:
+            self.add(unknown_note(NAME, f"role {role}", message, self.losses), _time(message, "created"))
+
+    def add(self, payload: Payload, at: int | None, **more: Any) -> None:
+        self.entries.append(EntryRecord(payload, str(len(self.entries) + 1), at=at, **more))
+
+    def _input(self, message: Fields, parts: list[Fields]) -> None:
+        """Add an input; what opencode adds to it, such as the text of a mentioned file, is a system message after it."""
+        at = _time(message, "created")
+        own: list[Text | Attachment] = []
+        added: list[Text | Attachment] = []
+        for part in parts:
+            kind, text = part.get("type"), part.get("text")
+            if kind == "text" and isinstance(text, str):
+                if part.get("ignored") is True:
+                    self.add(Note({NAME: "text the model did not see", "text": text}), at)
+                elif text:
+                    (added if part.get("synthetic") is True else own).append(Text(text))
+            elif kind == "subtask" and isinstance(part.get("prompt"), str):
+                own.append(Text(part["prompt"]))
+            elif kind == "file":
+                own.extend(self._file(part))
+            elif kind not in ("compaction", *BOOKKEEPING):
+                self.add(unknown_note(NAME, kind, part, self.losses), at)
+        if own:
+            self.add(Message("user", tuple(own)), at)
+            texts = tuple(part for part in added if isinstance(part, Text))
+            if texts:
+                self.add(Message("system", texts), at)
+        elif added:
+            self.add(Message("user", tuple(added)), at)
+
+    def _file(self, part: Fields) -> Iterator[Text | Attachment]:
+        mime, url, name = (text_or_none(part.get(field)) for field in ("mime", "url", "filename"))
+        if mime in ("text/plain", "application/x-directory"):
+            return  # its text is a part of its own
+        attachment = parse_data_url(url, name)
+        if attachment is not None:
+            yield attachment
+        else:
+            self.losses.add("a file that is not in the session", name or mime or "")
+            yield Text(f"[file {name or mime}: not in the session]")
+
+    def _summary(self, message: Fields, parts: list[Fields]) -> None:
+        """Add a compaction. The message it answers names the first message that was kept."""
+        text = "".join(part["text"] for part in parts if part.get("type") == "text" and _is_text(part))
+        finished = [part for part in parts if part.get("type") == "step-finish"]
+        usage = _usage_fields(finished[-1] if finished else message, message)
+        at = _time(message, "created")
+        if not text:
+            self.add(Note({NAME: "a failed compaction", "error": _json_error(message)}), at, **usage)
+            return
+        kept = self._first_kept(message)
+        self.add(Compaction(text, 0, replaces_earlier=True), at, refers_to=kept, **usage)
+
+    def _first_kept(self, message: Fields) -> str | None:
+        parent = message.get("parentID")
+        request = next((parts for each, parts in self._messages if parent and each.get("id") == parent), [])
+        tails = [part.get("tail_start_id") for part in request if part.get("type") == "compaction"]
+        index = self.firsts.get(str(tails[0])) if tails else None
+        return self.entries[index].key if index is not None and index < len(self.entries) else None
+
+
+class AnswerReader:
+    """Adds the steps of one message of the model."""
+
+    def __init__(self, session: OpencodeSession, message: Fields, parts: list[Fields]) -> None:
+        self.session, self.message = session, message
+        self.at = _time(message, "created")
+        self.issuer = ISSUERS.get(str(message.get("providerID")))
+        self._parts: list[Part] = []
+        self._proofs: dict[str, dict[str, Any]] = {}
+        self._results: list[EntryRecord] = []
+        self._has_usage = any(part.get("type") == "step-finish" for part in parts)
+        for part in parts:
+            try:
+                self._read(part)
+            except UNEXPECTED_SHAPE:
+                self._unknown(part)
+        usage = {} if self._has_usage else _usage_fields(message, message)
+        if self._parts or self._results or usage.get("usage") is not None or "error" in message:
+            self._finish(usage)
+
+    def _read(self, part: Fields) -> None:
+        kind = part.get("type")
+        if kind == "text" and isinstance(part["text"], str):
+            self._add(Text(part["text"]) if part["text"] else None, part)
+        elif kind == "reasoning" and isinstance(part["text"], str):
+            self._add(Reasoning(part["text"]), part)
+        elif kind == "tool" and isinstance(part["tool"], str) and isinstance(part["callID"], str):
+            call = parse_tool_call(part["callID"], part["tool"], part["state"].get("input"))
+            self._results.append(self._result(call, part["state"]))
+            self._add(call, part)
+        elif kind == "file":
+            attachment = parse_data_url(part.get("url"), part.get("filename"))
+            if attachment is None:
+                raise ValueError("a file without bytes")
+            self._add(attachment, part)
+        elif kind == "step-finish":
+            self._finish(_usage_fields(part, self.message))
+        elif kind not in BOOKKEEPING:
+            self._unknown(part)
+
+    def _unknown(self, part: Fields) -> None:
+        self.session.add(unknown_note(NAME, part.get("type"), part, self.session.losses), self.at)
+
+    def _add(self, piece: Part | None, part: Fields) -> None:
+        if piece is None:
+            return
+        proof = _proof(self.issuer, part.get("metadata"))
+        if proof:
+            self._proofs[str(len(self._parts))] = proof
+        self._parts.append(piece)
+
+    def _result(self, call: ToolCall, state: Fields) -> EntryRecord:
+        status = state["status"]
+        times = state.get("time")
+        at = parse_time(times.get("end")) if isinstance(times, dict) else None
+        details = {name: state[name] for name in ("title", "metadata") if state.get(name)}
+        about = {"details": {NAME: details}} if details else {}
+        if status == "error":
+            content: list[Text | Attachment] = [Text(str(state.get("error")))]
+            result = ToolResult(call.id, tuple(content), True, **about)
+        elif status == "completed":
+            content = [Text(state["output"])] if state.get("output") else []
+            for file in state.get("attachments") or ():
+                attachment = parse_data_url(file.get("url"), file.get("filename"))
+                content += [attachment] if attachment is not None else []
+            result = ToolResult(call.id, tuple(content), **about)
+        else:  # the process ended before the tool did
+            result = ToolResult(call.id, (Text("The call was interrupted."),), True, "interrupted")
+        return EntryRecord(Message("tool", (result,)), at=at)
+
+    def _finish(self, usage: Fields) -> None:
+        """Add the answer of one step, then its results."""
+        error = _json_error(self.message) if "error" in self.message else None
+        if not self._parts:
+            if usage.get("usage") is not None or error:
+                self.session.add(Note({NAME: "a failed answer", "error": error}), self.at, **usage)
+            return
+        evidence = Evidence(self.issuer, self._proofs) if self.issuer and self._proofs else None
+        self.session.add(Message("assistant", tuple(self._parts)), self.at, evidence=evidence, **usage)
+        for entry in self._results:
+            self.session.entries.append(replace(entry, key=str(len(self.session.entries) + 1)))
+            self.at = entry.at or self.at
+        self._parts, self._proofs, self._results = [], {}, []
+
+
+def _usage_fields(step: Fields, message: Fields) -> Fields:
+    """Return the fields of an entry about its model call."""
+    provider = text_or_none(message.get("providerID"))
+    fields: Fields = {
+        "model": text_or_none(message.get("modelID")),
+        "provider": PROVIDERS.get(provider or "", provider),
+        "finish": text_or_none(step.get("reason")) or text_or_none(message.get("finish")),
+    }
+    tokens = step.get("tokens")
+    counts = token_counts(tokens, ("input", "output", "reasoning"))
+    cached = token_counts(tokens.get("cache", {}), ("read", "write")) if isinstance(tokens, dict) else None
+    if counts is not None and cached is not None and any((*counts, *cached)):
+        fresh, output, reasoning = counts
+        fields["usage"] = Usage(fresh + sum(cached), output + reasoning, *cached)
+        fields["price"] = recorded_price(step.get("cost"), NAME)
+    return fields
+
+
+def _proof(issuer: str | None, metadata: object) -> dict[str, Any]:
+    """Return the signatures and ids the provider expects back with a part."""
+    fields = metadata.get("google" if issuer == "gemini" else issuer) if isinstance(metadata, dict) else None
+    if not isinstance(fields, dict):
+        return {}
+    if issuer == "anthropic":
+        found = {"signature": fields.get("signature"), "data": fields.get("redactedData")}
+    elif issuer == "gemini":
+        found = {"signature": gemini_signature(fields.get("thoughtSignature"))}
+    else:
+        found = {"id": fields.get("itemId"), "encrypted_content": fields.get("reasoningEncryptedContent")}
+    return {name: value for name, value in found.items() if text_or_none(value)}
+
+
+def _json_error(message: Fields) -> str:
+    error = message.get("error")
+    data = error.get("data") if isinstance(error, dict) else None
+    text = data.get("message") if isinstance(data, dict) else None
+    return text_or_none(text) or (str(error.get("name")) if isinstance(error, dict) else "unknown")
+
+
+def _time(fields: Fields, name: str) -> int | None:
+    times = fields.get("time")
+    return parse_time(times.get(name)) if isinstance(times, dict) else None
+
+
+def _is_text(part: Fields) -> bool:
+    return isinstance(part.get("text"), str)

@@ -1,0 +1,208 @@
+"""Import qwen-code: chats/SESSION.jsonl, each line a record after its parent; sub-agents in files of their own.
+
+Contents are Gemini's, whichever model answered. A rewind is a record whose parent is an earlier one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from ...core.entries import Compaction, Note, Payload
+from ...core.messages import Message, Text
+from ...core.usage import Usage
+from ...errors import InvalidSource
+from ...formats.jsonl import UNEXPECTED_SHAPE, parse_time, read_objects, text_or_none, token_counts
+from ...formats.records import START, EntryRecord, LossReport, SessionRecord
+from ...formats.unknown_kinds import unknown_note
+from ...wire.gemini.parse import parse_history
+
+NAME = "qwen-code"
+SUBAGENTS = "subagents"
+TOKENS = ("promptTokenCount", "candidatesTokenCount", "cachedContentTokenCount")
+INPUTS = (None, "mid_turn_user_message", "at_command", "agent_launch_prompt")
+"""The subtypes of a user record that a user, or the agent that started a sub-agent, wrote."""
+BOOKKEEPING = {
+    *("slash_command", "ui_telemetry", "at_command", "attribution_snapshot", "session_source"),
+    *("session_model", "rewind", "file_history_snapshot", "user_text_elements", "session_artifact_event"),
+    *("session_artifact_snapshot", "branch_checkpoint", "goal_state", "turn_result", "agent_retry"),
+    *("agent_bootstrap", "notification", "cron"),
+}
+
+Line = dict[str, Any]
+
+
+def read_sessions(source: str) -> Iterator[SessionRecord]:
+    """Yield every session with the sub-agents it started."""
+    path = Path(source).expanduser()
+    if path.is_file():
+        files = [path]
+    elif path.is_dir():
+        files = sorted(path.rglob("*.jsonl"))
+        files = [each for each in files if not each.name.endswith(".ledger.jsonl")]
+    else:
+        raise InvalidSource(source, NAME, "there is no such file or folder")
+    if not files:
+        raise InvalidSource(source, NAME, "the folder has no *.jsonl")
+    main = [each for each in files if SUBAGENTS not in each.parts or each == path]
+    names = {each.stem for each in main}
+    tasks: dict[str, list[Path]] = {}
+    for each in files:
+        if each not in main:
+            parent = each.parent.name
+            if parent in names:
+                tasks.setdefault(parent, []).append(each)
+            else:
+                main.append(each)
+    for each in main:
+        session = QwenSession(each)
+        record = session.record(tuple(QwenSession(task).record(()) for task in tasks.get(each.stem, ())))
+        if record.entries or record.tasks or record.losses:
+            yield record
+
+
+class QwenSession:
+    """Reads one file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.losses = LossReport()
+        self.entries: list[EntryRecord] = []
+        self.keys: dict[str, str] = {}
+        """By record: the key of its last entry, or of the one before it if it became none."""
+        self.title: str | None = None
+        self.tags: dict[str, str] = {}
+        self.agent = NAME
+        self.tip = START
+        for number, line in enumerate(read_objects(path, self.losses)):
+            self._read(line, number)
+
+    def record(self, tasks: tuple[SessionRecord, ...]) -> SessionRecord:
+        is_task = SUBAGENTS in self.path.parts
+        name = f"{self.path.parent.name}-{self.path.stem}" if is_task else self.path.stem
+        return SessionRecord(
+            NAME,
+            name,
+            tuple(self.entries),
+            leaf=self.tip if self.entries else None,
+            title=self.title,
+            agent=self.agent,
+            tags=self.tags,
+            losses=self.losses,
+            tasks=tasks,
+        )
+
+    def _read(self, line: Line, number: int) -> None:
+        name = text_or_none(line.get("uuid")) or f"#{number}"
+        parent = text_or_none(line.get("parentUuid"))
+        if name in self.keys and parent is not None:
+            name = f"{name}#{number}"  # a further part of the same record
+        elif "parentUuid" in line:
+            self.tip = START if parent is None else self.keys.get(parent, parent)
+        self._describe(line)
+        at = parse_time(line.get("timestamp"))
+        try:
+            self._convert(line, at)
+        except UNEXPECTED_SHAPE:
+            self._add(unknown_note(NAME, line.get("type"), line, self.losses), at)
+        self.keys[name] = self.tip
+
+    def _describe(self, line: Line) -> None:
+        self.agent = text_or_none(line.get("agentName")) or self.agent
+        origin = line.get("forkedFrom")
+        found = {
+            "cwd": line.get("cwd"),
+            "git_branch": line.get("gitBranch"),
+            "forked_from": origin.get("sessionId") if isinstance(origin, dict) else None,
+        }
+        for tag, value in found.items():
+            if text_or_none(value):
+                self.tags.setdefault(tag, str(value))
+
+    def _convert(self, line: Line, at: int | None) -> None:
+        kind, subtype = line.get("type"), text_or_none(line.get("subtype"))
+        if kind == "assistant":
+            self._answer(line, at)
+        elif kind == "tool_result" or (kind == "user" and subtype in INPUTS):
+            self._messages(line, at)
+        elif kind == "user" and line.get("message") is not None:
+            self._context(line, at)
+        elif kind == "system" and subtype == "chat_compression":
+            self._compaction(line, at)
+        elif kind == "system" and subtype == "custom_title":
+            self.title = text_or_none(_payload(line).get("customTitle")) or self.title
+        elif kind == "system" and subtype == "parent_session":
+            parent = text_or_none(_payload(line).get("parentSessionId"))
+            self.tags |= {"parent": parent} if parent else {}
+        elif kind == "system" and subtype in BOOKKEEPING:
+            self.losses.add("a bookkeeping record of the tool", str(subtype))
+        else:
+            self._add(unknown_note(NAME, f"{kind} {subtype or ''}".strip(), line, self.losses), at)
+
+    def _answer(self, line: Line, at: int | None) -> None:
+        usage = _usage(line.get("usageMetadata"))
+        about = {"model": text_or_none(line.get("model")), "usage": usage}
+        message = line.get("message")
+        parsed = parse_history([{**message, "role": "model"}]) if isinstance(message, dict) else []
+        if any(each.message.parts for each in parsed):
+            self._add(parsed[0].message, at, **about)
+        elif usage is not None:
+            self._add(Note({NAME: "an empty answer"}), at, **about)
+
+    def _messages(self, line: Line, at: int | None) -> None:
+        message = line["message"]
+        if not isinstance(message, dict):
+            raise TypeError("a message that is not an object")
+        details = _tool_details(line.get("toolCallResult"))
+        for parsed in parse_history([{**message, "role": "user"}]):
+            results = tuple(
+                replace(result, details=details, error=result.error or _failed(line))
+                for result in parsed.message.results
+            )
+            if parsed.message.parts:
+                self._add(Message("tool", results) if results else parsed.message, at)
+
+    def _context(self, line: Line, at: int | None) -> None:
+        """Add what the tool wrote in the user's role: a notification, a scheduled prompt, a goal."""
+        for parsed in parse_history([{**line["message"], "role": "user"}]):
+            texts = tuple(part for part in parsed.message.parts if isinstance(part, Text))
+            if texts:
+                self._add(Message("system", texts), at)
+
+    def _compaction(self, line: Line, at: int | None) -> None:
+        history = _payload(line).get("compressedHistory")
+        contents = [each for each in history if isinstance(each, dict)] if isinstance(history, list) else []
+        texts = [parsed.message.text for parsed in parse_history(contents)]
+        if any(texts):
+            self._add(Compaction("\n\n".join(filter(None, texts)), 0, replaces_earlier=True), at)
+        else:
+            self.losses.add("a compaction without a summary")
+
+    def _add(self, payload: Payload, at: int | None, **more: Any) -> None:
+        key = str(len(self.entries) + 1)
+        self.entries.append(EntryRecord(payload, key, self.tip, at=at, **more))
+        self.tip = key
+
+
+def _payload(line: Line) -> Line:
+    payload = line.get("systemPayload")
+    return payload if isinstance(payload, dict) else {}
+
+
+def _failed(line: Line) -> bool:
+    result = line.get("toolCallResult")
+    return isinstance(result, dict) and result.get("status") in ("error", "cancelled")
+
+
+def _tool_details(result: object) -> dict[str, Any] | None:
+    display = result.get("resultDisplay") if isinstance(result, dict) else None
+    return {NAME: {"display": display}} if isinstance(display, dict) and display else None
+
+
+def _usage(usage: object) -> Usage | None:
+    """Convert usage. The tokens of thoughts are part of the answer's, as OpenAI counts them."""
+    counts = token_counts(usage, TOKENS)
+    return Usage(*counts) if counts is not None and any(counts) else None
