@@ -53,6 +53,12 @@ IMPORTERS = {
             ("~/.claude/projects",),
         ),
         Importer("codex", "a rollout-….jsonl file, or a folder of them", "codex", ("~/.codex/sessions",)),
+        Importer(
+            "gemini-cli",
+            "its folder ~/.gemini/tmp, or one session file in it",
+            "gemini_cli",
+            ("~/.gemini/tmp",),
+        ),
         Importer("langgraph", "a SQLite file of LangGraph's SqliteSaver", "langgraph"),
         Importer(
             "llm",
@@ -72,6 +78,12 @@ IMPORTERS = {
             ("~/.local/share/opencode",),
         ),
         Importer("pi", "its sessions folder, or one .jsonl file in it", "pi", ("~/.pi/agent/sessions",)),
+        Importer(
+            "qwen-code",
+            "its folder ~/.qwen/projects, or one .jsonl file in it",
+            "qwen_code",
+            ("~/.qwen/projects", "~/.qwen/tmp"),
+        ),
         Importer("redis", "redis://[user:password@]host[:port][/db][?match=PATTERN]", "redis"),
     )
 }

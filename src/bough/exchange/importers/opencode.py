@@ -349,16 +349,16 @@ class AnswerReader:
         times = state.get("time")
         at = parse_time(times.get("end")) if isinstance(times, dict) else None
         details = {name: state[name] for name in ("title", "metadata") if state.get(name)}
-        about = {"details": {NAME: details}} if details else {}
+        kept = {NAME: details} if details else None
         if status == "error":
             content: list[Text | Attachment] = [Text(str(state.get("error")))]
-            result = ToolResult(call.id, tuple(content), True, **about)
+            result = ToolResult(call.id, tuple(content), True, details=kept)
         elif status == "completed":
             content = [Text(state["output"])] if state.get("output") else []
             for file in state.get("attachments") or ():
                 attachment = parse_data_url(file.get("url"), file.get("filename"))
                 content += [attachment] if attachment is not None else []
-            result = ToolResult(call.id, tuple(content), **about)
+            result = ToolResult(call.id, tuple(content), details=kept)
         else:  # the process ended before the tool did
             result = ToolResult(call.id, (Text("The call was interrupted."),), True, "interrupted")
         return EntryRecord(Message("tool", (result,)), at=at)

@@ -22,7 +22,10 @@ from ...wire.gemini.parse import parse_history
 
 NAME = "qwen-code"
 SUBAGENTS = "subagents"
-TOKENS = ("promptTokenCount", "candidatesTokenCount", "cachedContentTokenCount")
+TOKENS = (
+    *("promptTokenCount", "candidatesTokenCount", "cachedContentTokenCount"),
+    *("thoughtsTokenCount", "totalTokenCount"),
+)
 INPUTS = (None, "mid_turn_user_message", "at_command", "agent_launch_prompt")
 """The subtypes of a user record that a user, or the agent that started a sub-agent, wrote."""
 BOOKKEEPING = {
@@ -203,6 +206,9 @@ def _tool_details(result: object) -> dict[str, Any] | None:
 
 
 def _usage(usage: object) -> Usage | None:
-    """Convert usage. The tokens of thoughts are part of the answer's, as OpenAI counts them."""
+    """Convert usage. Thoughts are part of the answer's tokens, except where Gemini itself counted: then the total says so."""
     counts = token_counts(usage, TOKENS)
-    return Usage(*counts) if counts is not None and any(counts) else None
+    if counts is None or not any(counts):
+        return None
+    prompt, answer, cached, thoughts, total = counts
+    return Usage(prompt, answer + thoughts if total == prompt + answer + thoughts else answer, cached)

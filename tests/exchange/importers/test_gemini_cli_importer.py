@@ -1,0 +1,71 @@
+"""gemini-cli: messages that are written again, rewinds, compactions, and an answer that may not be finished."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from bough.core.entries import Compaction
+from bough.core.messages import Reasoning, Text, ToolCall
+from bough.store import Store
+from support.import_sources import entries_of, import_all, import_one, memory_store, message_texts, store
+from support.tool_sources import gemini_cli, stored_counts
+from support.tool_sources.gemini_cli import MAIN, QUIET, SAMPLE, head, message
+
+__all__ = ["store"]
+
+
+class TestASession:
+    def test_keeps_thoughts_calls_and_results_once(self, store: Store, tmp_path: Path) -> None:
+        session, _ = import_one(store, "gemini-cli", gemini_cli.write(tmp_path, SAMPLE))
+        path = entries_of(session)
+        assert [entry.role or entry.kind for entry in path] == [
+            *("system", "user", "assistant", "tool", "tool", "assistant", "note", "note"),
+            *("user", "assistant", "note", "compaction", "user"),
+        ]
+        assert path[2].message is not None
+        assert path[2].message.parts == (
+            Reasoning("Plan\nRead it."),
+            Text("I look."),
+            ToolCall("c1", "read_file", {"path": "c1"}),
+            ToolCall("c2", "read_file", {"path": "c2"}),
+        )
+        assert [r.error for e in path if e.message for r in e.message.results] == [False, True]
+
+    def test_a_rewind_is_a_branch_and_a_summary_a_compaction(self, store: Store, tmp_path: Path) -> None:
+        session, _ = import_one(store, "gemini-cli", gemini_cli.write(tmp_path, SAMPLE))
+        assert "Mended." not in message_texts(session)
+        assert len(session.branches()) == 2
+        compaction = entries_of(session)[11].payload
+        assert isinstance(compaction, Compaction)
+        assert (compaction.summary, compaction.first_kept) == ("They painted a shop.", 9)
+
+    def test_has_its_summary_as_title_and_its_sub_agent_as_task(self, store: Store, tmp_path: Path) -> None:
+        import_one(store, "gemini-cli", gemini_cli.write(tmp_path, SAMPLE))
+        assert store.backend.session(f"gemini-cli-{MAIN}").title == "Paint the shop"
+        assert store.backend.session(f"gemini-cli-{gemini_cli.SUB}").relation == "task"
+
+    def test_of_an_older_version_is_one_object(self, store: Store, tmp_path: Path) -> None:
+        messages = [message("a", "user", 1, "Hi"), message("b", "gemini", 2, "Hello", model="gemini-2.5-pro")]
+        path = tmp_path / "chats/session-2025.json"
+        path.parent.mkdir()
+        path.write_text(json.dumps({**head("old"), "messages": messages}))
+        os.utime(path, (QUIET, QUIET))
+        session, _ = import_one(store, "gemini-cli", tmp_path)
+        assert message_texts(session) == ["Hi", "Hello"]
+
+    def test_that_is_being_written_keeps_back_its_last_answer_and_counts_each_call_once(
+        self, tmp_path: Path
+    ) -> None:
+        with memory_store() as growing, memory_store() as whole:
+            for end in range(1, len(SAMPLE) + 1):
+                place = gemini_cli.write(tmp_path / "in", SAMPLE[:end])
+                for path in place.rglob("*.jsonl"):
+                    os.utime(path)
+                list(growing.import_from("gemini-cli", str(place)))
+            assert stored_counts(growing).model_calls == 4
+            place = gemini_cli.write(tmp_path / "in", SAMPLE)
+            import_all(growing, "gemini-cli", place)
+            import_all(whole, "gemini-cli", place)
+            assert stored_counts(growing) == stored_counts(whole)
