@@ -197,7 +197,7 @@ class Loop:
         The input with number `one_shot` completes the session."""
         inputs_run = 0
         while inputs_run != count and (not self.log.cursor.turn or (count is not None and not inputs_run)):
-            queued = await self.writer.run_blocking(self.log.store.inbox, self.log.session_id)
+            queued = await self.writer.run_blocking(self.log.store.inbox, self.log.session_id, 1)
             if not queued:
                 return
             row = await self.writer.run_blocking(self.log.store.session, self.log.session_id)

@@ -508,8 +508,8 @@ class StoreBackend(ABC):
         """Queue an input for a session that is running; return its number."""
 
     @abstractmethod
-    def inbox(self, session_id: str) -> list[QueuedInput]:
-        """Return queued inputs, oldest first. A change with their `inbox_number` removes them."""
+    def inbox(self, session_id: str, limit: int | None = None) -> list[QueuedInput]:
+        """Return queued inputs, oldest first, at most `limit`. A change with their `inbox_number` removes them."""
 
     @abstractmethod
     def put_blob(self, blob: Blob, at: int) -> None: ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import signal
 import subprocess
@@ -262,6 +263,12 @@ def check_all(store: Store, session_id: str, count: int, name: str) -> None:
     assert len(keys) == len(set(keys)) == 1 + 2 * count
 
 
+def database_waits(database: Database, query: str) -> int:
+    with psycopg.connect(database.owner_url) as connection:
+        row = connection.execute(query, (database.name,)).fetchone()  # type: ignore[arg-type]
+        return 0 if row is None else int(row[0])
+
+
 class TestManyWriters:
     def test_of_two_writers_at_one_leaf_exactly_one_wins(self, database: Database) -> None:
         with bough.open(database.url) as store:
@@ -302,6 +309,24 @@ class TestManyWriters:
             cutting.result()
             for session_id, name in zip(ids, names, strict=True):
                 check_all(store, session_id, 15, name)
+
+    def test_an_append_that_the_server_ends_in_a_deadlock_runs_again(self, database: Database) -> None:
+        """As beside a migration, which locks the tables in another order."""
+        with bough.open(database.url) as store:
+            session = store.start()
+            with psycopg.connect(database.owner_url) as other, ThreadPoolExecutor(2) as pool:
+                other.execute(
+                    "set local deadlock_timeout = '60s'"
+                )  # so that the append is the one that is ended
+                other.execute("lock table bough.journal in access exclusive mode")
+                append = pool.submit(session.append, [user("once")])
+                waits = "select count(*) from pg_locks join pg_database on database = pg_database.oid where datname = %s and not granted"
+                while not database_waits(database, waits):
+                    time.sleep(0.01)
+                other.execute("lock table bough.session in access exclusive mode")
+                other.commit()
+                append.result(timeout=60)
+            assert texts(session) == ["once"]
 
     def test_a_fork_and_a_purge_of_its_source_do_not_cross(self, database: Database) -> None:
         with bough.open(database.url) as store:
@@ -638,7 +663,61 @@ class TestOpening:
         files = [name for name in postgres_schema.MIGRATIONS.values() if name] + [postgres_schema.RIGHTS]
         texts = [re.sub(r"--.*|\s+", " ", postgres_schema._file(name)) for name in files]
         written = sha256(" ".join(" ".join(texts).split()).encode()).hexdigest()[:16]
-        assert {postgres_schema.VERSION: written} == {4: "ed28710b27576154"}
+        assert {postgres_schema.VERSION: written} == {5: "d674f9c426161fc9"}
+
+    def test_a_migration_by_another_role_keeps_the_owner_or_is_refused(self, postgres: DatabaseHost) -> None:
+        """Its policies named the role that ran it: the next look found every table empty, and nothing said why."""
+        database = Database(postgres, "owned")
+        with bough.open(database.url) as store:
+            session = store.start(owner="ann")
+            session.append([user("hello")])
+        before = _policies(database)
+        database.run("drop role if exists other_admin, somebody")
+        database.run("create role other_admin login superuser password 'other_admin'")
+        database.run("create role somebody login createrole password 'somebody'")
+        postgres_schema.migrate(postgres.url(database.name, "other_admin"))
+        assert _policies(database) == before
+        with bough.open(database.url) as store:
+            assert len(store.search("hello").hits) == 1
+        with pytest.raises(
+            errors.MissingPermission, match=r"the schema bough belongs to .*; migrate as that role"
+        ):
+            postgres_schema.migrate(postgres.url(database.name, "somebody"))
+        assert _policies(database) == before
+        postgres_schema.migrate(database.owner_url)
+
+    def test_a_bound_login_that_was_dropped_stops_neither_migrate_nor_unbind(
+        self, postgres: DatabaseHost
+    ) -> None:
+        database = Database(postgres, "dropped")
+        for name in ("leaver", "second_leaver"):
+            database.run(f"drop role if exists {name}")
+            database.run(f"create role {name} login")
+            database.run(f"select bough.bind('{name}', 'default', 'ann')")
+        ((number,),) = database.run("select role::oid::bigint from bough.login order by role limit 1")
+        database.run("drop owned by leaver, second_leaver; drop role leaver, second_leaver")
+        database.run(f"select bough.unbind({number}::oid::regrole)")
+        assert len(database.run("select role from bough.login")) == 1
+        postgres_schema.migrate(database.owner_url)
+        assert database.run("select role from bough.login") == []
+
+    @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+    def test_a_database_that_cannot_hold_every_text_is_refused(
+        self, postgres: DatabaseHost, encoding: str
+    ) -> None:
+        name = f"bough_{encoding.lower()}_{os.getpid()}"
+        with postgres.admin() as admin:
+            admin.execute(f"drop database if exists {name}")  # type: ignore[arg-type]
+            admin.execute(f"create database {name} encoding '{encoding}' locale 'C' template template0")  # type: ignore[arg-type]
+        try:
+            for use in (postgres_schema.migrate, bough.open):
+                with pytest.raises(
+                    errors.StoreError, match=f"has the encoding {encoding}.*createdb --encoding=UTF8"
+                ):
+                    use(postgres.url(name))
+        finally:
+            with postgres.admin() as admin:
+                admin.execute(f"drop database {name} with (force)")  # type: ignore[arg-type]
 
     def test_a_newer_schema_and_one_without_a_version_are_refused(self, postgres: DatabaseHost) -> None:
         database = Database(postgres, "versions")

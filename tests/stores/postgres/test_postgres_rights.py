@@ -157,6 +157,24 @@ class TestItsInput:
         assert ask(database, "select text from bough.public_input order by n")[1] == ('it\'s "q" \\ ü',)
         assert session.enqueue("the service's own") == 3
 
+    @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+    def test_beside_another_in_a_repeatable_transaction_it_fails_and_may_be_tried_again(
+        self, database: Database, store: Store, session: bough.Session, isolation: str
+    ) -> None:
+        """It counted from what its snapshot showed and tried the same number for ever."""
+        insert = f"insert into bough.public_input (session_id, text) values ('{session.session_id}', 'x')"
+        with psycopg.connect(database.client_url, autocommit=True) as connection:
+            connection.execute("set statement_timeout = '20s'")
+            connection.execute(f"begin isolation level {isolation}")  # type: ignore[arg-type]
+            connection.execute(
+                "select set_config('bough.space', 'default', true), set_config('bough.owner', 'ann', true)"
+            )
+            connection.execute("select count(*) from bough.public_session")  # takes the snapshot
+            ask(database, insert)
+            with pytest.raises(psycopg.errors.SerializationFailure, match="try again"):
+                connection.execute(insert)  # type: ignore[arg-type]
+        assert len(store.backend.inbox(session.session_id)) == 1
+
     def test_what_it_cannot_say_is_refused_alike_for_foreign_and_absent(
         self, database: Database, store: Store, session: bough.Session
     ) -> None:

@@ -681,7 +681,7 @@ def _resume(chat: Chat, rest: str) -> None:
         chat.note(f"Now in {chat.session.session_id}, at entry {chat.session.leaf.seq}")
         return
     log = None if chat.is_new else chat.session.log
-    if log is not None and (log.cursor.turn or log.store.inbox(log.session_id)):
+    if log is not None and (log.cursor.turn or log.store.inbox(log.session_id, 1)):
         chat.turn(None)
     else:
         chat.note("There is no open turn here")

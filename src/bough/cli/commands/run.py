@@ -315,7 +315,7 @@ def _content(text: str | None, *, is_new: bool) -> str | None:
 
 def _has_work(session: Session) -> bool:
     """Whether a turn is open, or an input is queued."""
-    return bool(session.log.cursor.turn or session.log.store.inbox(session.session_id))
+    return bool(session.log.cursor.turn or session.log.store.inbox(session.session_id, 1))
 
 
 def _run(

@@ -144,7 +144,7 @@ def send(
     check_options(None, options)  # the worker knows the provider
     if content is not None:
         _check_turns(settings, row, limits)
-        if log.store.inbox(row.session_id):  # what was queued first runs first
+        if log.store.inbox(row.session_id, 1):  # what was queued first runs first
             if key is not None or options:
                 raise InputsQueued(row.session_id)
             message = user(content) if isinstance(content, str) else content
@@ -218,5 +218,5 @@ def _check_can_send(log: Log, content: str | Message | None) -> None:
     if content is not None and is_open:
         row = log.store.session(log.session_id)
         raise SessionRunning(row.session_id, row.holder, row.lease_until)
-    if content is None and not is_open and not log.store.inbox(log.session_id):
+    if content is None and not is_open and not log.store.inbox(log.session_id, 1):
         raise InvalidOperation(f"no turn is open in session {log.session_id}; send an input")

@@ -415,7 +415,7 @@ class TaskRun:
         return True
 
     def _has_work(self, log: ClaimedLog) -> bool:
-        return bool(log.cursor.turn or self._store.inbox(log.session_id))
+        return bool(log.cursor.turn or self._store.inbox(log.session_id, 1))
 
     def _result(self, log: ClaimedLog) -> dict[str, Any]:
         row = log.refresh()

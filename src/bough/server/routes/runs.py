@@ -106,7 +106,7 @@ async def resume(request: ApiRequest, session_id: FromPath[str], data: JSONBody[
 
 
 def _has_work(session: Session) -> bool:
-    return bool(session.log.cursor.turn or session.log.store.inbox(session.session_id))
+    return bool(session.log.cursor.turn or session.log.store.inbox(session.session_id, 1))
 
 
 @post("/api/sessions/{session_id:str}/cancel", status_code=200, tags=["running"])

@@ -448,6 +448,8 @@ class InboxConformance(StoreFactory):
         ]
         writer.append(user("1"), inbox_number=1)
         assert [queued.number for queued in writer.store.inbox("ses_a")] == [2]
+        writer.store.enqueue("ses_a", b"{}", 30)
+        assert [queued.number for queued in writer.store.inbox("ses_a", 1)] == [2]
 
     def test_a_refused_change_leaves_the_queue_as_it_was(self) -> None:
         writer = SessionWriter(self.open_store())

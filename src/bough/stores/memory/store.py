@@ -332,9 +332,9 @@ class MemoryStore(StoreBackend):
             data.inbox.append(QueuedInput(number, body, at))
             return number
 
-    def inbox(self, session_id: str) -> list[QueuedInput]:
+    def inbox(self, session_id: str, limit: int | None = None) -> list[QueuedInput]:
         with self._lock:
-            return list(self._data(session_id).inbox)
+            return self._data(session_id).inbox[:limit]
 
     def put_blob(self, blob: Blob, at: int) -> None:
         with self._lock:

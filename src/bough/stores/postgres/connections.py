@@ -32,7 +32,7 @@ from psycopg.errors import (
     UndefinedTable,
     UniqueViolation,
 )
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 
 from ...errors import (
     MigrationNeeded,
@@ -138,6 +138,11 @@ class PostgresConnections:
             except psycopg.Error as error:
                 if connection.closed or error.diag.severity_nonlocalized in ("FATAL", "PANIC"):
                     raise ConnectionLost(first_line(error)) from error
+                if (
+                    connection.pgconn.pipeline_status != PipelineStatus.OFF
+                ):  # it broke while many were on their way
+                    connection.close()
+                    raise ConnectionLost(first_line(error)) from error
                 raise
 
     # -- one statement -----------------------------------------------------------------------------
@@ -153,8 +158,7 @@ class PostgresConnections:
 
     def run_statement(self, statement: Statement, values: Mapping[str, Any]) -> Rows:
         """Run a statement of the hot path; raises ConnectionLost if the connection breaks."""
-        with self._statement_connection() as connection:
-            return run_statement(connection, statement, values)
+        return self._repeat(lambda connection: run_statement(connection, statement, values))
 
     def run_pipeline(self, steps: Sequence[Step]) -> Rows:
         """Run several as one transaction in one round trip; return the last one's rows.
@@ -164,8 +168,22 @@ class PostgresConnections:
         """
         if len(steps) == 1:
             return self.run_statement(*steps[0])
+        return self._repeat(lambda connection: run_pipeline(connection, steps))
+
+    def _repeat(self, work: Callable[[Connection], R]) -> R:
+        """Run this, and again if the server ended it to resolve a deadlock: then nothing of it was written."""
+        for _ in range(MAX_TRIES - 1):
+            try:
+                with self._connection() as connection:
+                    return work(connection)
+            except DeadlockDetected:
+                continue
+            except UniqueViolation:
+                raise
+            except psycopg.Error as error:
+                raise store_error(self.url, error) from error
         with self._statement_connection() as connection:
-            return run_pipeline(connection, steps)
+            return work(connection)
 
     @contextlib.contextmanager
     def _statement_connection(self) -> Iterator[Connection]:

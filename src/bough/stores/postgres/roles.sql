@@ -179,6 +179,9 @@ begin
             returning n, at into new.n, new.at;
             return new;
         exception when unique_violation then -- another input took the number: take the next one
+            if current_setting('transaction_isolation') <> 'read committed' then -- it would never be seen from here
+                raise exception 'another input was queued; try again' using errcode = 'serialization_failure';
+            end if;
         end;
     end loop;
 end
@@ -223,13 +226,16 @@ $$;
 create or replace function bough.unbind(who regrole) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-    execute format('revoke all on all tables in schema bough from %s', who);
-    execute format('revoke all on all functions in schema bough from %s', who);
-    execute format('revoke all on schema bough from %s', who);
+    if exists (select from pg_roles where oid = who) then -- else the role was dropped, and its rights with it
+        execute format('revoke all on all tables in schema bough from %s', who);
+        execute format('revoke all on all functions in schema bough from %s', who);
+        execute format('revoke all on schema bough from %s', who);
+    end if;
     delete from bough.login where role = who;
 end
 $$;
 
 revoke all on function bough.admit(regrole), bough.bind(regrole, text, text), bough.unbind(regrole) from public;
+delete from bough.login where not exists (select from pg_roles where oid = role); -- dropped roles
 select bough.admit('{client}'::regrole);
 select bough.admit(role) from bough.login;

@@ -19,7 +19,7 @@ from psycopg import sql
 from ...errors import InvalidArgument, MigrationNeeded, MissingPermission, NewerFormat, StoreError
 from .url import Address
 
-MIGRATIONS: Mapping[int, str | None] = {1: "schema.sql", 2: None, 3: None, 4: "activity.sql"}
+MIGRATIONS: Mapping[int, str | None] = {1: "schema.sql", 2: None, 3: None, 4: "activity.sql", 5: None}
 """The file that migrates the schema to each version; a new one runs them all. None: only the rights changed
 (`RIGHTS`), which every migration writes again. They have a version because opening must notice old policies, which
 may be slow or worse.
@@ -27,6 +27,8 @@ may be slow or worse.
 2: a session is found by its id by index, however many its space has.
 3: workers find the inputs of clients, and clients see that a limit refused one.
 4: lists are sorted by last activity.
+5: an input of a client inside a repeatable transaction fails instead of waiting for ever; a bound login that was dropped
+   stops no migration.
 """
 RIGHTS = "roles.sql"
 VERSION = max(MIGRATIONS)
@@ -52,6 +54,9 @@ SELECT_TABLE_RIGHTS = """
 select to_regclass('bough.session') is not null,
        coalesce(has_table_privilege(to_regclass('bough.session'), 'select, insert'), false)
 """
+SELECT_OWNER = """
+select pg_get_userbyid(nspowner), pg_has_role(nspowner, 'member') from pg_namespace where nspname = 'bough'
+"""
 ROLE_NAME = re.compile("[a-z_][a-z0-9_]{0,62}")
 
 
@@ -74,6 +79,7 @@ def migrate(url: str, *, service: str = "bough_service", client: str = "bough_cl
     )  # a file of several statements cannot be prepared
     with address.connect() as connection, connection.transaction():
         _check_server(connection, address.safe_url)
+        _check_owner(connection, address.safe_url)
         try:
             lock_schema(connection)
             return _migrate(connection, address.safe_url, service, client)
@@ -117,6 +123,9 @@ def scrub(url: str) -> None:
 
 
 def _migrate(connection: psycopg.Connection[Any], url: str, service: str, client: str) -> MigrationResult:
+    for name in (service, client):
+        _create_role(connection, name)
+    _become_owner(connection)
     # Checked first: `create if not exists` needs a right that an owner of the schema alone may lack.
     if not _fetch_value(connection, SCHEMA_EXISTS):
         connection.execute(CREATE_SCHEMA)
@@ -130,12 +139,28 @@ def _migrate(connection: psycopg.Connection[Any], url: str, service: str, client
             connection.execute(_file(file))
         connection.execute("insert into bough.migration (version) values (%s)", (version,))
     _compress(connection)
-    for name in (service, client):
-        _create_role(connection, name)
-    names = {"owner": _user(connection), "service": service, "client": client}
+    names = {"owner": _current_role(connection), "service": service, "client": client}
     roles = sql.SQL(_file(RIGHTS)).format(**{k: sql.Identifier(v) for k, v in names.items()})
     connection.execute(roles)
     return MigrationResult(before, VERSION)
+
+
+def _check_owner(connection: psycopg.Connection[Any], url: str) -> None:
+    row = connection.execute(SELECT_OWNER).fetchone()
+    if row is not None and not row[1]:
+        reason = f"the schema bough belongs to {row[0]!r}; migrate as that role"
+        raise MissingPermission(url, _user(connection), reason)
+
+
+def _become_owner(connection: psycopg.Connection[Any]) -> None:
+    """Act as the role that owns the schema, if there is one: the policies name it, and would let another see nothing."""
+    row = connection.execute(SELECT_OWNER).fetchone()
+    if row is not None and row[0] != _current_role(connection):
+        connection.execute(sql.SQL("set local role {}").format(sql.Identifier(row[0])))
+
+
+def _current_role(connection: psycopg.Connection[Any]) -> str:
+    return str(_fetch_value(connection, "select current_user"))
 
 
 def _file(name: str) -> Any:
@@ -175,6 +200,12 @@ def _check_server(connection: psycopg.Connection[Any], url: str) -> None:
     if connection.info.server_version < OLDEST_SERVER:
         version = connection.info.server_version // 10_000
         raise StoreError(f"{url} is PostgreSQL {version}; Bough needs 15 or newer")
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding != "UTF8":
+        raise StoreError(
+            f"{url} has the encoding {encoding}, which cannot hold every text; Bough needs UTF8",
+            "create a database for it: createdb --encoding=UTF8 --template=template0 NAME",
+        )
 
 
 def check_schema(connection: psycopg.Connection[Any], url: str) -> None:

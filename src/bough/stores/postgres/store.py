@@ -227,7 +227,7 @@ where {SET_SPACE} and space = %(space)s and conversation_id = %(conversation)s
 order by no desc limit 1
 """
 SELECT_INBOX = f"""
-select n, body, at from bough.session left join bough.inbox on inbox.no = session.no where {MINE} order by n
+select n, body, at from bough.session left join bough.inbox on inbox.no = session.no where {MINE} order by n limit %(limit)s
 """
 SELECT_QUEUED_KEY = f"""
 select 1 from bough.session join bough.inbox on inbox.no = session.no where {MINE} and inbox.key = %(key)s
@@ -731,8 +731,9 @@ class PostgresStore(StoreBackend):
 
         return self._connections.write(work, was_committed)
 
-    def inbox(self, session_id: str) -> list[QueuedInput]:
-        return [QueuedInput(*row) for row in self._joined_rows(SELECT_INBOX, session_id)]
+    def inbox(self, session_id: str, limit: int | None = None) -> list[QueuedInput]:
+        rows = self._joined_rows(SELECT_INBOX, session_id, limit=limit)
+        return [QueuedInput(*row) for row in rows]
 
     def put_blob(self, blob: Blob, at: int) -> None:
         self._connections.write(lambda writer: insert_blobs(writer, self.space, (blob,), at))

@@ -103,7 +103,7 @@ SELECT_FACTS = f"select {FACT_COLUMNS} from journal where id > ? and id < ? orde
 SELECT_LIMIT_FACTS = f"""
 select {FACT_COLUMNS} from journal where id > ? and id < ? and kind in ({str(LIMIT_FACT_KINDS)[1:-1]}) order by id
 """
-SELECT_INBOX = "select n, body, at from inbox where no = ? order by n"
+SELECT_INBOX = "select n, body, at from inbox where no = ? order by n limit ?"
 SELECT_ENTRY_SIZE = """
 select count(*), coalesce(sum(length(entry.body)), 0)
 from branch join entry on entry.id between branch.id << 32 and (branch.id << 32) + 4294967295
@@ -254,8 +254,9 @@ class SessionReader:
         rows: list[Any] = self.connection.execute(SELECT_ANCESTOR_SESSIONS, {"no": number}).fetchall()
         return [call for (ancestor,) in rows for call in self.calls(ancestor)]
 
-    def inbox(self, number: int) -> Iterable[QueuedInput]:
-        return (QueuedInput(*row) for row in self.connection.execute(SELECT_INBOX, (number,)))
+    def inbox(self, number: int, limit: int | None = None) -> Iterable[QueuedInput]:
+        rows = self.connection.execute(SELECT_INBOX, (number, -1 if limit is None else limit))
+        return (QueuedInput(*row) for row in rows)
 
     def _queued(self, number: int) -> int:
         count: int = self.connection.execute("select count(*) from inbox where no = ?", (number,)).get

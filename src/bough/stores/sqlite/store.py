@@ -290,8 +290,8 @@ class SqliteStore(StoreBackend):
 
         return self._write(work)
 
-    def inbox(self, session_id: str) -> list[QueuedInput]:
-        return self._read(lambda reader: list(reader.inbox(reader.number(session_id))))
+    def inbox(self, session_id: str, limit: int | None = None) -> list[QueuedInput]:
+        return self._read(lambda reader: list(reader.inbox(reader.number(session_id), limit)))
 
     # -- reading -----------------------------------------------------------------------------------
 
