@@ -15,12 +15,13 @@ from bough import ScriptedModel, Store, assistant
 from bough.errors import EmptyCohort, InvalidLab, ModelUnavailable
 from bough.lab.lab import Lab
 from bough.lab.report import LabReport
-from support.lab_sessions import RATES, answer, noisy, record_sessions
+from support.lab_sessions import RATES, answer, noisy, record_sessions, write_cohort
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with bough.open(tmp_path / "lab.db") as store:
+    """Four recorded sessions of three turns."""
+    with bough.open(write_cohort(tmp_path / "lab.db", 4), synchronous="normal") as store:
         yield store
 
 
@@ -33,11 +34,11 @@ def run(store: Store, seed: int = 1, planted: float = 0.0, **how: Any) -> LabRep
 
 class TestLanes:
     def test_each_session_is_observed_and_replayed_in_both_lanes(self, store: Store) -> None:
-        sources = record_sessions(store, 2)
+        sources = [row.session_id for row in store.all_sessions()][::-1]
         lab = store.lab("agent:support", baseline_model=noisy(1), model=noisy(1), repeat=2)
         report = lab.run_sync()
         assert report.status == "complete"
-        assert [lane.cells for lane in report.lanes] == [2, 4, 4]
+        assert [lane.cells for lane in report.lanes] == [4, 8, 8]
         assert [session.session_id for session in report.sessions] == sources
         for session in report.sessions:
             for replay in (*session.baseline, *session.candidate):
@@ -46,7 +47,6 @@ class TestLanes:
                 assert row.tags["lab"] == report.run_id
 
     def test_the_same_model_does_the_same(self, store: Store) -> None:
-        record_sessions(store, 2)
         exact = ScriptedModel(answer, model="exact", rates=RATES)
         report = store.lab("agent:support", baseline_model=exact).run_sync()
         for lane in report.lanes[1:]:
@@ -54,7 +54,6 @@ class TestLanes:
             assert lane.usage.cost_microcents == report.lane("observed").usage.cost_microcents
 
     def test_strict_repeats_the_recorded_answers_and_calls_no_model(self, store: Store) -> None:
-        record_sessions(store, 2)
         report = store.lab("agent:support", mode="strict").run_sync()
         assert report.lane("candidate").classes["same"].value == 1.0
         assert report.spent_microcents == 0
@@ -63,35 +62,32 @@ class TestLanes:
     def test_a_call_that_was_not_recorded_ends_the_session_or_only_the_turn(
         self, store: Store, after: Any
     ) -> None:
-        record_sessions(store, 1)
         always = noisy(1, tool_changed=1.0, name="other")
         exact = ScriptedModel(answer, model="exact", rates=RATES)
-        lab = store.lab("agent:support", baseline_model=exact, model=always, after_divergence=after)
+        lab = store.lab("ses_case_000", baseline_model=exact, model=always, after_divergence=after)
         candidate = lab.run_sync().lane("candidate")
         assert candidate.turns == (1 if after == "stop" else 3)
         assert candidate.classes["tool_changed"].value == 1.0
 
     def test_what_the_model_says_decides_the_class(self, store: Store) -> None:
-        record_sessions(store, 1, turns=4)
-
         def line(request: bough.Request) -> Any:
             said = answer(request)
             if isinstance(said, str):
-                return said.replace("is lost", "got lost") if " 1 " in said else said
+                return said.replace("is lost", "got lost") if " 0 " in said else said
             call = said.calls[0]
-            if call.arguments["order"] == 2:
+            if call.arguments["order"] == 1:
                 return assistant(bough.ToolCall(call.id, "look_up", {"order": 99}))
-            return "I do not know." if call.arguments["order"] == 3 else said
+            return "I do not know." if call.arguments["order"] == 2 else said
 
         new = ScriptedModel(line, model="new", rates=RATES)
         exact = ScriptedModel(answer, model="exact", rates=RATES)
-        lab = store.lab("agent:support", baseline_model=exact, model=new, after_divergence="continue")
+        lab = store.lab("ses_case_000", baseline_model=exact, model=new, after_divergence="continue")
         (session,) = lab.run_sync().sessions
         kinds = [turn.candidate[0].kind for turn in session.turns]
-        assert kinds == ["same", "reworded", "arguments changed", "tool changed"]
+        assert kinds == ["reworded", "arguments changed", "tool changed"]
 
     def test_the_sources_do_not_change(self, store: Store) -> None:
-        sources = record_sessions(store, 2)
+        sources = [row.session_id for row in store.all_sessions()][::-1]
         before = [msgspec.json.encode(store.session(each).path()) for each in sources]
         rows = [store.session(each).row for each in sources]
         run(store)
@@ -101,14 +97,12 @@ class TestLanes:
 
 class TestContinuing:
     def test_a_complete_run_is_not_run_again(self, store: Store) -> None:
-        record_sessions(store, 2)
         first = run(store)
         calls = store.backend.daily_usage()
         assert run(store) == first
         assert store.backend.daily_usage() == calls
 
     def test_again_runs_it_anew(self, store: Store) -> None:
-        record_sessions(store, 1)
         labs = [store.lab("agent:support", baseline_model=noisy(1), again=True) for _ in range(1)]
         first = labs[0].run_sync()
         second = store.lab("agent:support", baseline_model=noisy(1), again=True).run_sync()
@@ -118,7 +112,6 @@ class TestContinuing:
     def test_a_model_that_cannot_be_reached_makes_it_incomplete_and_the_same_lab_goes_on(
         self, store: Store
     ) -> None:
-        record_sessions(store, 3)
         whole = run(store)
         calls = 0
 
@@ -146,7 +139,6 @@ class TestContinuing:
 class TestBudget:
     @pytest.mark.parametrize("workers", [1, 4])
     def test_the_limit_is_never_passed(self, store: Store, workers: int) -> None:
-        record_sessions(store, 4)
         limit = 2_500_000
         report = run(store, workers=workers, max_cost_microcents=limit)
         ledger = sum(
@@ -161,19 +153,16 @@ class TestBudget:
         assert "larger --max-cost" in (report.why or "")
 
     def test_with_a_larger_one_the_same_lab_goes_on(self, store: Store) -> None:
-        record_sessions(store, 3)
         first = run(store, max_cost_microcents=1_000_000)
         final = run(store)
         assert (first.status, final.status) == ("incomplete", "complete")
         assert final.run_id == first.run_id
 
     def test_one_smaller_than_the_first_call_spends_nothing(self, store: Store) -> None:
-        record_sessions(store, 1)
         report = run(store, max_cost_microcents=1)
         assert (report.status, report.spent_microcents) == ("incomplete", 0)
 
     def test_a_model_without_a_price_is_refused(self, store: Store) -> None:
-        record_sessions(store, 1)
         with pytest.raises(InvalidLab, match="has no price"):
             store.lab("agent:support", baseline_model=ScriptedModel(answer)).run_sync(max_cost_microcents=5)
 
@@ -181,7 +170,6 @@ class TestBudget:
 class TestInterruption:
     @pytest.mark.parametrize("after", [1, 4, 7, 11, 16])
     def test_cancelled_it_stores_the_answers_in_flight_and_goes_on(self, store: Store, after: int) -> None:
-        record_sessions(store, 2)
 
         asked = 0
         reached = asyncio.Event()
@@ -211,7 +199,7 @@ class TestInterruption:
         report = lab(store).run_sync(workers=2)
         assert report.status == "complete"
         with bough.open("memory:") as other:
-            record_sessions(other, 2)
+            record_sessions(other, 4)
             whole = lab(other).run_sync(workers=2)
         assert report.spent_microcents == whole.spent_microcents
         assert report.comparisons[:7] == whole.comparisons[:7]
@@ -219,9 +207,8 @@ class TestInterruption:
 
 class TestBadInput:
     def test_an_empty_cohort_says_why(self, store: Store) -> None:
-        record_sessions(store, 2)
         with pytest.raises(
-            EmptyCohort, match="2 with model recorded-model, which cannot be called by that name"
+            EmptyCohort, match="4 with model recorded-model, which cannot be called by that name"
         ):
             store.lab("agent:support")
         with pytest.raises(EmptyCohort, match="can be replayed"):
@@ -229,16 +216,13 @@ class TestBadInput:
 
     @pytest.mark.parametrize("gate", ["tool_changed", "tool_changed > many", "> 5%", "cost => 2x"])
     def test_a_gate_that_does_not_parse_says_how_to_write_one(self, store: Store, gate: str) -> None:
-        record_sessions(store, 1)
         with pytest.raises(InvalidLab, match="write one like"):
             run(store, fail_if=[gate])
 
     def test_a_gate_on_something_unmeasured_names_what_is_measured(self, store: Store) -> None:
-        record_sessions(store, 1)
         with pytest.raises(InvalidLab, match="did you mean tool_changed"):
             run(store, fail_if=["tools_changed > 5%"])
 
     def test_strict_changes_nothing(self, store: Store) -> None:
-        record_sessions(store, 1)
         with pytest.raises(InvalidLab, match="mode strict"):
             store.lab("agent:support", mode="strict", prompt="Be brief.")

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import cache
 from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import bough
 from bough import Rates, ScriptedModel, Store, ToolCall, assistant, system
@@ -27,6 +30,23 @@ def look_up(order: int) -> dict[str, object]:
 def track(order: int) -> str:
     """Track a parcel."""
     return "at sea"
+
+
+def write_cohort(path: Path, count: int) -> Path:
+    """Write a store of recorded sessions."""
+    path.touch(0o600)
+    path.write_bytes(_cohort_bytes(count))
+    return path
+
+
+@cache
+def _cohort_bytes(count: int) -> bytes:
+    """Record them once per test process; a closed store is one file that can be copied."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "s.db"
+        with bough.open(path, synchronous="normal") as store:
+            record_sessions(store, count)
+        return path.read_bytes()
 
 
 def record_sessions(store: Store, count: int, *, turns: int = TURNS, agent: str = "support") -> list[str]:

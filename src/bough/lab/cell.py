@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from ..agent.tools.tool import Tool
 from ..core.entries import Entry
-from ..core.usage import Totals, total
+from ..core.usage import Call, Totals, Usage, total
 from ..engines.local import ModelLike
 from ..errors import ModelUnavailable, Overloaded
 from ..log import ledger
@@ -95,13 +95,16 @@ def _result(cell: Cell, source: Log, report: ReplayReport) -> CellResult:
     store = source.store
     replayed = Log(store, store.session(report.replay), source.runtime)
     path = replayed.path().entries
+    calls = answered_calls(store.calls(report.replay))
+    usage = _usage_by_turn(calls, path)
     durations, cut = _durations(path), _cut_turns(path)
     recorded = [row for row in report.rows if row.turn_a is not None]
     turns: list[TurnResult] = []
     for number, row in enumerate(recorded[: report.turns], 1):
         is_failed = report.is_unanswered and number == report.turns
-        turns.append(_turn_result(row, durations, cut, is_failed=is_failed))
-    return CellResult(cell, report.replay, tuple(turns), report.usage_after, report.stop_reason)
+        result = _turn_result(row, durations, cut, is_failed=is_failed)
+        turns.append(replace(result, usage=usage.get(row.turn_b or 0, Totals())))
+    return CellResult(cell, report.replay, tuple(turns), total(calls), report.stop_reason)
 
 
 def _turn_result(row: DiffRow, durations: dict[int, int], cut: set[int], *, is_failed: bool) -> TurnResult:
@@ -110,8 +113,27 @@ def _turn_result(row: DiffRow, durations: dict[int, int], cut: set[int], *, is_f
     kind: TurnClass = "failed" if is_failed else classify(row)
     milliseconds = 0 if row.turn_b is None else durations.get(row.turn_b, 0)
     return TurnResult(
-        row.turn_a, kind, row.turn_b, row.b, milliseconds, row.turn_b in cut or is_failed, divergence
+        row.turn_a,
+        kind,
+        row.turn_b,
+        milliseconds=milliseconds,
+        is_cut=row.turn_b in cut or is_failed,
+        divergence=divergence,
     )
+
+
+def answered_calls(calls: Iterable[Call]) -> list[Call]:
+    """Leave out calls that a crash cut off: they say nothing about the lane. Their cost is not known."""
+    return [call for call in calls if call.failed or call.usage != Usage()]
+
+
+def _usage_by_turn(calls: Iterable[Call], path: Sequence[Entry]) -> dict[int, Totals]:
+    turn_of = {entry.seq: entry.turn for entry in path}
+    by_turn: dict[int, list[Call]] = {}
+    for call in calls:
+        seq = call.after_seq if call.answer_seq is None else call.answer_seq
+        by_turn.setdefault(turn_of.get(seq, 0), []).append(call)
+    return {turn: total(rows) for turn, rows in by_turn.items()}
 
 
 def _cut_turns(path: Sequence[Entry]) -> set[int]:

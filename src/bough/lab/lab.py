@@ -41,7 +41,7 @@ from ..models.model import Model, model_name
 from ..models.prices import price_of
 from ..stores.base import StoreBackend
 from .budget import Budget, RunStopping
-from .cell import CellSetup, ModelUnreachable, run_cell
+from .cell import CellSetup, ModelUnreachable, observe, run_cell
 from .cohort import CohortFinder, Source
 from .experiment import (
     AfterDivergence,
@@ -57,11 +57,23 @@ from .gates import Gate, parse_gate
 from .record import LabRecord, find_run
 from .report import METRICS, LabReport, build_report
 from .report_text import plan_lines
+from .scorers import (
+    Judge,
+    JudgeCaller,
+    ScoredSession,
+    ScoreFunction,
+    Scorer,
+    apply_scorer,
+    as_scorers,
+    score_key,
+    scored_session,
+)
 
 ModelOfCell = Callable[[Cell], Model]
 """A function that returns the model of one cell, for example with a seed of its own."""
 Progress = Callable[[int, int, int], None]
 """Called with the number of cells done, of all cells, and what was spent in microcents."""
+JUDGE_PROMPT_TOKENS, JUDGE_ANSWER_TOKENS = 200, 100
 UNREAL_PROVIDERS = ("scripted", "recorded")
 
 
@@ -162,7 +174,7 @@ class Lab:
         for name in dict.fromkeys(names):
             self._models[name] = available_models([name])[0]
 
-    def estimate(self) -> Estimate:
+    def estimate(self, judge: Judge | None = None) -> Estimate:
         """Return what is left to do, and what it will cost if the answers are as long as the recorded ones."""
         record = self._load(self.run_id)
         done = {} if record is None else record.cells
@@ -170,9 +182,16 @@ class Lab:
         calls = cost = unpriced = 0
         models: dict[str, bool] = {}
         for cell in cells:
+            source = self._sources[cell.source]
+            if judge is not None and (record is None or not record.has(_judged(judge, cell))):
+                each = resolve_models(judge.model)[0]
+                models[model_name(each) or each.model] = each.provider not in UNREAL_PROVIDERS
+                calls += source.turns
+                price = price_of(each, _judge_usage(source))
+                cost += 0 if price is None else price.microcents
+                unpriced += source.turns if price is None else 0
             if cell in done or cell.lane == "observed":
                 continue
-            source = self._sources[cell.source]
             model = self._model(cell, source)
             if model is None:
                 continue
@@ -196,20 +215,33 @@ class Lab:
             len(cells),
         )
 
-    def plan_lines(self) -> list[str]:
+    def plan_lines(self, judge: Judge | None = None) -> list[str]:
         """Return the plan and its estimate as lines of text."""
-        return plan_lines(self.plan, self.estimate())
+        return plan_lines(self.plan, self.estimate(judge))
 
-    def check(self, *, fail_if: Sequence[str] = (), max_cost_microcents: int | None = None) -> list[Gate]:
-        """Return the gates; raise InvalidLab if one cannot be parsed, or a model has no price and the cost is limited."""
-        gates = [parse_gate(text, METRICS) for text in fail_if]
-        budget = Budget(max_cost_microcents)
+    def check(
+        self,
+        *,
+        fail_if: Sequence[str] = (),
+        max_cost_microcents: int | None = None,
+        scorers: Sequence[ScoreFunction] = (),
+        judge: Judge | None = None,
+    ) -> RunChecks:
+        """Return the gates and scorers; raise InvalidLab for what would stop the run after it has spent money."""
+        functions = as_scorers(scorers, METRICS)
+        names = [*METRICS, *(each.name for each in functions), *([] if judge is None else [judge.name])]
+        gates = [parse_gate(text, names) for text in fail_if]
+        if max_cost_microcents is not None:
+            budget = Budget(max_cost_microcents)
+            for model in self._all_models(judge):
+                budget.check_price(model)
+        return RunChecks(gates, functions)
+
+    def _all_models(self, judge: Judge | None) -> Iterable[Model]:
         for cell in self.plan.cells():
             model = None if cell.lane == "observed" else self._model(cell, self._sources[cell.source])
-            if max_cost_microcents is not None and model is not None:
-                for each in resolve_models(model):
-                    budget.check_price(each)
-        return gates
+            yield from () if model is None else resolve_models(model)
+        yield from () if judge is None else resolve_models(judge.model)
 
     # -- running -----------------------------------------------------------------------------------
 
@@ -219,26 +251,37 @@ class Lab:
         workers: int = 4,
         max_cost_microcents: int | None = None,
         fail_if: Sequence[str] = (),
+        scorers: Sequence[ScoreFunction] = (),
+        judge: Judge | None = None,
         progress: Progress | None = None,
     ) -> LabReport:
-        """Run what is not done yet, and return the report. Cancelled, it finishes the calls in flight first."""
+        """Run what is not done yet, and return the report. Cancelled, it finishes the calls in flight first.
+
+        No model call is made that could make the run cost more than `max_cost_microcents`. `scorers` are functions of a
+        turn or a session; `judge` is a model that scores each turn. `fail_if` are gates, checked in the report.
+        """
         if type(workers) is not int or workers < 1:
             raise InvalidArgument("workers", workers, "a number from 1 up")
-        gates = self.check(fail_if=fail_if, max_cost_microcents=max_cost_microcents)
+        checks = self.check(
+            fail_if=fail_if, max_cost_microcents=max_cost_microcents, scorers=scorers, judge=judge
+        )
         record = await asyncio.to_thread(LabRecord.create, self._store, self._runtime, self.run_id, self.plan)
-        spent = await asyncio.to_thread(self._spent, record)
+        spent, unknown = await asyncio.to_thread(self._spent, record)
         longest = max((source.longest_answer for source in self.plan.cohort.sources), default=0)
-        budget = Budget(max_cost_microcents, spent, longest)
-        runner = _Runner(self, record, budget, progress)
+        budget = Budget(max_cost_microcents, spent + unknown, longest)
+        runner = _Runner(self, record, budget, checks.scorers, judge, progress)
         await runner.run(workers)
+        spent, _ = await asyncio.to_thread(self._spent, record)
+        versions = {each.name: each.version for each in checks.scorers}
+        versions |= {} if judge is None else {judge.name: judge.version}
         return build_report(
             self.run_id,
             self.plan,
             record.cells,
             record.scores.values(),
-            (),
-            gates,
-            spent=budget.spent,
+            versions,
+            checks.gates,
+            spent=spent,
             why=runner.why,
         )
 
@@ -248,17 +291,25 @@ class Lab:
         workers: int = 4,
         max_cost_microcents: int | None = None,
         fail_if: Sequence[str] = (),
+        scorers: Sequence[ScoreFunction] = (),
+        judge: Judge | None = None,
         progress: Progress | None = None,
     ) -> LabReport:
         """`run` for scripts."""
         running = self.run(
-            workers=workers, max_cost_microcents=max_cost_microcents, fail_if=fail_if, progress=progress
+            workers=workers,
+            max_cost_microcents=max_cost_microcents,
+            fail_if=fail_if,
+            scorers=scorers,
+            judge=judge,
+            progress=progress,
         )
         return asyncio.run(running)
 
-    def _spent(self, record: LabRecord) -> int:
-        """Return what the run has cost so far, by the ledger: its replays, finished or not, and its judge."""
-        spent = self._store.session(record.run_id).totals.cost_microcents
+    def _spent(self, record: LabRecord) -> tuple[int, int]:
+        """Return what the run has cost so far, by the ledger: its replays, finished or not, and its judge; and the most
+        that calls may have cost which a crash cut off."""
+        spent, unknown = self._store.session(record.run_id).totals.cost_microcents, 0
         for cell in self.plan.cells():
             if cell.lane == "observed":
                 continue
@@ -269,8 +320,8 @@ class Lab:
                 continue
             spent += used.cost_microcents
             if used.unknown_calls:
-                spent += self._cost_of_cut_off_calls(cell, session_id)
-        return spent
+                unknown += self._cost_of_cut_off_calls(cell, session_id)
+        return spent, unknown
 
     def _cost_of_cut_off_calls(self, cell: Cell, session_id: str) -> int:
         """Return the most that calls may have cost which a crash cut off: as the longest call of the session."""
@@ -285,11 +336,18 @@ class Lab:
         price = price_of(resolve_models(model)[0], usage)
         return 0 if price is None else count * price.microcents
 
+    def source_log(self, session_id: str) -> Log:
+        """Return the log of a source, at the entry where it was when the run was planned."""
+        row = self._store.session(session_id)
+        return Log(self._store, replace(row, leaf=self._sources[session_id].leaf), self._runtime)
+
+    def replay_log(self, session_id: str) -> Log:
+        return Log(self._store, self._store.session(session_id), self._runtime)
+
     async def run_cell(self, cell: Cell, budget: Budget) -> CellResult:
         """Replay one cell, or continue its replay."""
         source = self._sources[cell.source]
-        row = await asyncio.to_thread(self._store.session, cell.source)
-        log = Log(self._store, replace(row, leaf=source.leaf), self._runtime)
+        log = await asyncio.to_thread(self.source_log, cell.source)
         model = self._model(cell, source)
         tools = self._tools if cell.lane == "candidate" else self._baseline_tools
         return await run_cell(cell, log, self.run_id, self._experiment, CellSetup(model, tools), budget)
@@ -307,15 +365,36 @@ class Lab:
         return chosen(cell) if is_model_of_cell(chosen) else cast("ModelLike", chosen)
 
 
-class _Runner:
-    """Carries out the cells of a run that are not done, several at a time."""
+class RunChecks(Struct, frozen=True):
+    gates: list[Gate]
+    scorers: list[Scorer]
 
-    def __init__(self, lab: Lab, record: LabRecord, budget: Budget, progress: Progress | None) -> None:
+
+class _Runner:
+    """Carries out the cells of a run that are not done, several at a time, and scores them."""
+
+    def __init__(
+        self,
+        lab: Lab,
+        record: LabRecord,
+        budget: Budget,
+        scorers: Sequence[Scorer],
+        judge: Judge | None,
+        progress: Progress | None,
+    ) -> None:
         self._lab, self._record, self._budget, self._progress = lab, record, budget, progress
-        self._cells = [cell for cell in lab.plan.cells() if cell not in record.cells]
-        self._total = len(self._cells) + len(record.cells)
+        self._scorers, self._judge = scorers, judge
+        self._judge_caller = None if judge is None else JudgeCaller(judge, record, budget)
+        cells = list(lab.plan.cells())
+        self._cells = [cell for cell in cells if cell not in record.cells or self._is_unscored(cell)]
+        self._total, self._done = len(cells), len(cells) - len(self._cells)
         self.why: str | None = None
         """Why the run stopped before its end."""
+
+    def _is_unscored(self, cell: Cell) -> bool:
+        keys = [score_key(each.name, each.version, cell) for each in self._scorers]
+        keys += [] if self._judge is None else [_judged(self._judge, cell)]
+        return not all(map(self._record.has, keys))
 
     async def run(self, workers: int) -> None:
         log = self._record.log
@@ -355,7 +434,7 @@ class _Runner:
             if self._budget.is_stopping:
                 return
             try:
-                result = await self._lab.run_cell(cell, self._budget)
+                await self._finish(cell)
             except RunStopping:
                 return
             except BudgetReached as reached:
@@ -364,17 +443,65 @@ class _Runner:
             except (ModelUnreachable, ModelUnavailable) as unreachable:
                 self._stop(str(unreachable))
                 return
-            except (StoreError, SessionRunning, Fenced):
+            self._done += 1
+            if self._progress is not None:
+                self._progress(self._done, self._total, self._budget.spent)
+
+    async def _finish(self, cell: Cell) -> None:
+        """Replay a cell and score it, as far as that is not done."""
+        result = self._record.cells.get(cell)
+        if result is None:
+            try:
+                result = await self._lab.run_cell(cell, self._budget)
+            except (StoreError, SessionRunning, Fenced, BudgetReached, ModelUnavailable):
                 raise
-            except BoughError as error:
+            except BoughError as error:  # this session cannot be replayed so; the others can
                 result = CellResult(cell, error=str(error))
             await asyncio.to_thread(self._record.add_cell, result)
-            if self._progress is not None:
-                self._progress(len(self._record.cells), self._total, self._budget.spent)
+        if self._is_unscored(cell):
+            await self._score(cell, result)
+
+    async def _score(self, cell: Cell, result: CellResult) -> None:
+        session = await asyncio.to_thread(self._scored_session, result)
+        for scorer in self._scorers:
+            key = score_key(scorer.name, scorer.version, cell)
+            if not self._record.has(key):
+                scores = await apply_scorer(scorer, session, cell)
+                await asyncio.to_thread(self._record.add_scores, scores, key)
+        if self._judge is not None and self._judge_caller is not None:
+            for turn in session.turns:
+                await self._judge_caller.score(turn, cell)
+            await asyncio.to_thread(self._record.add_scores, (), _judged(self._judge, cell))
+
+    def _scored_session(self, result: CellResult) -> ScoredSession:
+        """Read a cell for its scorers, beside what was observed."""
+        cell = result.cell
+        if result.error is not None:
+            return ScoredSession(session_id=cell.source, lane=cell.lane, number=cell.number, turns=())
+        source = self._lab.source_log(cell.source)
+        path = source.path().entries
+        recorded = observe(Cell(cell.source, "observed", 0), source)
+        observed = scored_session(recorded, path, None)
+        if cell.lane == "observed":
+            return observed
+        assert result.replay is not None
+        replayed = self._lab.replay_log(result.replay).path().entries
+        return scored_session(result, replayed, observed)
 
     def _stop(self, why: str) -> None:
         self._budget.is_stopping = True
         self.why = self.why or why
+
+
+def _judged(judge: Judge, cell: Cell) -> str:
+    """Return the key under which it is stored that the judge has scored all turns of a cell."""
+    return score_key(judge.name, judge.version, cell)
+
+
+def _judge_usage(source: Source) -> Usage:
+    """Estimate what a judge reads and writes about the turns of a session: what they say, and its prompt."""
+    read = source.longest_request + source.usage.output_tokens + source.turns * JUDGE_PROMPT_TOKENS
+    return Usage(read, source.turns * JUDGE_ANSWER_TOKENS, 0, 0)
 
 
 def _experiment(cohort: Sequence[str], options: LabOptions, tools: Sequence[Tool] | None) -> Experiment:
@@ -441,7 +568,7 @@ def load_report(store: StoreBackend, runtime: Runtime, run_id: str) -> LabReport
         record.plan,
         record.cells,
         record.scores.values(),
-        sorted({score.scorer for score in record.scores.values()}),
+        {score.scorer: score.version for score in record.scores.values()},  # of each the latest
         (),
         spent=spent,
         why=None if record.is_complete else row.error,

@@ -34,6 +34,8 @@ class Score(Struct, frozen=True, omit_defaults=True):
     """What one scorer said of one cell."""
 
     scorer: str
+    version: str
+    """A hash of the scorer: a changed one scores again."""
     cell: Cell
     turn: int | None = None
     """The seq of the turn's input in the recording; None for a score of the whole session."""
@@ -51,7 +53,8 @@ class LabRecord:
         self.fence: int | None = None
         plan: Plan | None = None
         self.cells: dict[Cell, CellResult] = {}
-        self.scores: dict[tuple[str, Cell, int | None], Score] = {}
+        self.scores: dict[tuple[str, str, Cell, int | None], Score] = {}
+        self._keys: set[str] = {fact.key for fact in log.store.journal(log.session_id) if fact.key}
         for data in _notes(log.path().entries):
             if "plan" in data:
                 plan = msgspec.convert(data["plan"], Plan)
@@ -112,6 +115,10 @@ class LabRecord:
         for score in scores:
             self._add(score)
 
+    def has(self, key: str) -> bool:
+        """Whether something was stored under this key."""
+        return key in self._keys
+
     def record_call(self, kind: str, call: Call, data: dict[str, Any] | None = None) -> None:
         """Record the start or the failure of a model call that is not part of a replay."""
         with self._lock:
@@ -127,7 +134,7 @@ class LabRecord:
             )
 
     def _add(self, score: Score) -> None:
-        self.scores[score.scorer, score.cell, score.turn] = score
+        self.scores[score.scorer, score.version, score.cell, score.turn] = score
 
     def _append(self, data: dict[str, Any], key: str, call: Call | None = None) -> None:
         calls = [] if call is None else [call]
@@ -141,6 +148,7 @@ class LabRecord:
                         replaces_call=bool(calls),
                         fence=self.fence,
                     )
+                    self._keys.add(key)
                 return
             except StaleLeaf:  # another process added a cell
                 self.log.refresh()

@@ -188,17 +188,18 @@ def build_report(
     plan: Plan,
     results: Mapping[Cell, CellResult],
     scores: Iterable[Score],
-    scorers: Sequence[str],
+    versions: Mapping[str, str],
     gates: Sequence[Gate],
     *,
     spent: int,
     why: str | None = None,
 ) -> LabReport:
-    """Build the report of what is done so far."""
+    """Build the report of what is done so far. `versions` are those of the scorers whose scores count, by name."""
+    scorers = list(versions)
     cells = list(plan.cells())
     done = {cell: results[cell] for cell in cells if cell in results}
     is_complete = len(done) == len(cells) and why is None
-    view = _Results(plan, done, [score for score in scores if score.scorer in scorers])
+    view = _Results(plan, done, [score for score in scores if versions.get(score.scorer) == score.version])
     comparisons = [
         Comparison(metric, effect, describe(effect, _PHRASES.get(metric, metric), _against(metric)))
         for metric in (*METRICS, *scorers)

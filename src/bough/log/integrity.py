@@ -498,7 +498,9 @@ class JournalFold:
             self._differ(where, f"it says {origin}, the row {(row.relation, row.parent_session)}")
         elif row.parent_session is None and row.parent_seq is not None:
             self._differ(where, f"it names no parent, yet the row says it left one at {row.parent_seq}")
-        elif row.relation in ("fork", "replay") and row.parent_seq != branch.parent_seq:
+        elif row.relation in ("fork", "replay") and row.parent_seq != (
+            branch.parent_seq if row.parent_session is not None else branch.parent_seq or None
+        ):  # a session that holds a lab run is a replay of no single session
             self._differ(where, f"the session left its parent at {branch.parent_seq}, not {row.parent_seq}")
         else:
             self._check_change(where, fact)

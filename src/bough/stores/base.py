@@ -209,6 +209,14 @@ class NewSession(Struct, frozen=True):
     fork_point: Leaf | None = None
     """The position in the parent's tree where its first branch begins."""
 
+    @property
+    def origin(self) -> dict[str, Any]:
+        """Where it comes from, as its first fact says: from another session, or from something else that Bough does."""
+        row = self.row
+        if row.parent_session:
+            return {"relation": row.relation, "parent": row.parent_session}
+        return {"relation": row.relation} if row.relation not in (None, "import") else {}
+
 
 class QueuedInput(Struct, frozen=True):
     number: int

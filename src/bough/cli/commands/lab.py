@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import FunctionType
 from typing import Any, BinaryIO
 
 import click
@@ -14,10 +15,12 @@ from ...errors import ExitCode, ModelUnavailable
 from ...lab.cohort import COHORT_PREFIX, is_query
 from ...lab.record import RUN_PREFIX
 from ...lab.report import LabReport
+from ...lab.scorers import Judge, ScoreFunction, subject_of
+from ...models.availability import available_models
 from ...models.names import is_model_name
 from ...models.prices import MICROCENTS_PER_DOLLAR
 from ...store import Store
-from ..agent_options import load_tools
+from ..agent_options import load_module, load_tools
 from ..config import complete_model, model_options, resolve_models
 from ..reference import resolve_stored_session
 from ..rendering.error_text import CommandError, print_error
@@ -123,6 +126,27 @@ def cohort_options(verb: Callable[..., Any]) -> Callable[..., Any]:
     help="After a call that was not recorded: leave the rest of the session out, or go on with the next input.",
 )
 @click.option(
+    "--score",
+    "score_files",
+    multiple=True,
+    metavar="FILE.py[:NAME]",
+    help="Score with the functions there whose parameter is named turn or session; repeatable.",
+)
+@click.option(
+    "--judge",
+    "judge_model",
+    metavar="MODEL",
+    callback=resolve_models,
+    shell_complete=complete_model,
+    help="Let this model score each turn from 0 to 1.",
+)
+@click.option(
+    "--judge-prompt",
+    metavar="TEXT|@FILE",
+    callback=text_or_file,
+    help="What the judge is to look at. Default: correct by the results, complete, polite.",
+)
+@click.option(
     "--fail-if",
     multiple=True,
     metavar="GATE",
@@ -151,6 +175,9 @@ def run(
     model: str | None,
     baseline_model: str | None,
     model_options: dict[str, Any],
+    score_files: tuple[str, ...],
+    judge_model: str | None,
+    judge_prompt: str | None,
     fail_if: tuple[str, ...],
     max_cost_microcents: int | None,
     workers: int,
@@ -169,15 +196,23 @@ def run(
     bough lab run 'agent:support after:7d' --prompt @new.txt --max-cost 5 --yes
     bough lab run tag:golden=yes --model openai:MODEL --repeat 3 --fail-if 'tool_changed > baseline + 5%'
     """
-    for option, name in (("--model", model), ("--baseline-model", baseline_model)):
+    for option, name in (
+        ("--model", model),
+        ("--baseline-model", baseline_model),
+        ("--judge", judge_model),
+    ):
         if name is not None and not is_model_name(name):
             raise CommandError(
                 f"{option} {name}: there is no model with this name; bough config alias lists yours"
             )
     how |= {"tools": load_tools(tools)} if tools else {}
     how |= {"baseline_tools": load_tools(baseline_tools)} if baseline_tools else {}
+    scorers = load_scorers(score_files)
+    if judge_prompt is not None and judge_model is None:
+        raise CommandError("--judge-prompt needs --judge MODEL")
     store = location.open()
     try:
+        judge = _judge(judge_model, judge_prompt)
         with open_report(output) as file:
             planned = store.lab(
                 *resolve_cohort(location, store, cohort),
@@ -186,17 +221,20 @@ def run(
                 options=model_options or None,
                 **how,
             )
-            planned.check(fail_if=fail_if, max_cost_microcents=max_cost_microcents)
-            for line in planned.plan_lines():
+            planned.check(
+                fail_if=fail_if, max_cost_microcents=max_cost_microcents, scorers=scorers, judge=judge
+            )
+            for line in planned.plan_lines(judge):
                 notify(safe(line))
-            is_paid = planned.estimate().is_real
-            if is_paid and not confirm_plan("Call these models?", yes=yes):
-                return 1
+            if planned.estimate(judge).is_real and not confirm_plan("Call these models?", yes=yes):
+                return ExitCode.UNANSWERABLE
             with lab_progress() as progress:
                 report = planned.run_sync(
                     workers=workers,
                     max_cost_microcents=max_cost_microcents,
                     fail_if=fail_if,
+                    scorers=scorers,
+                    judge=judge,
                     progress=progress,
                 )
             write_lab_report(report, file, is_json=is_json)
@@ -209,6 +247,35 @@ def run(
     if report.status == "incomplete":
         notify("the same command continues where it stopped")
     return report.exit_code
+
+
+def _judge(model: str | None, prompt: str | None) -> Judge | None:
+    if model is None:
+        return None
+    (found,) = available_models([model])
+    return Judge(found) if prompt is None else Judge(found, prompt)
+
+
+def load_scorers(sources: Sequence[str]) -> list[ScoreFunction]:
+    """Load the scorers of files or modules: those named, or every function there that scores a turn or a session."""
+    functions: list[ScoreFunction] = []
+    for source in sources:
+        place, _, name = source.rpartition(":") if ":" in source else (source, "", "")
+        module = load_module("--score", source, place)
+        values = [getattr(module, name, None)] if name else list(vars(module).values())
+        own = [
+            value
+            for value in values
+            if isinstance(value, FunctionType)
+            and subject_of(value) is not None
+            and (name or (value.__module__ == module.__name__ and not value.__name__.startswith("_")))
+        ]
+        if not own:
+            raise CommandError(
+                f"--score {source}: there is no function whose parameter is named turn or session"
+            )
+        functions += own
+    return functions
 
 
 def resolve_cohort(location: StoreLocation, store: Store, typed: Sequence[str]) -> list[str]:

@@ -104,9 +104,7 @@ class MemoryStore(StoreBackend):
         self.tables.insert_entries(branch, new.seeds)
         seq = new.seeds[-1].seq if new.seeds else new.fork_point.seq if new.fork_point else 0
         row = replace(new.row, leaf=Leaf(branch, seq), facts=1)
-        data: dict[str, object] = {"branch": branch, "last": seq}
-        if row.parent_session is not None:
-            data |= {"relation": row.relation, "parent": row.parent_session}
+        data: dict[str, object] = {"branch": branch, "last": seq, **new.origin}
         started = Fact(1, "started", new.key, data, row.started_at)
         number = self.tables.next_number("session")
         self.tables.sessions[row.session_id] = SessionData(number, row, new.detail, row.updated_at, [started])

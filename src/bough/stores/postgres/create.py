@@ -86,7 +86,7 @@ def values_of(new: NewSession) -> dict[str, Any]:
     row, parent = new.row, new.fork_point
     seq = new.seeds[-1].seq if new.seeds else parent.seq if parent else 0
     spec, policy, workspace, state = detail_row(new.detail)
-    data = {"relation": row.relation, "parent": row.parent_session} if row.parent_session else {}
+    data = new.origin
     values = session_row(row, branch=None, seq=seq, facts=1)
     values |= {"spec": spec, "policy": policy, "workspace": workspace, "detail_state": state}
     values |= {

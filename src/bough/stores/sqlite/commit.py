@@ -422,6 +422,6 @@ def insert_session(writer: apsw.Connection, new: NewSession) -> None:
     insert_entries(writer, branch, new.seeds)
     seq = new.seeds[-1].seq if new.seeds else parent.seq if parent else 0
     writer.execute("update session set branch = ?, seq = ? where no = ?", (branch, seq, no))
-    data = {"relation": row.relation, "parent": row.parent_session} if row.parent_session else {}
+    data = new.origin
     fact = (no << 32 | 1, "started", new.key, branch, None, seq, _text(data), row.started_at)
     writer.execute(INSERT_FACT, fact)

@@ -1,0 +1,78 @@
+"""A lab run that is killed with kill -9 continues: the same report, byte by byte, and no answer paid for twice."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from bough import Store
+from bough.core.usage import Usage
+from conftest import SOAK
+from support.lab_process import open_store, run
+from support.lab_sessions import write_cohort
+
+TESTS = Path(__file__).parent.parent
+SESSIONS = 8 if SOAK else 2
+CALL_POINTS = ["call:1", "call:6", "call:2", "call:9", "call:13"]
+
+
+def run_process(path: Path, workers: int, point: str) -> bytes | None:
+    """Return the report, or None if the process was killed."""
+    command = [sys.executable, "-m", "support.lab_process", str(path), str(workers), point]
+    process = subprocess.run(command, cwd=TESTS, capture_output=True, env=os.environ, check=False)
+    if process.returncode == -9:
+        return None
+    assert process.returncode == 0, process.stderr.decode()
+    return process.stdout
+
+
+def ledger(store: Store) -> list[Any]:
+    """Return the calls that have usage, without the ids that each process makes up."""
+    return sorted(
+        msgspec.json.encode(
+            [row.session_id, replace(call, call_id="", branch=0, after_seq=0, answer_seq=None)]
+        )
+        for row in store.all_sessions(relation="replay")
+        for call in store.session(row.session_id).model_calls()
+        if call.usage != Usage()
+    )
+
+
+def cut_off(store: Store) -> int:
+    return sum(
+        call.usage == Usage()
+        for row in store.all_sessions(relation="replay")
+        for call in store.session(row.session_id).model_calls()
+    )
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_killed_anywhere_the_report_and_the_ledger_are_as_if_it_was_not(tmp_path: Path, workers: int) -> None:
+    with open_store(write_cohort(tmp_path / "whole.db", SESSIONS)) as store:
+        whole, paid = msgspec.json.encode(run(store, workers)), ledger(store)
+        assert cut_off(store) == 0
+    path = write_cohort(tmp_path / "killed.db", SESSIONS)
+    draw = random.Random(workers)
+    points = (
+        [f"time:{draw.uniform(0.3, 2.5):.3f}" for _ in range(50)] if SOAK else CALL_POINTS[workers - 1 :: 2]
+    )
+    kills = 0
+    for point in points:
+        if run_process(path, workers, point) is not None:
+            break
+        kills += 1
+    report = run_process(path, workers, "none")
+    assert kills >= 2, "it was not killed"
+    assert report == whole
+    with open_store(path) as store:
+        assert ledger(store) == paid
+        assert cut_off(store) <= kills * workers
+        assert list(store.verify()) == []
