@@ -40,7 +40,7 @@ text of models and tools never reaches the terminal as an escape sequence. `--js
 store valid.
 
 **Exit codes.** 0 success · 1 differences, problems, no results, or a turn that failed · 2 usage · 3 stale, locked or
-busy · 4 `replay` and `diff` cannot tell: a model gave no answer · 130 interrupted.
+busy · 4 `replay`, `diff` and `lab` cannot tell: a model gave no answer, the budget or the data are too small · 130 interrupted.
 
 **Destructive commands** (`rm`, `purge`, `gc`, `migrate`) print their plan and ask, unless `--yes` is given.
 
@@ -73,12 +73,29 @@ FORMAT = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="htt
 """Rich's SVG template without the fonts it would load from the network."""
 
 
-def command_help(verb: str) -> str:
-    """Return the output of `bough COMMAND --help`, 100 columns wide."""
-    command = bough.get_command(click.Context(bough), verb)
-    assert command is not None
-    parent = click.Context(bough, info_name="bough", max_content_width=100, terminal_width=100)
-    return command.get_help(click.Context(command, parent, verb, max_content_width=100, terminal_width=100))
+def command_help(*names: str) -> str:
+    """Return the output of `bough COMMAND --help`, 100 columns wide; of a command of a group by all its names."""
+    command: click.Command = bough
+    context = click.Context(bough, info_name="bough", max_content_width=100, terminal_width=100)
+    for name in names:
+        assert isinstance(command, click.Group)
+        found = command.get_command(context, name)
+        assert found is not None
+        command = found
+        context = click.Context(command, context, name, max_content_width=100, terminal_width=100)
+    return command.get_help(context)
+
+
+def subcommands(*names: str) -> list[tuple[str, ...]]:
+    """Return the commands of a group, and of the groups in it."""
+    command: click.Command | None = bough
+    for name in names:
+        assert isinstance(command, click.Group)
+        command = command.get_command(click.Context(bough), name)
+    if not isinstance(command, click.Group):
+        return []
+    found = [(*names, name) for name in command.list_commands(click.Context(command))]
+    return [each for one in found for each in (one, *subcommands(*one))]
 
 
 def page() -> str:
@@ -87,6 +104,8 @@ def page() -> str:
         parts.append(f"## {section}\n")
         for verb in verbs:
             parts.append(f"### bough {verb}\n\n```text\n{command_help(verb)}\n```\n")
+            for names in subcommands(verb):
+                parts.append(f"#### bough {' '.join(names)}\n\n```text\n{command_help(*names)}\n```\n")
     return "\n".join(parts)
 
 

@@ -45,6 +45,10 @@ _HOMES = {
     "exchange.bundle.write": ["BundleExportResult"],
     "exchange.exports.finetune": ["FineTuning"],
     "exchange.importers.ingest": ["ToolImportResult"],
+    "lab.experiment": ["Cell"],
+    "lab.lab": ["Lab"],
+    "lab.report": ["LabReport"],
+    "lab.scorers": ["Judge", "ScoredSession", "ScoredTurn"],
     "log.changes": ["AppendResult", "Cut"],
     "log.log": ["HydratedSession"],
     "log.runtime": ["Runtime"],
@@ -122,6 +126,12 @@ if TYPE_CHECKING:
     from .exchange.bundle.write import BundleExportResult as BundleExportResult
     from .exchange.exports.finetune import FineTuning as FineTuning
     from .exchange.importers.ingest import ToolImportResult as ToolImportResult
+    from .lab.experiment import Cell as Cell
+    from .lab.lab import Lab as Lab
+    from .lab.report import LabReport as LabReport
+    from .lab.scorers import Judge as Judge
+    from .lab.scorers import ScoredSession as ScoredSession
+    from .lab.scorers import ScoredTurn as ScoredTurn
     from .log.changes import AppendResult as AppendResult
     from .log.changes import Cut as Cut
     from .log.log import HydratedSession as HydratedSession
