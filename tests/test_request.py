@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from random import Random
+from typing import Any
+
+import pytest
 
 import bough
-from bough import Session, Store, ToolCall, assistant, system
+from bough import Attachment, Limits, Session, Store, ToolCall, assistant, system, user
+from bough.models.names import model_by_name
 from bough.wire import PROVIDERS, render
-from support.random_logs import SOAK
+from support.fake_providers import Call, Completion, ErrorReply, FakeProviders, Reply
+from support.random_logs import PNG, SOAK
 
 TOOLS = [
     {
@@ -63,24 +69,19 @@ def test_requests_of_random_sessions_are_byte_equal_in_another_process(tmp_path:
         for _ in range(1_000 if SOAK else 60):
             random_session(store, random)
         here = digests(store)
-    script = (
-        "import json, sys, bough; from test_request import digests\n"
-        "with bough.open(sys.argv[1]) as store: print(json.dumps(digests(store)))"
-    )
-    tests = Path(__file__).parent
-    there = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            f"import sys; sys.path.insert(0, {str(tests)!r})\n{script}",
-            tmp_path / "s.db",
-        ],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    assert json.loads(there.stdout) == here
+    assert in_another_process("digests", tmp_path / "s.db") == here
     assert len(here) >= 240
+
+
+def in_another_process(function: str, path: Path) -> Any:
+    """What a function of this module returns for the store at this path."""
+    script = (
+        f"import json, sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        f"import bough; from test_request import {function}\n"
+        f"with bough.open(sys.argv[1]) as store: print(json.dumps({function}(store)))"
+    )
+    there = subprocess.run([sys.executable, "-c", script, path], check=True, capture_output=True, text=True)
+    return json.loads(there.stdout)
 
 
 def test_definitions_that_stay_the_same_cost_nothing_a_turn(tmp_path: Path) -> None:
@@ -98,3 +99,144 @@ def test_definitions_that_stay_the_same_cost_nothing_a_turn(tmp_path: Path) -> N
             assert len(settings) == (tools is not None)
         sizes.append(path.stat().st_size)
     assert (sizes[1] - sizes[0]) / 400 < 25  # a few pages, whatever the number of turns
+
+
+# -- what is shown is what was sent ----------------------------------------------------------------
+
+KEY = "sk-very-secret-0123456789"
+LOOK = Completion("I look.", "hm", (Call("c1", "look", '{"order": 41}'), Call("c2", "fail", "{}")))
+HISTORY = [LOOK, Completion("It is lost.", "so it is"), Completion("A cat."), LOOK, Completion("Yes.")]
+OPTIONS: dict[str, dict[str, Any]] = {
+    "anthropic": {"temperature": 0, "max_tokens": 900, "stop": ["END"], "effort": "low"},
+    "openai": {"max_tokens": 900, "effort": "low", "reasoning": {"summary": "auto"}},
+    "openai-chat": {"max_tokens": 900, "effort": "low", "seed": 7, "extra_body": {"mirostat": 2}},
+    "gemini": {
+        "max_tokens": 900,
+        "effort": "low",
+        "stop": "END",
+        "thinking_config": {"includeThoughts": True},
+    },
+}
+
+
+@bough.tool(effect="read")
+def look(order: int, note: str | None = None) -> str:
+    """Look an order up."""
+    return f"order {order} is lost"
+
+
+@bough.tool(effect="read")
+def fail() -> str:
+    """Fail."""
+    raise ValueError("no")
+
+
+def shown_requests(store: Store) -> list[dict[str, Any]]:
+    """The requests of all answered calls, in order."""
+    calls = [
+        (call.at, row.session_id, call)
+        for row in store.all_sessions()
+        for call in store.session(row.session_id).model_calls()
+        if not call.failed
+    ]
+    return [
+        store.session(session_id).request(call.provider or "", at=call.after_seq)
+        for _, session_id, call in sorted(calls, key=lambda place: place[0])
+    ]
+
+
+def sent(server: FakeProviders, count: int | None = None) -> Iterator[dict[str, Any]]:
+    """What arrived but the model and how to stream."""
+    for seen in server.requests[-count:] if count else server.requests:
+        assert seen.problems == []
+        yield {
+            name: value
+            for name, value in seen.body.items()
+            if name not in ("model", "stream", "stream_options")
+        }
+
+
+def model_of(provider: str, server: FakeProviders, name: str = "some-model") -> Any:
+    model = model_by_name(f"{provider}:{name}@{server.url_for(provider)}")
+    return type(model)(name, base_url=server.url_for(provider), key=KEY)
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    return tmp_path / "s.db"
+
+
+class TestSent:
+    @pytest.mark.parametrize("provider", PROVIDERS)
+    def test_the_request_another_process_shows_is_the_one_that_was_sent(
+        self, path: Path, provider: str
+    ) -> None:
+        """Prompt, tools, options, media, reasoning, errors, and a window of turns."""
+        with FakeProviders(*HISTORY) as server, bough.open(path, synchronous="normal") as store:
+            model = model_of(provider, server)
+            session = store.start(seeds=[system("You help.")])
+            session.send_sync("where is 41?", model=model, tools=[look, fail], options=OPTIONS[provider])
+            session.send_sync(user("what is it?", Attachment(PNG, "image/png")), model=model)
+            session.set(prompt="You help, politely.")
+            limits = Limits(max_messages=6)
+            session.send_sync("look again", model=model, tools=[fail, look], limits=limits)
+        bodies = list(sent(server))
+        shown = in_another_process("shown_requests", path)
+        assert len(shown) == len(bodies) == 5
+        for one, other in zip(shown, bodies, strict=True):
+            assert one == other
+        assert len(bodies[3][PROVIDERS[provider].history]) < len(bodies[2][PROVIDERS[provider].history])
+
+    @pytest.mark.parametrize(
+        "refusal",
+        [
+            "Unsupported parameter: 'max_tokens' is not supported with this model.",
+            "Missing `reasoning_content` field in the assistant message at message index 2.",
+            "property 'reasoning_content' is unsupported",
+        ],
+    )
+    def test_what_a_server_refuses_once_is_known_to_another_process(self, path: Path, refusal: str) -> None:
+        replies: list[Reply] = [LOOK, ErrorReply(400, refusal), Completion("Lost."), Completion("Bye.")]
+        with FakeProviders(*replies) as server:
+            with bough.open(path, synchronous="normal") as store:
+                session = store.start()
+                options = {"max_tokens": 900}
+                model = model_of("openai-chat", server)
+                session.send_sync("where?", model=model, tools=[look, fail], options=options)
+            with bough.open(path, synchronous="normal") as store:
+                again = store.session(session.session_id)
+                again.send_sync("bye", model=model_of("openai-chat", server), tools=[look, fail])
+        first, _, *rest = sent(server)
+        assert in_another_process("shown_requests", path) == [first, *rest]
+        assert len(server.requests) == 4
+
+    def test_what_one_server_wrote_is_not_shown_to_another(self, path: Path) -> None:
+        with FakeProviders(LOOK, Completion("Lost.")) as one, FakeProviders(Completion("Bye.")) as other:
+            with bough.open(path, synchronous="normal") as store:
+                session = store.start()
+                session.send_sync("where?", model=model_of("openai-chat", one), tools=[look, fail])
+                session.send_sync("bye", model=model_of("openai-chat", other), tools=[look, fail])
+            bodies = [*sent(one), *sent(other)]
+        assert in_another_process("shown_requests", path) == bodies
+        assert [json.dumps(body).count("reasoning_content") for body in bodies] == [0, 1, 0]
+
+    def test_the_next_model_of_a_chain_is_asked_as_it_is_shown(self, path: Path) -> None:
+        busy = ErrorReply(503)
+        with FakeProviders(LOOK, busy) as one, FakeProviders(Completion("Lost.")) as other:
+            with bough.open(path, synchronous="normal") as store:
+                chain = [model_of("openai-chat", one), model_of("openai-chat", other)]
+                limits = Limits(tries=1)
+                store.start().send_sync("where?", model=chain, tools=[look, fail], limits=limits)
+            bodies = [next(sent(one)), *sent(other)]
+        assert in_another_process("shown_requests", path) == bodies
+
+    def test_a_model_that_does_not_reason_is_shown_without_its_seal(self, path: Path) -> None:
+        refusal = ErrorReply(400, "Encrypted content is not supported with this model.")
+        with FakeProviders(refusal) as server, bough.open(path, synchronous="normal") as store:
+            session = store.start()
+            for name in ("plain", "plain", "thinker"):
+                session.send_sync("hi", model=model_of("openai", server, name))
+        _, *bodies = sent(server)
+        assert in_another_process("shown_requests", path) == bodies
+        assert ["include" in body for body in bodies] == [False, False, True]

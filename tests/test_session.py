@@ -712,6 +712,51 @@ class TestReading:
         assert difference is not None
         assert difference.path.startswith("system")
 
+    @pytest.mark.parametrize(
+        ("provider", "system", "tools", "options"),
+        [
+            ("anthropic", "system[0].text", "tools[0].description", "temperature"),
+            ("openai", "instructions", "tools[0].description", "temperature"),
+            ("openai-chat", "messages[0].content", "tools[0].function.description", "temperature"),
+            (
+                "gemini",
+                "systemInstruction.parts[0].text",
+                "tools[0].functionDeclarations[0].description",
+                "generationConfig.temperature",
+            ),
+        ],
+    )
+    def test_explain_names_prompt_tools_options_and_messages_in_this_order(
+        self, session: Session, provider: str, system: str, tools: str, options: str
+    ) -> None:
+        """Everything behind the first difference is another for the cache anyway."""
+
+        def look(description: str) -> list[dict[str, Any]]:
+            return [{"name": "look", "description": description, "parameters": {"type": "object"}}]
+
+        def differences(**settings: Any) -> tuple[str, Any, Any]:
+            fork = session.fork()
+            fork.set(**{name: value for name, value in settings.items() if name != "tools"} or {"limits": {}})
+            with fork.turn("more", tools=settings.get("tools", look("Look."))):
+                difference = fork.explain(provider)
+                assert difference is not None
+                return difference.path, difference.before, difference.after
+
+        session.set(prompt="Be brief.", options={"temperature": 0})
+        with session.turn("q", tools=look("Look.")) as turn:
+            turn.answer(assistant("a"), usage=Usage(1, 1))
+        changed_options = {"temperature": 1}
+        assert differences(options=changed_options) == (options, 0, 1)
+        assert differences(tools=look("Look it up."), options=changed_options) == (
+            *(tools, "Look.", "Look it up."),
+        )
+        everything = differences(prompt="Be kind.", tools=look("Look it up."), options=changed_options)
+        assert everything == (system, "Be brief.", "Be kind.")
+        session.compact("They greeted.", first_kept=session.leaf.seq + 1)
+        difference = session.explain(provider)
+        assert difference is not None
+        assert difference.path.startswith(PROVIDERS[provider].history)
+
 
 class TestCare:
     def test_title_and_tags_do_not_move_the_leaf(self, store: Store, session_with_calls: Session) -> None:

@@ -415,25 +415,40 @@ class Session:
 
     def context(self, at: int | None = None) -> Context:
         """The messages a model would be given at this leaf, or at entry `at` of the path, in no provider's form."""
+        return contexts.build_context(self._path_to(at))
+
+    def _path_to(self, at: int | None) -> list[Entry]:
         if at is None:
-            return contexts.build_context(self.path())
+            return self.path()
         if type(at) is not int or not 0 <= at <= self.leaf.seq:
             raise InvalidPosition(at, 0, self.leaf.seq)
-        return contexts.build_context(
-            self.log.store.path(self.session_id, leaf=self.leaf, last=at).entries if at else []
-        )
+        return self.log.store.path(self.session_id, leaf=self.leaf, last=at).entries if at else []
 
     def fit(self, budget: Budget) -> FitResult:
         """The context cut to whole turns, newest first, with a report of what was dropped."""
         return fit(self.context(), budget)
 
     def request(
-        self, provider: str, budget: Budget | None = None, *, at: int | None = None
+        self, provider: str | None = None, budget: Budget | None = None, *, at: int | None = None
     ) -> dict[str, Any]:
-        """The history in the provider's request format: for Anthropic `system` and `messages`."""
-        context = self.context(at)
+        """The request that the provider is sent at this leaf, or was sent after entry `at`: for Anthropic `system`,
+        `tools`, `messages` and options. All of it but the model and how to stream, as our clients send it.
+        `provider`: default is that of the session's model.
+        """
+        from .agent.prompt_window import read_prompt_context
+
+        context = read_prompt_context(self.log, self._path_to(at))
         context = context if budget is None else fit(context, budget).context
-        return wire.find_provider(provider).project(context, self.read_blob)
+        return wire.find_provider(provider or self._provider()).project(context, self.read_blob)
+
+    def _provider(self) -> str:
+        """Return the provider of the model that the session was run with last."""
+        model = self.row.model
+        provider = (model or "").partition(":")[0]
+        if provider not in wire.PROVIDERS:
+            known = ", ".join(wire.PROVIDERS)
+            raise InvalidArgument("provider", None, f"one of {known}: the session's model is {model}")
+        return provider
 
     def messages(
         self, provider: str, budget: Budget | None = None, *, at: int | None = None

@@ -325,6 +325,21 @@ class TestContext:
         assert cold.code == 1
         assert "Be brief." in str(cold.json["difference"]["after"])
 
+    def test_it_names_the_tool_or_option_that_makes_the_cache_cold(self, store_path: Path) -> None:
+        with library.open(store_path) as store:
+            session = store.session("ses_case")
+            warmer = session.fork()
+            warmer.set(options={"temperature": 0.5})
+            other = session.fork()
+            with other.turn("more", tools=[{"name": "look_up", "description": "Look elsewhere."}]):
+                pass
+        cold = bough("context", warmer.session_id, "--explain", store=store_path)
+        assert (cold.code, cold.out) == (1, "temperature was nothing, now it is 0.5\n")
+        cold = bough("context", other.session_id, "--explain", store=store_path)
+        assert cold.code == 1
+        assert cold.out.startswith("tools[0].description was ")
+        assert "now it is 'Look elsewhere.'" in cold.out
+
     def test_people_read_it_and_an_unknown_provider_is_refused(self, store_path: Path) -> None:
         with library.open(store_path) as store:
             store.session("ses_case").set(options={"temperature": 0})

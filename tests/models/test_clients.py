@@ -22,7 +22,7 @@ import pytest
 import bough
 from bough import wire
 from bough.core.codec import encode
-from bough.core.context import Context, Item
+from bough.core.context import Context, Item, with_endpoint
 from bough.core.drafts import Draft
 from bough.core.entries import Settings
 from bough.core.messages import Attachment, Message, Reasoning, Text, ToolCall, user
@@ -203,7 +203,9 @@ class TestRequest:
             "anthropic": lambda: (first["name"], first["input_schema"]),
             "openai-chat": lambda: (first["function"]["name"], first["function"]["parameters"]),
             "openai": lambda: (first["name"], first["parameters"]),
-            "gemini": lambda: list(first["functionDeclarations"][0].values())[1:],
+            "gemini": lambda: [
+                first["functionDeclarations"][0][key] for key in ("name", "parametersJsonSchema")
+            ],
         }
         assert tuple(told[provider]()) == ("weather", SCHEMA)
         assert "Be brief." in json.dumps(body)
@@ -261,9 +263,9 @@ class TestRequest:
         request = asking(**options)
         _, _, server = ask(provider, request=request)
         body = server.requests[0].body
-        shown = find_provider(provider).project(request.context, request.blobs)
-        # Google's SDK writes a field within a field in snake case; its API takes both.
-        body = json.loads(json.dumps(body).replace("thinking_level", "thinkingLevel"))
+        asked = client(provider, server).endpoint_for(request.context.settings)
+        context = with_endpoint(request.context, provider, asked)
+        shown = find_provider(provider).project(context, request.blobs)
         assert {name: body.get(name) for name in sent} == sent
         assert {name: shown[name] for name in sent} == sent
 

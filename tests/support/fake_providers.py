@@ -128,9 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         loopback = self.server.loopback
         provider = _provider(self.path)
-        body = json.loads(
-            self.rfile.read(int(self.headers["content-length"])), object_hook=_normalize_google_media
-        )
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         problems = wire.find_provider(provider).violations(body, ready=True)
         loopback.requests.append(ReceivedRequest(provider, body, dict(self.headers), problems))
         reply = loopback.replies.pop(0) if loopback.replies else Completion("ok")
@@ -197,13 +195,6 @@ def _provider(path: str) -> str:
     if path.endswith("/chat/completions"):
         return "openai-chat"
     return "openai" if path.endswith("/responses") else "gemini"
-
-
-def _normalize_google_media(found: dict[str, Any]) -> dict[str, Any]:
-    """Convert media to the field names and base64 alphabet Bough uses; Google accepts both, and its SDK sends the others."""
-    if found.keys() == {"data", "mime_type"}:
-        return {"mimeType": found["mime_type"], "data": found["data"].translate(str.maketrans("-_", "+/"))}
-    return found
 
 
 def _error(provider: str, reply: ErrorReply) -> dict[str, Any]:

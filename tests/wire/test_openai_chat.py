@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bough.core.context import Context, Item, build_context
-from bough.core.entries import Evidence, Note
+from bough.core.context import Context, Item, build_context, with_endpoint
+from bough.core.entries import Endpoint, Evidence, Note
 from bough.core.messages import (
     Attachment,
     Media,
@@ -236,7 +236,8 @@ class TestProjection:
         evidence = Evidence("openai-chat@api.deepseek.com", {"0": {"field": "reasoning_content"}})
         answer = assistant(Reasoning("hm"), Text("yes"), ToolCall("a", "f"))
         path = entries([(user("hi"), None), (answer, evidence)])
-        found = find_provider("openai-chat").project(build_context(path), blobs)
+        context = with_endpoint(build_context(path), "openai-chat", Endpoint("api.deepseek.com"))
+        found = find_provider("openai-chat").project(context, blobs)
         assert violations(found) == []
         assert found["messages"][1] == {**asks(call(), content="yes"), "reasoning_content": "hm"}
         for issuer in ("openai", "anthropic"):

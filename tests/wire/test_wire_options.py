@@ -36,7 +36,13 @@ FIELDS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (
         "openai-chat",
         {"max_tokens": 9, "stop": ["a", "b"], "seed": -1, "effort": "low", "extra_body": {"mirostat": 2}},
-        {"max_tokens": 9, "stop": ["a", "b"], "seed": -1, "reasoning_effort": "low", "mirostat": 2},
+        {
+            "max_completion_tokens": 9,
+            "stop": ["a", "b"],
+            "seed": -1,
+            "reasoning_effort": "low",
+            "mirostat": 2,
+        },
     ),
     (
         "gemini",

@@ -16,13 +16,13 @@ from msgspec.structs import replace
 from ..core import context as contexts
 from ..core.context import Context, Item
 from ..core.drafts import Draft
-from ..core.entries import Settings
+from ..core.entries import Endpoint, Settings
 from ..core.messages import Message, Part, ToolCall
 from ..core.redact import Redactor, is_key_text
 from ..core.usage import Usage
 from ..errors import Fenced, InvalidMessage, InvalidValue, ModelError, TruncatedReply
 from ..log.changes import AppendResult
-from ..models.model import Delta, Model, Request
+from ..models.model import Delta, HasEndpoint, Model, Request
 from ..wire import Answer
 from ..wire.options import check_options
 from .events import Event, answer_data
@@ -86,11 +86,14 @@ class ModelCaller:
     def changed_settings(self) -> list[Draft]:
         """Return the settings that the next call has and the path does not tell, to be appended before the call."""
         known = self.writer.settings()
-        options = contexts.changed_options(known.options, self._options)
+        new = Settings(
+            options=contexts.changed_options(known.options, self._options),
+            endpoints=_changed_endpoints(self.models[0], known) if self.models else None,
+        )
         tools = self.tool_runner.tool_set()
         if tools is None or tools.definitions == known.tool_definitions:
-            return [] if options is None else [Draft(Settings(options=options))]
-        return [Draft(Settings(options=options, tool_definitions=tools.definitions), blobs=(tools.blob,))]
+            return [] if new == Settings() else [Draft(new)]
+        return [Draft(replace(new, tool_definitions=tools.definitions), blobs=(tools.blob,))]
 
     @property
     def shown_text(self) -> str:
@@ -99,6 +102,9 @@ class ModelCaller:
 
     async def call(self, model: Model) -> AsyncIterator[Event]:
         """Make one call and append its answer. However it ends, the text that was shown is kept."""
+        endpoints = _changed_endpoints(model, self.writer.settings())
+        if endpoints is not None:  # the next model of the chain
+            await self.writer.append(Draft(Settings(endpoints=endpoints)), calls=[])
         if self.writer.call_id is None:  # after a resume or a failure: no earlier commit announced it
             await self.writer.record("call_started", calls=[self.writer.announce_call(model)])
         self._buffer = buffer = StreamBuffer(self.log.runtime.redactor)
@@ -151,7 +157,7 @@ class ModelCaller:
         except (InvalidValue, InvalidMessage) as error:
             self._failed_usage = answer.usage
             raise ModelError(model.model, f"its answer cannot be stored: {error}") from error
-        message = appended.payloads[0]
+        message = appended.payloads[-1]
         assert isinstance(message, Message)
         data = {"seq": appended.leaf.seq, "text": message.text, **answer_data(message, answer.finish)}
         return Event("session:answer", data, self.writer.journal_number)
@@ -166,8 +172,15 @@ class ModelCaller:
             for index, call in enumerate(answer.message.calls)
             if call.name in allowed and not allowed[call.name].approval
         ]
-        call = self.writer.ledger_row(model, answer.usage, is_answered=True, units=answer.units)
-        appended = await self.writer.append(draft, calls=[call], replaces_call=True, starts=starts)
+        before: list[Draft] = []
+        if answer.endpoint is not None:
+            # What the server turned out to demand comes before the answer: that is how it was asked for it.
+            endpoints = _changed_endpoints(model, self.writer.settings(), answer.endpoint)
+            before = [] if endpoints is None else [Draft(Settings(endpoints=endpoints))]
+        call = self.writer.ledger_row(
+            model, answer.usage, is_answered=True, units=answer.units, settings=len(before)
+        )
+        appended = await self.writer.append(*before, draft, calls=[call], replaces_call=True, starts=starts)
         self.writer.own_answers.add(appended.leaf.seq)
         self.writer.call_id = None
         return appended
@@ -189,6 +202,16 @@ class ModelCaller:
             await asyncio.sleep(FLUSH_MICROSECONDS / 1_000_000)
             if not buffer.is_saved:
                 await run_uncancelled(self._save(buffer))
+
+
+def _changed_endpoints(
+    model: Model, settings: Settings, endpoint: Endpoint | None = None
+) -> dict[str, Endpoint] | None:
+    """Return who is asked, if the path does not tell."""
+    if endpoint is None and isinstance(model, HasEndpoint):
+        endpoint = model.endpoint_for(settings)
+    is_known = endpoint is None or endpoint == contexts.endpoint_of(settings, model.provider)
+    return None if is_known or endpoint is None else {model.provider: endpoint}
 
 
 def with_unique_ids(message: Message) -> Message:

@@ -5,7 +5,7 @@ Does not know providers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ..core import context as contexts
 from ..core.context import Context
@@ -14,8 +14,11 @@ from ..core.fit import Budget, fit
 from ..core.tree import Leaf
 from ..core.turns import group_by_turn
 from ..log.log import Log
+from ..stores.base import Fact
 from ..stores.message_limits import message_limits
 
+PAGE = 100
+"""How many facts are read at a time."""
 MessageLimits = Mapping[Leaf, int]
 """The maximum number of messages of a turn's model calls, by the leaf of the turn's input. Other turns: no maximum."""
 
@@ -34,6 +37,43 @@ def prompt_context(path: Sequence[Entry], limits: MessageLimits) -> Context:
     turn = path[-1].turn if path else 0
     leaf = Leaf(path[turn - 1].branch, turn) if turn else Leaf(0, 0)
     return trim(contexts.build_context(path), limits.get(leaf))
+
+
+def read_prompt_context(log: Log, path: Sequence[Entry]) -> Context:
+    """Return the context of a model call after the last entry of a whole path, as that turn's calls were trimmed.
+
+    Reads the journal back to the start of the turn only: a loop of one's own asks before each of its calls.
+    """
+    turn = path[-1].turn if path else 0
+    if not turn:
+        return contexts.build_context(path)
+    return trim(contexts.build_context(path), _message_limit(log, Leaf(path[turn - 1].branch, turn)))
+
+
+def _message_limit(log: Log, leaf: Leaf) -> int | None:
+    """Return the limit of the turn whose input is at this leaf."""
+    resumed: list[Fact] = []
+    started: Fact | None = None
+    for fact in _journal_backwards(log):
+        if fact.kind == "turn_resumed" and fact.data.get("turn") == leaf.seq:
+            resumed.append(fact)
+        elif fact.kind == "turn_started" and fact.data["turn"] == leaf.seq:
+            started = fact
+        elif fact.kind == "appended" and fact.data["first"] <= leaf.seq <= fact.data["last"]:
+            if fact.data["branch"] == leaf.branch:
+                newest = resumed[0] if resumed else started
+                return None if newest is None else newest.data.get("max_messages")
+            resumed, started = [], None  # of a turn on another branch
+    return tree_message_limits(log).get(leaf)
+
+
+def _journal_backwards(log: Log) -> Iterator[Fact]:
+    """Yield the facts of a session, the newest first."""
+    end = log.store.session(log.session_id).facts
+    while end > 0:
+        begin = max(0, end - PAGE)
+        yield from reversed(log.store.journal(log.session_id, begin, end - begin))
+        end = begin
 
 
 def tree_message_limits(log: Log) -> dict[Leaf, int]:

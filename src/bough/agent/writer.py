@@ -359,9 +359,10 @@ class Writer:
         *,
         is_answered: bool,
         units: Mapping[str, int] | None = None,
+        settings: int = 0,
     ) -> Call:
-        """Return the ledger row of the announced call, as it ended."""
-        after = self.leaf.seq
+        """Return the ledger row of the announced call, as it ended; so many settings come before its answer."""
+        after = self.leaf.seq + settings
         return Call(
             call_id=self.call_id or self.log.runtime.new_id(""),
             branch=0,

@@ -18,6 +18,7 @@ from .entries import (
     PAUSED,
     BranchSummary,
     Compaction,
+    Endpoint,
     Entry,
     Evidence,
     Payload,
@@ -71,6 +72,11 @@ def fold_settings(path: Iterable[Entry], settings: Settings = Settings()) -> Set
             options=merge_options(settings.options, new.options),
             tool_definitions=new.tool_definitions or settings.tool_definitions,
             windows=settings.windows if new.windows is None else {**(settings.windows or {}), **new.windows},
+            endpoints=(
+                settings.endpoints
+                if new.endpoints is None
+                else {**(settings.endpoints or {}), **new.endpoints}
+            ),
         )
     return settings
 
@@ -85,6 +91,19 @@ def changed_options(before: Mapping[str, Any] | None, new: Mapping[str, Any] | N
     """Return those of the new options that are not in force already; None if all are."""
     changed = {name: value for name, value in (new or {}).items() if (before or {}).get(name) != value}
     return changed or None
+
+
+def endpoint_of(settings: Settings, provider: str) -> Endpoint:
+    """Return who is asked in a provider's format."""
+    return (settings.endpoints or {}).get(provider, Endpoint())
+
+
+def with_endpoint(context: Context, provider: str, endpoint: Endpoint) -> Context:
+    """Return the context for another server."""
+    if endpoint == endpoint_of(context.settings, provider):
+        return context
+    endpoints = {**(context.settings.endpoints or {}), provider: endpoint}
+    return replace(context, settings=replace(context.settings, endpoints=endpoints))
 
 
 def _narrow_tools(before: tuple[str, ...] | None, new: tuple[str, ...] | None) -> tuple[str, ...] | None:

@@ -5,7 +5,7 @@ Knows the kinds and which entries are public. Does not know branches, files or p
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -53,6 +53,20 @@ class ToolDefinitions(Struct, frozen=True):
     names: tuple[str, ...]
 
 
+class Endpoint(Struct, frozen=True, omit_defaults=True):
+    """Who is asked in a provider's format, and what it turned out to accept: servers of one format differ."""
+
+    host: str | None = None
+    """None: the vendor's own."""
+    model: str | None = None
+    """The model that refused or demanded what is below; None if none did."""
+    token_limit: Literal["max_tokens", "max_completion_tokens"] | None = None
+    """The name of the limit that it takes. None: the usual one."""
+    reasoning: Literal["demanded", "refused"] | None = None
+    """Whether reasoning must be in every answer that is sent back, or in none."""
+    encrypts_reasoning: bool = True
+
+
 class Settings(Struct, frozen=True, omit_defaults=True):
     """Settings that apply from here on. None: unchanged."""
 
@@ -67,6 +81,8 @@ class Settings(Struct, frozen=True, omit_defaults=True):
     """The tools as the model is given them. None before any are recorded: what it was given is not known."""
     windows: dict[str, int] | None = None
     """The context windows of models in tokens, by name, as a person set them or a server's error reported them."""
+    endpoints: dict[str, Endpoint] | None = None
+    """Who is asked, by provider, where it decides what a request looks like."""
 
 
 class Note(Struct, frozen=True, omit_defaults=True):

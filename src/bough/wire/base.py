@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from ..core.context import Context
-from ..core.entries import Evidence
+from ..core.entries import Endpoint, Evidence
 from ..core.messages import Message
 from ..core.usage import Usage
 
@@ -31,6 +31,8 @@ class Answer(Struct, frozen=True):
     """None: the provider reported no stop reason."""
     units: dict[str, int] | None = None
     """What has a price of its own beside the tokens, by the names of `genai-prices`: web_searches, …"""
+    endpoint: Endpoint | None = None
+    """Who answered, if that decides what a request looks like."""
 
 
 class HistoryMessage(Struct, frozen=True):

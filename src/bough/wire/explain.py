@@ -12,6 +12,7 @@ from msgspec import Struct
 from .base import HISTORY_KEYS, Request
 
 MAX_REPR_LENGTH = 60
+PROMPT_KEYS = ("system", "instructions", "systemInstruction")
 
 
 class Missing(Struct, frozen=True):
@@ -33,18 +34,23 @@ class Difference(Struct, frozen=True):
 
 
 def first_difference(before: Request, after: Request) -> Difference | None:
-    """Return the first difference; None if `after` only adds to the history of `before`.
+    """Return the first difference in prompt, tools, options and messages; None if `after` only adds to the history of `before`.
 
     The last message of `before` may have additional blocks: providers cache blocks, not messages, and on Anthropic
     and Gemini a turn that a tool ended and the next input are one user message.
     """
     history = next((key for key in HISTORY_KEYS if key in before and key in after), None)
-    for key in dict.fromkeys([*before, *after]):
+    old, new = (before[history], after[history]) if history is not None else ([], [])
+    prompt = max(_prompt_length(old), _prompt_length(new))
+    for index, message in enumerate(old[:prompt]):
+        difference = _compare(f"{history}[{index}]", message, new[index] if index < len(new) else Missing())
+        if difference is not None:
+            return difference
+    for key in sorted({**before, **after}, key=_rank):
         if key != history:
             difference = _compare(key, before.get(key, Missing()), after.get(key, Missing()))
             if difference is not None:
                 return difference
-    old, new = (before[history], after[history]) if history is not None else ([], [])
     for index, message in enumerate(old):
         present = new[index] if index < len(new) else Missing()
         if index == len(old) - 1:
@@ -53,6 +59,17 @@ def first_difference(before: Request, after: Request) -> Difference | None:
         if difference is not None:
             return difference
     return None
+
+
+def _rank(key: str) -> int:
+    """The prompt comes first, then the tools, then the options."""
+    return 0 if key in PROMPT_KEYS else 1 if key == "tools" else 2
+
+
+def _prompt_length(messages: list[Any]) -> int:
+    """Return how many system messages a history begins with, where the prompt is part of it."""
+    is_prompt = (isinstance(message, dict) and message.get("role") == "system" for message in messages)
+    return next((index for index, is_one in enumerate(is_prompt) if not is_one), len(messages))
 
 
 def _drop_added_blocks(message: Any, present: Any) -> Any:

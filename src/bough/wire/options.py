@@ -127,6 +127,7 @@ OPTIONS: dict[str, dict[str, Option]] = {
     },
     "openai-chat": {
         **COMMON,
+        "max_tokens": _integer("max_completion_tokens"),  # other servers than OpenAI's: max_tokens
         "stop": _stop("stop", 4),
         "effort": _one_of("reasoning_effort", _OpenAIEffort),
         "response_format": _object("response_format"),
@@ -281,6 +282,8 @@ def read_options(provider: str, request: Mapping[str, Any]) -> dict[str, Any]:
     """
     options: dict[str, Any] = {}
     left = msgspec.json.decode(msgspec.json.encode(request))
+    if provider == "openai-chat" and "max_tokens" in left:
+        left.setdefault("max_completion_tokens", left["max_tokens"])
     for name, option in sorted(OPTIONS[provider].items(), key=lambda item: -item[1].field.count(".")):
         if not option.field:
             continue

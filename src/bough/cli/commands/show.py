@@ -163,10 +163,8 @@ def tree(location: StoreLocation, reference: str, is_json: bool) -> None:
 @reference
 @click.option(
     "--provider",
-    default="anthropic",
-    show_default=True,
     shell_complete=lambda ctx, param, typed: [name for name in PROVIDERS if name.startswith(typed)],
-    help="anthropic, openai-chat, openai or gemini.",
+    help="anthropic, openai-chat, openai or gemini.  [default: that of the session's model, or anthropic]",
 )
 @click.option(
     "--explain",
@@ -175,12 +173,17 @@ def tree(location: StoreLocation, reference: str, is_json: bool) -> None:
 )
 @json_option
 @pass_location
-def context(location: StoreLocation, reference: str, provider: str, explain: bool, is_json: bool) -> int:
+def context(
+    location: StoreLocation, reference: str, provider: str | None, explain: bool, is_json: bool
+) -> int:
     """Print what the model would receive at this point.
 
     With @7, what it would receive after entry 7. --json prints the exact request for the provider.
     """
     session = resolve(location, reference).session_at()
+    if provider is None:
+        own = (session.row.model or "").partition(":")[0]
+        provider = own if own in PROVIDERS else "anthropic"
     if explain:
         return _print_cache_check(session, provider, is_json=is_json)
     request = session.request(provider)

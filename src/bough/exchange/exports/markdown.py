@@ -183,6 +183,8 @@ def _settings(settings: Settings) -> Iterator[str]:
         yield "\n".join(fence(lines_of(msgspec.json.encode(settings.limits).decode()), "json"))
     for model, tokens in (settings.windows or {}).items():
         yield f"Window of {code(model)}: {tokens:,} tokens"
+    for provider, endpoint in (settings.endpoints or {}).items():
+        yield f"Server of {code(provider)}: {code(endpoint.host or 'the vendor')}"
     if settings.prompt is not None:
         yield f"Prompt:\n\n{quote(settings.prompt)}"
     if settings.prompt_patch is not None:

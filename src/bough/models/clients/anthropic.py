@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from ...wire.base import Request as History
 from ...wire.parsing import to_dict
 from ..model import Delta, Request
 from .base import TIMEOUT_SECONDS, VendorClient, VendorConnection, sdk_arguments
@@ -27,17 +26,14 @@ class AnthropicModel(VendorClient):
     def _sdk_errors(self, sdk: Any) -> tuple[type[Exception], ...]:
         return (sdk.AnthropicError,)
 
-    async def _pieces(
-        self, connection: VendorConnection, history: History, request: Request
-    ) -> AsyncGenerator[object, None]:
-        fields = dict(history)
+    async def _pieces(self, connection: VendorConnection, request: Request) -> AsyncGenerator[object, None]:
         http = connection.sdk.DefaultAsyncHttpxClient(verify=connection.tls, timeout=TIMEOUT_SECONDS)
         client = connection.sdk.AsyncAnthropic(
             api_key=connection.key, base_url=connection.base_url, max_retries=0, http_client=http
         )
         message: dict[str, Any] = {}
         create = client.messages.create
-        arguments = sdk_arguments(create, fields)
+        arguments = sdk_arguments(create, self._project(request))
         async with client, await create(model=self.model, stream=True, **arguments) as events:
             yield Delta()
             async for event in events:

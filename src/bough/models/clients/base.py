@@ -21,6 +21,8 @@ from typing import Any, ClassVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ...core.context import with_endpoint
+from ...core.entries import Endpoint, Settings
 from ...core.redact import MIN_SECRET_LENGTH
 from ...errors import (
     ContextOverflow,
@@ -160,11 +162,10 @@ class VendorClient(ABC):
     async def stream(self, request: Request) -> AsyncIterator[Delta | Answer]:
         # In a thread: importing an SDK must not block the event loop.
         connection = await asyncio.to_thread(self._connection)
-        history = self._project(request, connection)
         reply: object = None
         has_begun = has_text = False
         try:
-            async with aclosing(self._pieces(connection, history, request)) as pieces:
+            async with aclosing(self._pieces(connection, request)) as pieces:
                 async for piece in pieces:
                     has_begun = True
                     if not isinstance(piece, Delta):
@@ -173,6 +174,7 @@ class VendorClient(ABC):
                         has_text = True
                         yield piece
             answer = self._parse(reply, connection)
+            answer = replace(answer, endpoint=self.endpoint_for(request.context.settings))
         except self._expected_errors(connection) as error:
             if isinstance(error, StreamFailure):  # an error in place of an answer cuts nothing off
                 has_begun = has_text
@@ -187,9 +189,7 @@ class VendorClient(ABC):
         raise model_error
 
     @abstractmethod
-    def _pieces(
-        self, connection: VendorConnection, history: History, request: Request
-    ) -> AsyncGenerator[object, None]:
+    def _pieces(self, connection: VendorConnection, request: Request) -> AsyncGenerator[object, None]:
         """Yield deltas, the first one, which may be empty, as soon as the vendor responds; then the whole reply."""
 
     @abstractmethod
@@ -203,7 +203,7 @@ class VendorClient(ABC):
         except ImportError:
             hint = f'pip install "bough[{self.extra}]"'
             raise ModelUnavailable(self._name, f"the package {self.package} is not installed", hint) from None
-        base_url = self._base_url or os.environ.get(self.url_variable) or None
+        base_url = self._url()
         if base_url and not base_url.startswith(("http://", "https://")):
             raise ModelUnavailable(self._name, "its base URL is invalid", "start it with http:// or https://")
         key = self._key or next(filter(None, map(os.environ.get, self.key_variables)), None)
@@ -211,6 +211,9 @@ class VendorClient(ABC):
             hint = f"set {' or '.join(self.key_variables)} in the environment"
             raise ModelUnavailable(self._name, "no API key was found", hint)
         return VendorConnection(sdk, http, key or NO_KEY, base_url)
+
+    def _url(self) -> str | None:
+        return self._base_url or os.environ.get(self.url_variable) or None
 
     @property
     def _name(self) -> str:
@@ -270,8 +273,17 @@ class VendorClient(ABC):
             return f"{hint}, which has no {self.url_path}; most servers need it at the end"
         return hint
 
-    def _project(self, request: Request, connection: VendorConnection) -> History:
-        return find_provider(self.provider).project(request.context, request.blobs)
+    def endpoint_for(self, settings: Settings) -> Endpoint:
+        """Return who is asked and what it accepts, as far as it decides what the request looks like.
+
+        What was learned from its errors is in the settings, if another process learned it, or known here.
+        """
+        return Endpoint()
+
+    def _project(self, request: Request) -> History:
+        """Return the request as it is sent, but for the model and how to stream."""
+        context = with_endpoint(request.context, self.provider, self.endpoint_for(request.context.settings))
+        return find_provider(self.provider).project(context, request.blobs)
 
     def _parse(self, reply: object, connection: VendorConnection) -> Answer:
         if reply is None:

@@ -14,6 +14,8 @@ from ...wire.parsing import to_dict
 from ..model import Delta, Request
 from .base import TIMEOUT_SECONDS, VendorClient, VendorConnection
 
+_PLACEHOLDER = "-"
+"""The SDK requires contents; the request has its own in their place."""
 _SOURCES = ("grounding_metadata", "url_context_metadata", "citation_metadata")
 
 
@@ -28,9 +30,8 @@ class GeminiModel(VendorClient):
         kinds = vars(sdk.errors).values()  # they have no common base class
         return tuple(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Exception))
 
-    async def _pieces(
-        self, connection: VendorConnection, history: History, request: Request
-    ) -> AsyncGenerator[object, None]:
+    async def _pieces(self, connection: VendorConnection, request: Request) -> AsyncGenerator[object, None]:
+        history = self._project(request)
         builder = GeminiReplyBuilder()
         async with _http_client(connection) as http:
             client = connection.sdk.Client(
@@ -38,7 +39,7 @@ class GeminiModel(VendorClient):
             )
             with closing(client):
                 chunks = await client.aio.models.generate_content_stream(
-                    model=self.model, contents=history["contents"], config=self._config(history, request)
+                    model=self.model, contents=_PLACEHOLDER, config=_config(history)
                 )
                 async with aclosing(chunks):
                     async for chunk in chunks:
@@ -46,11 +47,10 @@ class GeminiModel(VendorClient):
         if builder.has_begun:
             yield builder.reply()
 
-    def _config(self, history: History, request: Request) -> dict[str, Any]:
-        config: dict[str, Any] = {"automatic_function_calling": {"disable": True}}
-        others = {name: value for name, value in history.items() if name != "contents"}
-        config |= others.pop("generationConfig", {}) | others  # to the SDK they are one
-        return config
+
+def _config(history: History) -> dict[str, Any]:
+    """Return the whole request as it is: from arguments the SDK would write it anew, some names in snake case."""
+    return {"automatic_function_calling": {"disable": True}, "http_options": {"extra_body": history}}
 
 
 @asynccontextmanager

@@ -14,11 +14,12 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from ...core.context import Item
+from ...core.context import endpoint_of
+from ...core.entries import Endpoint, Settings
 from ...errors import ContextOverflow, ModelError, ModelUnavailable, UnrecognizedReply
 from ...wire import Answer
-from ...wire.base import Request as History
 from ...wire.openai_chat.parse import REASONING_FIELDS, parse_usage
+from ...wire.openai_chat.request import HOST, LIMIT_FIELDS, issuer_of
 from ...wire.parsing import to_dict
 from ..model import Delta, Request
 from .base import (
@@ -38,11 +39,8 @@ _NO_STREAM = re.compile(
     r"|(verified|not support|cannot|unsupported|not allow).{0,40}\bstream(ing)?\b",
     re.IGNORECASE | re.DOTALL,
 )
-_LIMIT_FIELDS = ("max_tokens", "max_completion_tokens")
 _UNKNOWN_FIELD = re.compile(r"not supported|unsupported|unknown|unrecognized|not permitted", re.IGNORECASE)
 _MISSING = re.compile(r"missing|required|must be (passed|provided|included|present)", re.IGNORECASE)
-_NO_REASONING = " "
-"""For an answer without reasoning, on a server that demands it: Kimi refuses an empty text."""
 _WINDOW_ENDS = ("length", "model_context_window_exceeded")
 
 
@@ -56,21 +54,13 @@ class OpenAIChatModel(VendorClient):
 
     # What the server has refused or demanded once is known from then on.
     _accepts_stream_options = True
-    _accepts_reasoning = True
-    _demands_reasoning = False
-    _limit_field: str | None = None
     _streams = True
+    _learned = Endpoint()
 
     def _sdk_errors(self, sdk: Any) -> tuple[type[Exception], ...]:
         return (sdk.OpenAIError,)
 
-    async def _pieces(
-        self, connection: VendorConnection, history: History, request: Request
-    ) -> AsyncGenerator[object, None]:
-        fields = dict(history)
-        if "max_tokens" in fields and "//api.openai.com" in (connection.base_url or "//api.openai.com"):
-            # OpenAI's newer models refuse the old name, other servers do not know the new one.
-            fields["max_completion_tokens"] = fields.pop("max_tokens")
+    async def _pieces(self, connection: VendorConnection, request: Request) -> AsyncGenerator[object, None]:
         http = connection.sdk.DefaultAsyncHttpxClient(verify=connection.tls, timeout=TIMEOUT_SECONDS)
         client = connection.sdk.AsyncOpenAI(
             api_key=connection.key, base_url=connection.base_url, max_retries=0, http_client=http
@@ -81,7 +71,7 @@ class OpenAIChatModel(VendorClient):
             while True:
                 builder = ReplyBuilder()
                 try:
-                    sent = self._adapted(fields, streams)
+                    sent = self._streaming(streams) | self._project(request)
                     arguments = sdk_arguments(client.chat.completions.create, sent)
                     async with create(model=self.model, **arguments) as response:
                         yield Delta()
@@ -94,7 +84,7 @@ class OpenAIChatModel(VendorClient):
                         self._refuse_page(reader.body, connection)
                         yield builder.close(reader.body)
                 except connection.sdk.APIStatusError as error:
-                    if not self._adapt(error, sent):
+                    if not self._adapt(error, sent, request):
                         raise
                     streams = self._streams
                     continue
@@ -104,17 +94,20 @@ class OpenAIChatModel(VendorClient):
         self._check_window(builder)
         yield builder.reply()
 
-    def _adapted(self, fields: dict[str, Any], streams: bool) -> dict[str, Any]:
-        """Return the request as this server accepts it."""
-        sent: dict[str, Any] = {"stream": streams}
+    def _streaming(self, streams: bool) -> dict[str, Any]:
         if streams and self._accepts_stream_options:
-            sent["stream_options"] = {"include_usage": True}
-        for key, value in fields.items():
-            sent[self._limit_field or key if key in _LIMIT_FIELDS else key] = value
-        sent["messages"] = [self._with_reasoning(message) for message in fields["messages"]]
-        return sent
+            return {"stream": True, "stream_options": {"include_usage": True}}
+        return {"stream": streams}
 
-    def _adapt(self, error: Exception, sent: dict[str, Any]) -> bool:
+    def endpoint_for(self, settings: Settings) -> Endpoint:
+        host, known, learned = self._host(), endpoint_of(settings, self.provider), self._learned
+        if (known.host, known.model) != (host, self.model):
+            known = Endpoint()
+        limit, reasoning = learned.token_limit or known.token_limit, learned.reasoning or known.reasoning
+        model = self.model if limit or reasoning else None
+        return Endpoint(host, model, limit, reasoning)
+
+    def _adapt(self, error: Exception, sent: dict[str, Any], request: Request) -> bool:
         """Leave out what the server refuses by its name, add what it misses; return whether the request is another now."""
         fault = read_fault(error)
         if fault.status not in (400, 403, 422, 501):
@@ -122,43 +115,29 @@ class OpenAIChatModel(VendorClient):
         if self._streams and self._accepts_stream_options and "stream_options" in fault.wording:
             self._accepts_stream_options = False
             return True
-        for limit, other in (_LIMIT_FIELDS, _LIMIT_FIELDS[::-1]):
+        endpoint = self.endpoint_for(request.context.settings)
+        for limit, other in (LIMIT_FIELDS, LIMIT_FIELDS[::-1]):
             is_refused = limit in sent and limit in fault.wording and _UNKNOWN_FIELD.search(fault.wording)
-            if is_refused and self._limit_field is None:
-                self._limit_field = other
+            if is_refused and endpoint.token_limit is None:
+                self._learned = replace(self._learned, token_limit=other)
                 return True
         if "reasoning_content" in fault.wording and _MISSING.search(fault.wording):
-            was_known, self._demands_reasoning = self._demands_reasoning, True
-            return not was_known
+            if endpoint.reasoning is not None:
+                return False
+            self._learned = replace(self._learned, reasoning="demanded")
+            return True
         fields = [
             field for field in REASONING_FIELDS if any(field in message for message in sent["messages"])
         ]
-        if self._accepts_reasoning and any(re.search(rf"\b{field}\b", fault.wording) for field in fields):
-            self._accepts_reasoning = self._demands_reasoning = False
+        if endpoint.reasoning != "refused" and any(
+            re.search(rf"\b{field}\b", fault.wording) for field in fields
+        ):
+            self._learned = replace(self._learned, reasoning="refused")
             return True
         if self._streams and _NO_STREAM.search(fault.wording):
             self._streams = False
             return True
         return False
-
-    def _with_reasoning(self, message: dict[str, Any]) -> dict[str, Any]:
-        if self._demands_reasoning and message["role"] == "assistant":
-            return {"reasoning_content": message.get("reasoning", _NO_REASONING), **message}
-        if self._accepts_reasoning:
-            return message
-        return {key: value for key, value in message.items() if key not in REASONING_FIELDS}
-
-    def _project(self, request: Request, connection: VendorConnection) -> History:
-        """What another server requires back would be refused here."""
-        issuer = self._issuer(connection)
-
-        def own(item: Item) -> Item:
-            other = item.evidence.issuer if item.evidence is not None else issuer
-            is_foreign = other != issuer and other.startswith(f"{self.provider}@")
-            return replace(item, evidence=None) if is_foreign else item
-
-        context = replace(request.context, items=tuple(map(own, request.context.items)))
-        return super()._project(replace(request, context=context), connection)
 
     def _parse(self, reply: object, connection: VendorConnection) -> Answer:
         try:
@@ -169,11 +148,11 @@ class OpenAIChatModel(VendorClient):
             raise
         if answer.evidence is None:
             return answer
-        return replace(answer, evidence=replace(answer.evidence, issuer=self._issuer(connection)))
+        return replace(answer, evidence=replace(answer.evidence, issuer=issuer_of(self._host())))
 
-    def _issuer(self, connection: VendorConnection) -> str:
-        host = urlsplit(connection.base_url or "https://api.openai.com").netloc.rpartition("@")[2]
-        return f"{self.provider}@{host}"
+    def _host(self) -> str | None:
+        host = urlsplit(self._url() or "").netloc.rpartition("@")[2]
+        return None if host in ("", HOST) else host
 
     def _refuse_page(self, body: str, connection: VendorConnection) -> None:
         if is_page(body):

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from ...wire.base import Request as History
+from ...core.context import endpoint_of
+from ...core.entries import Endpoint, Settings
 from ...wire.parsing import to_dict
 from ..model import Delta, Request
 from .base import TIMEOUT_SECONDS, StreamFailure, VendorClient, VendorConnection, sdk_arguments
 
-_ENCRYPTED_REASONING = "reasoning.encrypted_content"
 _NOT_ENCRYPTED = "Encrypted content is not supported"
 _FINAL_EVENTS = ("response.completed", "response.incomplete")
 _TEXT_EVENTS = ("response.output_text.delta", "response.refusal.delta")
@@ -29,36 +29,38 @@ class OpenAIModel(VendorClient):
     url_variable = "OPENAI_BASE_URL"
     url_path = "/v1"
 
+    _encrypts_reasoning = True  # until the model refuses it
+
     def _sdk_errors(self, sdk: Any) -> tuple[type[Exception], ...]:
         return (sdk.OpenAIError,)
 
-    async def _pieces(
-        self, connection: VendorConnection, history: History, request: Request
-    ) -> AsyncGenerator[object, None]:
-        fields: dict[str, Any] = {
-            **history,
-            "store": False,
-            "include": [_ENCRYPTED_REASONING],
-        }
+    async def _pieces(self, connection: VendorConnection, request: Request) -> AsyncGenerator[object, None]:
         http = connection.sdk.DefaultAsyncHttpxClient(verify=connection.tls, timeout=TIMEOUT_SECONDS)
         client = connection.sdk.AsyncOpenAI(
             api_key=connection.key, base_url=connection.base_url, max_retries=0, http_client=http
         )
-        async with client, await self._open(connection.sdk, client, fields) as events:
+        async with client, await self._open(connection.sdk, client, request) as events:
             yield Delta()
             items: dict[int, Any] = {}
             async for event in events:
                 yield _read_event(to_dict(event), items)
 
-    async def _open(self, sdk: Any, client: Any, fields: dict[str, Any]) -> Any:
-        create, arguments = client.responses.create, sdk_arguments(client.responses.create, fields)
+    def endpoint_for(self, settings: Settings) -> Endpoint:
+        known = endpoint_of(settings, self.provider)
+        encrypts = self._encrypts_reasoning and (known.encrypts_reasoning or known.model != self.model)
+        return Endpoint() if encrypts else Endpoint(model=self.model, encrypts_reasoning=False)
+
+    async def _open(self, sdk: Any, client: Any, request: Request) -> Any:
+        create = client.responses.create
         try:
+            arguments = sdk_arguments(create, self._project(request))
             return await create(model=self.model, stream=True, **arguments)
         except sdk.BadRequestError as error:
-            if _NOT_ENCRYPTED not in str(error):
-                raise
             # A model without reasoning refuses to encrypt it, and says so in this message.
-            del arguments["include"]
+            if _NOT_ENCRYPTED not in str(error) or "include" not in arguments:
+                raise
+            self._encrypts_reasoning = False
+            arguments = sdk_arguments(create, self._project(request))
             return await create(model=self.model, stream=True, **arguments)
 
 

@@ -7,12 +7,14 @@ refuse the field. The rules a request must meet are in `rules`, which shares no 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from ...core.context import Context
+from ...core.context import Context, Item, endpoint_of
+from ...core.entries import Endpoint
 from ...core.messages import Attachment, Media, Part, ProviderBlock, Reasoning, Text, ToolCall
 from ...core.tool_definitions import ToolSpec, read_tools
 from ..base import Blobs, Request
@@ -43,16 +45,52 @@ SOUND_FORMATS = {"audio/wav": "wav", "audio/mp3": "mp3"}
 SOUND_LIMITS = dict.fromkeys((*SOUND_FORMATS, "audio/mpeg"), IMAGE_BYTES)
 
 ERROR = "[error]"
+HOST = "api.openai.com"
+LIMIT_FIELDS = ("max_tokens", "max_completion_tokens")
+"""OpenAI's newer models refuse the first name, other servers do not know the second one."""
+NO_REASONING = " "
+"""For an answer without reasoning, on a server that demands it: Kimi refuses an empty text."""
 
 
 def project(context: Context, blobs: Blobs) -> Request:
+    endpoint = endpoint_of(context.settings, NAME)
+    issuer = issuer_of(endpoint.host)
     messages = [_text_message("system", prompt) for prompt in context.system if prompt.strip()]
-    for paired in pair_results(context.items, ID_LENGTH):
-        messages.extend(_write(paired, blobs))
+    for paired in pair_results([_own(item, issuer) for item in context.items], ID_LENGTH):
+        messages.extend(_with_reasoning(message, endpoint) for message in _write(paired, blobs))
     request: Request = {}
     if tools := read_tools(context.settings.tool_definitions, blobs):
         request["tools"] = [_tool(tool) for tool in tools]
-    return {**request, "messages": messages, **request_fields(NAME, context.settings.options)}
+    return {**request, "messages": messages, **_fields(context.settings.options, endpoint)}
+
+
+def _fields(options: Mapping[str, Any] | None, endpoint: Endpoint) -> dict[str, Any]:
+    """Return the options in the server's fields. A name that the user chose stays until the server refuses it."""
+    limit = endpoint.token_limit
+    if limit is None and endpoint.host is not None and (options or {}).get("max_tokens") is not None:
+        limit = "max_tokens"
+    fields = request_fields(NAME, options)
+    return {limit if limit and name in LIMIT_FIELDS else name: value for name, value in fields.items()}
+
+
+def issuer_of(host: str | None) -> str:
+    """Return the name under which a server's evidence is kept."""
+    return f"{NAME}@{host or HOST}"
+
+
+def _own(item: Item, issuer: str) -> Item:
+    """Return an item without what another server requires back: it would be refused here."""
+    other = item.evidence.issuer if item.evidence is not None else issuer
+    is_foreign = other != issuer and other.startswith(f"{NAME}@")
+    return replace(item, evidence=None) if is_foreign else item
+
+
+def _with_reasoning(message: dict[str, Any], endpoint: Endpoint) -> dict[str, Any]:
+    if endpoint.reasoning == "demanded" and message["role"] == "assistant":
+        return {"reasoning_content": message.get("reasoning", NO_REASONING), **message}
+    if endpoint.reasoning != "refused":
+        return message
+    return {key: value for key, value in message.items() if key not in REASONING_FIELDS}
 
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:

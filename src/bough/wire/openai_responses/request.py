@@ -1,6 +1,6 @@
 """Project a context to the input items of OpenAI's Responses API.
 
-Stateless: nothing refers to an id that OpenAI would have to remember. An answer is sent back as it came, with its
+Stateless: nothing is stored at OpenAI or refers to an id that it would have to remember. An answer is sent back as it came, with its
 reasoning and item ids, or, if any of those are missing, as bare text and calls: OpenAI refuses an item that has its
 id but lacks the reasoning before it. The rules a request must meet are in `rules`, which shares no code with this
 module.
@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from ...core.context import Context
+from ...core.context import Context, endpoint_of
 from ...core.context import Item as ContextItem
 from ...core.messages import Attachment, Media, Part, ProviderBlock, Reasoning, Text, ToolCall
 from ...core.tool_definitions import ToolSpec, read_tools
@@ -52,6 +52,7 @@ _ITEM_ID = {
     Reasoning: re.compile(r"rs[a-zA-Z0-9_-]{1,62}"),
 }
 CUSTOM_CALL = "custom_tool_call"
+ENCRYPTED_REASONING = "reasoning.encrypted_content"
 
 
 def project(context: Context, blobs: Blobs) -> Request:
@@ -64,7 +65,10 @@ def project(context: Context, blobs: Blobs) -> Request:
         request["instructions"] = prompt
     if tools := read_tools(context.settings.tool_definitions, blobs):
         request["tools"] = [_tool(tool) for tool in tools]
-    return {**request, "input": items, **request_fields(NAME, context.settings.options)}
+    request |= {"input": items, "store": False}
+    if endpoint_of(context.settings, NAME).encrypts_reasoning:
+        request["include"] = [ENCRYPTED_REASONING]
+    return request | request_fields(NAME, context.settings.options)
 
 
 def _tool(tool: ToolSpec) -> Item:
