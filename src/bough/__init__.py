@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "agent.events": ["Event", "RunResult"],
     "agent.limits": ["Limits"],
+    "agent.tools.mcp.server": ["McpServer", "mcp"],
     "agent.tools.tool": ["Happened", "NeverHappened", "PendingApproval", "Tool", "ToolContext", "tool"],
     "core.context": ["Context"],
     "core.entries": ["BranchSummary", "Compaction", "Entry", "Evidence", "Note", "Settings", "Uncompaction"],
@@ -78,6 +79,8 @@ if TYPE_CHECKING:
     from .agent.events import Event as Event
     from .agent.events import RunResult as RunResult
     from .agent.limits import Limits as Limits
+    from .agent.tools.mcp.server import McpServer as McpServer
+    from .agent.tools.mcp.server import mcp as mcp
     from .agent.tools.tool import Happened as Happened
     from .agent.tools.tool import NeverHappened as NeverHappened
     from .agent.tools.tool import PendingApproval as PendingApproval

@@ -61,6 +61,8 @@
     ├── PlatformUnsupported         what makes a feature safe is missing on this operating system
     ├── TokenRequired               a server that others could reach without a token
     ├── InvalidTool                 a function that cannot be a tool
+    │   └── DuplicateTool           two tools of one name
+    ├── McpServerUnavailable        an MCP server that does not start, is not reached or does not answer
     ├── UnknownAgent                the worker has no agent of that name
     ├── LimitReached                an input beyond a limit; it was not stored
     ├── EmptyCohort                 no session to run a lab on
@@ -815,11 +817,37 @@ class UnrecognizedReply(BoughError):
 class InvalidTool(BoughError):
     exit_code = ExitCode.USAGE
 
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(
-            f"{name} cannot be a tool: {reason}",
-            "give every parameter a name and a type hint that JSON can hold",
+    def __init__(
+        self,
+        name: str,
+        reason: str,
+        hint: str = "give every parameter a name and a type hint that JSON can hold",
+    ) -> None:
+        super().__init__(f"{name} cannot be a tool: {reason}", hint)
+
+
+class DuplicateTool(InvalidTool):
+    """Two tools of one name, at least one of an MCP server; nothing was written."""
+
+    def __init__(self, name: str, first: str, second: str) -> None:
+        self.name, self.first, self.second = name, first, second
+        BoughError.__init__(
+            self,
+            f"two tools are named {name}: of {first}, and of {second}",
+            'give the tools of one a prefix: bough.mcp(…, prefix="b_"), or leave it out with only=[…]',
+            "give the tools of one a prefix: --mcp b='COMMAND' names them b_…",
         )
+
+
+class McpServerUnavailable(BoughError):
+    """Raised before anything is written."""
+
+    exit_code = ExitCode.USAGE
+    http_status = 502
+
+    def __init__(self, server: str, reason: str, hint: str) -> None:
+        self.server, self.reason = server, reason
+        super().__init__(f"MCP server {server}: {reason}", hint)
 
 
 class UnknownAgent(BoughError):

@@ -56,6 +56,7 @@ from .wire.options import check_options
 if TYPE_CHECKING:
     from .agent.events import RunResult
     from .agent.limits import Limits
+    from .agent.tools.mcp.server import ToolLike
     from .agent.tools.tool import PendingApproval, Tool
     from .engines.absurd.engine import EnqueuedTask
     from .engines.local import ModelLike, Run
@@ -67,7 +68,7 @@ if TYPE_CHECKING:
     from .replay.report import ReplayReport
     from .replay.tool_answers import Mode, OnMiss
 
-    Tools = Iterable[Tool | Callable[..., Any]]
+    Tools = Iterable[ToolLike]
 
 Appendable = Payload | dict[str, Any]
 UsageView = Literal["own", "path", "tree"]
@@ -1000,7 +1001,7 @@ class Session:
         lines = event_lines if what == "events" else entry_lines
         return lines(self.session_id, self._entries(since, redact))
 
-    def finetune(self, *, tools: Tools = (), redact: bool = True) -> FineTuning:
+    def finetune(self, *, tools: Iterable[Tool | Callable[..., Any]] = (), redact: bool = True) -> FineTuning:
         """One line of OpenAI's chat fine-tuning format: the completed turns of the path, and what was skipped."""
         from .exchange.exports.finetune import finetune
 
@@ -1077,7 +1078,7 @@ def as_drafts(items: Iterable[Appendable], parameter: str) -> list[Draft]:
 
 def _tool_specs(tools: Iterable[Tool | Callable[..., Any] | dict[str, Any]]) -> list[ToolSpec]:
     """Return the definitions of tools, of functions and of dicts."""
-    from .engines.local import tools_by_name
+    from .agent.tools.mcp.server import tools_by_name
 
     tools = list(tools)
     parsed = {id(item): wire.parse_tool(item) for item in tools if isinstance(item, dict)}

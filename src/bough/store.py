@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack
@@ -41,6 +41,7 @@ from .stores.base import (
 from .stores.search import IndexProgress, SearchPage
 
 if TYPE_CHECKING:
+    from .agent.tools.tool import Tool
     from .engines.local import ModelLike
     from .exchange.bundle.transfer import BundleImportResult, PathOrFile
     from .exchange.bundle.write import OnProgress
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from .lab.experiment import AfterDivergence, LabMode
     from .lab.lab import Lab, ModelOfCell
     from .lab.report import LabReport
-    from .session import Tools
 
 GRACE_MICROSECONDS = 3_600 * 1_000_000
 
@@ -318,9 +318,9 @@ class Store:
         prompt: str | None = None,
         prompt_patch: str | None = None,
         options: Mapping[str, Any] | None = None,
-        tools: Tools | None = None,
+        tools: Iterable[Tool | Callable[..., Any]] | None = None,
         baseline_model: ModelLike | ModelOfCell | None = None,
-        baseline_tools: Tools | None = None,
+        baseline_tools: Iterable[Tool | Callable[..., Any]] | None = None,
         mode: LabMode | None = None,
         repeat: int = 1,
         after_divergence: AfterDivergence = "stop",

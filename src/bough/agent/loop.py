@@ -42,6 +42,7 @@ from .model_call import ModelCaller
 from .start_facts import FIRST_FACT, is_one_shot_turn, runner_data, session_data, turn_start_data
 from .tasks import TaskRunner
 from .tool_batch import ToolRunner
+from .tools.mcp.server import McpServer
 from .tools.tool import Tool, error_text
 from .writer import Writer, run_uncancelled
 
@@ -89,6 +90,7 @@ class Loop:
             self.model_caller.check_options()
             for session_limits in self.writer.session_limits():
                 self.limits.narrow(session_limits)
+            await self.tool_runner.connect()
             if content is None:
                 await self._require_tools()
             limit = None if content is None else await self._check_turn(row.turns, content)
@@ -109,7 +111,10 @@ class Loop:
                 self._is_driving = False
                 await run_uncancelled(self.writer.release())
         finally:
-            self.writer.close()
+            try:
+                await run_uncancelled(self.tool_runner.disconnect())
+            finally:
+                self.writer.close()
 
     async def _find_turn(self, key: str | None, content: Message | None) -> KeyedTurn | None:
         return None if key is None else await self.writer.run_blocking(find_turn, self.log, key, content)
@@ -482,10 +487,11 @@ def build_loop(
     *,
     parent: LimitChecker | None = None,
     options: Mapping[str, Any] | None = None,
+    servers: Sequence[McpServer] = (),
 ) -> Loop:
     """Build a loop with the usual collaborators; `parent` checks the limits of the session that runs this one as a task.
-    `options` of the model's calls hold from here on."""
+    `options` of the model's calls hold from here on. The tools of MCP `servers` are added when the loop runs."""
     checker = LimitChecker(writer, limits, parent)
-    tool_runner = ToolRunner(writer, tools, TaskRunner(writer, models, checker, build_loop))
+    tool_runner = ToolRunner(writer, tools, TaskRunner(writer, models, checker, build_loop), servers)
     caller = ModelCaller(writer, models, tool_runner, checker, options)
     return Loop(writer, caller, tool_runner, checker, Compactor(writer, checker))

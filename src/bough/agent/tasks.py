@@ -23,6 +23,7 @@ from ..stores.base import NewSession, SessionRow
 from .call_status import MAX_TASK_DEPTH, ancestors, pending_approvals
 from .events import Event
 from .limits import LimitChecker, Limits
+from .tools.mcp.server import McpServer, ToolLike, split_tools
 from .tools.tool import TaskNeedsApproval, Tool
 from .writer import Writer
 
@@ -42,6 +43,7 @@ class BuildLoop(Protocol):
         *,
         parent: LimitChecker | None,
         options: Mapping[str, Any] | None,
+        servers: Sequence[McpServer],
     ) -> Loop: ...
 
 
@@ -63,7 +65,7 @@ class TaskRunner:
         agent: str | None = None,
         seeds: Sequence[Message] = (),
         models: Sequence[Model] | None = None,
-        tools: Iterable[Tool] = (),
+        tools: Iterable[ToolLike] = (),
         limits: Limits | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> str:
@@ -71,14 +73,19 @@ class TaskRunner:
         run_blocking, parent = self._writer.run_blocking, self._writer.log
         row = await run_blocking(_find_or_start, parent, key, agent, seeds)
         log = Log(parent.store, row, parent.runtime)
-        by_name = {tool.name: tool for tool in tools}
+        by_name, servers = split_tools(tools)
         cursor = await run_blocking(lambda: log.cursor)
         is_new, error = not (cursor.turn or row.turns), ""
         if models is None and is_new:
             options = merge_options(self._writer.settings().options, options)
         while is_new or log.cursor.turn:
             child = self._child(
-                log, models or self._models, by_name, limits or self._limits.limits, options=options
+                log,
+                models or self._models,
+                by_name,
+                limits or self._limits.limits,
+                options=options,
+                servers=servers,
             )
             async for event in child.run(text if is_new else None):
                 if event.type == "session:turn_completed":
@@ -111,9 +118,12 @@ class TaskRunner:
         limits: Limits,
         *,
         options: Mapping[str, Any] | None = None,
+        servers: Sequence[McpServer] = (),
     ) -> Loop:
         writer = Writer(log, models[0] if models else None)
-        return self._build_loop(writer, models, tools, limits, parent=self._limits, options=options)
+        return self._build_loop(
+            writer, models, tools, limits, parent=self._limits, options=options, servers=servers
+        )
 
 
 def _final_answer(log: Log, error: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -21,6 +21,7 @@ from ..errors import BoughError, Fenced, SessionTrashed, StaleLeaf
 from .call_status import CallPosition, CallStatus, read_call_status
 from .events import Event
 from .tasks import TaskRunner, task_id
+from .tools.mcp.server import McpServer, load_connections, merge_tools
 from .tools.tool import (
     Happened,
     NeverHappened,
@@ -32,6 +33,9 @@ from .tools.tool import (
     error_text,
 )
 from .writer import Writer, cancel_all, run_uncancelled
+
+if TYPE_CHECKING:
+    from .tools.mcp.connection import Connections
 
 UNKNOWN = "The process ended while this ran. Whether it took effect is unknown; it was not run again."
 NO_TOOL = "There is no tool of this name."
@@ -50,9 +54,31 @@ CANNOT_WAIT = (
 class ToolRunner:
     """Runs the tool calls of a run and appends their results."""
 
-    def __init__(self, writer: Writer, tools: Mapping[str, Tool], tasks: TaskRunner) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        tools: Mapping[str, Tool],
+        tasks: TaskRunner,
+        servers: Sequence[McpServer] = (),
+    ) -> None:
         self.writer, self.log = writer, writer.log
         self.tools, self.tasks = tools, tasks
+        self._servers = servers
+        self._connections: Connections | None = None
+
+    async def connect(self) -> None:
+        """Connect to the MCP servers and add their tools."""
+        if not self._servers:
+            return
+        # In a thread: the package takes a second to import.
+        connections = await asyncio.to_thread(load_connections)
+        self._connections = connections(self._servers, self.log.runtime.redactor)
+        self.tools = merge_tools(self.tools, await self._connections.open())
+
+    async def disconnect(self) -> None:
+        """End the connections, and the processes that were started for them."""
+        if self._connections is not None:
+            await self._connections.close()
 
     def allowed(self) -> Mapping[str, Tool]:
         """Return the tools in force at this leaf: those of the run that the session names and its settings allow."""

@@ -24,6 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..agent.limits import Limits
+from ..agent.tools.mcp.server import McpServer, ToolLike, split_tools
 from ..agent.tools.tool import Tool, tool
 from ..core.context import changed_options, fold_settings
 from ..core.entries import Settings
@@ -37,6 +38,7 @@ from ..session import Session
 from ..store import Store
 from ..wire.options import check_options
 from .config import complete_model, load_config, model_options, resolve_models
+from .mcp_option import connect_once, load_servers, mcp_options
 from .rendering.error_text import CommandError
 from .rendering.output import notify
 from .text_argument import text_or_file
@@ -60,6 +62,9 @@ class AgentOptions(Struct, frozen=True, kw_only=True):
     workspace: str | None = None
     scope: ScopeTier | None = None
     allow: tuple[str, ...] = ()
+    mcp: tuple[str, ...] = ()
+    mcp_trust: bool = False
+    mcp_approve: bool = False
     max_cost: float | None = None
     on_exceed: Literal["stop", "warn"] | None = None
     max_turns: int | None = None
@@ -78,25 +83,32 @@ class CommandAgent(Struct, frozen=True):
     names: tuple[str, ...]
     models: list[Model]
     own_tools: list[Tool]
+    """The tools from files."""
     limits: Limits
     workspace: Workspace | None
     model_options: dict[str, Any] = {}
     """Options of the model's calls that the session does not have yet."""
+    servers: tuple[McpServer, ...] = ()
+    server_tools: tuple[Tool, ...] = ()
+    """What the servers listed; a run connects to them itself."""
 
-    def tools(self, session: Session) -> list[Tool]:
-        """Return the tools from files, and the workspace's, which store long output in this session."""
-        if self.workspace is None:
-            return self.own_tools
-        return [*self.own_tools, *session.workspace_tools(self.workspace, commands=self.options.allow)]
+    def tools(self, session: Session | None) -> list[Tool]:
+        """Return all its tools. Those of the workspace store long output in the session, and need one."""
+        return [*self.own_tools, *self.server_tools, *self._workspace_tools(session)]
 
     def run_arguments(self, session: Session) -> dict[str, Any]:
         """Return the keyword arguments of `send` and `resume`."""
         return {
             "model": self.models,
-            "tools": self.tools(session),
+            "tools": [*self.own_tools, *self.servers, *self._workspace_tools(session)],
             "limits": self.limits,
             "options": self.model_options,
         }
+
+    def _workspace_tools(self, session: Session | None) -> list[Tool]:
+        if self.workspace is None or session is None:
+            return []
+        return session.workspace_tools(self.workspace, commands=self.options.allow)
 
     def without_options_of(self, session: Session) -> CommandAgent:
         """Return the agent without its options, once the session has them: it may change them meanwhile."""
@@ -113,6 +125,7 @@ class CommandAgent(Struct, frozen=True):
             "models": list(self.names),
             "tools": list(options.tools),
             "workspace": options.workspace,
+            "mcp": list(options.mcp),
         }
         return {
             "model": self.names[0],
@@ -125,7 +138,7 @@ class CommandAgent(Struct, frozen=True):
 
     def _tool_names(self) -> list[str]:
         """Return the names of all tools. None of them: the session may be given some later."""
-        own = [tool.name for tool in self.own_tools]
+        own = [tool.name for tool in self.tools(None)]
         return [*own, *WORKSPACE_TOOLS] if own and self.workspace is not None else own
 
     def start(self, store: Store) -> Session:
@@ -145,12 +158,16 @@ class CommandAgent(Struct, frozen=True):
             "--workspace": (options.workspace,),
             "--scope": (options.scope,),
             "--allow": options.allow,
+            "--mcp": options.mcp,
             "--max-cost": (options.max_cost,),
             "--on-exceed": (options.on_exceed,),
             "--max-turns": (options.max_turns,),
             "--context-window": (options.context_window,),
         }
         words = [word for flag, values in flags.items() for one in values if one for word in (flag, f"{one}")]
+        words += [
+            flag for flag in ("--mcp-trust", "--mcp-approve") if getattr(options, flag[2:].replace("-", "_"))
+        ]
         return "".join(f" {shlex.quote(word)}" for word in words)
 
     def update_prompt(self, session: Session) -> None:
@@ -180,8 +197,18 @@ def agent_for(options: AgentOptions, session: Session | None) -> CommandAgent:
         on_exceed=options.on_exceed or "stop",
         context_window=options.context_window,
     )
-    tools = load_tools(options.tools)
-    return CommandAgent(options, names, models, tools, limits, _workspace(options), model_options)
+    own, servers = command_tools(options)
+    return CommandAgent(
+        options,
+        names,
+        models,
+        list(own.values()),
+        limits,
+        _workspace(options),
+        model_options,
+        servers,
+        connect_once(own, servers),
+    )
 
 
 def default_options(model: str, session: Session | None) -> dict[str, Any]:
@@ -242,7 +269,7 @@ def require_tools(session: Session, tools: list[Tool]) -> None:
     if missing:
         raise CommandError(
             f"session {session.session_id} has open calls of {', '.join(missing)}, which is not loaded{_hint(session)}; "
-            f"pass --tools FILE.py or --workspace DIR, or abandon the turn: "
+            f"pass --tools FILE.py, --mcp SERVER or --workspace DIR, or abandon the turn: "
             f"bough resume {session.session_id} --rollback"
         )
 
@@ -263,9 +290,13 @@ def _hint(session: Session) -> str:
 
 
 def original_flags(session: Session) -> str:
-    """Return the --tools and --workspace the session was started with, as typed in a shell, with a leading space."""
+    """Return the --tools, --mcp and --workspace the session was started with, as typed in a shell, with a leading space."""
     spec = _spec(session)
-    was = [("--tools", source) for source in spec.get("tools", ())]
+    was = [
+        (flag, source)
+        for flag, name in (("--tools", "tools"), ("--mcp", "mcp"))
+        for source in spec.get(name, ())
+    ]
     was += [("--workspace", spec["workspace"])] if spec.get("workspace") else []
     return "".join(f" {flag} {shlex.quote(value)}" for flag, value in was)
 
@@ -273,9 +304,15 @@ def original_flags(session: Session) -> str:
 # -- tools from files and modules ------------------------------------------------------------------------
 
 
-def load_tools(sources: Iterable[str]) -> list[Tool]:
-    """Return the tools of each `FILE.py` or `package.module`, or of one name in it (`FILE.py:name`), without duplicates."""
-    loaded: dict[int, Tool] = {}
+def command_tools(options: AgentOptions) -> tuple[dict[str, Tool], tuple[McpServer, ...]]:
+    """Return the tools of --tools, and the servers of --tools and --mcp."""
+    servers = load_servers(options.mcp, trust=options.mcp_trust, approve=options.mcp_approve)
+    return split_tools([*load_tools(options.tools), *servers])
+
+
+def load_tools(sources: Iterable[str]) -> list[ToolLike]:
+    """Return the tools and MCP servers of each `FILE.py` or `package.module`, or of one name in it (`FILE.py:name`), without duplicates."""
+    loaded: dict[int, ToolLike] = {}
     for source in sources:
         place, _, name = source.partition(":")
         module = load_module("--tools", source, place)
@@ -322,24 +359,24 @@ def _find_in(folder: Path) -> None:
         sys.path.insert(0, str(folder))
 
 
-def _tools_named(source: str, module: ModuleType, name: str) -> list[Tool]:
+def _tools_named(source: str, module: ModuleType, name: str) -> list[ToolLike]:
     value = getattr(module, name, None)
     if value is None:
         raise CommandError(f"--tools {source}: it has no {name!r}")
     return [tool(value)] if callable(value) and not isinstance(value, Tool) else _tools_of(value)
 
 
-def _every(module: ModuleType) -> list[Tool]:
+def _every(module: ModuleType) -> list[ToolLike]:
     values = vars(module)
     listed = _tools_of(values["tools"]) if isinstance(values.get("tools"), list | tuple) else []
-    return [*(value for value in values.values() if isinstance(value, Tool)), *listed]
+    return [*(value for value in values.values() if isinstance(value, Tool | McpServer)), *listed]
 
 
-def _tools_of(value: Any) -> list[Tool]:
-    if isinstance(value, Tool):
+def _tools_of(value: Any) -> list[ToolLike]:
+    if isinstance(value, Tool | McpServer):
         return [value]
     several = value if isinstance(value, list | tuple) else ()
-    return [one if isinstance(one, Tool) else tool(one) for one in several]
+    return [one if isinstance(one, Tool | McpServer) else tool(one) for one in several]
 
 
 # -- options -------------------------------------------------------------------------------------------
@@ -383,6 +420,7 @@ _AGENT = (
     click.option(
         "--allow", multiple=True, metavar="COMMAND", help="A command the shell tool may run; repeatable."
     ),
+    *mcp_options,
     click.option(
         "--max-cost",
         type=click.FloatRange(min=0),

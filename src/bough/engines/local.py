@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,11 +18,11 @@ from ..agent.cancellation import CANCEL_REQUESTED
 from ..agent.events import Event, RunResult, fact_event, run_result
 from ..agent.limits import Limits
 from ..agent.loop import Loop, build_loop
-from ..agent.tools.tool import Tool, tool
+from ..agent.tools.mcp.server import ToolLike, split_tools
 from ..agent.writer import Writer
 from ..core.messages import Message
 from ..core.usage import total
-from ..errors import InvalidOperation, InvalidTool, SessionRunning
+from ..errors import InvalidOperation, SessionRunning
 from ..log.lease import is_held
 from ..log.log import Log
 from ..models.model import Model
@@ -166,7 +166,7 @@ def start_run(
     content: str | Message | None,
     *,
     model: ModelLike,
-    tools: Iterable[Tool | Callable[..., Any]] = (),
+    tools: Iterable[ToolLike] = (),
     limits: Limits | None = None,
     one_shot: bool = False,
     key: str | None = None,
@@ -176,7 +176,8 @@ def start_run(
     for one in models:
         check_options(one.provider, options)
     writer = Writer(log, models[0], is_one_shot=one_shot)
-    loop = build_loop(writer, models, tools_by_name(tools), limits or Limits(), options=options)
+    by_name, servers = split_tools(tools)
+    loop = build_loop(writer, models, by_name, limits or Limits(), options=options, servers=servers)
     return Run(loop, content, key)
 
 
@@ -197,17 +198,6 @@ def cancel_turn(log: Log) -> None:
                 return thread.submit(asyncio.run, loop.close()).result()
         except SessionRunning:
             pass  # another process took it in this moment
-
-
-def tools_by_name(tools: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]:
-    """Return tools by name; plain functions become tools."""
-    by_name: dict[str, Tool] = {}
-    for item in tools:
-        item = item if isinstance(item, Tool) else tool(item)
-        if item.name in by_name:
-            raise InvalidTool(item.name, "another tool has the same name")
-        by_name[item.name] = item
-    return by_name
 
 
 def resolve_models(model: ModelLike) -> list[Model]:

@@ -17,9 +17,10 @@ from typing import Any, TypeGuard, cast, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..agent.tools.mcp.server import tools_by_name
 from ..agent.tools.tool import Tool
 from ..core.usage import Usage
-from ..engines.local import ModelLike, resolve_models, tools_by_name
+from ..engines.local import ModelLike, resolve_models
 from ..errors import (
     BoughError,
     BudgetReached,

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from ..agent.limits import Limits
-from ..agent.tools.tool import Tool
+from ..agent.tools.mcp.server import ToolLike
 from ..core.messages import ToolCall
 from ..engines.local import ModelLike
 from ..errors import BoughError, ExitCode, InvalidCase, InvalidReplay, ModelUnavailable
@@ -39,7 +39,7 @@ class ReplayOverrides(Struct, frozen=True, kw_only=True):
     prompt: str | None = None
     prompt_patch: str | None = None
     options: Mapping[str, Any] | None = None
-    tools: Sequence[Tool | Callable[..., Any]] = ()
+    tools: Sequence[ToolLike] = ()
     mode: Mode | None = None
     limits: Limits | None = None
 

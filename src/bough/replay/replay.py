@@ -19,12 +19,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..agent.limits import LIMIT_CODE, Limits
+from ..agent.tools.mcp.server import ToolLike, load_connections, merge_tools, split_tools
 from ..agent.tools.tool import Tool
+from ..agent.writer import run_uncancelled
 from ..core.context import fold_settings, merge_options
 from ..core.entries import Entry, Note, Settings
 from ..core.tool_definitions import ToolSpec, read_tools
 from ..core.usage import Totals, total
-from ..engines.local import ModelLike, resolve_models, tools_by_name
+from ..engines.local import ModelLike, resolve_models
 from ..errors import InvalidReplay, NotFound
 from ..log import fork as forking
 from ..log import ledger
@@ -61,7 +63,7 @@ class ReplayPlan(Struct, frozen=True, kw_only=True):
     prompt: str | None = None
     prompt_patch: str | None = None
     options: Mapping[str, Any] | None = None
-    tools: str | Iterable[Tool | Callable[..., Any]] = "recorded"
+    tools: str | Iterable[ToolLike] = "recorded"
     start: int | None = None
     mode: Mode | None = None
     live: Sequence[str] = ()
@@ -88,8 +90,8 @@ class Replay:
     def __init__(self, source: Log, plan: ReplayPlan) -> None:
         self.source, self.plan = source, plan
         self.mode: Mode = plan.mode or ("live" if plan.live else "recorded" if plan.is_changed else "strict")
-        self.tools = {} if isinstance(plan.tools, str) else tools_by_name(plan.tools)
-        _check_plan(plan, self.mode, self.tools)
+        self.tools, self.servers = split_tools(() if isinstance(plan.tools, str) else plan.tools)
+        _check_plan(plan, self.mode)
         self.models = self._resolve_models()
         self.stop_reason: str | None = None
         """Why the replay ended before the last input."""
@@ -116,6 +118,18 @@ class Replay:
         return resolve_models(name)
 
     async def run(self) -> ReplayReport:
+        """Replay all turns. MCP servers are connected only in a mode that may run their tools."""
+        if not self.servers or self.mode not in ("dry", "live"):
+            return await self._run()
+        connections = (await asyncio.to_thread(load_connections))(self.servers, self.source.runtime.redactor)
+        try:
+            self.tools, self.servers = merge_tools(self.tools, await connections.open()), ()
+            return await self._run()
+        finally:
+            await run_uncancelled(connections.close())
+
+    async def _run(self) -> ReplayReport:
+        _check_live(self.plan.live, self.tools)
         source_before = await asyncio.to_thread(fingerprint, self.source)
         path = (await asyncio.to_thread(self.source.path)).entries
         cut, until = await asyncio.to_thread(self._find_cut)
@@ -191,7 +205,9 @@ class Replay:
         host_entries = HostEntries(
             recording, overrides, uses_recorded_answers=not self.models, has_own_tools=bool(self.tools)
         )
-        tools = visible_tools(self.tools, recording, self._recorded_tools(recording))
+        tools = visible_tools(
+            self.tools, recording, self._recorded_tools(recording), adds_recorded=bool(self.servers)
+        )
         limits = self._limits(recording)
         return ReplayParts(
             source=self.source,
@@ -344,7 +360,7 @@ def _first_model_name(models: Sequence[Model]) -> str | None:
     return models[0].model if models else None
 
 
-def _check_plan(plan: ReplayPlan, mode: Mode, tools: dict[str, Tool]) -> None:
+def _check_plan(plan: ReplayPlan, mode: Mode) -> None:
     if mode not in MODES:
         raise InvalidReplay(f"mode={mode!r} is invalid", f"use {', '.join(MODES)}")
     if plan.on_miss not in ON_MISS:
@@ -369,7 +385,10 @@ def _check_plan(plan: ReplayPlan, mode: Mode, tools: dict[str, Tool]) -> None:
             "name them with live=[…]; all others are answered by the recording",
             "name them with --live TOOL; all others are answered by the recording",
         )
-    for name in plan.live:
+
+
+def _check_live(names: Sequence[str], tools: Mapping[str, Tool]) -> None:
+    for name in names:
         if name not in tools:
             raise InvalidReplay(
                 f"live tool {name} was not passed", "add it to tools=[…]", "add it with --tools FILE.py"

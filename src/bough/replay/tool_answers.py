@@ -100,15 +100,20 @@ class ToolAnswers:
 
 
 def visible_tools(
-    tools: Mapping[str, Tool], recording: Recording, recorded: Iterable[ToolSpec]
+    tools: Mapping[str, Tool],
+    recording: Recording,
+    recorded: Iterable[ToolSpec],
+    *,
+    adds_recorded: bool = False,
 ) -> list[Tool]:
     """Return the tools a model sees; by default those it was given, and those that were called although no definition
-    was recorded, described by their arguments."""
-    if tools:
+    was recorded, described by their arguments. `adds_recorded` adds these to `tools`."""
+    if tools and not adds_recorded:
         return list(tools.values())
     by_name = {spec.name: Tool(spec, _refuse_to_run, NoArguments) for spec in recorded}
     called = {name: _recorded_tool(name, calls) for name, calls in _by_name(recording.calls()).items()}
-    return list({**by_name, **{name: tool for name, tool in called.items() if name not in by_name}}.values())
+    others = {name: tool for name, tool in called.items() if name not in by_name}
+    return list({**by_name, **others, **tools}.values())
 
 
 def replayed_tool(

@@ -13,10 +13,10 @@ import msgspec
 
 from ..agent.call_status import is_awaited_by_worker, read_call_status
 from ..agent.events import Event
-from ..agent.tools.tool import Tool
+from ..agent.tools.mcp.server import ToolLike, split_tools
 from ..core.context import fold_settings
 from ..core.entries import Settings
-from ..engines.local import ModelLike, Run, resolve_models, tools_by_name
+from ..engines.local import ModelLike, Run, resolve_models
 from ..errors import BoughError, ModelUnavailable, SessionRunning, ToolsMissing
 from ..models.availability import available_models
 from ..models.names import is_model_name
@@ -144,14 +144,14 @@ class ActiveRuns:
                 first.set_result(None)
 
 
-def _check_tasks(session: Session, tools: Iterable[Tool]) -> None:
+def _check_tasks(session: Session, tools: Iterable[ToolLike]) -> None:
     """Refuse to resume a turn that waits for a task in the trash, before it starts: it might take longer than the grace."""
-    read_call_status(session.log).raise_if_trashed(session.log, tools_by_name(tools))
+    read_call_status(session.log).raise_if_trashed(session.log, split_tools(tools)[0])
 
 
 def responder(agent: ServerAgent, session: Session, settings: Settings) -> Responder:
     """Return the model and the tools that would answer a message now, or why none can."""
-    tools = [tool.name for tool in agent.tools_of(session)]
+    tools = list(split_tools(agent.tools_of(session))[0])  # those of MCP servers are known in a run only
     if settings.tools is not None:
         tools = [name for name in tools if name in settings.tools]
     try:

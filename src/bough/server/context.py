@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from ..agent.limits import Limits
 from ..agent.prompt_window import MessageLimits, tree_message_limits
-from ..agent.tools.tool import Tool
+from ..agent.tools.mcp.server import ToolLike
 from ..core.tree import Branch, Leaf, reachable_seqs
 from ..core.usage import Call
 from ..errors import InvalidPosition, NotFound, StaleLeaf
@@ -43,14 +43,14 @@ class ServerAgent(Struct, frozen=True):
     """The models, tools and limits that answer messages sent to this server."""
 
     models: tuple[Model, ...] = ()
-    tools: tuple[Tool, ...] = ()
+    tools: tuple[ToolLike, ...] = ()
     limits: Limits | None = None
     workspace: Workspace | None = None
     commands: tuple[str, ...] = ()
     options: dict[str, Any] = {}
     """Options of its models' calls, for a session that has none of the same name."""
 
-    def tools_of(self, session: Session) -> list[Tool]:
+    def tools_of(self, session: Session) -> list[ToolLike]:
         """Return its tools and those of the workspace, which store long output in this session."""
         if self.workspace is None:
             return list(self.tools)

@@ -64,7 +64,7 @@ class HttpResponse(Struct, frozen=True):
     """False: the body was longer than the limit and is cut."""
 
 
-class _Target(Struct, frozen=True):
+class Target(Struct, frozen=True):
     """A checked URL and the addresses to connect to."""
 
     url: str
@@ -91,7 +91,7 @@ class HttpTools:
         max_bytes: int = 2 * 1024 * 1024,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._spill, self._hosts, self._resolver = spill, hosts, resolver or _resolve
+        self._spill, self._hosts, self._resolver = spill, hosts, resolver
         self._timeout, self._max_bytes, self._tls = timeout, max_bytes, tls
 
     def http_request(
@@ -129,23 +129,11 @@ class HttpTools:
             target = next_target
         raise OutOfScope(_without_user(url), f"it redirects more than {_MAX_REDIRECTS} times")
 
-    def _target(self, url: str) -> _Target:
-        parts = _parse_url(url)
-        host = _host(parts, url)
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        literal = _ip_address(host)
-        addresses = [literal] if literal else self._resolver(host, port)
-        if not addresses:
-            raise OutOfScope(_without_user(url), f"{host} has no address")
-        if not {host, f"{host}:{port}", f"[{host}]:{port}"} & self._hosts:
-            for address in addresses:
-                if (reason := refusal(address)) is not None:
-                    raise OutOfScope(_without_user(url), f"{host} is at {address}, {reason}")
-        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        return _Target(parts._replace(fragment="").geturl(), parts.scheme, host, port, path, tuple(addresses))
+    def _target(self, url: str) -> Target:
+        return resolve_target(url, self._hosts, self._resolver)
 
     def _exchange(
-        self, method: str, target: _Target, headers: Mapping[str, str], body: bytes | None, deadline: float
+        self, method: str, target: Target, headers: Mapping[str, str], body: bytes | None, deadline: float
     ) -> HttpResponse:
         connection = _Connection(target, deadline, self._tls)
         # A socket's timeout restarts with every byte; the timer also ends a response that trickles.
@@ -197,10 +185,27 @@ class HttpTools:
         return truncate("\n".join([*lines, "", _text(response.body, mime)]), self._spill)
 
 
+def resolve_target(url: str, hosts: frozenset[str], resolver: Resolver | None = None) -> Target:
+    """Return the addresses of a URL; raise OutOfScope unless all are public or its host is one of `hosts`."""
+    parts = _parse_url(url)
+    host = _host(parts, url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    literal = _ip_address(host)
+    addresses = [literal] if literal else (resolver or _resolve)(host, port)
+    if not addresses:
+        raise OutOfScope(_without_user(url), f"{host} has no address")
+    if not {host, f"{host}:{port}", f"[{host}]:{port}"} & hosts:
+        for address in addresses:
+            if (reason := refusal(address)) is not None:
+                raise OutOfScope(_without_user(url), f"{host} is at {address}, {reason}")
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Target(parts._replace(fragment="").geturl(), parts.scheme, host, port, path, tuple(addresses))
+
+
 class _Connection(http.client.HTTPConnection):
     """Connects to a checked address of the host, whatever its name resolves to by now."""
 
-    def __init__(self, target: _Target, deadline: float, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, target: Target, deadline: float, tls: ssl.SSLContext | None) -> None:
         super().__init__(target.host, target.port)
         # So that the Host header leaves out the default port of https too.
         self.default_port = 443 if target.scheme == "https" else 80

@@ -24,6 +24,7 @@ from ...models.model import Model
 
 if TYPE_CHECKING:
     from ..limits import Limits
+    from .mcp.server import ToolLike
 
 Effect = Literal["read", "idempotent", "unsafe"]
 
@@ -52,7 +53,7 @@ class RunTask(Protocol):
         agent: str | None,
         seeds: Sequence[Message],
         models: Sequence[Model] | None,
-        tools: Iterable[Tool],
+        tools: Iterable[ToolLike],
         limits: Limits | None,
         options: Mapping[str, Any] | None,
     ) -> Awaitable[str]: ...
@@ -100,7 +101,7 @@ class ToolContext:
         agent: str | None = None,
         seeds: Sequence[Message] = (),
         models: Sequence[Model] | None = None,
-        tools: Iterable[Tool] = (),
+        tools: Iterable[ToolLike] = (),
         limits: Limits | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> str:

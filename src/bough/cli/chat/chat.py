@@ -665,9 +665,9 @@ def _title(chat: Chat, rest: str) -> None:
 
 def _tools(chat: Chat, rest: str) -> None:
     is_known = chat.is_new and chat.agent.workspace is None
-    tools = chat.agent.own_tools if is_known else chat.agent.tools(chat.session)
+    tools = chat.agent.tools(None if is_known else chat.session)
     if not tools:
-        chat.note("No tools; start with --tools FILE.py or --workspace DIR")
+        chat.note("No tools; start with --tools FILE.py, --mcp SERVER or --workspace DIR")
     for tool in tools:
         about = tool.spec.description.partition("\n")[0]
         asks = ", needs approval" if tool.approval else ""

@@ -17,6 +17,7 @@ from ...models.names import is_model_name
 from ...session import Session
 from ..agent_options import load_tools
 from ..config import complete_model, model_options, resolve_models
+from ..mcp_option import load_servers
 from ..reference import bundle_file, complete, reference, resolve
 from ..rendering.error_text import CommandError, print_error, require_folder
 from ..rendering.output import format_options, notify, print_json, progress_bar, safe, to_json_value
@@ -62,6 +63,16 @@ from ..text_argument import text_or_file
 @click.option(
     "--tools", "sources", multiple=True, metavar="FILE.py|MODULE", help="The tools, for dry and live."
 )
+@click.option(
+    "--mcp",
+    "servers",
+    multiple=True,
+    metavar="[NAME=]COMMAND|URL|FILE.json",
+    help="MCP servers, for dry and live.",
+)
+@click.option(
+    "--mcp-trust", "trust", is_flag=True, help="Let a dry run call what MCP servers say is read only."
+)
 @click.option("--live", multiple=True, metavar="TOOL", help="Run this tool for real; repeatable.")
 @click.option(
     "--on-miss",
@@ -80,6 +91,8 @@ def replay(
     models: tuple[str, ...],
     model_options: dict[str, Any],
     sources: tuple[str, ...],
+    servers: tuple[str, ...],
+    trust: bool,
     format_: str | None,
     output: str | None,
     **how: Any,
@@ -100,7 +113,8 @@ def replay(
         raise CommandError(
             f"--model {unknown[0]}: there is no model with this name; bough config alias lists yours"
         )
-    how |= {"tools": load_tools(sources)} if sources else {}
+    if sources or servers or trust:
+        how["tools"] = [*load_tools(sources), *load_servers(servers, trust=trust)]
     how |= {"options": model_options} if model_options else {}
     try:
         with open_report(output) as file:

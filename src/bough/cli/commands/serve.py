@@ -12,7 +12,8 @@ import click
 
 from ...store import Store
 from ...store import open as open_store
-from ..agent_options import AgentOptions, agent_for, agent_options, default_models, load_tools
+from ..agent_options import AgentOptions, agent_for, agent_options, command_tools, default_models
+from ..mcp_option import connect_once
 from ..rendering.error_text import CommandError
 from ..rendering.output import is_terminal, notify
 from ..store_option import StoreLocation, pass_location
@@ -153,11 +154,13 @@ def _agent(options: AgentOptions) -> Any:
             or options.model_options
         ):
             raise CommandError("--workspace, --max-cost, --on-exceed, --max-turns and -o need --model")
-        return ServerAgent(tools=tuple(load_tools(options.tools)))
+        tools, servers = command_tools(options)
+        connect_once(tools, servers)
+        return ServerAgent(tools=(*tools.values(), *servers))
     made = agent_for(options, None)
     return ServerAgent(
         tuple(made.models),
-        tuple(made.own_tools),
+        (*made.own_tools, *made.servers),
         made.limits,
         made.workspace,
         options.allow,

@@ -28,7 +28,17 @@ if TYPE_CHECKING:
 
 ENGINES = "local, absurd or absurd:QUEUE"
 NOT_INSTALLED = "{} is not installed; install it with: pip install 'bough[absurd]'"
-WORKER_OPTIONS = ("models", "tools", "workspace", "scope", "allow", "max_cost", "on_exceed", "context_window")
+WORKER_OPTIONS = (
+    "models",
+    "tools",
+    "mcp",
+    "workspace",
+    "scope",
+    "allow",
+    "max_cost",
+    "on_exceed",
+    "context_window",
+)
 
 engine_option = click.option(
     "--engine",

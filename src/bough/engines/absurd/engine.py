@@ -5,7 +5,7 @@ Turns an input into a task in the transaction that makes it durable. `worker` ex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from absurd_sdk import Absurd
@@ -14,6 +14,7 @@ from psycopg import sql
 
 from ...agent.limits import Limits, check_turns, limit_data, narrow
 from ...agent.start_facts import queued_turn_data
+from ...agent.tools.mcp.server import McpServer, ToolLike, split_tools
 from ...agent.tools.tool import Tool
 from ...agent.tools.workspace import workspace_tools
 from ...core.context import changed_options, fold_settings, merge_options
@@ -31,7 +32,7 @@ from ...stores.base import SessionRow
 from ...stores.postgres.connections import Connection, PostgresConnections
 from ...stores.postgres.store import PostgresStore
 from ...wire.options import check_options
-from ..local import ModelLike, resolve_models, tools_by_name
+from ..local import ModelLike, resolve_models
 from . import schema as absurd_schema
 from .shared_transaction import EngineConnections
 
@@ -46,7 +47,7 @@ class Agent(Struct, frozen=True):
 
     name: str
     model: ModelLike
-    tools: tuple[Tool | Callable[..., Any], ...] | list[Any] = ()
+    tools: tuple[ToolLike, ...] | list[Any] = ()
     limits: Limits = Limits()
     workspace: Workspace | None = None
     """A folder on the worker's machine for the tools that read, write and run commands there."""
@@ -59,13 +60,17 @@ class Agent(Struct, frozen=True):
         return resolve_models(self.model)
 
     def tools_by_name(self) -> dict[str, Tool]:
-        return tools_by_name(self.tools)
+        return split_tools(self.tools)[0]
+
+    def servers(self) -> tuple[McpServer, ...]:
+        return split_tools(self.tools)[1]
 
     def tools_for(self, log: Log) -> dict[str, Tool]:
         """Return its tools with those of its workspace, which store output that is too long to show with the session."""
         if self.workspace is None:
             return self.tools_by_name()
-        return tools_by_name([*self.tools, *workspace_tools(log, self.workspace, commands=self.commands)])
+        own = workspace_tools(log, self.workspace, commands=self.commands)
+        return split_tools([*self.tools, *own])[0]
 
 
 class TaskParams(Struct, frozen=True):

@@ -370,7 +370,14 @@ class TaskRun:
     def _run_turn(self, log: ClaimedLog, agent: LoadedAgent) -> ClaimedWriter:
         writer = ClaimedWriter(log, agent.models[0], self._worker.stopping.is_set)
         options = self._default_options(log, agent.agent)
-        loop = build_loop(writer, agent.models, agent.tools, agent.agent.limits, options=options)
+        loop = build_loop(
+            writer,
+            agent.models,
+            agent.tools,
+            agent.agent.limits,
+            options=options,
+            servers=agent.agent.servers(),
+        )
         running = asyncio.run_coroutine_threadsafe(self._run_cancellable(loop, writer), self._worker.loop)
         try:
             running.result()

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from ... import __version__
 from ...agent.call_status import read_call_status
+from ...agent.tools.mcp.server import split_tools
 from ...core.context import fold_settings
 from ...core.messages import system
 from ...core.search import parse_query
@@ -148,7 +149,8 @@ def server_info(request: ApiRequest) -> ServerInfo:
     """Describe the server and what the caller may do."""
     context, caller = context_and_caller(request)
     agent = context.agent
-    tools = [{"name": t.name, "effect": t.effect, "approval": t.approval} for t in agent.tools]
+    own, _ = split_tools(agent.tools)  # those of MCP servers are known in a run only
+    tools = [{"name": t.name, "effect": t.effect, "approval": t.approval} for t in own.values()]
     return ServerInfo(
         version=__version__,
         level=caller.level,

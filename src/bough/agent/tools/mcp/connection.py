@@ -1,0 +1,371 @@
+"""A connection to an MCP server for the time of one run: its tools, its calls and their results.
+
+A task of its own holds the connection, because the client must be left by the task that entered it. Whatever the server
+does, each call has a result in time, and after `close` no process of it is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+from mcp.client.client import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    CONNECTION_CLOSED,
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
+    ImageContent,
+    Implementation,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+)
+from mcp_types import Tool as ToolListing
+from msgspec import Struct
+from pydantic import ValidationError
+
+from .... import __version__
+from ....core.codec import to_json
+from ....core.messages import Attachment, Media, Message, Text, tool_result
+from ....core.redact import Redactor
+from ....errors import BoughError, DuplicateTool, InvalidValue, McpServerUnavailable, OutOfScope
+from ..tool import Tool, ToolContext, error_result
+from .egress import check_address, http_client
+from .process import ServerProcess
+from .server import McpServer, describe
+
+MAX_TEXT_BYTES = 64_000
+"""The maximum bytes of text of one result that a model sees; the whole text is stored with it."""
+MAX_DETAIL_BYTES = 256_000
+"""Structured content beyond this is stored as a file of the result instead."""
+CLOSE_SECONDS = 5.0
+_MAX_PAGES = 100
+_MAX_TOOLS = 1_000
+
+# Without a handler Python prints the warnings of libraries on the terminal.
+for _name in ("mcp", "client"):
+    logging.getLogger(_name).addHandler(logging.NullHandler())
+
+
+class ServerResult(Struct, frozen=True):
+    """What a server returned for a call."""
+
+    content: list[Text | Media | Attachment]
+    is_error: bool
+    details: dict[str, Any] | None
+
+
+class ServerTool(Tool, frozen=True, kw_only=True):
+    """A tool of an MCP server."""
+
+    def result(self, context: ToolContext, value: object) -> Message:
+        if not isinstance(value, ServerResult):
+            return super().result(context, value)
+        try:
+            content = value.content or ""
+            return tool_result(context.call.id, content, error=value.is_error, details=value.details)
+        except InvalidValue as error:
+            return error_result(context.call, f"{self.name} returned a value that cannot be stored: {error}")
+
+    async def run(self, context: ToolContext, *, in_thread: bool = True) -> Message:
+        try:
+            return await super().run(context, in_thread=in_thread)
+        except ConnectionLost as lost:
+            why = f"{lost}; whether it took effect is unknown" if self.effect == "unsafe" else str(lost)
+            outcome = "unknown" if self.effect == "unsafe" else "done"
+            return tool_result(context.call.id, why, error=True, outcome=outcome)  # type: ignore[arg-type]
+
+
+class ConnectionLost(BaseException):
+    """Leaves a call whose server is gone. Not an `Exception`: `Tool.run` would turn it into a plain error."""
+
+
+class McpConnection:
+    """The connection to one server."""
+
+    def __init__(self, server: McpServer, redactor: Redactor) -> None:
+        self.server, self._redactor = server, redactor
+        self._process = ServerProcess(server) if server.argv else None
+        self._closing = asyncio.Event()
+        self._connected: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        self._owner: asyncio.Task[None] | None = None
+
+    async def open(self) -> list[Tool]:
+        """Connect and return the server's tools; raise `McpServerUnavailable` if that fails or takes too long."""
+        seconds = self.server.connect_timeout
+        try:
+            async with asyncio.timeout(seconds):
+                if self.server.url:
+                    await self._check_address()
+                self._owner = asyncio.create_task(self._hold())
+                listings = await self._list_tools(await asyncio.shield(self._connected))
+            return self._tools(listings)
+        except TimeoutError:
+            await self.close()
+            raise McpServerUnavailable(
+                str(self.server),
+                f"it did not list its tools within {seconds:g} s",
+                "start it by hand to see what it does, or allow more with connect_timeout=",
+            ) from None
+        except (MCPError, ValidationError, httpx2.HTTPError, OSError) as error:
+            await self.close()
+            raise self._unavailable(str(error)) from None
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """End the connection, and the process if there is one."""
+        if self._owner is None:
+            return
+        self._closing.set()
+        if self._connected.done():
+            await asyncio.wait([self._owner], timeout=CLOSE_SECONDS)
+        if not self._owner.done():
+            self._owner.cancel()
+            await asyncio.wait([self._owner], timeout=CLOSE_SECONDS)
+        if self._connected.done():
+            self._connected.exception()  # retrieved, or asyncio logs it
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> ServerResult:
+        client = self._connected.result()
+        try:
+            result = await client.call_tool(name, dict(arguments))
+        except MCPError as error:
+            if error.code == CONNECTION_CLOSED:
+                raise ConnectionLost(f"{self.server} is gone: {self._end(str(error))}") from None
+            return self._error(f"the server refused the call: {error}")
+        except ValidationError as error:
+            return self._error(f"the server returned an invalid result: {error.errors()[0]['msg']}")
+        except RuntimeError as error:  # what the SDK raises of a result that is not what its schema says
+            return self._error(str(error))
+        except httpx2.HTTPError as error:
+            raise ConnectionLost(f"{self.server} is gone: {error}") from None
+        return self._result(result)
+
+    # -- connecting --------------------------------------------------------------------------------
+
+    async def _check_address(self) -> None:
+        try:
+            await asyncio.to_thread(check_address, self.server)
+        except OutOfScope as error:
+            raise McpServerUnavailable(
+                str(self.server), error.reason, "pass hosts=[…] if a private address is meant"
+            ) from None
+        except OSError as error:
+            raise self._unavailable(f"its host has no address ({error.strerror})") from None
+
+    async def _hold(self) -> None:
+        """Enter the client, and leave it in the same task once `close` is called."""
+        info = Implementation(name="bough", version=__version__)
+        try:
+            async with (
+                self._transport() as streams,
+                Client(_Entered(streams), client_info=info, cache=None) as client,
+            ):
+                self._connected.set_result(client)
+                await self._closing.wait()
+        except BaseException as error:
+            if not self._connected.done():
+                self._connected.set_exception(_first(error))
+            if isinstance(error, asyncio.CancelledError):
+                raise
+
+    @asynccontextmanager
+    async def _transport(self) -> AsyncIterator[Any]:
+        if self._process is not None:
+            async with self._process.connect() as streams:
+                yield streams
+            return
+        server = self.server
+        async with (
+            http_client(server) as client,
+            streamable_http_client(
+                server.url, http_client=client, max_sse_event_size=server.max_bytes
+            ) as streams,
+        ):
+            yield streams
+
+    async def _list_tools(self, client: Client) -> list[ToolListing]:
+        listings: list[ToolListing] = []
+        cursor: str | None = None
+        for _ in range(_MAX_PAGES):
+            page = await client.list_tools(cursor=cursor)
+            listings += page.tools
+            cursor = page.next_cursor
+            if cursor is None or len(listings) > _MAX_TOOLS:
+                break
+        if len(listings) > _MAX_TOOLS or cursor is not None:
+            raise self._unavailable(f"it lists more than {_MAX_TOOLS:,} tools")
+        return listings
+
+    def _tools(self, listings: Sequence[ToolListing]) -> list[Tool]:
+        only = self.server.only
+        known = {listing.name for listing in listings}
+        if only is not None and (missing := sorted(only - known)):
+            raise McpServerUnavailable(
+                str(self.server),
+                f"it has no tool {', '.join(missing)}",
+                f"it has {', '.join(sorted(known)) or 'none'}; correct only=[…]",
+            )
+        tools: dict[str, Tool] = {}
+        for listing in listings:
+            if only is not None and listing.name not in only:
+                continue
+            made = self._tool(listing)
+            if made.name in tools:
+                raise DuplicateTool(made.name, str(self.server), str(self.server))
+            tools[made.name] = made
+        return list(tools.values())
+
+    def _tool(self, listing: ToolListing) -> Tool:
+        server, hints = self.server, listing.annotations
+        name = server.tool_name(listing.name)
+
+        async def call(**arguments: Any) -> ServerResult:
+            return await self.call(listing.name, arguments)
+
+        call.__name__ = call.__qualname__ = name
+        call.__doc__ = listing.description
+        return ServerTool(
+            describe(name, listing.description, listing.input_schema),
+            call,
+            None,
+            effect="unsafe" if hints is None else server.effect(hints.read_only_hint, hints.idempotent_hint),
+            approval=server.needs_approval(listing.name),
+            timeout=server.timeout,
+        )
+
+    # -- results -----------------------------------------------------------------------------------
+
+    def _result(self, result: CallToolResult) -> ServerResult:
+        pieces = [_piece(block) for block in result.content]
+        details: dict[str, Any] | None = None
+        structured = result.structured_content
+        if structured is not None:
+            data = to_json(structured, "structured content")
+            if not pieces:
+                pieces = [Text(data.decode())]
+            if len(data) <= MAX_DETAIL_BYTES:
+                details = {"structured": structured}
+            else:
+                pieces.append(self._stored(data, "application/json", "structured content"))
+        return ServerResult(self._bounded(pieces), result.is_error, details)
+
+    def _bounded(self, pieces: Sequence[Text | Media | Attachment]) -> list[Text | Media | Attachment]:
+        """Return the parts with at most so much text; all of it is stored as a file of the result."""
+        size = sum(len(piece.text.encode("utf-8", "replace")) for piece in pieces if isinstance(piece, Text))
+        if size <= MAX_TEXT_BYTES:
+            return list(pieces)
+        bounded: list[Text | Media | Attachment] = []
+        whole = b""
+        for piece in pieces:
+            if not isinstance(piece, Text):
+                bounded.append(piece)
+                continue
+            # Redacted before it is cut: of a secret at the cut one half would stay.
+            data = self._redactor.redact_text(piece.text).encode("utf-8", "replace")
+            shown = data[: max(0, MAX_TEXT_BYTES - len(whole))]
+            whole += data
+            if shown:
+                bounded.append(Text(shown.decode("utf-8", "ignore")))
+        note = f"[{size:,} bytes of text in total, only the first {MAX_TEXT_BYTES:,} are shown; ask for less]"
+        return [*bounded, Text(note), Attachment(whole, "text/plain", "the whole output")]
+
+    def _stored(self, data: bytes, mime: str, name: str) -> Attachment:
+        """Return text as a file: redacted here, because the bytes of files are stored as they are."""
+        return Attachment(self._redactor.redact_text(data.decode("utf-8", "replace")).encode(), mime, name)
+
+    def _error(self, text: str) -> ServerResult:
+        return ServerResult(self._bounded([Text(text)]), True, None)
+
+    # -- what went wrong ---------------------------------------------------------------------------
+
+    def _end(self, reason: str) -> str:
+        text = reason if self._process is None else self._process.describe_end()
+        return self._redactor.redact_text(text)
+
+    def _unavailable(self, reason: str) -> McpServerUnavailable:
+        hint = (
+            "start the command by hand to see what it says" if self._process else "check that it runs there"
+        )
+        return McpServerUnavailable(str(self.server), self._end(reason), hint)
+
+
+class _Entered:
+    """A transport that is already open: entering it returns its streams."""
+
+    def __init__(self, streams: Any) -> None:
+        self._streams = streams
+
+    async def __aenter__(self) -> Any:
+        return self._streams
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+
+class Connections:
+    """The servers of one run."""
+
+    def __init__(self, servers: Sequence[McpServer], redactor: Redactor) -> None:
+        self._connections = [McpConnection(server, redactor) for server in servers]
+
+    async def open(self) -> list[tuple[McpServer, list[Tool]]]:
+        """Connect to all servers at once; if one fails, to none."""
+        opening = [asyncio.ensure_future(connection.open()) for connection in self._connections]
+        try:
+            tools = await asyncio.gather(*opening)
+        except BaseException:
+            for task in opening:
+                task.cancel()
+            await asyncio.wait(opening)
+            await self.close()
+            raise
+        return [(each.server, offer) for each, offer in zip(self._connections, tools, strict=True)]
+
+    async def close(self) -> None:
+        await asyncio.gather(*(connection.close() for connection in self._connections))
+
+
+def _first(error: BaseException) -> BaseException:
+    """Return the error inside groups, which task groups wrap around every error."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    known = (BoughError, MCPError, ValidationError, httpx2.HTTPError, OSError)
+    return error if isinstance(error, known) else OSError(f"{type(error).__name__}: {error}")
+
+
+def _piece(block: ContentBlock) -> Text | Attachment:
+    """Return a block as a part: an image, audio or file as its bytes, anything else as text."""
+    match block:
+        case TextContent(text=text):
+            return Text(text)
+        case ImageContent(data=data, mime_type=mime) | AudioContent(data=data, mime_type=mime):
+            return _attachment(data, mime, None)
+        case EmbeddedResource(resource=TextResourceContents() as resource):
+            return Text(f"[{resource.uri}]\n{resource.text}")
+        case EmbeddedResource(resource=BlobResourceContents() as file):
+            return _attachment(file.blob, file.mime_type or "application/octet-stream", file.uri)
+        case ResourceLink():
+            return Text(f"[link to {block.uri}: {block.title or block.name}]")
+    return Text(f"[{type(block).__name__}: not shown]")
+
+
+def _attachment(data: str, mime: str, name: str | None) -> Text | Attachment:
+    try:
+        decoded = base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        return Text(f"[{mime}: the server sent invalid base64]")
+    return Attachment(decoded, mime, name) if decoded else Text(f"[{mime}: empty]")

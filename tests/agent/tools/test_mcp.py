@@ -1,0 +1,367 @@
+"""Tools of MCP servers: the guarantees of any other tool, whatever the server does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bough
+from bough import (
+    Media,
+    ScriptedModel,
+    Session,
+    Text,
+    ToolCall,
+    ToolContext,
+    ToolResult,
+    assistant,
+)
+from bough.agent.tools.mcp.server import McpServer, load_connections
+from bough.core.redact import Redactor
+from bough.errors import DuplicateTool, InvalidArgument, InvalidTool, McpServerUnavailable
+from bough.log.runtime import real_runtime
+from bough.stores.memory.store import MemoryStore
+from conftest import Store
+from support import mcp_stdio_server
+from support.paths import ROOT
+
+COMMAND = (sys.executable, "-S", str(ROOT / "tests/support/mcp_stdio_server.py"))
+
+
+def server(*words: str, **how: Any) -> McpServer:
+    return bough.mcp([*COMMAND, *words], **how)
+
+
+@pytest.fixture
+def memory() -> Iterator[Store]:
+    with bough.open("memory:") as store:
+        yield store
+
+
+def calling(name: str, **arguments: Any) -> ScriptedModel:
+    return ScriptedModel([assistant(ToolCall("c1", name, arguments)), assistant("done")])
+
+
+def run(store: Store, name: str, *tools: Any, **arguments: Any) -> Session:
+    session = store.start()
+    session.send_sync("go", model=calling(name, **arguments), tools=tools or [server()])
+    return session
+
+
+def results(session: Session) -> list[ToolResult]:
+    return [result for entry in session.path() if entry.message for result in entry.message.results]
+
+
+def text_of(result: ToolResult) -> str:
+    return "".join(part.text for part in result.content if isinstance(part, Text))
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+class TestResult:
+    def test_text_is_the_result(self, memory: Store) -> None:
+        (result,) = results(run(memory, "echo", text="hello"))
+        assert (text_of(result), result.error) == ("hello", False)
+
+    def test_an_error_of_the_tool_is_an_error_result(self, memory: Store) -> None:
+        (result,) = results(run(memory, "fail"))
+        assert (text_of(result), result.error, result.outcome) == ("the disk is full", True, "done")
+
+    def test_an_image_becomes_a_blob(self, store: Store) -> None:
+        session = run(store, "image")
+        (result,) = results(session)
+        text, image = result.content
+        assert text == Text("a dot")
+        assert isinstance(image, Media)
+        assert (image.mime, session.read_blob(image.hash)) == ("image/png", mcp_stdio_server.PNG)
+        assert session.verify() == []
+
+    def test_an_embedded_file_becomes_a_blob_and_an_embedded_text_stays_text(self, memory: Store) -> None:
+        (result,) = results(run(memory, "file"))
+        pdf, note, link = result.content
+        assert isinstance(pdf, Media)
+        assert (pdf.mime, pdf.name) == ("application/pdf", "file:///a.pdf")
+        assert note == Text("[file:///a.txt]\na note")
+        assert link == Text("[link to https://example.com/a: a]")
+
+    def test_structured_content_becomes_details(self, memory: Store) -> None:
+        (result,) = results(run(memory, "structured"))
+        assert (text_of(result), result.details) == ("21 degrees", {"structured": {"celsius": 21}})
+
+    def test_a_long_text_is_cut_and_stored_whole_without_secrets(self) -> None:
+        runtime = real_runtime(Redactor({"WORD": "line\nline"}))
+        with Store(MemoryStore(), runtime) as store:
+            session = run(store, "large", lines=20_000)
+            (result,) = results(session)
+            whole = result.content[-1]
+            assert isinstance(whole, Media)
+            stored = session.read_blob(whole.hash)
+        assert "100,000 bytes of text in total" in text_of(result)
+        assert len(text_of(result)) < 65_000
+        assert stored is not None
+        assert b"line\nline" not in stored
+
+    def test_a_name_that_providers_refuse_is_changed(self, memory: Store) -> None:
+        (result,) = results(run(memory, "dotted_name"))
+        assert text_of(result) == "called dotted.name"
+
+
+class TestEffect:
+    """Hints are claims of the server; they count only if the caller trusts it."""
+
+    def effects(self, **how: Any) -> dict[str, str]:
+        async def connect() -> dict[str, str]:
+            connections = load_connections()([server(**how)], Redactor())
+            try:
+                ((_, tools),) = await connections.open()
+                return {tool.name: tool.effect for tool in tools}
+            finally:
+                await connections.close()
+
+        return asyncio.run(connect())
+
+    def test_every_tool_is_unsafe_by_default(self) -> None:
+        assert set(self.effects().values()) == {"unsafe"}
+
+    def test_a_trusted_server_tells_what_its_tools_do(self) -> None:
+        effects = self.effects(trust=True)
+        assert (effects["echo"], effects["put"], effects["fail"]) == ("read", "idempotent", "unsafe")
+
+
+class TestRun:
+    def test_definitions_are_kept_on_the_path(self, memory: Store) -> None:
+        session = run(memory, "echo", text="x")
+        settings = [entry.payload for entry in session.path() if isinstance(entry.payload, bough.Settings)]
+        assert settings[0].tool_definitions is not None
+        assert settings[0].tool_definitions.names == tuple(
+            name.replace(".", "_") for name in mcp_stdio_server.NAMES
+        )
+
+    def test_only_the_named_tools_are_offered(self, memory: Store) -> None:
+        session = run(memory, "echo", server(only=["echo"]), text="x")
+        settings = [entry.payload for entry in session.path() if isinstance(entry.payload, bough.Settings)]
+        assert settings[0].tool_definitions is not None
+        assert settings[0].tool_definitions.names == ("echo",)
+        with pytest.raises(McpServerUnavailable, match="has no tool nosuch"):
+            run(memory, "echo", server(only=["nosuch"]))
+
+    def test_a_session_may_narrow_them(self, memory: Store, tmp_path: Path) -> None:
+        session = memory.start(tool_names=["echo"])
+        counter = tmp_path / "count"
+        session.send_sync("go", model=calling("count", file=str(counter)), tools=[server()])
+        assert text_of(results(session)[0]) == "There is no tool of this name."
+        assert not counter.exists()
+
+    def test_a_call_waits_for_its_approval_and_runs_once(self, memory: Store, tmp_path: Path) -> None:
+        session, counter = memory.start(), tmp_path / "count"
+        tools = [server(approval=["count"])]
+        session.send_sync("go", model=calling("count", file=str(counter)), tools=tools)
+        assert not counter.exists()
+        session.approve(session.open_tool_calls[0])
+        session.resume_sync(model=ScriptedModel([assistant("done")]), tools=tools)
+        assert counter.read_text() == "x"
+
+    def test_an_unsafe_call_that_was_started_is_not_run_again(self, memory: Store, tmp_path: Path) -> None:
+        session, counter = memory.start(), tmp_path / "count"
+        started = bough.core.drafts.ExtraFact("calls_started", {"seq": 2, "indexes": [0]})
+        call = assistant(ToolCall("c1", "count", {"file": str(counter)}))
+        draft = bough.core.drafts.Draft
+        session.log.append([draft(bough.user("go")), draft(call)], facts=[started])
+        session.resume_sync(model=ScriptedModel([assistant("done")]), tools=[server()])
+        assert results(session)[0].outcome == "unknown"
+        assert not counter.exists()
+
+    def test_a_task_may_have_a_server(self, memory: Store) -> None:
+        @bough.tool(effect="idempotent")
+        async def delegate(ctx: ToolContext) -> str:
+            """Delegate."""
+            return await ctx.task("go", models=[calling("echo", text="below")], tools=[server()])
+
+        session = run(memory, "delegate", delegate)
+        (child,) = session.children()
+        assert text_of(results(child)[0]) == "below"
+
+    def test_secrets_in_a_result_are_redacted(self) -> None:
+        with Store(MemoryStore(), real_runtime(Redactor({"TOKEN": "hunter2hunter2"}))) as store:
+            (result,) = results(run(store, "echo", text="it is hunter2hunter2"))
+        assert "hunter2" not in text_of(result)
+
+
+class TestReplay:
+    def test_a_recorded_call_is_answered_without_the_server(self, memory: Store, tmp_path: Path) -> None:
+        counter = tmp_path / "count"
+        session = run(memory, "count", file=str(counter))
+        gone = bough.mcp("no-such-program")
+        report = session.replay_sync(tools=[gone])
+        assert report.is_identical
+        report = session.replay_sync(model=calling("count", file=str(counter)), tools=[gone])
+        assert report.missed_calls == ()
+        assert counter.read_text() == "x"
+
+    def test_a_dry_run_refuses_an_unsafe_call_and_runs_a_trusted_read(
+        self, memory: Store, tmp_path: Path
+    ) -> None:
+        session = run(memory, "echo", text="a")
+        counter = tmp_path / "count"
+        other = calling("count", file=str(counter))
+        report = session.replay_sync(model=other, tools=[server(trust=True)], mode="dry")
+        assert report.missed_calls == ("count",)
+        assert not counter.exists()
+        report = session.replay_sync(model=calling("echo", text="b"), tools=[server(trust=True)], mode="dry")
+        assert report.reads == {"echo": 1}
+
+    def test_a_named_tool_runs_live(self, memory: Store, tmp_path: Path) -> None:
+        counter = tmp_path / "count"
+        session = run(memory, "count", file=str(counter))
+        report = session.replay_sync(tools=[server()], live=["count"])
+        assert report.effects == {"count": 1}
+        assert counter.read_text() == "xx"
+
+
+class TestBadServer:
+    def test_one_that_dies_in_a_call_is_an_error_of_unknown_outcome(self, memory: Store) -> None:
+        (result,) = results(run(memory, "die"))
+        assert (result.error, result.outcome) == (True, "unknown")
+        assert "it ended with exit code 3: out of memory" in text_of(result)
+
+    def test_calls_after_its_death_fail_too(self, memory: Store) -> None:
+        calls = [ToolCall("c1", "die", {}), ToolCall("c2", "echo", {"text": "x"})]
+        model = ScriptedModel([assistant(calls[0]), assistant(calls[1]), assistant("done")])
+        session = memory.start()
+        session.send_sync("go", model=model, tools=[server()])
+        assert [result.error for result in results(session)] == [True, True]
+
+    def test_one_that_hangs_is_an_error_in_time(self, memory: Store) -> None:
+        (result,) = results(run(memory, "hang", server("--stubborn", timeout=0.2)))
+        assert (result.error, result.outcome) == (True, "unknown")
+        assert "hang took longer than 0.2 s" in text_of(result)
+
+    @pytest.mark.parametrize("name", ["flood", "notify"])
+    def test_one_that_floods_is_cut_off(self, memory: Store, name: str) -> None:
+        (result,) = results(run(memory, name, server(max_bytes=100_000)))
+        assert result.error
+        assert "it sent " in text_of(result)
+
+    def test_one_that_never_answers_is_refused_and_nothing_is_written(self, memory: Store) -> None:
+        session = memory.start()
+        with pytest.raises(McpServerUnavailable, match=r"did not list its tools within 0\.2 s"):
+            session.send_sync("go", model=calling("echo"), tools=[server("--silent", connect_timeout=0.2)])
+        assert session.path() == []
+
+    @pytest.mark.parametrize(
+        ("command", "reason"),
+        [
+            ("no-such-program --fast", "there is no program 'no-such-program'"),
+            ("/no/such/program", "cannot start /no/such/program: No such file"),
+            ("false", "it ended with exit code 1"),
+        ],
+    )
+    def test_a_command_that_does_not_start_is_named(self, memory: Store, command: str, reason: str) -> None:
+        session = memory.start()
+        with pytest.raises(McpServerUnavailable, match=reason):
+            session.send_sync("go", model=calling("echo"), tools=[bough.mcp(command)])
+        assert session.path() == []
+
+    def test_two_tools_of_one_name_are_refused_and_a_prefix_helps(self, memory: Store) -> None:
+        one, other = server("--names", "echo"), server("--names", "echo,put")
+        with pytest.raises(DuplicateTool, match=r"named echo: of .*--names echo, and of .*echo,put.*prefix="):
+            run(memory, "echo", one, other)
+        two = bough.mcp([*COMMAND, "--names", "echo"], prefix="b_")
+        assert text_of(results(run(memory, "b_echo", one, two, text="x"))[0]) == "x"
+
+    def test_a_tool_of_the_program_is_named_too(self, memory: Store) -> None:
+        def echo() -> str:
+            return ""
+
+        with pytest.raises(DuplicateTool, match="of a tool of this program"):
+            run(memory, "echo", echo, server())
+
+    def test_arguments_are_checked(self) -> None:
+        for call in (
+            lambda: bough.mcp(""),
+            lambda: bough.mcp("ftp://example.com/mcp"),
+            lambda: bough.mcp("'unbalanced"),
+            lambda: bough.mcp("x", prefix="a b"),
+            lambda: bough.mcp("x", timeout=0),
+            lambda: bough.mcp("x", headers={"a": "b"}),
+            lambda: bough.mcp("http://example.com", env={"a": "b"}),
+        ):
+            with pytest.raises(InvalidArgument):
+                call()
+
+    def test_its_credentials_are_not_shown(self) -> None:
+        shown = [
+            repr(bough.mcp("x", env={"TOKEN": "hunter2"})),
+            repr(bough.mcp("https://u:hunter2@example.com/mcp?key=hunter2", headers={"a": "hunter2"})),
+        ]
+        assert "hunter2" not in "".join(shown)
+
+    def test_it_is_no_tool_where_tools_are_described(self, memory: Store) -> None:
+        with pytest.raises(InvalidTool, match="known in a run only"):
+            memory.start().turn("go", tools=[server()]).__enter__()
+
+
+class TestLife:
+    """No process of a server survives the run, however it ends."""
+
+    def pids(self, file: Path) -> list[int]:
+        wait_until(lambda: file.exists() and len(file.read_text().split()) == 2)
+        return [int(pid) for pid in file.read_text().split()]
+
+    def test_it_ends_with_the_run(self, memory: Store, tmp_path: Path) -> None:
+        file = tmp_path / "pids"
+        run(memory, "echo", server("--stubborn", "--pids", str(file)), text="x")
+        assert not any(map(is_alive, self.pids(file)))
+
+    def test_it_ends_when_the_run_is_cancelled(self, memory: Store, tmp_path: Path) -> None:
+        file, session = tmp_path / "pids", memory.start()
+
+        async def cancel() -> None:
+            started = session.send("go", model=calling("hang"), tools=[server("--pids", str(file))])
+            async for event in started:
+                if event.type == "session:answer":
+                    started.cancel()
+
+        asyncio.run(cancel())
+        assert not any(map(is_alive, self.pids(file)))
+        assert results(session)[0].outcome == "unknown"
+        assert session.verify() == []
+
+    def test_it_ends_when_this_process_is_killed(self, tmp_path: Path) -> None:
+        file = tmp_path / "pids"
+        program = (
+            "import bough, sys\n"
+            "model = bough.ScriptedModel([bough.assistant(bough.ToolCall('c1', 'hang', {}))])\n"
+            "session = bough.open('memory:').start()\n"
+            "session.send_sync('go', model=model, tools=[bough.mcp(sys.argv[1:])])\n"
+        )
+        words = [*COMMAND, "--stubborn", "--pids", str(file)]
+        process = subprocess.Popen([sys.executable, "-c", program, *words])
+        try:
+            pids = self.pids(file)
+            assert all(map(is_alive, pids))
+        finally:
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+        wait_until(lambda: not any(map(is_alive, pids)))

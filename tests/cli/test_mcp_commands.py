@@ -1,0 +1,109 @@
+"""`--mcp`, through the real entry point."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import bough as library
+from bough.cli.mcp_option import load_servers
+from bough.cli.rendering.error_text import CommandError
+from support.paths import ROOT
+from support.terminal import bough
+
+SERVER = f"{sys.executable} -S {ROOT / 'tests/support/mcp_stdio_server.py'}"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "model.yaml").write_text("- calls: [{name: t_echo, arguments: {text: hello}}]\n- done\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+class TestRun:
+    def test_a_named_server_has_its_tools_called_by_that_name(self, folder: Path) -> None:
+        done = bough(
+            "--store",
+            "s.db",
+            "run",
+            "go",
+            "--model",
+            "scripted:model.yaml",
+            "--mcp",
+            f"t={SERVER}",
+            home=folder,
+        )
+        assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+        assert "t_echo" in done.stderr
+        with library.open(folder / "s.db") as store:
+            row = store.sessions().sessions[0]
+            assert "t_echo" in row.tool_names
+            assert "t_dotted_name" in row.tool_names
+
+    def test_a_server_that_does_not_start_leaves_no_session(self, folder: Path) -> None:
+        words = ("--store", "s.db", "run", "go", "--model", "scripted:model.yaml")
+        done = bough(*words, "--mcp", "no-such-program", home=folder)
+        assert done.returncode == 2
+        assert "there is no program 'no-such-program'; install it" in done.stderr
+        done = bough(*words, "--mcp", SERVER, "--mcp", f"{SERVER} --stubborn", home=folder)
+        assert done.returncode == 2
+        assert "two tools are named echo" in done.stderr
+        assert "--mcp b='COMMAND' names them b_…" in done.stderr
+        assert bough("--store", "s.db", "ls", "--json", home=folder).stdout.count("ses_") == 0
+
+
+class TestFile:
+    """The servers of a JSON file, as other programs keep them."""
+
+    def load(self, folder: Path, **servers: object) -> list[library.McpServer]:
+        (folder / "s.json").write_text(json.dumps({"mcpServers": servers}))
+        return load_servers([str(folder / "s.json")])
+
+    def test_variables_are_replaced_from_the_environment(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("GITHUB_TOKEN", "abc")
+        (server,) = self.load(
+            folder,
+            hub={
+                "type": "stdio",
+                "command": "npx",
+                "args": ["-y", "${NAME:-hub}"],
+                "env": {"TOKEN": "${GITHUB_TOKEN}"},
+                "prefix": "h_",
+                "approval": ["rm"],
+            },
+            off={"command": "x", "disabled": True},
+        )
+        assert (server.argv, dict(server.env), server.prefix) == (
+            ("npx", "-y", "hub"),
+            {"TOKEN": "abc"},
+            "h_",
+        )
+        assert server.needs_approval("rm")
+        assert not server.needs_approval("ls")
+
+    def test_an_address_has_headers(self, folder: Path) -> None:
+        (server,) = self.load(
+            folder, docs={"url": "https://example.com/mcp", "headers": {"a": "b"}, "trust": True}
+        )
+        assert (server.url, dict(server.headers), server.trust) == (
+            "https://example.com/mcp",
+            {"a": "b"},
+            True,
+        )
+
+    def test_what_is_wrong_is_named(self, folder: Path) -> None:
+        for entry, reason in (
+            ({"command": "x", "url": "http://y"}, "needs either command or url"),
+            ({"command": "x", "env": {"A": "${NO_SUCH_VARIABLE}"}}, "NO_SUCH_VARIABLE is not set"),
+            ({"command": 1}, "Expected `str"),
+        ):
+            with pytest.raises(CommandError, match=reason):
+                self.load(folder, x=entry)
+        with pytest.raises(CommandError, match="need --mcp SERVER"):
+            load_servers([], trust=True)
