@@ -395,18 +395,21 @@ class Store:
         return import_bundle(self.backend, self.runtime, source, new_id=new_id, progress=progress)
 
     def import_from(
-        self, tool: str, place: str | None = None, *, new_id: bool = False
+        self, tool: str, place: str | None = None, *, new_id: bool = False, dry_run: bool = False
     ) -> Iterator[ToolImportResult]:
         """Import another tool's sessions from a place, or from where that tool keeps them, one after the other.
 
         Each is imported whole or not at all. Importing twice adds nothing; a session that has grown adds what is new.
-        Each result reports what could not be kept as it was. The source is only read.
+        Each result reports what could not be kept as it was. The source is only read. With `dry_run` nothing is
+        written, and each result says what this store would have.
         """
         from .exchange.importers import read_sessions
-        from .exchange.importers.ingest import import_session
+        from .exchange.importers.ingest import import_session, preview_session
+
+        import_one = preview_session if dry_run else import_session
 
         return (
-            import_session(self.backend, self.runtime, record, new_id=new_id)
+            import_one(self.backend, self.runtime, record, new_id=new_id)
             for record in read_sessions(tool, place)
         )
 

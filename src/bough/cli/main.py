@@ -259,6 +259,10 @@ def outcome(arguments: list[str]) -> int:
     try:
         code: Any = bough.main(arguments, prog_name="bough", standalone_mode=False)
         sys.stdout.flush()
+    except click.NoSuchOption as error:
+        shown = _misplaced_option(error, arguments) or error
+        shown.show()
+        return shown.exit_code
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -282,6 +286,17 @@ def outcome(arguments: list[str]) -> int:
         print_error(report.text)
         return report.exit_code
     return code if isinstance(code, int) else 0
+
+
+def _misplaced_option(error: click.NoSuchOption, arguments: list[str]) -> click.UsageError | None:
+    """Say where an option of `bough` itself belongs; for others click guesses among those of the command."""
+    name, context = error.option_name, error.ctx
+    if context is None or context.parent is None or not any(name in option.opts for option in bough.params):
+        return None
+    typed = next((word for word in arguments if word.partition("=")[0] == name), name)
+    value = "" if "=" in typed or name == "--no-pager" else " VALUE"
+    message = f"{name} belongs before the command: bough {typed}{value} {context.info_name} …"
+    return click.UsageError(message, context)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from typing import Any
 
 import msgspec
@@ -67,11 +68,19 @@ class Redactor:
         self.values = {f"[redacted {name}]": value for name, value in named.items()}
         """The secrets that can be filled in again, by their placeholders: those that have a name of their own."""
         self._words: dict[str, str] = {}
+        self.redactions = 0
+        """How many texts it changed, as far as one thread uses it: see `with_own_count`."""
         encoded = [msgspec.json.encode(value)[1:-1] for value in self._known]
         self._searches = (
             *_SEARCHES,
             *((secret[-1:], re.compile(re.escape(secret)).search) for secret in encoded),
         )
+
+    def with_own_count(self) -> Redactor:
+        """Return a redactor of the same secrets that counts only what is done with itself."""
+        other = copy(self)
+        other.redactions = 0
+        return other
 
     def may_contain_secret(self, body: bytes) -> bool:
         """Return whether these bytes of JSON may contain a secret. Called for every append."""
@@ -81,6 +90,11 @@ class Redactor:
         return False
 
     def redact_text(self, text: str) -> str:
+        redacted = self._redact_text(text)
+        self.redactions += redacted != text
+        return redacted
+
+    def _redact_text(self, text: str) -> str:
         for value, placeholder in self._known.items():
             text = text.replace(value, placeholder)
         text = _PATTERNS.sub(REDACTED, text)

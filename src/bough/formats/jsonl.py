@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import base64
 import re
+import stat
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -21,6 +23,13 @@ from .records import LossReport
 INVALID_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 UNEXPECTED_SHAPE = (BoughError, TypeError, AttributeError, KeyError, ValueError)
 """What a parser raises for a value of the wrong shape: `wire` relies on the types of an SDK."""
+MAX_LINE_BYTES = 64 * 1024 * 1024
+"""Longer lines are counted and skipped: no provider accepts a request half as large, and decoding takes four times the memory."""
+WRITTEN_SECONDS = 600
+"""A file that was written within this time may be in the middle of an answer: a thought or a long file takes minutes."""
+SETTLING_SECONDS = 5
+"""A file that was written within this time may be between two lines that are written at once."""
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _STANDARD_BASE64 = str.maketrans("-_", "+/")
 _LONE_SURROGATE = re.compile(
     rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
@@ -34,7 +43,8 @@ def find_files(source: str, tool: str, pattern: str = "*.jsonl") -> Iterator[Pat
         yield path
         return
     if not path.is_dir():
-        raise InvalidSource(source, tool, "there is no such file or folder")
+        reason = "it is neither a file nor a folder" if path.exists() else "there is no such file or folder"
+        raise InvalidSource(source, tool, reason)
     paths = sorted(path.rglob(pattern))
     if not paths:
         raise InvalidSource(source, tool, f"the folder has no {pattern}")
@@ -44,8 +54,16 @@ def find_files(source: str, tool: str, pattern: str = "*.jsonl") -> Iterator[Pat
 def read_objects(path: Path, losses: LossReport) -> Iterator[dict[str, Any]]:
     """Yield the JSON objects of a file. A line that a crash cut in half is counted and skipped."""
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for its writer
+            losses.add("a file that is not a regular one", path.name)
+            return
         with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(_lines(file), 1):
+                if line is None:
+                    losses.add("a line longer than 64 MB", f"{path.name}:{number}")
+                    continue
+                if number == 1:
+                    line = line.removeprefix(_BYTE_ORDER_MARK)
                 if not line.strip():
                     continue
                 try:
@@ -59,6 +77,25 @@ def read_objects(path: Path, losses: LossReport) -> Iterator[dict[str, Any]]:
                     losses.add("a line that is not a JSON object", f"{path.name}:{number}")
     except OSError as error:  # the next file may be readable
         losses.add("a file that cannot be read", f"{path.name}: {error.strerror}")
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes | None]:
+    """Yield the lines of a file, None for each that is too long: it is never held in memory."""
+    while line := file.readline(MAX_LINE_BYTES):
+        if len(line) < MAX_LINE_BYTES or line.endswith(b"\n"):
+            yield line
+            continue
+        while (rest := file.readline(MAX_LINE_BYTES)) and not rest.endswith(b"\n"):
+            pass
+        yield None
+
+
+def seconds_since_written(path: Path) -> float:
+    """Return how long ago the file was written: its last answer may not be complete yet."""
+    try:
+        return time.time() - path.stat().st_mtime
+    except OSError:
+        return float(WRITTEN_SECONDS)
 
 
 def decode_json(text: bytes, losses: LossReport, location: str) -> object:

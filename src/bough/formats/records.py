@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from ..core.entries import Evidence, Payload
 from ..core.messages import Message
 from ..core.state import State, merge_state
+from ..core.tool_definitions import ToolSpec
 from ..core.usage import Price, Usage
 from ..errors import shorten
 
@@ -65,6 +66,12 @@ class EntryRecord(Struct, frozen=True):
     evidence: Evidence | None = None
     usage: Usage | None = None
     """What the model call that produced this entry used."""
+    units: dict[str, int] | None = None
+    """What that call used beside tokens, or at another price: see `wire.Answer.units`."""
+    call_id: str | None = None
+    """The source's own id of that call: it is counted once, even if its answer has grown between two imports."""
+    tools: tuple[ToolSpec, ...] | None = None
+    """With settings: the tools as the model was given them from here on."""
     price: Price | None = None
     """What it cost, as the tool recorded it; None: by the price table."""
 
@@ -90,6 +97,10 @@ class SessionRecord(Struct, frozen=True):
     losses: LossReport = field(default_factory=LossReport)
     tasks: tuple[SessionRecord, ...] = ()
     """Sub-agent sessions it started."""
+    missing: tuple[str, ...] = ()
+    """What the source does not say, such as "tool definitions"."""
+    unfinished: int = 0
+    """Answers that are still being written, and not in `entries`: a later import adds them."""
 
     @property
     def session_id(self) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,9 @@ import bough
 from bough import BoughError, Media, ProviderBlock, Reasoning, Session, Text, ToolCall, Usage, wire
 from bough.core.entries import Compaction, Settings
 from bough.core.messages import Message
+from bough.errors import InvalidSource
 from bough.exchange.importers.ingest import ToolImportResult
+from bough.formats import jsonl
 from bough.store import Store
 from support.claude_transcripts import (
     PICTURE,
@@ -150,7 +155,33 @@ class TestAnswer:
         first, last = made.answer(thinking("hm"), text("done"), stop=None)
         first["message"]["usage"] = {**USAGE, "output_tokens": 1}
         assert last["message"]["usage"]["output_tokens"] == 5
+        made.user("thanks")  # so it is complete
         assert import_transcript(made, tmp_path).usage().output_tokens == 5
+
+    def test_a_cache_write_for_an_hour_costs_what_it_costs(self, tmp_path: Path) -> None:
+        """Priced as writes for five minutes, real sessions cost 8 % too little."""
+        costs = []
+        for hours in (0, 1):
+            made = Transcript(f"{hours}1111111-2222-4333-8444-555555555555")
+            made.user("go")
+            (line,) = made.answer(text("done"))
+            written = {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 100_000}
+            line["message"]["usage"] = {
+                "input_tokens": 0,
+                "output_tokens": 0,
+                "cache_creation_input_tokens": 100_000,
+                **({"cache_creation": written} if hours else {}),
+            }
+            costs.append(import_transcript(made, tmp_path / str(hours)).usage().cost_microcents)
+        assert costs == [37_500_000, 60_000_000]  # 3.75 and 6 dollars per million, claude-sonnet-4-5
+
+    def test_that_said_nothing_is_paid_for(self, tmp_path: Path) -> None:
+        made = Transcript()
+        made.user("go")
+        (line,) = made.answer(text("x"))
+        line["message"]["content"] = []
+        session = import_transcript(made, tmp_path)
+        assert (session.usage().calls, session.usage().output_tokens) == (1, 5)
 
     @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3), (0, 1, 3, 2)])
     def test_results_go_with_it_whichever_of_its_lines_they_hang_on(
@@ -236,7 +267,43 @@ class TestInput:
         made.user("<local-command-stdout>set</local-command-stdout>")
         made.user("Base directory of this skill: …", isMeta=True)
         made.user([text("see"), PICTURE], isMeta=True)
-        assert roles(import_transcript(made, tmp_path)) == ["user", "system", "system", "user"]
+        assert roles(import_transcript(made, tmp_path)) == ["system", "system", "system", "user"]
+
+    @pytest.mark.parametrize(
+        "typed",
+        [
+            *(
+                f"<command-name>/{name}</command-name>\n<command-message>{name}</command-message>\n"
+                for name in ("exit", "clear", "model")
+            ),
+            "<command-message>cost</command-message>\n<command-name>/cost</command-name>",
+            "[Request interrupted by user]",
+            "[Request interrupted by user for tool use]",
+            "<bash-input>ls</bash-input>",
+        ],
+    )
+    def test_a_command_that_calls_no_model_is_no_input(self, tmp_path: Path, typed: str) -> None:
+        made = shop_transcript()
+        made.user([text(typed)])
+        session = import_transcript(made, tmp_path)
+        assert (roles(session)[-1], session.row.turns) == ("system", 2)
+
+    def test_a_command_that_is_a_prompt_is_an_input(self, tmp_path: Path) -> None:
+        made = Transcript()
+        made.user(
+            "<command-message>review is running…</command-message>\n<command-name>/review</command-name>"
+        )
+        made.user("Review the changes.", isMeta=True)
+        made.answer(text("Fine."))
+        session = import_transcript(made, tmp_path)
+        assert (roles(session), session.row.turns) == (["user", "system", "assistant"], 1)
+
+    def test_a_message_without_content_is_counted(self, tmp_path: Path) -> None:
+        made = shop_transcript()
+        made.line("user", message={"role": "user", "parts": [{"text": "hello"}]})
+        made.line("assistant", message={"role": "assistant", "parts": [{"text": "hi"}]})
+        _, report = import_sound(made.write(tmp_path / "s.jsonl"))
+        assert loss_counts(report)["a message without content"] == 2
 
     def test_a_file_that_was_mentioned_is_shown_to_the_model(self, tmp_path: Path) -> None:
         made = Transcript()
@@ -307,6 +374,20 @@ class TestTree:
         made = shop_transcript()
         made.lines.extend(made.lines[:6])
         assert len(import_transcript(made, tmp_path).path()) == 8
+
+    def test_a_line_before_its_parent_follows_it(self, tmp_path: Path) -> None:
+        """A result was written one line before its call, and lost."""
+        made = shop_transcript()
+        whole = list(made.lines)
+        for one, other in ((8, 7), (9, 8), (11, 12)):
+            made.lines = list(whole)
+            made.lines[one], made.lines[other] = made.lines[other], made.lines[one]
+            session, report = import_sound(made.write(tmp_path / f"{one}.jsonl"))
+            once, _ = import_sound(shop_transcript().write(tmp_path / "once.jsonl"))
+            assert loss_counts(report) == {"a bookkeeping line of the tool": 2}
+            assert sorted(map(str, (e.message for e in session.path()))) == sorted(
+                map(str, (e.message for e in once.path()))
+            )
 
     def test_a_parent_that_is_not_there_is_said(self, tmp_path: Path) -> None:
         made = Transcript()
@@ -419,6 +500,33 @@ class TestSubagents:
         assert sorted(texts) == [["look x", "found x"], ["look y", "found y"]]
         assert len(session.path()) == 8
 
+    def test_one_in_lines_of_progress_is_a_task_with_its_own_usage(self, tmp_path: Path) -> None:
+        """3,741 calls of 83 real sessions were counted as bookkeeping."""
+        made = shop_transcript()
+        inner = Transcript(mark="i")
+        inner.answer(thinking("where"), tool_use("toolu_i", "Grep", pattern="x"))
+        inner.results(result("toolu_i", "a.py"))
+        inner.answer(text("In a.py."))
+        made.answer(tool_use("toolu_t", "Task", prompt="Find x"))
+        for line in inner.lines:
+            data = {"type": "agent_progress", "agentId": "a1b2", "prompt": "Find x", "normalizedMessages": []}
+            message = {key: line[key] for key in ("type", "message", "uuid", "timestamp")}
+            made.line("progress", data={**data, "message": message}, parentToolUseID="toolu_t")
+        made.results(result("toolu_t", "In a.py."))
+        made.answer(text("It is in a.py."))
+        place = made.write(tmp_path / f"{made.session_id}.jsonl")
+        session, report = import_sound(tmp_path)
+        (task,) = session.children()
+        assert task.session_id == f"{session.session_id}-agent-a1b2"
+        assert roles(task) == ["user", "assistant", "tool", "assistant"]
+        assert message_at(task, 1).text == "Find x"
+        assert (task.usage().calls, session.usage().calls) == (2, 5)
+        assert roles(session)[-3:] == ["assistant", "tool", "assistant"]
+        assert loss_counts(report) == {"a bookkeeping line of the tool": 2}
+        inner.write(place.with_suffix("") / "subagents" / "agent-a1b2.jsonl")
+        (task,) = import_sound(tmp_path)[0].children()
+        assert roles(task) == ["assistant", "tool", "assistant"]  # its own file goes before
+
     def test_one_whose_session_is_gone_stands_alone(self, tmp_path: Path) -> None:
         agent("../../etc/passwd").write(tmp_path / "agent-abc.jsonl")
         session, _ = import_sound(tmp_path)
@@ -444,14 +552,69 @@ class TestAgain:
         assert (session.row.title, session.usage().calls) == ("Fixing the shop", 3)
         assert len(session.branches()) == 1
 
-    def test_an_answer_that_was_half_written_then_is_a_branch_that_was_left(self, tmp_path: Path) -> None:
+    def test_an_answer_that_is_being_written_waits_until_it_is_complete(self, tmp_path: Path) -> None:
         sessions = bough.open("memory:")
         made = shop_transcript()
         whole = list(made.lines)
-        for many in (6, 14):
+        unfinished = []
+        for many in (5, 6, 7, 14):
             made.lines = whole[:many]
+            session, report = import_sound(made.write(tmp_path / "s.jsonl"), sessions)
+            unfinished.append(report.unfinished)
+        assert unfinished == [1, 1, 0, 0]
+        assert len(session.path()) == 8
+
+    def test_an_answer_that_nobody_completes_is_imported_when_the_file_has_come_to_rest(
+        self, tmp_path: Path
+    ) -> None:
+        made = shop_transcript()
+        made.lines = made.lines[:6]
+        place = made.write(tmp_path / "s.jsonl")
+        os.utime(place, (0, 0))
+        session, report = import_sound(place)
+        assert (roles(session), report.unfinished) == (["user", "system", "assistant"], 0)
+
+    @pytest.mark.parametrize("age", [0, 60, 10_000])
+    @pytest.mark.parametrize("stop", ["tool_use", None])
+    def test_line_by_line_it_grows_into_the_same_ledger(
+        self, store: Store, tmp_path: Path, age: int, stop: str | None
+    ) -> None:
+        """Calls were charged twice: once for each state of an answer that an import met."""
+        made = shop_transcript()
+        made.user("And then?")
+        for index, line in enumerate(made.answer(thinking("hm"), text("so"), tool_use("toolu_9"), stop=stop)):
+            line["message"]["usage"] = {**USAGE, "output_tokens": index + 1}
+        made.results(result("toolu_9"))
+        made.answer(text("Done."))
+        for line in (
+            made.lines[:-1] if stop is None else ()
+        ):  # versions that write as it streams have no reason yet
+            line.get("message", {}).pop("stop_reason", None)
+        whole, place = list(made.lines), tmp_path / "s.jsonl"
+        for many in range(2, len(whole) + 1):
+            made.lines = whole[:many]
+            made.write(place)
+            os.utime(place, (time.time() - age,) * 2)
+            grown, _ = import_sound(place, store)
+        once, _ = import_sound(place)
+        assert [entry.payload for entry in grown.path()] == [entry.payload for entry in once.path()]
+        assert grown.usage("path") == grown.usage() == once.usage()
+        usages = [sorted(map(str, (call.usage for call in one.model_calls()))) for one in (grown, once)]
+        assert (usages[0], grown.usage().calls) == (usages[1], 5)
+        if age == 0 or (age == 60 and stop is None):
+            assert len(grown.branches()) == 1
+
+    def test_a_title_that_changed_is_changed_unless_it_was_given_here(self, tmp_path: Path) -> None:
+        sessions = bough.open("memory:")
+        made = shop_transcript()
+        for title in ("Fixing the shop", "Shop, again"):
+            made.detached_line("ai-title", aiTitle=title)
             session, _ = import_sound(made.write(tmp_path / "s.jsonl"), sessions)
-        assert (len(session.path()), [branch.parent_seq for branch in session.branches()]) == (8, [0, 2])
+            assert session.row.title == title
+        session.title("Mine")
+        made.detached_line("ai-title", aiTitle="Another")
+        session, _ = import_sound(made.write(tmp_path / "s.jsonl"), sessions)
+        assert session.row.title == "Mine"
 
     @pytest.mark.parametrize("cut", range(2, 19))
     def test_whenever_it_was_first_taken_in_it_ends_the_same(self, tmp_path: Path, cut: int) -> None:
@@ -620,6 +783,47 @@ class TestHostile:
         session, report = import_sound(made.write(tmp_path / "s.jsonl"))
         assert message_at(session, 10).text == "cut \ufffd here \x00"
         assert loss_counts(report)["half a character, replaced by U+FFFD"] == 1
+
+    def test_a_title_that_names_no_line_costs_nothing(self, tmp_path: Path) -> None:
+        """A list was looked up among the lines: a traceback, and the end of the folder's import."""
+        made = shop_transcript()
+        made.lines = [line for line in made.lines if line["type"] != "ai-title"]
+        made.detached_line("summary", summary="Of something", leafUuid=["u-1"])
+        made.write(tmp_path / "a.jsonl")
+        shop_transcript().write(tmp_path / "b.jsonl")
+        assert [report.entries for report in import_hostile(tmp_path)] == [8, 8]
+
+    def test_a_byte_order_mark_is_no_part_of_the_first_line(self, tmp_path: Path) -> None:
+        made = Transcript()
+        made.user("first")
+        place = made.write(tmp_path / "s.jsonl")
+        place.write_bytes(b"\xef\xbb\xbf" + place.read_bytes())
+        session, report = import_sound(place)
+        assert (roles(session), report.losses) == (["user"], {})
+
+    def test_a_pipe_is_not_waited_for(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe.jsonl")
+        shop_transcript().write(tmp_path / "s.jsonl")
+        reports = import_hostile(tmp_path)
+        assert [report.entries for report in reports] == [0, 8]
+        assert loss_counts(reports[0]) == {"a file that is not a regular one": 1}
+        with pytest.raises(InvalidSource, match="neither a file nor a folder"):
+            import_hostile(tmp_path / "pipe.jsonl")
+
+    def test_a_line_that_is_too_long_is_skipped_in_little_memory(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(jsonl, "MAX_LINE_BYTES", 100_000)
+        made = shop_transcript()
+        whole = list(made.lines)
+        made.lines = [*whole[:2], {"type": "user", "message": "x" * 30_000_000}, *whole[2:]]
+        place = made.write(tmp_path / "s.jsonl")
+        tracemalloc.start()
+        (report,) = import_hostile(place)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert (report.entries, loss_counts(report)["a line longer than 64 MB"]) == (8, 1)
+        assert peak < 10_000_000
 
     def test_a_broken_file_loses_no_other(self, tmp_path: Path) -> None:
         shop_transcript().write(tmp_path / "good.jsonl")

@@ -7,13 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from bough.core.entries import BranchSummary, Compaction, Note
+from bough.core.entries import BranchSummary, Compaction, Note, Settings
 from bough.core.messages import Attachment, Message, ToolCall, assistant, system, tool_result, user
+from bough.core.tool_definitions import ToolSpec
 from bough.core.tree import Leaf
 from bough.core.usage import Usage
 from bough.errors import InvalidSource, UnknownImporter
 from bough.exchange.importers import IMPORTERS
-from bough.exchange.importers.ingest import NO_RESULT, ToolImportResult, import_session
+from bough.exchange.importers.ingest import (
+    MASKED,
+    NO_RESULT,
+    ToolImportResult,
+    import_session,
+    preview_session,
+)
 from bough.formats.jsonl import parse_time
 from bough.formats.records import START, EntryRecord, LossReport, SessionRecord
 from bough.store import Store
@@ -98,6 +105,39 @@ class TestTakingIn:
         with open_store("memory:", secrets=["correct horse battery"]) as store:
             import_record(store, session_record(user("it is correct horse battery")))
             assert "horse" not in message_texts(store.session("chat-one"))[-1]
+
+    def test_what_was_masked_is_in_the_report(self) -> None:
+        from bough import open as open_store
+
+        key = "sk-ant-" + "a" * 30
+        with open_store("memory:", secrets=["correct horse battery"]) as store:
+            record = session_record(
+                user("correct horse battery, correct horse battery"), assistant(key), user("no"), title=key
+            )
+            report = import_record(store, record)
+            assert {what: loss.count for what, loss in report.losses.items()} == {MASKED: 3}
+
+    def test_an_answer_that_no_store_can_keep_was_paid_for(self, store: Store) -> None:
+        answer = EntryRecord(assistant("half \ud800"), usage=Usage(10, 2), model="m", provider="p")
+        import_record(store, SessionRecord("chat", "one", (*entry_records(user("a")), answer)))
+        (call,) = store.session("chat-one").model_calls()
+        assert (call.usage, call.answer_seq) == (Usage(10, 2), None)
+
+    def test_the_definitions_of_tools_are_stored_and_grow(self, store: Store) -> None:
+        look = ToolSpec("look", "Look up an order.", {"type": "object", "properties": {}})
+        find = ToolSpec("find", "Find one.", {"type": "object", "properties": {}})
+        records = [
+            *entry_records(user("a")),
+            EntryRecord(Settings(options={"effort": "low"}), tools=(look,)),
+            EntryRecord(assistant("b"), model="m"),
+            EntryRecord(Settings(), tools=(look, find)),
+            EntryRecord(user("c")),
+        ]
+        for many in (2, 5):
+            import_record(store, SessionRecord("chat", "one", tuple(records[:many])))
+        request = store.session("chat-one").request("anthropic")
+        assert [tool["name"] for tool in request["tools"]] == ["look", "find"]
+        assert store.backend.session("chat-one").model == "m"
 
     def test_usage_is_charged_to_its_answer_and_to_what_is_none(self, store: Store) -> None:
         answer = EntryRecord(assistant("b"), usage=Usage(10, 2), model="m", provider="p")
@@ -437,6 +477,50 @@ class TestTheCommand:
         done = bough("import", "--from", "chat", str(logs), "--dry-run", "--json", store=tmp_path / "s.db")
         assert (done.code, done.json["dry_run"], len(done.json["imported"])) == (1, True, 3)
         assert not (tmp_path / "s.db").exists()
+
+    def test_dry_compares_with_the_store(self, store: Store) -> None:
+        """It reported every session as new, whatever the store had."""
+        import_record(store, session_record(user("a"), assistant("b")))
+        import_record(store, session_record(user("a"), source="trashed"))
+        store.delete("chat-trashed")
+        before = store.backend.session("chat-one")
+
+        def preview(record: SessionRecord, **how: bool) -> ToolImportResult:
+            return preview_session(store.backend, store.runtime, record, **how)
+
+        again = preview(session_record(user("a"), assistant("b")))
+        assert (again.added, again.existing, again.entries) == ((), ("chat-one",), 0)
+        grown = session_record(user("a"), assistant("b"), user("c"))
+        assert (preview(grown).added, preview(grown).entries) == ((), 1)
+        assert preview(grown, new_id=True).added
+        assert "trash" in (preview(session_record(user("x"), source="trashed")).error or "")
+        store.session("chat-one").append([user("mine")])
+        assert preview(grown).error
+        assert preview(session_record(user("z"), source="new")).added == ("chat-new",)
+        assert store.backend.session("chat-one").leaf.seq == before.leaf.seq + 1
+        assert [row.session_id for row in store.sessions().sessions] == ["chat-one"]
+
+    def test_says_what_a_source_does_not_say(self, tmp_path: Path) -> None:
+        from support.claude_transcripts import shop_transcript
+
+        transcript = shop_transcript()
+        transcript.user("more")
+        transcript.answer({"type": "text", "text": "half"}, stop=None)
+        transcript.write(tmp_path / "in" / "s.jsonl")
+        done = bough("import", "--from", "claude-code", str(tmp_path / "in"), store=tmp_path / "s.db")
+        assert "(being written)" in done.out
+        assert "1 answer still being written; import again to add it" in done.err
+        assert "not in the source: system prompt (1 session), tool definitions (1 session)" in done.err
+        listed = bough("ls", store=tmp_path / "s.db").out
+        assert "claude-sonnet-4-5" in listed
+        assert "Fixing the shop (⇣ claude-code)" in listed
+
+    def test_with_an_option_of_bough_itself_says_where_it_belongs(self, tmp_path: Path) -> None:
+        """It was answered with: Did you mean --json?"""
+        done = bough("import", "--store", "x.db", "--from", "chat", "x", store=tmp_path / "s.db")
+        assert done.code == 2
+        assert "--store belongs before the command: bough --store VALUE import …" in done.err
+        assert "mean" not in done.err
 
     def test_as_json_tells_each_session(self, logs: Path, tmp_path: Path) -> None:
         done = bough("import", "--from", "chat", str(logs / "two.jsonl"), "--json", store=tmp_path / "s.db")

@@ -744,6 +744,11 @@ class TestOpening:
         assert "ann@localhost:1/none" in str(told.value)
 
     def test_our_own_options_do_not_reach_the_server(self) -> None:
+        for plain in ("postgresql:///db?host=/tmp/x", "postgresql:///db", "postgresql://a@h/d#e"):
+            assert (
+                Address.parse(plain).safe_url == plain
+            )  # an empty host lost its slashes, and libpq its database
+            assert Address.parse(plain).url.partition("?")[0] == plain.partition("?")[0]
         address = Address.parse("postgresql://a:p@h/d?prepared=off&connections=3&sslmode=require")
         assert address.url == "postgresql://a:p@h/d?sslmode=require"
         assert address.safe_url == "postgresql://a@h/d?sslmode=require"

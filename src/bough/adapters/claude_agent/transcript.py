@@ -440,7 +440,7 @@ class BatchWriter:
             usage=usage,
             provider=answer.provider,
             model=answer.model,
-            price=price(usage, answer.provider, answer.model),
+            price=price(usage, answer.provider, answer.model, answer.units),
         )
 
     # -- lines that stay lines ---------------------------------------------------------------------

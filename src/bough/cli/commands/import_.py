@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -38,7 +39,10 @@ from ..store_option import StoreLocation, pass_location
     help=f"Import sessions of another tool. FILE defaults to its own location: {'; '.join(f'{t.name}: {t.source}' for t in IMPORTERS.values())}.",
 )
 @click.option(
-    "-n", "--dry-run", is_flag=True, help="With --from: only report what would be imported and lost."
+    "-n",
+    "--dry-run",
+    is_flag=True,
+    help="With --from: write nothing, report what would be added to the store and what would be lost.",
 )
 @click.option("--new-id", is_flag=True, help="Import under a new id, even if the session exists here.")
 @json_option
@@ -97,11 +101,14 @@ def import_from_tool(
     location: StoreLocation, tool: str, sources: Sequence[str], *, new_id: bool, is_dry: bool, is_json: bool
 ) -> int:
     """Import another tool's sessions; return 1 if one of them failed, else 0."""
-    store = location.open_memory() if is_dry else location.open_or_create()
+    if is_dry:
+        store = location.open() if location.exists else location.open_memory()
+    else:
+        store = location.open_or_create()
     reports: list[ToolImportResult] = []
     with progress_bar("import", unit="sessions") as step:
         for source in sources or (None,):
-            for result in store.import_from(tool, source, new_id=new_id):
+            for result in store.import_from(tool, source, new_id=new_id, dry_run=is_dry):
                 reports.append(result)
                 step(len(reports), None)
     if is_json:
@@ -121,6 +128,8 @@ def _outcome(result: ToolImportResult) -> Iterator[str]:
         yield f"{result.entries:,} entries"
     else:
         yield f"{result.entries:,} new entries" if result.entries else "imported before"
+    if result.unfinished:
+        yield "(being written)"
     if result.title:
         yield result.title
 
@@ -137,6 +146,13 @@ def _summary_lines(reports: Sequence[ToolImportResult], *, is_dry: bool) -> Iter
         f"{plural(sessions, 'session')} {action}, {grown} updated, {known} imported before, "
         f"{sum(result.entries for result in reports):,} entries"
     )
+    unfinished = sum(result.unfinished for result in reports)
+    if unfinished:
+        yield f"  {plural(unfinished, 'answer')} still being written; import again to add {'it' if unfinished == 1 else 'them'}"
+    missing = Counter(name for result in reports if not result.error for name in result.missing)
+    if missing:
+        counts = (f"{name} ({plural(count, 'session')})" for name, count in missing.items())
+        yield f"  not in the source: {', '.join(counts)}"
     for description, loss in losses.items():
         examples = f" ({', '.join(loss.examples)})" if loss.examples else ""
         yield f"  lost {loss.count:,} × {description}{examples}"

@@ -140,6 +140,8 @@ def as_data(row: SessionRow) -> dict[str, Any]:
 
 def _line(row: SessionRow, heading: str, now: int) -> tuple[str, ...]:
     relation = _MARKS[row.relation].format((row.parent_session or "")[:12]) if row.relation else ""
+    if row.relation == "import" and (tool := row.tags.get("imported_from")):
+        relation = f"⇣ {tool}"
     name = "" if heading == row.session_id else heading
     title = " ".join(filter(None, [name, f"({relation})" if relation else ""]))
     return (

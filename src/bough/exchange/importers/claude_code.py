@@ -7,6 +7,7 @@ streams. Parents may be bookkeeping lines, so an entry follows the nearest ances
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from ...core.entries import Payload, Settings
+from ...core.entries import Compaction, Note, Payload, Settings
 from ...core.messages import Message, ToolResult, system
 from ...formats.claude_code import (
     BOOKKEEPING,
@@ -29,15 +30,26 @@ from ...formats.claude_code import (
     is_boundary,
     is_storable,
     is_summary,
+    is_unfinished,
     line_kind,
+    line_message,
     parent_uuid,
+    read_agent_progress,
     read_answer,
     read_attachment,
     read_compaction,
     read_user_line,
     system_prompt,
 )
-from ...formats.jsonl import INVALID_JSON, find_files, parse_time, read_objects
+from ...formats.jsonl import (
+    INVALID_JSON,
+    SETTLING_SECONDS,
+    WRITTEN_SECONDS,
+    find_files,
+    parse_time,
+    read_objects,
+    seconds_since_written,
+)
 from ...formats.records import START, EntryRecord, LossReport, SessionRecord
 
 NAME = "claude-code"
@@ -45,6 +57,7 @@ AGENT_FILES = "agent-*.jsonl"
 AGENT_FOLDER = "subagents"
 SUBAGENT = "subagent"
 BOOKKEEPING_LINE = "a bookkeeping line of the tool"
+CALL_ID = re.compile(r"[\w.:-]{1,100}", re.ASCII)
 
 
 def read_sessions(source: str) -> Iterator[SessionRecord]:
@@ -62,7 +75,8 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
                 agent_files[path.parent] = _agent_files(path.parent)
             agent_paths = sorted((path.with_suffix("") / AGENT_FOLDER).rglob("*.jsonl"))
             entries = _session(path, path.stem, [*agent_files[path.parent].get(path.stem, ()), *agent_paths])
-        if entries.entries or entries.tasks or is_single_file or set(entries.losses) - {BOOKKEEPING_LINE}:
+        is_silent = not (entries.entries or entries.tasks or entries.unfinished)
+        if not is_silent or is_single_file or set(entries.losses) - {BOOKKEEPING_LINE}:
             yield entries  # skip files without a conversation: titles, backups
 
 
@@ -89,11 +103,19 @@ def _session_id(path: Path) -> str:
 
 
 def _session(path: Path, source: str, tasks: Iterable[Path] = (), *, is_agent: bool = False) -> SessionRecord:
-    losses = LossReport()
-    main, sidechains = Transcript(losses, path.parent), Sidechains(losses)
+    losses, tasks = LossReport(), list(tasks)
+    main, sidechains = Transcript(losses, path.parent), Sidechains(losses, {_name(task) for task in tasks})
     for line in read_objects(path, losses):
-        is_side = line.get("isSidechain") is True and not is_agent
-        (sidechains.tree_of(line) if is_side else main).add(line)
+        if line.get("isSidechain") is True and not is_agent:
+            sidechains.tree_of(line).add(line)
+        elif line.get("type") == "progress" and sidechains.add_progress(line):
+            main.skip(line)
+        else:
+            main.add(line)
+    age = seconds_since_written(path)
+    if age < WRITTEN_SECONDS:
+        for tree in (main, *sidechains.trees.values()):
+            tree.hold_back_unfinished(is_settling=age < SETTLING_SECONDS)
     children = [
         _record(tree, f"{source}-{name}", SUBAGENT) for name, tree in sidechains.trees.items() if tree.units
     ]
@@ -126,7 +148,7 @@ def _metadata(path: Path, losses: LossReport) -> dict[str, Any]:
 def _record(tree: Transcript, source: str, agent: str, title: str | None = None) -> SessionRecord:
     entries = tuple(tree.entries())
     seeds = (system(tree.prompt),) if tree.prompt else ()
-    leaf = None if tree.last is None else tree.last.end
+    leaf = None if tree.leaf is None else tree.leaf.end
     return SessionRecord(
         NAME,
         source,
@@ -138,16 +160,36 @@ def _record(tree: Transcript, source: str, agent: str, title: str | None = None)
         agent,
         tags=tree.tags,
         losses=LossReport(),
+        missing=("tool definitions", "options")
+        if tree.prompt
+        else ("system prompt", "tool definitions", "options"),
+        unfinished=tree.unfinished,
     )
 
 
 class Sidechains:
-    """The sub-agents that older versions wrote into the file of their session, each a tree."""
+    """The sub-agents that some versions wrote into the file of their session, each a tree."""
 
-    def __init__(self, losses: LossReport) -> None:
+    def __init__(self, losses: LossReport, files: set[str]) -> None:
         self.trees: dict[str, Transcript] = {}
-        self._losses = losses
+        self._losses, self._files = losses, files
         self._by_line: dict[object, Transcript] = {}
+
+    def add_progress(self, line: TranscriptLine) -> bool:
+        """Add the sub-agent's line within a line of progress; return False if there is none, or it has a file."""
+        progress = read_agent_progress(line)
+        name = None if progress is None else f"agent-{progress.agent_id}"
+        if progress is None or name is None or name in self._files:
+            return False
+        tree = self.trees.get(name)
+        if tree is None:
+            tree = self.trees[name] = Transcript(self._losses)
+            if progress.prompt and line_kind(progress.line) != "user":
+                tree.add(
+                    {**progress.line, "type": "user", "uuid": None, "message": {"content": progress.prompt}}
+                )
+        tree.add(progress.line)
+        return True
 
     def tree_of(self, line: TranscriptLine) -> Transcript:
         uuid, agent = line.get("uuid"), line.get("agentId")
@@ -198,13 +240,16 @@ class Transcript:
         self._titles: dict[str, tuple[str, object]] = {}
         self._kinds: set[str] = set()
         self._is_tree = False
+        self._early: dict[str, list[tuple[Message, int | None]]] = {}
+        """Results whose calls have not been read: of two lines written at once either may come first."""
+        self.unfinished = 0
 
     @property
     def title(self) -> str | None:
         """The user's title, else the tool's. Old titles name a line, which may be in another file."""
         for kind in reversed(TITLES):
             name, leaf = self._titles.get(kind, (None, None))
-            if name and (kind != "summary" or leaf in self.parents):
+            if name and (kind != "summary" or (isinstance(leaf, str) and leaf in self.parents)):
                 return name
         return None
 
@@ -220,6 +265,42 @@ class Transcript:
                 self._unit_by_uuid[uuid] = unit
         if unit is not None:
             self.last = unit
+
+    @property
+    def leaf(self) -> Unit | None:
+        """The last line's unit, or what follows that and was written before it."""
+        followers = {
+            ancestor.uid: unit for unit in self.units if isinstance(ancestor := self._nearest(unit), Unit)
+        }
+        leaf, visited = self.last, set[str]()
+        while leaf is not None and leaf.uid in followers and leaf.uid not in visited:
+            visited.add(leaf.uid)
+            leaf = followers[leaf.uid]
+        return leaf
+
+    def skip(self, line: TranscriptLine) -> None:
+        """Pass over a line that only others follow."""
+        uuid = line.get("uuid")
+        if isinstance(uuid, str):
+            self.parents.setdefault(uuid, parent_uuid(line))
+
+    def hold_back_unfinished(self, *, is_settling: bool) -> None:
+        """Leave out the last answer if it is still being written: a later import adds it, in one piece and once.
+
+        With `is_settling` also one that called tools without a result yet: another call may follow at once.
+        """
+        for index in reversed(range(len(self.units))):
+            unit = self.units[index]
+            if unit.answer:
+                if is_unfinished(unit.answer) or (
+                    is_settling and unit in self._calls.values() and not unit.results
+                ):
+                    del self.units[index:]
+                    self.last = self.units[-1] if self.units else None
+                    self.unfinished = 1
+                return
+            if any(_ends_answer(payload) for payload, _ in unit.rest):
+                return
 
     def _note_facts(self, line: TranscriptLine) -> None:
         for tag, key in (("cwd", "cwd"), ("git_branch", "gitBranch")):
@@ -267,6 +348,9 @@ class Transcript:
                 and isinstance(block.get("id"), str)
             ):
                 self._calls[block["id"]] = unit
+                unit.results += self._early.pop(block["id"], ())
+        if not content_blocks(line):
+            self._count_loss("a message without content", ", ".join(sorted(map(str, line_message(line)))))
         return unit
 
     def _new_unit(self, line: TranscriptLine, uid: str) -> Unit:
@@ -289,14 +373,22 @@ class Transcript:
 
     def _user_line(self, line: TranscriptLine, uid: str) -> Unit | None:
         messages = [_with_details(message, line) for message in read_user_line(line, self.losses)]
-        calls = (self._calls.get(message.results[0].call_id) for message in messages if message.results)
-        unit = next((result for result in calls if result is not None), None)
-        if not messages:
-            return None
-        unit = unit or self._new_unit(line, uid)
+        if not content_blocks(line):
+            self._count_loss("a message without content", ", ".join(sorted(map(str, line_message(line)))))
         at = parse_time(line.get("timestamp"))
+        unit: Unit | None = None
         for message in messages:
-            (unit.results if message.results else unit.rest).append((message, at))
+            if not message.results:
+                unit = unit or self._new_unit(line, uid)
+                unit.rest.append((message, at))
+                continue
+            call_id = message.results[0].call_id
+            owner = self._calls.get(call_id)
+            if owner is None:
+                self._early.setdefault(call_id, []).append((message, at))
+            else:
+                owner.results.append((message, at))
+                unit = unit or owner
         return unit
 
     def _attachment(self, line: TranscriptLine, uid: str) -> Unit | None:
@@ -325,7 +417,9 @@ class Transcript:
 
     def entries(self) -> Iterator[EntryRecord]:
         self._is_tree = any(self.parents.values())  # if no line names a parent, each follows the previous one
-        for unit in self.units:
+        for call_id, results in self._early.items():
+            self.losses.add("a tool result without an open call", call_id, len(results))
+        for unit in self._parents_first():
             entries = list(self._entries(unit))
             for index, entry in enumerate(entries):
                 after = self._after(unit) if not index else None
@@ -338,11 +432,31 @@ class Transcript:
             if usage is not None and self._is_copy(unit.answer[0]):
                 usage = None
                 self.losses.add("usage of answers copied by a fork; the session it left counts it")
-            by = (result.model, result.provider, result.finish, result.evidence, usage)
-            yield EntryRecord(result.message, None, None, None, unit.at, *by)
+            name = answer_id(unit.answer[0])
+            call_id = name if name is not None and CALL_ID.fullmatch(name) else None
+            by = (result.model, result.provider, result.finish, result.evidence, usage, result.units, call_id)
+            if usage is not None and not result.message.parts:  # it said nothing, and was paid for
+                nothing, by = Note({NAME: "an answer without content"}), (*by[:2], None, None, *by[4:])
+                yield EntryRecord(nothing, None, None, None, unit.at, *by)
+            else:
+                yield EntryRecord(result.message, None, None, None, unit.at, *by)
         names = self._unit_by_uuid[unit.names].start if unit.names in self._unit_by_uuid else None
         for payload, at in (*unit.results, *unit.rest):
             yield EntryRecord(payload, refers_to=names, at=at)
+
+    def _parents_first(self) -> Iterator[Unit]:
+        """Yield the units in the order of their lines, each after the one it follows."""
+        done: set[str] = set()
+        for unit in self.units:
+            waiting: list[Unit] = []
+            while unit.uid not in done:
+                done.add(unit.uid)
+                waiting.append(unit)
+                parent = self._nearest(unit)
+                if not isinstance(parent, Unit):
+                    break
+                unit = parent
+            yield from reversed(waiting)
 
     def _is_copy(self, line: TranscriptLine) -> bool:
         """Whether a line was copied from a session whose file is in the same folder."""
@@ -353,18 +467,30 @@ class Transcript:
 
     def _after(self, unit: Unit) -> str | None:
         """Return the key of the last entry of the nearest converted ancestor."""
+        ancestor = self._nearest(unit)
+        if isinstance(ancestor, Unit):
+            return ancestor.end
+        return ancestor or (START if self._is_tree else None)
+
+    def _nearest(self, unit: Unit) -> Unit | str | None:
+        """Return the nearest converted ancestor; the uuid of a missing line or a cycle; None if it is the first."""
         uuid, visited = unit.parent, set[str]()
         while uuid is not None:
             result = self._unit_by_uuid.get(uuid)
             if result is not None and result is not unit:
                 for skipped in visited:  # shorten the next search through these lines
                     self._unit_by_uuid.setdefault(skipped, result)
-                return result.end
+                return result
             if uuid not in self.parents or uuid in visited:
-                return uuid  # a missing line, or a cycle
+                return uuid
             visited.add(uuid)
             uuid = self.parents[uuid]
-        return START if self._is_tree else None
+        return None
+
+
+def _ends_answer(payload: Payload) -> bool:
+    """Whether this shows that the answer before it is complete."""
+    return isinstance(payload, Compaction) or (isinstance(payload, Message) and payload.role == "user")
 
 
 def _with_details(message: Message, line: TranscriptLine) -> Message:

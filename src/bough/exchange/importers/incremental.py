@@ -8,6 +8,7 @@ sides is not touched: that is `IdConflict`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -26,13 +27,29 @@ FINAL = "imported"
 MOVES = ("appended", "moved")
 
 
-def append_new_entries(store: StoreBackend, runtime: Runtime, staging: StoreBackend, session_id: str) -> int:
-    """Append the new entries of `staging`, which holds the session as its source has it now; return their number."""
-    return SessionUpdate(store, runtime, staging, session_id).run()
+def append_new_entries(
+    store: StoreBackend,
+    runtime: Runtime,
+    staging: StoreBackend,
+    session_id: str,
+    call_ids: frozenset[str] = frozenset(),
+) -> int:
+    """Append the new entries of `staging`, which holds the session as its source has it now; return their number.
+
+    `call_ids` are those that the source gave: a call is counted once, at its last answer and with its last usage.
+    """
+    return SessionUpdate(store, runtime, staging, session_id, call_ids).run()
 
 
 class SessionUpdate:
-    def __init__(self, store: StoreBackend, runtime: Runtime, staging: StoreBackend, session_id: str) -> None:
+    def __init__(
+        self,
+        store: StoreBackend,
+        runtime: Runtime,
+        staging: StoreBackend,
+        session_id: str,
+        call_ids: frozenset[str],
+    ) -> None:
         self.staging, self.source_row = staging, staging.session(session_id)
         try:
             self.row = store.session(session_id)
@@ -44,7 +61,10 @@ class SessionUpdate:
         self.positions = {b"": Leaf(_root(store, session_id), 0)}
         self.positions |= {s.entry.entry_id: Leaf(s.branch, s.entry.seq) for s in store.entries(session_id)}
         self.calls = {(call.branch, call.after_seq + 1): call for call in staging.calls(session_id)}
-        self.has_usage = {(call.branch, call.after_seq + 1) for call in store.calls(session_id)}
+        present = store.calls(session_id)
+        self.has_usage = {(call.branch, call.after_seq + 1) for call in present}
+        self.call_ids = call_ids
+        self.present_calls = {call.call_id: call for call in present if call.call_id in call_ids}
 
     def run(self) -> int:
         source_entries = list(_entries_with_parents(self.staging, self.row.session_id))
@@ -55,7 +75,7 @@ class SessionUpdate:
             self.now = entry.at
             call = self.calls.get((place.branch, place.seq))
             if entry.entry_id in self.positions:
-                self._add_usage(self.positions[entry.entry_id], call)
+                self._add_usage(entry.entry_id, call, has_moved=has_moved)
                 continue
             self._move_to(before)
             self._append(entry, call)
@@ -63,6 +83,8 @@ class SessionUpdate:
         leaf = _id_at(self.staging, self.source_row.leaf, self.row.session_id)
         if added or (self.log.leaf != self.positions[leaf] and not has_moved):
             self._move_to(leaf)
+            self._end()
+        elif self._new_title() is not None:
             self._end()
         return added
 
@@ -97,28 +119,47 @@ class SessionUpdate:
             if blob is not None:
                 self.log.store.put_blob(blob, self.now)
         draft = Draft(payload, entry.model, entry.finish, decode_evidence(entry.evidence))
-        self.log.append([draft], calls=self._new_call(call))
+        is_present = call is not None and call.call_id in self.present_calls
+        self.log.append([draft], calls=self._new_calls(call), replaces_call=is_present)
         self.positions[entry.entry_id] = self.log.leaf
 
-    def _add_usage(self, place: Leaf, call: Call | None) -> None:
-        """Add the usage of an answer that was imported before the source recorded it."""
-        if (
-            call is not None
-            and (place.branch, place.seq) not in self.has_usage
-            and place.branch == self.log.leaf.branch
-        ):
-            self.log.record("call_recorded", calls=self._new_call(call))
+    def _add_usage(self, entry_id: bytes, call: Call | None, *, has_moved: bool) -> None:
+        """Add the usage of an answer that was imported before the source recorded it, or before it was complete."""
+        if call is None:
+            return
+        place, present = self.positions[entry_id], self.present_calls.get(call.call_id)
+        is_known = (
+            (place.branch, place.seq) in self.has_usage if present is None else present.usage == call.usage
+        )
+        if is_known or (has_moved and place.branch != self.log.leaf.branch):
+            return
+        if place.branch != self.log.leaf.branch:  # a row belongs to the branch that the session is on
+            self._move_to(entry_id)
+        self.log.record("call_recorded", calls=self._new_calls(call), replaces_call=present is not None)
 
-    def _new_call(self, call: Call | None) -> list[Call]:
-        return [] if call is None else [replace(call, call_id=self.log.runtime.new_id(""), branch=0)]
+    def _new_calls(self, call: Call | None) -> list[Call]:
+        """Return the ledger row, under the source's id or a new one: generated ids are unique within one import only."""
+        if call is None:
+            return []
+        call_id = call.call_id if call.call_id in self.call_ids else self.log.runtime.new_id("")
+        return [replace(call, call_id=call_id, branch=0)]
+
+    def _new_title(self) -> str | None:
+        """Return the source's title if it is new and nobody has given the session another one here."""
+        facts = self.log.store.journal(self.row.session_id)
+        imports = (fact.data.get("title") for fact in reversed(facts) if fact.kind == FINAL)
+        title, present = self.source_row.title, self.row.title
+        return title if title != present and present in (None, next(imports, None)) else None
 
     def _end(self) -> None:
         facts = self.staging.journal(self.row.session_id)
         data = next(fact.data for fact in reversed(facts) if fact.kind == FINAL)
-        row = {"status": self.source_row.status, "holder": None, "lease_until": None}
-        self.log.record(
-            FINAL, data=data, row=row if self.row.title else {**row, "title": self.source_row.title}
-        )
+        row: dict[str, Any] = {"status": self.source_row.status, "holder": None, "lease_until": None}
+        if self.source_row.model is not None:
+            row["model"] = self.source_row.model
+        if (title := self._new_title()) is not None:
+            row["title"] = title
+        self.log.record(FINAL, data=data, row=row)
 
 
 def _entries_with_parents(staging: StoreBackend, session_id: str) -> Iterator[tuple[Leaf, bytes, NewEntry]]:

@@ -7,16 +7,18 @@ error result), and otherwise counted as lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from itertools import count
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
-from ...core.drafts import Draft
-from ...core.entries import BranchSummary, Compaction, Note, Payload, kind_of
+from ...core.drafts import Blob, Draft
+from ...core.entries import BranchSummary, Compaction, Note, Payload, Settings, kind_of
 from ...core.messages import Message, ToolResult, tool_result
+from ...core.tool_definitions import define_tools
 from ...core.tree import Leaf
 from ...core.usage import MAX_COUNT, Call, Usage
 from ...errors import (
@@ -26,6 +28,7 @@ from ...errors import (
     InvalidMessage,
     InvalidPosition,
     InvalidValue,
+    NotFound,
     SessionRunning,
     SessionTrashed,
     StaleLeaf,
@@ -42,6 +45,7 @@ from ..copy import import_exports
 from .incremental import FINAL, append_new_entries
 
 NO_MESSAGES = "it contains no messages; nothing was imported"
+MASKED = "an entry with a secret in it, which is masked"
 NO_RESULT = "The session this was imported from has no result for this call."
 
 
@@ -61,6 +65,10 @@ class ToolImportResult(Struct, frozen=True):
     losses: dict[str, Loss]
     """What could not be converted as it was, by description."""
     title: str | None = None
+    missing: tuple[str, ...] = ()
+    """What the source does not say, such as "tool definitions"."""
+    unfinished: int = 0
+    """Answers that are still being written: import again later to add them."""
     error: str | None = None
     """Why nothing of it was imported."""
     command_hint: str | None = None
@@ -71,9 +79,10 @@ def import_session(
     store: StoreBackend, runtime: Runtime, record: SessionRecord, *, new_id: bool = False
 ) -> ToolImportResult:
     """Import one session and its tasks, all or nothing; only the new entries of one that has grown."""
+    about = {"title": record.title, "missing": record.missing, "unfinished": _unfinished(record)}
     if not (record.entries or record.seeds or record.tasks):
         nothing = ToolImportResult(record.tool, record.source, record.session_id, (), (), 0, record.losses)
-        return replace(nothing, title=record.title, error=NO_MESSAGES)
+        return replace(nothing, **about, error=NO_MESSAGES)
     staging = MemoryStore(space=store.space, owner=store.owner)
     losses = LossReport()
     added: tuple[str, ...] = ()
@@ -82,7 +91,8 @@ def import_session(
     error: BoughError | None = None
     try:
         SessionBuilder(staging, runtime, record, losses).run()
-        added, existing, entries = _write(store, runtime, staging, record.session_id, new_id=new_id)
+        call_ids = _call_ids(record)
+        added, existing, entries = _write(store, runtime, staging, record.session_id, call_ids, new_id=new_id)
     except (
         InvalidValue,
         IdTaken,
@@ -94,12 +104,51 @@ def import_session(
     session_id = added[0] if new_id and added else record.session_id
     result = ToolImportResult(record.tool, record.source, session_id, added, existing, entries, losses)
     if error is None:
-        return replace(result, title=record.title)
-    return replace(result, title=record.title, error=error.problem, command_hint=error.command_hint)
+        return replace(result, **about)
+    return replace(result, **about, error=error.problem, command_hint=error.command_hint)
+
+
+def preview_session(
+    store: StoreBackend, runtime: Runtime, record: SessionRecord, *, new_id: bool = False
+) -> ToolImportResult:
+    """Return what `import_session` would do, and write nothing: it is done on a copy in memory."""
+    scratch = MemoryStore(space=store.space, owner=store.owner)
+    for session_id in () if new_id else _session_ids(record):
+        try:
+            row = store.session(session_id)
+        except NotFound:
+            continue
+        with store.export_sessions(session_id) as exports:
+            scratch.import_sessions(exports, runtime.now())
+        if row.trashed_at is not None:
+            scratch.trash(session_id, row.trashed_at)
+    return import_session(scratch, runtime, record, new_id=new_id)
+
+
+def _session_ids(record: SessionRecord) -> Iterator[str]:
+    yield record.session_id
+    for task in record.tasks:
+        yield from _session_ids(task)
+
+
+def _call_ids(record: SessionRecord) -> frozenset[str]:
+    """Return the ids of calls that the source itself gave, also of its tasks."""
+    own = {entry.call_id for entry in record.entries if entry.call_id is not None}
+    return frozenset(own.union(*map(_call_ids, record.tasks)))
+
+
+def _unfinished(record: SessionRecord) -> int:
+    return record.unfinished + sum(map(_unfinished, record.tasks))
 
 
 def _write(
-    store: StoreBackend, runtime: Runtime, staging: StoreBackend, session_id: str, *, new_id: bool
+    store: StoreBackend,
+    runtime: Runtime,
+    staging: StoreBackend,
+    session_id: str,
+    call_ids: frozenset[str],
+    *,
+    new_id: bool,
 ) -> tuple[tuple[str, ...], tuple[str, ...], int]:
     """Return the sessions written now, those that existed before, and the number of new entries."""
     try:
@@ -116,7 +165,7 @@ def _write(
                 store, runtime, staging, (name,), new_id=False, children=False
             )
         except IdConflict:
-            new, old, new_entries = (), (name,), append_new_entries(store, runtime, staging, name)
+            new, old, new_entries = (), (name,), append_new_entries(store, runtime, staging, name, call_ids)
         added, existing, entries = [*added, *new], [*existing, *old], entries + new_entries
     return tuple(added), tuple(existing), entries
 
@@ -140,7 +189,8 @@ class RecordClock:
 
     def __init__(self, runtime: Runtime, new_id: Callable[[str], str]) -> None:
         self.now = 0
-        self.runtime = Runtime(lambda: self.now, new_id, runtime.holder, runtime.is_gone, runtime.redactor)
+        self.redactor = runtime.redactor.with_own_count()
+        self.runtime = Runtime(lambda: self.now, new_id, runtime.holder, runtime.is_gone, self.redactor)
 
 
 class SessionBuilder:
@@ -163,6 +213,12 @@ class SessionBuilder:
         self.log = self._start(staging, parent)
         self.places = {START: self.log.leaf}
         losses.merge(record.losses)
+        self._count_redactions()
+
+    def _count_redactions(self) -> None:
+        if self.clock.redactor.redactions:
+            self.losses.add(MASKED)
+            self.clock.redactor.redactions = 0
 
     def _start(self, staging: StoreBackend, parent: Log | None) -> Log:
         record = self.record
@@ -240,15 +296,22 @@ class SessionBuilder:
             calls.append(self._call(entry, entry.usage))
         elif entry.usage is not None:
             self.losses.add("usage that is not a count of tokens")
-        draft = Draft(self._payload(entry), entry.model, entry.finish, entry.evidence)
+        payload, blobs = self._payload(entry), tuple[Blob, ...]()
+        if isinstance(payload, Settings) and entry.tools is not None:
+            tools = define_tools(entry.tools, self.clock.redactor)
+            payload, blobs = replace(payload, tool_definitions=tools.definitions), (tools.blob,)
+        draft = Draft(payload, entry.model, entry.finish, entry.evidence, blobs)
         try:
             self.log.append([draft], calls=calls)
         except (InvalidMessage, InvalidValue) as error:
             self.losses.add("an invalid message", str(error))
+            if calls:  # it was paid for all the same
+                self.log.record("call_recorded", calls=[replace(call, answer_seq=None) for call in calls])
+        self._count_redactions()
 
     def _call(self, entry: EntryRecord, usage: Usage) -> Call:
         """Return the ledger row of the model call. A summary was paid for as well, not only an answer."""
-        after, call_id = self.log.leaf.seq, self.clock.runtime.new_id("")
+        after, call_id = self.log.leaf.seq, entry.call_id or self.clock.runtime.new_id("")
         by = entry.payload.role if isinstance(entry.payload, Message) else kind_of(entry.payload)
         is_answer = by == "assistant"
         return Call(
@@ -261,7 +324,7 @@ class SessionBuilder:
             "answer" if is_answer else by,
             provider=entry.provider,
             model=entry.model,
-            price=entry.price or price(usage, entry.provider, entry.model),
+            price=entry.price or price(usage, entry.provider, entry.model, entry.units),
         )
 
     def _payload(self, entry: EntryRecord) -> Payload:
@@ -298,13 +361,19 @@ class SessionBuilder:
             self.losses.add(what, open_calls[0].call.id, len(open_calls))
 
     def _end(self) -> None:
-        row = {
+        row: dict[str, Any] = {
             "status": "interrupted" if self.log.cursor.turn else "idle",
             "holder": None,
             "lease_until": None,
         }
         record = self.record
-        data = {"tool": record.tool, "source": record.source, "losses": self.losses.counts}
+        models = (entry.model for entry in reversed(record.entries) if entry.model is not None)
+        if (model := next(models, None)) is not None:
+            row["model"] = model
+        data: dict[str, Any] = {"tool": record.tool, "source": record.source, "losses": self.losses.counts}
+        title = self.log.store.session(self.log.session_id).title
+        if title is not None:
+            data["title"] = title
         self.log.record(FINAL, data=data, row=row)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit
 
 import psycopg
 from msgspec import Struct
@@ -47,8 +47,8 @@ class Address(Struct, frozen=True):
             raise InvalidArgument("prepared", prepared, "on or off")
         if not connections.isdecimal() or not 0 < int(connections) <= 1_000:
             raise InvalidArgument("connections", connections, "a number from 1 to 1,000")
-        plain = urlunsplit(parts._replace(query=urlencode(rest, quote_via=quote)))
-        shown = urlunsplit(parts._replace(netloc=_without_password(parts.netloc), query=_shown(rest)))
+        plain = _join(parts._replace(query=urlencode(rest, quote_via=quote)))
+        shown = _join(parts._replace(netloc=_without_password(parts.netloc), query=_shown(rest)))
         return cls(plain, shown, prepared == "on", int(connections))
 
     @property
@@ -70,6 +70,13 @@ class Address(Struct, frozen=True):
             return psycopg.connect(self.url, **self.connect_options)
         except psycopg.Error as error:
             raise ServerUnreachable(self.safe_url, first_line(error)) from None
+
+
+def _join(parts: SplitResult) -> str:
+    """Join a URL as libpq reads it: with both slashes, also if it names no host (`postgresql:///db?host=…`)."""
+    query = f"?{parts.query}" if parts.query else ""
+    fragment = f"#{parts.fragment}" if parts.fragment else ""
+    return f"{parts.scheme}://{parts.netloc}{parts.path}{query}{fragment}"
 
 
 def _without_password(netloc: str) -> str:
