@@ -22,6 +22,7 @@ from bough.models.model import Delta, Request
 from bough.server import app
 from bough.server.auth import AccessSettings
 from bough.server.context import ServerAgent, ServerContext
+from bough.server.metrics import Metrics
 from bough.store import Store
 from bough.stores.memory.store import MemoryStore
 from bough.wire import Answer
@@ -30,9 +31,15 @@ CHANGE_HEADERS = {"x-bough": "1", "content-type": "application/json"}
 
 
 class LocalServer:
-    def __init__(self, sessions: Store, agent: ServerAgent = ServerAgent(), **access: Any) -> None:
+    def __init__(
+        self,
+        sessions: Store,
+        agent: ServerAgent = ServerAgent(),
+        metrics: Metrics | None = None,
+        **access: Any,
+    ) -> None:
         self.sessions = sessions
-        self.context = ServerContext(sessions, AccessSettings(**access), agent, self._store_of)
+        self.context = ServerContext(sessions, AccessSettings(**access), agent, self._store_of, metrics)
         self._listener = app.open_listener("127.0.0.1", 0)
         self.port = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"

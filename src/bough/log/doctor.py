@@ -18,15 +18,16 @@ from .runtime import Runtime
 __all__ = ["Finding", "file_health", "mark_interrupted", "session_health", "stuck_sessions"]
 
 
+MOST_NAMED = 20
+
+
 def session_health(
     store: StoreBackend, runtime: Runtime, progress: Callable[[], None] = lambda: None
 ) -> list[Finding]:
     """Findings about sessions that are stuck, interrupted or have queued input, and about unreferenced blobs."""
     findings: list[Finding] = []
-    count = queued = 0
-    for row in store.all_sessions(SessionQuery()):
+    for row in store.all_sessions(SessionQuery(status="running")):
         progress()
-        count += 1
         if is_stuck(row, runtime):
             findings.append(
                 Finding(
@@ -44,15 +45,14 @@ def session_health(
                     f"nothing, or bough resume {row.session_id} --take-over if it is gone",
                 )
             )
-        elif row.status == "interrupted":
-            findings.append(
-                Finding("warning", f"{row.session_id} was interrupted", f"bough resume {row.session_id}")
-            )
-        queued += len(store.inbox(row.session_id)) if row.status != "running" else 0
-    trashed = sum(1 for _ in store.all_sessions(SessionQuery(trashed=True)))
-    findings.insert(
-        0, Finding("ok", f"{count:,} session{'' if count == 1 else 's'}, {trashed:,} in the trash")
-    )
+    counts = store.count(SessionQuery(), "status")
+    findings += _interrupted(store, counts.get("interrupted", 0))
+    if counts.get("failed"):
+        hint = "bough ls --status failed; bough resume ID tries again"
+        findings.append(Finding("warning", f"{_sessions(counts['failed'])} failed", hint))
+    trashed = sum(store.count(SessionQuery(trashed=True), "status").values())
+    findings.insert(0, Finding("ok", f"{_sessions(sum(counts.values()))}, {trashed:,} in the trash"))
+    queued = store.queued_input_count()
     if queued:
         findings.append(
             Finding("warning", f"{queued} queued inputs wait for a run", "bough resume ID runs them")
@@ -69,8 +69,25 @@ def session_health(
     return findings
 
 
+def _interrupted(store: StoreBackend, count: int) -> list[Finding]:
+    """Name the newest interrupted sessions, and say how many more there are."""
+    rows = store.sessions(SessionQuery(status="interrupted", limit=MOST_NAMED)).sessions if count else []
+    findings = [
+        Finding("warning", f"{row.session_id} was interrupted", f"bough resume {row.session_id}")
+        for row in rows
+    ]
+    if count > len(rows):
+        more = f"{count - len(rows):,} more sessions were interrupted"
+        findings.append(Finding("warning", more, "bough ls --status interrupted"))
+    return findings
+
+
+def _sessions(count: int) -> str:
+    return f"{count:,} session{'' if count == 1 else 's'}"
+
+
 def stuck_sessions(store: StoreBackend, runtime: Runtime) -> list[SessionRow]:
-    return [row for row in store.all_sessions(SessionQuery()) if is_stuck(row, runtime)]
+    return [row for row in store.all_sessions(SessionQuery(status="running")) if is_stuck(row, runtime)]
 
 
 def mark_interrupted(store: StoreBackend, runtime: Runtime, row: SessionRow) -> None:

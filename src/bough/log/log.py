@@ -11,6 +11,7 @@ import os
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from threading import RLock
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -346,11 +347,20 @@ class Log:
     def _write(self, change: Change) -> CommitResult:
         """Commit. The lease of a holder known to be dead refuses nothing: the change is made under its fence."""
         try:
-            return self.store.commit(change)
+            return self._timed_commit(change)
         except SessionRunning:
             row = self.store.session(self.session_id)
             check_free(row, self.runtime)
-            return self.store.commit(replace(change, fence=row.fence))
+            return self._timed_commit(replace(change, fence=row.fence))
+
+    def _timed_commit(self, change: Change) -> CommitResult:
+        on_commit = self.runtime.on_commit
+        if on_commit is None:
+            return self.store.commit(change)
+        start = perf_counter()
+        result = self.store.commit(change)
+        on_commit(perf_counter() - start)
+        return result
 
     def _answers_inherited(self, leaf: Leaf, turn: int, payloads: Sequence[Payload]) -> bool:
         """Whether the payloads hold this session's first answer to an input that it inherits."""
@@ -499,7 +509,7 @@ class Log:
             )
             while True:
                 try:
-                    return self.store.commit(change)
+                    return self._timed_commit(change)
                 except StaleLeaf as stale:
                     count = self._follow_notes(stale, fence)
                     calls = tuple(later_call(call, count) for call in change.calls)
@@ -609,7 +619,7 @@ class Log:
                 fence=fence,
             )
             try:
-                done = self.store.commit(change)
+                done = self._timed_commit(change)
             except StaleLeaf as stale:
                 self._follow_notes(stale, fence)
                 return self.withdraw(turn, refused, fence)

@@ -30,6 +30,8 @@ class Runtime(Struct, frozen=True):
     """Redacts everything before it becomes durable."""
     original_calls: OriginalCalls = field(default_factory=OriginalCalls)
     """The open tool calls that were redacted, as the model made them."""
+    on_commit: Callable[[float], None] | None = None
+    """Called after each commit with the seconds it took."""
 
 
 _SECRET_NAME = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)

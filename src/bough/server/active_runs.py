@@ -36,6 +36,9 @@ class ActiveRuns:
         self._runs: dict[str, Run] = {}
         self._tasks: dict[Run, asyncio.Task[None]] = {}
 
+    def __len__(self) -> int:
+        return len(self._runs)
+
     def is_running(self, session_id: str) -> bool:
         return session_id in self._runs
 

@@ -26,6 +26,7 @@ from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme, Tag
+from litestar.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .. import __version__
@@ -40,6 +41,7 @@ from .routes import (
     entries,
     events,
     moves,
+    operations,
     replay,
     requests,
     runs,
@@ -63,6 +65,7 @@ ROUTES = (
     search,
     blobs,
     bundles,
+    operations,
     viewer_files,
 )
 DESCRIPTION = """\
@@ -191,9 +194,14 @@ def create_litestar(context: ServerContext) -> Litestar:
     )
 
 
-def create_app(context: ServerContext) -> AuthMiddleware:
+def create_app(context: ServerContext) -> ASGIApp:
     """Build the complete ASGI application."""
-    return AuthMiddleware(create_litestar(context), context.access)
+    return _guarded(create_litestar(context), context)
+
+
+def _guarded(app: Litestar, context: ServerContext) -> ASGIApp:
+    guarded = AuthMiddleware(app, context.access)
+    return guarded if context.metrics is None else context.metrics.middleware(guarded)
 
 
 class Connection(H11Protocol):
@@ -287,7 +295,7 @@ def create_server(context: ServerContext) -> Server:
     """Create a server that is not started yet."""
     app = create_litestar(context)
     config = uvicorn.Config(
-        AuthMiddleware(app, context.access),
+        _guarded(app, context),
         lifespan="on",
         log_config=None,
         access_log=False,

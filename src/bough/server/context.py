@@ -32,6 +32,7 @@ from ..store import Store
 from ..stores.base import SessionRow
 from .auth import AccessSettings, Caller
 from .live import LiveHub
+from .metrics import Metrics
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -102,8 +103,9 @@ class ServerContext:
         access: AccessSettings,
         agent: ServerAgent = ServerAgent(),
         open_for_owner: Callable[[str], Store] | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
-        self.store, self.access, self.agent = store, access, agent
+        self.store, self.access, self.agent, self.metrics = store, access, agent, metrics
         self.live = LiveHub()
         self._open_for_owner = open_for_owner
         self._owner_stores: dict[str, Store] = {}

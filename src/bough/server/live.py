@@ -86,6 +86,10 @@ class LiveHub:
         if not watching:
             self._watchers.pop(session_id, None)
 
+    @property
+    def stream_count(self) -> int:
+        return sum(map(len, list(self._watchers.values())))
+
     def draft(self, session_id: str) -> dict[str, str] | None:
         """Return the draft of the answer in progress; None if no run of this server is answering."""
         draft = self._drafts.get(session_id)

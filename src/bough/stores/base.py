@@ -440,6 +440,11 @@ class StoreBackend(ABC):
         rows = [row for trashed in (False, True) for row in self.all_sessions(SessionQuery(trashed=trashed))]
         return sum_daily((row, c) for row in rows for c in self.calls(row.session_id) if c.at >= since)
 
+    def queued_input_count(self) -> int:
+        """Return how many inputs are queued for sessions that are not running: nothing takes them without a run."""
+        waiting = (row for row in self.all_sessions(SessionQuery()) if row.status != "running")
+        return sum(len(self.inbox(row.session_id)) for row in waiting)
+
     def storage_size(self, session_id: str) -> StorageSize:
         """Return how much its own branches hold."""
         stored = self.entries(session_id)

@@ -9,6 +9,7 @@ from socket import gaierror
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from ...store import Store
 from ...store import open as open_store
@@ -73,6 +74,9 @@ def _clients(_: click.Context, parameter: click.Parameter, pairs: tuple[str, ...
     show_default=True,
     help="Largest bundle to import, in megabytes.",
 )
+@click.option(
+    "--metrics", is_flag=True, help="Count requests, commits, sessions and cost at /metrics, for Prometheus."
+)
 @agent_options
 @pass_location
 def serve(
@@ -83,6 +87,7 @@ def serve(
     port: int,
     opens: bool | None,
     page: str,
+    metrics: bool,
     **door: Any,
 ) -> None:
     """Serve the API and the viewer over HTTP; Ctrl-C stops it.
@@ -92,7 +97,10 @@ def serve(
     """
     app, access = _import_app(), _access(host, door)
     store = location.open_or_create()
-    context = app.ServerContext(store, access, _agent(options), lambda owner: _owned(location, store, owner))
+    counters = _metrics(store) if metrics else None
+    context = app.ServerContext(
+        store, access, _agent(options), lambda owner: _owned(location, store, owner), counters
+    )
     try:
         listener = app.open_listener(host, port)
     except OSError as error:
@@ -115,6 +123,15 @@ def serve(
     finally:
         context.close()
     notify("stopped")
+
+
+def _metrics(store: Store) -> Any:
+    """Return the counters of this process; the store's commits are among them from now on."""
+    from ...server.metrics import Metrics
+
+    counters = Metrics()
+    store.runtime = replace(store.runtime, on_commit=counters.commits.observe)
+    return counters
 
 
 def _import_app() -> Any:

@@ -289,6 +289,11 @@ where {SET_SPACE} and session.space = %(space)s and (%(owner)s::text is null or 
   and usage.at >= %(since)s
 group by 1, 2, 3, 4
 """
+COUNT_QUEUED = f"""
+select count(*) from bough.inbox join bough.session using (no)
+where {SET_SPACE} and inbox.space = %(space)s and (%(owner)s::text is null or session.owner = %(owner)s)
+  and session.trashed_at is null and session.status <> 'running'
+"""
 SELECT_STORAGE_SIZE = """
 with own as materialized (
     select branch.id from bough.branch where session_no = %(no)s
@@ -764,6 +769,10 @@ class PostgresStore(StoreBackend):
     def daily_usage(self, since: int = 0) -> list[DailyUsage]:
         bindings = {"space": self.space, "owner": self.owner, "since": since}
         return daily_usage_from(self._connections.query(SELECT_USAGE, bindings))
+
+    def queued_input_count(self) -> int:
+        ((count,),) = self._connections.query(COUNT_QUEUED, {"space": self.space, "owner": self.owner})
+        return int(count)
 
     def storage_size(self, session_id: str) -> StorageSize:
         def work(reader: Connection) -> StorageSize:

@@ -74,6 +74,10 @@ SELECT_USAGE = f"""
 where session.space = :space and (:owner is null or session.owner = :owner) and usage.at >= :since
 group by 1, 2, 3, 4
 """
+COUNT_QUEUED = """
+select count(*) from inbox join session using (no)
+where space = :space and (:owner is null or owner = :owner) and trashed_at is null and status <> 'running'
+"""
 # A draft belongs to the leaf it was saved at; notes that others appended since do not end it.
 SELECT_DRAFT = """
 select text from draft join session using (no, branch) where no = ? and not exists (
@@ -392,6 +396,11 @@ class SqliteStore(StoreBackend):
         bindings = {"space": self.space, "owner": self.owner, "since": since}
         with self._connections.reading() as connection:
             return daily_usage_from(connection.execute(SELECT_USAGE, bindings))
+
+    def queued_input_count(self) -> int:
+        with self._connections.reading() as connection:
+            count: int = connection.execute(COUNT_QUEUED, {"space": self.space, "owner": self.owner}).get
+            return count
 
     def storage_size(self, session_id: str) -> StorageSize:
         return self._read(lambda reader: reader.storage_size(reader.number(session_id)))

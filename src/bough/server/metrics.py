@@ -1,0 +1,120 @@
+"""Counters of a server process, and the text in which Prometheus reads them.
+
+Off unless `bough serve --metrics` asks for it. Requests and commits are counted as they happen; sessions, queued inputs
+and money are asked of the store when somebody reads them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from threading import Lock
+from typing import Any
+
+from litestar.types import ASGIApp, Receive, Send
+
+from ..stores.base import SessionQuery, StoreBackend
+
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+DAY = 86_400 * 1_000_000
+
+
+class Histogram:
+    """How long something took: cumulative counts per upper bound, as Prometheus wants them."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(BUCKETS) + 1)
+        self._sum = 0.0
+        self._lock = Lock()
+
+    def observe(self, seconds: float) -> None:
+        with self._lock:
+            self._sum += seconds
+            self._counts[next((n for n, bound in enumerate(BUCKETS) if seconds <= bound), len(BUCKETS))] += 1
+
+    def lines(self, name: str, help: str) -> Iterator[str]:
+        with self._lock:
+            counts, sum_seconds = list(self._counts), self._sum
+        yield f"# HELP {name} {help}"
+        yield f"# TYPE {name} histogram"
+        below = 0
+        for bound, count in zip((*map(str, BUCKETS), "+Inf"), counts, strict=True):
+            below += count
+            yield f'{name}_bucket{{le="{bound}"}} {below}'
+        yield f"{name}_sum {sum_seconds:.6f}"
+        yield f"{name}_count {below}"
+
+
+class Metrics:
+    """What this process has counted since it started."""
+
+    def __init__(self) -> None:
+        self.commits, self.requests = Histogram(), Histogram()
+        self._statuses: Counter[str] = Counter()
+        self._lock = Lock()
+
+    def middleware(self, app: ASGIApp) -> ASGIApp:
+        """Count the requests that pass. An event stream counts when it begins: it ends when its reader goes."""
+
+        async def counted(scope: Any, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http":
+                await app(scope, receive, send)
+                return
+            start = time.perf_counter()
+
+            async def observed(message: Any) -> None:
+                if message["type"] == "http.response.start":
+                    self.requests.observe(time.perf_counter() - start)
+                    with self._lock:
+                        self._statuses[f"{message['status'] // 100}xx"] += 1
+                await send(message)
+
+            await app(scope, receive, observed)
+
+        return counted
+
+    def text(self, store: StoreBackend, *, active_runs: int, streams: int, now: int) -> str:
+        """Return everything in the text format of Prometheus."""
+        with self._lock:
+            statuses = sorted(self._statuses.items())
+        sessions = sorted(store.count(SessionQuery(), "status").items())
+        spent = store.daily_usage(now - now % DAY)
+        cost, calls = Counter[str](), Counter[str]()
+        for one in spent:
+            cost[one.model or ""] += one.totals.cost_microcents
+            calls[one.model or ""] += one.totals.calls
+        lines = [
+            *self.commits.lines("bough_commit_seconds", "Commits of this process, until they are durable."),
+            *self.requests.lines("bough_http_request_seconds", "Requests until their response begins."),
+            *_family("bough_http_responses_total", "counter", "Responses by class.", "code", statuses),
+            *_family("bough_sessions", "gauge", "Sessions by status.", "status", sessions),
+            *_family("bough_model_calls_today", "gauge", "Model calls since midnight UTC.", "model", calls.items()),
+            *_family(
+                "bough_cost_today_dollars", "gauge", "Money since midnight UTC.", "model",
+                ((model, microcents / 1e8) for model, microcents in cost.items()),
+            ),
+            *_single("bough_active_runs", "Runs of this process.", active_runs),
+            *_single("bough_event_streams", "Event streams that are open.", streams),
+            *_single("bough_queued_inputs", "Inputs that wait for a run.", store.queued_input_count()),
+        ]  # fmt: skip
+        return "\n".join(lines) + "\n"
+
+
+def _single(name: str, help: str, value: float) -> Iterator[str]:
+    yield f"# HELP {name} {help}"
+    yield f"# TYPE {name} gauge"
+    yield f"{name} {value}"
+
+
+def _family(
+    name: str, kind: str, help: str, label: str, values: Iterable[tuple[str, float]]
+) -> Iterator[str]:
+    yield f"# HELP {name} {help}"
+    yield f"# TYPE {name} {kind}"
+    for value, number in values:
+        yield f'{name}{{{label}="{_escape(value)}"}} {number}'
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
