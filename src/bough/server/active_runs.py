@@ -116,7 +116,12 @@ class ActiveRuns:
         name = session.session_id
         if name in self._runs:
             row = await asyncio.to_thread(lambda: session.row)
-            raise SessionRunning(name, row.holder, row.lease_until)
+            if (
+                row.holder is None and row.status != "running"
+            ):  # its turn has ended; only its last events are on the way
+                await asyncio.wait([self._tasks[self._runs[name]]], timeout=RESUME_GRACE)
+            if name in self._runs:
+                raise SessionRunning(name, row.holder, row.lease_until)
         first: asyncio.Future[Event | None] = asyncio.get_running_loop().create_future()
         self._runs[name] = run
         self._context.live.begin_run(name, run)
