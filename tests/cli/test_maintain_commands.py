@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import bough as library
+from bough.stores.sqlite.file import FORMAT
 from support.terminal import Terminal, bough
 
 
