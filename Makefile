@@ -36,9 +36,13 @@ $(VENV)/.test: $(BIN)/uv pyproject.toml
 demo: $(VENV)/.demo ## an agent killed inside a refund, resumed, forked, replayed, compared
 	@$(BIN)/bough demo $(ARGS)
 
-replay: $(VENV)/.demo ## SESSION_ID=… [MODEL=…] [PROMPT=…] [OPTIONS="temperature=0 …"] [FROM_MESSAGE=N]: execute a session again, without effects
-	@$(BIN)/bough replay "$(or $(SESSION_ID),$(SESSION),latest)" $(if $(MODEL),--model "$(MODEL)") \
-		$(if $(PROMPT),--prompt "$(PROMPT)") $(foreach option,$(OPTIONS),-o "$(option)") $(if $(FROM_MESSAGE),--from $(FROM_MESSAGE)) || [ $$? -eq 1 ]
+# Dry by default: nothing is sent, written or mailed. SESSION may be a bundle file, which is imported under new ids. That the replay
+# differs is a result, not a failure of make; a model that gives no answer is one.
+SOURCE = $(or $(SESSION_ID),$(SESSION),latest)
+replay: $(VENV)/.demo ## SESSION_ID=…|FILE [MODEL=…] [PROMPT=…] [OPTIONS="temperature=0 …"] [FROM_MESSAGE=N] [MODE=dry] [TOOLS="shop.py …"]: execute a session again, without effects
+	@$(BIN)/bough replay "$(SOURCE)" --mode "$(or $(MODE),dry)" $(if $(wildcard $(SOURCE)),--new-id) $(if $(MODEL),--model "$(MODEL)") \
+		$(foreach tools,$(TOOLS),--tools "$(tools)") $(if $(PROMPT),--prompt "$(PROMPT)") $(foreach option,$(OPTIONS),-o "$(option)") \
+		$(if $(FROM_MESSAGE),--from $(FROM_MESSAGE)) || [ $$? -eq 1 ]
 
 export-session: $(VENV)/.demo ## SESSION_ID=… [OUTPUT=FILE]: write a session as a bundle
 	@$(BIN)/bough export "$(or $(SESSION_ID),$(SESSION),latest)" $(if $(OUTPUT),-o "$(OUTPUT)")

@@ -9,6 +9,7 @@ Modules that only some verbs need (agents, replay, exports) are imported when th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from types import ModuleType
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from .exchange.bundle.write import BundleExportResult, OnProgress
     from .exchange.exports.finetune import FineTuning
     from .exchange.exports.html import HtmlExportResult
+    from .lab.promote import Promotion
     from .log.workspace import Workspace
     from .replay.report import ReplayReport
     from .replay.tool_answers import Mode, OnMiss
@@ -919,6 +921,42 @@ class Session:
             progress=progress,
         )
         return asyncio.run(replaying)
+
+    def promote(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        at: int | None = None,
+        name: str | None = None,
+        says: Sequence[str] = (),
+        never_says: Sequence[str] = (),
+        never_calls: Sequence[str] = (),
+        tools: bool = True,
+        redact: bool = True,
+        blobs: bool = False,
+        overwrite: bool = False,
+    ) -> Promotion:
+        """Write the turn that holds entry `at`, or every turn, as a regression case: a bundle and what it must do.
+
+        The case expects the recorded tool calls, unless `tools=False`, and what is named here; see docs/testing.md.
+        """
+        from pathlib import Path
+
+        from .lab.promote import Expectation, promote
+
+        expectation = Expectation(
+            tools=tools, never_calls=tuple(never_calls), says=tuple(says), never_says=tuple(never_says)
+        )
+        return promote(
+            self.log,
+            Path(folder),
+            at=at,
+            name=name,
+            expectation=expectation,
+            redact=redact,
+            blobs=blobs,
+            overwrite=overwrite,
+        )
 
     # -- export ------------------------------------------------------------------------------------
     # No export contains evidence. Those for people are redacted unless redact=False.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import bough as library
-from bough.cli.config import complete_model
+from bough.cli.config import Config, complete_model
 from bough.cli.main import outcome
 from bough.core.context import fold_settings
 
@@ -162,6 +162,27 @@ class TestPrecedence:
         cli("config", "alias", "fast", "scripted:one.json")
         cli("config", "alias", "slow", "scripted:other.json")
         assert [item.value for item in complete_model(None, None, "f")] == ["fast"]  # type: ignore[arg-type]
+
+
+class TestVendorNames:
+    @pytest.mark.parametrize(
+        ("typed", "name"),
+        [
+            ("claude-sonnet-4-20250514", "anthropic:claude-sonnet-4-20250514"),
+            ("gpt-5", "openai:gpt-5"),
+            ("o3-mini", "openai:o3-mini"),
+            ("gemini-3-pro", "gemini:gemini-3-pro"),
+            ("openai-chat:gpt-x@http://127.0.0.1:1/v1", "openai-chat:gpt-x@http://127.0.0.1:1/v1"),
+            ("mine", "mine"),
+        ],
+    )
+    def test_a_vendors_own_name_is_enough(self, typed: str, name: str) -> None:
+        assert Config(Path("c.toml")).resolve([typed]) == (name,)
+
+    def test_an_alias_comes_first_and_options_apply_to_either_form(self) -> None:
+        config = Config(Path("c.toml"), aliases={"gpt-5": "scripted:x"}, options={"claude-x": {"seed": 1}})
+        assert config.resolve(["gpt-5"]) == ("scripted:x",)
+        assert config.default_options("anthropic:claude-x") == {"seed": 1}
 
 
 class TestOptions:

@@ -97,6 +97,18 @@ class TestReplay:
         assert done.code == 0, done.err
         assert bough("verify", store=tmp_path / "new.db").code == 0
 
+    def test_a_bundle_can_be_replayed_beside_its_original(self, store_path: Path, tmp_path: Path) -> None:
+        assert bough("export", "ses_case", "-o", tmp_path / "x.bough", store=store_path).code == 0
+        done = bough("replay", tmp_path / "x.bough", "--new-id", "--json", store=store_path)
+        assert done.code == 0, done.err
+        with library.open(store_path) as store:
+            original, copy = store.session("ses_case").row, store.session(done.json["source"]).row
+        assert copy.session_id != original.session_id
+        assert copy.conversation_id != original.conversation_id
+        refused = bough("replay", "ses_case", "--new-id", store=store_path)
+        assert refused.code == 2
+        assert "not one" in refused.err
+
     @pytest.mark.parametrize(
         "bad",
         [
@@ -153,12 +165,38 @@ class TestReplay:
                 env={**environment(store=store_path), "PYTHONWARNINGS": ""},
             )
 
-        assert "mode strict" in make("replay", "SESSION_ID=ses_case", "FROM_MESSAGE=1").stdout
-        changed = make("replay", "SESSION=ses_case", f"MODEL=scripted:{tmp_path}/changed.json")
+        assert "mode dry" in make("replay", "SESSION_ID=ses_case", "FROM_MESSAGE=1").stdout
+        assert "mode strict" in make("replay", "SESSION_ID=ses_case", "MODE=strict").stdout
+        changed = make(
+            "replay",
+            "SESSION=ses_case",
+            f"MODEL=scripted:{tmp_path}/changed.json",
+            f"TOOLS={tmp_path}/tools.py",
+        )
+        assert changed.returncode == 0, changed.stderr
         assert "first divergence" in changed.stdout
+        assert "1 dry run (refund" in changed.stdout
         done = make("export-session", "SESSION_ID=ses_case", f"OUTPUT={tmp_path}/made.bough")
         assert done.returncode == 0, done.stderr
-        assert bough("show", tmp_path / "made.bough", store=store_path).code == 0
+        imported = make("replay", f"SESSION={tmp_path}/made.bough")
+        assert imported.returncode == 0, imported.stderr
+        assert "source unchanged" in imported.stdout
+        assert not imported.stdout.startswith("ses_case ")
+
+    def test_make_takes_the_model_as_the_plan_writes_it_and_fails_without_an_answer(
+        self, store_path: Path
+    ) -> None:
+        done = subprocess.run(
+            ["make", "-s", "replay", "SESSION_ID=ses_case", "MODEL=claude-sonnet-4-20250514"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**environment(store=store_path), "PYTHONWARNINGS": "", "ANTHROPIC_API_KEY": ""},
+        )
+        assert done.returncode != 0
+        assert "anthropic:claude-sonnet-4-20250514" in done.stderr
+        assert "ANTHROPIC_API_KEY" in done.stderr
 
 
 class TestDiff:

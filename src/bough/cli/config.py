@@ -44,14 +44,16 @@ class Config(Struct, frozen=True):
     options: dict[str, dict[str, Any]] = {}
 
     def resolve(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return the names with aliases replaced."""
-        return tuple(self.aliases.get(name, name) for name in names)
+        """Return the names with aliases replaced, and with the provider where a vendor's own name was typed."""
+        from ..models.names import with_provider  # late: most commands name no model
+
+        return tuple(self.aliases.get(name) or with_provider(name) for name in names)
 
     def default_options(self, model: str) -> dict[str, Any]:
-        """Return the default options of a model, by its name or by one of its aliases."""
-        aliases = [alias for alias, name in self.aliases.items() if name == model]
+        """Return the default options of a model, by its name, or by an alias or a short form of it."""
+        names = [name for name in self.options if name != model and self.resolve([name])[0] == model]
         options: dict[str, Any] = {}
-        for name in (*aliases, model):
+        for name in (*names, model):
             options |= self.options.get(name, {})
         return options
 

@@ -94,8 +94,6 @@ class ExpectedTurn(Struct, frozen=True, forbid_unknown_fields=True):
     """Texts its answer contains, whatever their case and spaces; /…/ is a regular expression."""
     never_says: tuple[str, ...] = ()
     """Texts that it says nowhere."""
-    scorers: tuple[str, ...] = ()
-    """`FILE.py:NAME` or `FILE.py:NAME >= 0.8`, relative to the case."""
 
     @property
     def expected_calls(self) -> tuple[ExpectedCall, ...]:
@@ -208,8 +206,6 @@ def _turn_lines(turn: ExpectedTurn, answer: str) -> list[str]:
         lines += [f"tools = {_strings(turn.tools)}", f"match = {_string(turn.match)}"]
     lines += [f"never_calls = {_strings(turn.never_calls)}"]
     lines += [f"says = {_strings(turn.says)}", f"never_says = {_strings(turn.never_says)}"]
-    if turn.scorers:
-        lines += [f"scorers = {_strings(turn.scorers)}"]
     if answer:
         lines += ["# The recorded answer:", *(f"#   {_comment(line)}" for line in answer.splitlines()[:12])]
     return lines

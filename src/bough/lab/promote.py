@@ -41,7 +41,6 @@ class Expectation(Struct, frozen=True, kw_only=True):
     never_calls: tuple[str, ...] = ()
     says: tuple[str, ...] = ()
     never_says: tuple[str, ...] = ()
-    scorers: tuple[str, ...] = ()
 
 
 class Promotion(Struct, frozen=True):
@@ -186,7 +185,6 @@ def _expected_turn(turn: TurnView, expectation: Expectation, *, is_last: bool) -
         never_calls=expectation.never_calls,
         says=expectation.says if is_last else (),
         never_says=expectation.never_says,
-        scorers=expectation.scorers if is_last else (),
     )
 
 

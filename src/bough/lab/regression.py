@@ -27,7 +27,7 @@ from ..replay.tool_answers import Mode
 from ..replay.turn_reader import TurnView, message_text, read_turns
 from ..stores.base import StoreBackend
 from ..stores.memory import MemoryStore
-from .case_file import SUFFIX, Case, ExpectedTurn, call_text, read_case, text_pattern
+from .case_file import FORMAT, SUFFIX, Case, ExpectedTurn, call_text, read_case, text_pattern
 
 Status = Literal["passed", "failed", "incomplete", "invalid"]
 
@@ -121,6 +121,28 @@ async def replay_case(
 ) -> ReplayedCase:
     """Import the case's bundle, into memory unless a store is passed, and replay it."""
     case = await asyncio.to_thread(read_case, path)
+    return await _replay(path, case, overrides, store, runtime)
+
+
+async def replay_bundle(
+    path: Path,
+    overrides: ReplayOverrides = ReplayOverrides(),
+    *,
+    start: int = 0,
+    store: StoreBackend | None = None,
+    runtime: Runtime | None = None,
+) -> ReplayedCase:
+    """Import a bundle and replay it from entry `start`, as a case that expects nothing."""
+    return await _replay(path, Case(FORMAT, path.name, start), overrides, store, runtime)
+
+
+async def _replay(
+    path: Path,
+    case: Case,
+    overrides: ReplayOverrides,
+    store: StoreBackend | None,
+    runtime: Runtime | None,
+) -> ReplayedCase:
     backend, runtime = store or MemoryStore(), runtime or real_runtime()
     source = await asyncio.to_thread(_import, path, case, backend, runtime)
     report = await replay(source, _plan(path, case, overrides))

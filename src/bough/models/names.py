@@ -32,6 +32,24 @@ def is_model_name(name: str) -> bool:
     return prefix in _MAKERS and bool(rest)
 
 
+_FAMILIES = {
+    "claude-": "anthropic",
+    "gpt-": "openai",
+    "chatgpt-": "openai",
+    "o1": "openai",
+    "o3": "openai",
+    "o4-": "openai",
+    "gemini-": "gemini",
+}
+"""How the names of each vendor's own models begin."""
+
+
+def with_provider(name: str) -> str:
+    """Return `claude-…`, `gpt-…` and `gemini-…` with the provider before it, as people write them; any other as it is."""
+    family = next((family for family in _FAMILIES if name.startswith(family)), None)
+    return name if family is None or ":" in name else f"{_FAMILIES[family]}:{name}"
+
+
 def _client(module: str, class_name: str) -> Callable[[str], Model]:
     def make(rest: str) -> Model:
         model, *url = _URL.split(rest, maxsplit=1)

@@ -59,7 +59,6 @@ def promote(
     bough lab promote latest tests/regressions --never-calls delete_account --no-tools
     """
     from ...lab.case_file import ExpectedCall, text_pattern
-    from ...lab.promote import Expectation, promote
 
     if blobs and redact:
         raise CommandError("attachments cannot be searched for secrets; --blobs needs --no-redact")
@@ -77,13 +76,14 @@ def promote(
     position = resolve(location, reference)
     if not position.is_on_path:
         raise CommandError(f"{reference} is on another branch; fork it first: bough fork {reference}")
-    expectation = Expectation(tools=not no_tools, never_calls=never_calls, says=says, never_says=never_says)
-    written = promote(
-        position.session.log,
+    written = position.session.promote(
         folder,
         at=position.seq,
         name=name,
-        expectation=expectation,
+        says=says,
+        never_says=never_says,
+        never_calls=never_calls,
+        tools=not no_tools,
         redact=redact,
         blobs=blobs,
         overwrite=force,

@@ -81,6 +81,9 @@ from ..text_argument import text_or_file
     show_default=True,
     help="On a call that was not recorded: stop, skip to the next input, or tell the model and continue.",
 )
+@click.option(
+    "--new-id", is_flag=True, help="A bundle file: import it under new session and conversation ids."
+)
 @format_options(None, json="Print JSON.", markdown="Print Markdown.")
 @click.option("--output", type=click.Path(dir_okay=False), help="Write the report to this file.")
 @pass_location
@@ -93,6 +96,7 @@ def replay(
     sources: tuple[str, ...],
     servers: tuple[str, ...],
     trust: bool,
+    new_id: bool,
     format_: str | None,
     output: str | None,
     **how: Any,
@@ -118,7 +122,7 @@ def replay(
     how |= {"options": model_options} if model_options else {}
     try:
         with open_report(output) as file:
-            session, seq = _source(location, reference)
+            session, seq = _source(location, reference, new_id=new_id)
             how["start"] = seq if how["start"] is None else how["start"]
             with progress_bar("replay", unit="turns") as step:
                 report = session.replay_sync(model=available_models(models) or None, progress=step, **how)
@@ -134,21 +138,23 @@ def replay(
     return 0 if report.is_same else 1
 
 
-def _source(location: StoreLocation, name: str) -> tuple[Session, int | None]:
+def _source(location: StoreLocation, name: str, *, new_id: bool) -> tuple[Session, int | None]:
     """Return the session to replay. One from a bundle is imported, so that its replay is stored."""
     bundle, seq = bundle_file(location, name)
     if bundle is None:
+        if new_id:
+            raise CommandError(f"--new-id applies to a bundle file, and {name} is not one; omit it")
         position = resolve(location, name)
         if not position.is_on_path:
             raise CommandError(f"{name} is on another branch; fork it first: bough fork {name}")
         return position.session, position.seq
     store = location.open_or_create()
     try:
-        return store.session(store.import_bundle(bundle).session_id), seq
+        return store.session(store.import_bundle(bundle, new_id=new_id).session_id), seq
     except IdConflict as clash:
         raise CommandError(
-            f"this store has another session {clash.session_id!r}; nothing was imported. Import it under a new id with "
-            f"bough import {shlex.quote(str(bundle))} --new-id, then replay the id that is printed"
+            f"this store has another session {clash.session_id!r}; nothing was imported. Replay it under a new id: "
+            f"bough replay {shlex.quote(str(bundle))} --new-id"
         ) from None
 
 
