@@ -76,7 +76,8 @@ FORMAT = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="htt
 def command_help(*names: str) -> str:
     """Return the output of `bough COMMAND --help`, 100 columns wide; of a command of a group by all its names."""
     command: click.Command = bough
-    context = click.Context(bough, info_name="bough", max_content_width=100, terminal_width=100)
+    # The options for help come from the context, and click keeps those it saw first: a run in this process may have been it.
+    context = click.Context(bough, info_name="bough", terminal_width=100, **bough.context_settings)
     for name in names:
         assert isinstance(command, click.Group)
         found = command.get_command(context, name)
