@@ -360,13 +360,24 @@ def _status(status: str) -> str:
 
 @lab.command()
 @click.argument("run_id", metavar="RUN", required=False)
+@click.option(
+    "--html",
+    "html_file",
+    type=click.Path(dir_okay=False),
+    help="Write it as one web page that works offline.",
+)
+@click.option("--redact/--no-redact", default=True, help="Mask secrets in the page. Default: yes.")
 @json_option
 @pass_location
-def show(location: StoreLocation, run_id: str | None, is_json: bool) -> None:
+def show(
+    location: StoreLocation, run_id: str | None, html_file: str | None, redact: bool, is_json: bool
+) -> None:
     """Print the report of a run as far as it is done; by default of the newest.
 
-    Gates are not stored: bough lab run checks them.
+    Gates are not stored: bough lab run checks them. bough serve shows runs at /lab.
     """
+    if html_file is not None and is_json:
+        raise CommandError("--html and --json exclude each other; use one")
     store = location.open()
     rows = store.lab_runs()
     matches = [row.session_id for row in rows if run_id is None or _is_run(row.session_id, run_id)]
@@ -377,7 +388,16 @@ def show(location: StoreLocation, run_id: str | None, is_json: bool) -> None:
     if run_id is not None and len(matches) > 1 and run_id not in matches:
         raise CommandError(f"{run_id!r} is ambiguous; type more of the id: {', '.join(matches[:5])}")
     chosen = run_id if run_id in matches else matches[0]
-    write_lab_report(store.lab_report(chosen or matches[0]), None, is_json=is_json)
+    report = store.lab_report(chosen or matches[0])
+    if html_file is None:
+        write_lab_report(report, None, is_json=is_json)
+        return
+    from ...lab.report_page import report_html
+
+    with open_report(html_file) as file:
+        assert file is not None
+        size = sum(map(file.write, report_html(report, store.runtime.redactor if redact else None)))
+    notify(f"{safe(html_file)}: {plural(len(report.sessions), 'session')}, {size:,} bytes")
 
 
 def _is_run(session_id: str, typed: str) -> bool:

@@ -89,16 +89,16 @@ def _write(to: PathOrFile, parts: Iterator[bytes]) -> int:
 
 def page(bundle: memoryview) -> Iterator[bytes]:
     """Yield the file piece by piece."""
-    sources = _viewer()
+    sources = read_viewer()
     script = join_modules(sources, "main.js", _STAND_INS)
     style = "".join(sources[name] for name in [*_STYLES.findall(sources["index.html"]), "offline.css"])
-    yield _head(script, style, sources[_ICON]).encode()
-    yield from _embed("bundle", bundle)
-    yield from _embed("requests", memoryview(msgspec.json.encode(requests(bundle))))
+    yield page_head(script, style, sources[_ICON], title="Session").encode()
+    yield from embed("bundle", bundle)
+    yield from embed("requests", memoryview(msgspec.json.encode(requests(bundle))))
     yield b"</body>\n</html>\n"
 
 
-def _embed(name: str, data: memoryview) -> Iterator[bytes]:
+def embed(name: str, data: memoryview) -> Iterator[bytes]:
     """Yield bytes in elements that the page's script reads and no browser runs."""
     for begin in range(0, len(data), PIECE):
         yield f'<script type="application/octet-stream" class="{name}">'.encode()
@@ -106,7 +106,7 @@ def _embed(name: str, data: memoryview) -> Iterator[bytes]:
         yield b"</script>\n"
 
 
-def _viewer() -> dict[str, str]:
+def read_viewer() -> dict[str, str]:
     """Return the viewer's files by name. A checkout may have changed their line endings."""
     folder = files("bough.server").joinpath("viewer")
     assets = (
@@ -115,7 +115,8 @@ def _viewer() -> dict[str, str]:
     return {name: one.read_text("utf-8").replace("\r\n", "\n") for name, one in sorted(assets)}
 
 
-def _head(script: str, style: str, icon: str) -> str:
+def page_head(script: str, style: str, icon: str, *, title: str) -> str:
+    """Return the beginning of a file that may run its own script, use its own style, and make no request."""
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
         "connect-src 'none'; base-uri 'none'; form-action 'none'"
@@ -130,13 +131,13 @@ def _head(script: str, style: str, icon: str) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <meta name="referrer" content="no-referrer">
-<title>Session · Bough</title>
+<title>{title} · Bough</title>
 <link rel="icon" type="image/svg+xml" data-name="{_ICON}" href="data:image/svg+xml;base64,{drawn}">
 <style>{style}</style>
 <script type="module">{script}</script>
 </head>
 <body data-copy>
-<noscript>This page is a program: it needs JavaScript. The bundle inside is base64, in the elements of class bundle.</noscript>
+<noscript>This page is a program: it needs JavaScript. Its content is base64, in the elements of type application/octet-stream.</noscript>
 """
 
 

@@ -5,6 +5,7 @@ import { helpDialog, loginDialog, startDialog } from "./dialogs.js";
 import { DiffPage } from "./diff_page.js";
 import { button, fill, h, icon, savePreference, loadPreference } from "./dom.js";
 import { listenForShortcuts } from "./shortcuts.js";
+import { LabPage } from "./lab_page.js";
 import { SessionList } from "./session_list.js";
 import { filters, followLinks, navigate, replaceUrl, route, sessionLink, buildUrl } from "./route.js";
 import { openSearch } from "./search.js";
@@ -62,7 +63,8 @@ function top() {
     h("a.brand", { href: buildUrl("/") }, h("img", { src: assetUrl("icon.svg"), alt: "", width: 18, height: 18 }), "Bough"),
     about.copy ? copyButton(about.copy) : h("nav", { "aria-label": "Pages" },
       h("a", { href: "/", data: { page: "sessions" } }, "Sessions"),
-      about.level === "service" && h("a", { href: "/usage", data: { page: "usage" } }, "Usage")),
+      about.level === "service" && [h("a", { href: "/usage", data: { page: "usage" } }, "Usage"),
+        h("a", { href: "/lab", data: { page: "lab" } }, "Lab")]),
     h("span.grow"),
     about.level === "service" && h("button.search-button", { type: "button", onclick: () => openSearch() }, icon("search"),
       h("span", "Search"), h("kbd", "/")),
@@ -110,6 +112,7 @@ async function show() {
   if (name === "session" && page?.id === id) return again(query);
   page?.close();
   page = { session: () => new SessionPage(id, about, listing), diff: () => new DiffPage(), usage: () => new UsagePage(),
+    lab: () => new LabPage(id),
     sessions: () => null }[name]();
   draw(name);
   const isList = name === "session" || name === "sessions";
@@ -125,8 +128,8 @@ async function again(query) {
 }
 
 function draw(name) {
-  document.title = { session: "Session · Bough", diff: "Compare · Bough", usage: "Usage · Bough" }[name] ?? "Bough";
-  if (name === "diff" || name === "usage") fill(panes, page.element);
+  document.title = { session: "Session · Bough", diff: "Compare · Bough", usage: "Usage · Bough", lab: "Lab · Bough" }[name] ?? "Bough";
+  if (name === "diff" || name === "usage" || name === "lab") fill(panes, page.element);
   else if (page) fill(panes, listing.element, page.element, about.level === "service" && page.inspector.element);
   else fill(panes, listing.element,
     h("section.pane.center.nothing", { id: "main", tabindex: -1 },

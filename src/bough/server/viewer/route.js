@@ -11,6 +11,7 @@ function read() {
   const query = Object.fromEntries(url.searchParams);
   if (parts[0] === "s" && parts[1]) return { page: "session", id: decodeURIComponent(parts[1]), query };
   if (parts[0] === "diff") return { page: "diff", id: null, query };
+  if (parts[0] === "lab") return { page: "lab", id: parts[1] ? decodeURIComponent(parts[1]) : null, query };
   if (parts[0] === "usage") return { page: "usage", id: null, query };
   return { page: "sessions", id: null, query };
 }

@@ -1,0 +1,52 @@
+"""Lab runs over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from bough.store import Store
+from support.lab_record import write_run
+from support.server import LocalServer
+
+
+@pytest.fixture
+def server(store: Store) -> Iterator[LocalServer]:
+    with LocalServer(store, token="service", client_tokens={"ann": "ann-token"}) as running:
+        running.client.headers["authorization"] = "Bearer service"
+        yield running
+
+
+class TestLab:
+    def test_runs_are_listed_newest_first(self, server: LocalServer, store: Store) -> None:
+        assert server.get("/api/lab")["runs"] == []
+        ids = [write_run(store, count, cut=count - 1) for count in (1, 2)]
+        runs = server.get("/api/lab")["runs"]
+        assert [run["run_id"] for run in runs] == ids[::-1]
+        assert [run["status"] for run in runs] == ["incomplete", "complete"]
+
+    def test_a_run_is_read_in_pages_and_a_session_by_itself(self, server: LocalServer, store: Store) -> None:
+        run_id = write_run(store, 15)
+        first = server.get(f"/api/lab/{run_id}", limit=10)
+        rest = server.get(f"/api/lab/{run_id}", first=10, limit=10)
+        assert first["run"]["run_id"] == run_id
+        assert (first["total"], len(first["sessions"]), len(rest["sessions"])) == (15, 10, 5)
+        rows = first["sessions"] + rest["sessions"]
+        assert [row["change"] for row in rows] == sorted((row["change"] for row in rows), reverse=True)
+        session = server.get(f"/api/lab/{run_id}/sessions/{rows[0]['session_id']}")
+        assert (session["total"], len(session["turns"])) == (4, 4)
+        assert session["turns"][0]["candidate"][0]["replay"] == rows[0]["candidate"]["replays"][0]
+
+    def test_what_is_no_run_or_not_in_it_is_not_found(self, server: LocalServer, store: Store) -> None:
+        run_id = write_run(store, 1)
+        session = store.start("support")
+        for path in ("lab_none", session.session_id, f"{run_id}/sessions/{session.session_id}"):
+            assert server.client.get(f"/api/lab/{path}").status_code == 404
+        assert server.client.get(f"/api/lab/{run_id}", params={"first": 2}).status_code == 400
+
+    def test_clients_see_no_run(self, server: LocalServer, store: Store) -> None:
+        run_id = write_run(store, 1)
+        for path in ("", f"/{run_id}", f"/{run_id}/sessions/ses_case_0000"):
+            reply = server.client.get(f"/api/lab{path}", headers={"authorization": "Bearer ann-token"})
+            assert reply.status_code == 403
