@@ -1,0 +1,74 @@
+"""`bough mcp`: past sessions for other agents, as an MCP server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ..rendering.error_text import CommandError
+from ..rendering.output import notify
+from ..store_option import StoreLocation, pass_location
+
+PORT = 8379
+
+
+@click.command()
+@click.option("--http", is_flag=True, help="Serve streamable HTTP instead of standard input and output.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="With --http: the address to listen on; anything but loopback needs --token.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=PORT,
+    show_default=True,
+    help="With --http; 0 picks a free port.",
+)
+@click.option(
+    "--token",
+    metavar="SECRET",
+    envvar="BOUGH_TOKEN",
+    help="With --http: what clients must send as Authorization: Bearer SECRET.",
+)
+@pass_location
+def mcp(location: StoreLocation, http: bool, host: str, port: int, token: str | None) -> None:
+    """Let other agents read past sessions: an MCP server.
+
+    Its tools are search, sessions, show, tree, usage and diff. They read only, within the --space and --owner given to
+    bough, and their answers are bounded. docs/mcp.md shows how to add it to a client.
+
+    \b
+    claude mcp add bough -- bough mcp
+    bough --owner ann mcp --http --token SECRET
+    """
+    server, archive = _load()
+    sessions = archive.Archive(location.open_or_create())
+    if not http:
+        server.serve_stdio(sessions)
+        return
+    try:
+        web = server.HttpServer(sessions, host, port, token)
+    except OSError as error:
+        raise CommandError(
+            f"cannot listen on {host}:{port}: {error.strerror}; name another with --port or --host"
+        ) from None
+
+    def ready() -> None:
+        click.echo(web.address)
+        notify(f"serving {location.display_url}, read only; Ctrl-C stops it")
+
+    web.run(ready)
+
+
+def _load() -> tuple[Any, Any]:
+    try:
+        from ...mcp_server import archive, server
+    except ModuleNotFoundError as missing:
+        raise CommandError(
+            f"{missing.name} is not installed; install it with: pip install 'bough[mcp]'"
+        ) from None
+    return server, archive

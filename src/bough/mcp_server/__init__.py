@@ -1,0 +1,1 @@
+"""An MCP server that lets other agents read past sessions: search, sessions, show, tree, usage and diff."""

@@ -1,0 +1,232 @@
+"""`bough mcp`: past sessions for other agents, read only, through the official client."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+
+import bough
+from bough import ScriptedModel, Session, ToolCall, assistant, tool_result, user
+from bough.errors import InvalidArgument, NotFound, TokenRequired
+from bough.mcp_server.archive import MAX_BYTES, Archive
+from bough.mcp_server.server import HttpServer
+from conftest import Store
+from support.terminal import BOUGH, environment
+
+TOOLS = ["diff", "search", "sessions", "show", "tree", "usage"]
+
+
+def fill(store: Store) -> Session:
+    session = store.start("support", [bough.system("You help.")], title="Order 41")
+    session.append([user("Where is the parcel?"), assistant(ToolCall("c1", "look_up", {"order": 41}))])
+    session.append([tool_result("c1", "lost at sea"), assistant("It was lost.")])
+    return session
+
+
+@pytest.fixture
+def archive() -> Iterator[tuple[Archive, Session]]:
+    with bough.open("memory:") as store:
+        session = fill(store)
+        yield Archive(store), session
+
+
+class TestAnswers:
+    def test_a_hit_leads_to_the_entry_it_is_in(self, archive: tuple[Archive, Session]) -> None:
+        reader, session = archive
+        first = reader.search("lost sea").splitlines()[0]
+        reference = first.split(" ")[0]
+        assert reference == f"{session.session_id}@4"
+        assert "lost at sea" in reader.show(reference)
+        assert reader.search("nowhere").startswith("Nothing found")
+
+    def test_a_session_is_listed_and_shown_with_calls_and_results(
+        self, archive: tuple[Archive, Session]
+    ) -> None:
+        reader, session = archive
+        assert f"{session.session_id} · " in reader.sessions(agent="support")
+        assert "Order 41" in reader.sessions()
+        assert reader.sessions(agent="other") == "No session is like that."
+        shown = reader.show(session.session_id[:8])
+        assert 'call look_up({"order":41})' in shown
+        assert "result: lost at sea" in shown
+        assert reader.show("latest") == shown
+
+    def test_a_long_session_is_read_page_by_page_and_nothing_is_missing(self) -> None:
+        with bough.open("memory:") as store:
+            session = store.start()
+            for number in range(60):
+                session.append([user(f"question {number} " + "x" * 900), assistant(f"answer {number}")])
+            reader, first, texts = Archive(store), 1, ""
+            for _ in range(20):
+                page = reader.show(session.session_id, first=first, limit=100)
+                assert len(page.encode()) <= MAX_BYTES + 200
+                texts += page
+                last = page.splitlines()[-1]
+                if not last.startswith("[more: first="):
+                    break
+                first = int(last.removeprefix("[more: first=").split(" ")[0])
+            assert all(f"answer {number}" in texts for number in range(60))
+            assert len(reader.tree(session.session_id).encode()) <= MAX_BYTES + 200
+
+    def test_a_long_entry_is_cut_and_read_whole_by_its_offsets(self) -> None:
+        with bough.open("memory:") as store:
+            session = store.start()
+            text = "".join(f"{number:06}" for number in range(5_000))
+            session.append([user(text)])
+            reader = Archive(store)
+            assert f"show('{session.session_id}@1')" in reader.show(session.session_id)
+            pieces, offset = "", 0
+            while True:
+                page = reader.show(f"{session.session_id}@1", offset=offset)
+                body, _, more = page.partition("\n[more: offset=")
+                pieces += body
+                if not more:
+                    break
+                offset = int(more.split(" ")[0])
+            assert text in pieces
+
+    def test_usage_is_summed_by_model_agent_day_and_session(self) -> None:
+        with bough.open("memory:") as store:
+            session = store.start("support")
+            session.send_sync("hi", model=ScriptedModel(["hello"]))
+            reader = Archive(store)
+            for by in ("model", "agent", "day", "session"):
+                assert "total: 1 calls" in reader.usage(by=by)  # type: ignore[arg-type]
+            assert "support: 1 calls" in reader.usage(session.session_id, by="agent")
+            assert reader.usage(since="2099-01-01") == "No model was called."
+
+    def test_two_sessions_are_compared(self, archive: tuple[Archive, Session]) -> None:
+        reader, session = archive
+        other = session.fork(at=2)
+        other.append([assistant("I do not know.")])
+        text = reader.diff(session.session_id, other.session_id)
+        assert "shared: 2 entries" in text
+        assert f"fork {other.session_id} at entry 2" in reader.tree(session.session_id)
+
+    def test_what_does_not_exist_is_an_error_that_says_so(self, archive: tuple[Archive, Session]) -> None:
+        reader, session = archive
+        for call in (
+            lambda: reader.show("ses_none"),
+            lambda: reader.tree("ses_none"),
+            lambda: reader.diff("latest", "ses_none"),
+        ):
+            with pytest.raises(NotFound):
+                call()
+        for refused in (
+            lambda: reader.show(f"{session.session_id}@99"),
+            lambda: reader.show("latest", limit=0),
+            lambda: reader.search("x", limit=1_000),
+            lambda: reader.sessions(status="asleep"),
+            lambda: reader.sessions(tag="x"),
+            lambda: reader.usage(by="hour"),  # type: ignore[arg-type]
+        ):
+            with pytest.raises(InvalidArgument):
+                refused()
+
+
+def test_another_owner_and_space_see_nothing(tmp_path: Path) -> None:
+    with bough.open(tmp_path / "s.db", owner="ann") as store:
+        session = fill(store)
+    for how in ({"owner": "bob"}, {"space": "other"}):
+        with bough.open(tmp_path / "s.db", **how) as store:
+            reader = Archive(store)
+            assert reader.search("lost").startswith("Nothing found")
+            assert reader.sessions() == "No session is like that."
+            assert reader.usage() == "No model was called."
+            for call in (reader.show, reader.tree):
+                with pytest.raises(NotFound):
+                    call(session.session_id)
+    with bough.open(tmp_path / "s.db", owner="ann") as store:
+        assert session.session_id in Archive(store).search("lost")
+
+
+def conversation(server: Any, talk: Callable[[Client], Awaitable[Any]]) -> Any:
+    async def connect() -> Any:
+        async with Client(server) as client:
+            return await talk(client)
+
+    return asyncio.run(connect())
+
+
+def text(result: Any) -> str:
+    return "".join(block.text for block in result.content)
+
+
+class TestStdio:
+    def test_the_official_client_reads_sessions(self, tmp_path: Path) -> None:
+        with bough.open(tmp_path / "s.db") as store:
+            session = fill(store)
+
+        async def talk(client: Client) -> None:
+            tools = (await client.list_tools()).tools
+            assert sorted(tool.name for tool in tools) == TOOLS
+            assert all(tool.annotations and tool.annotations.read_only_hint for tool in tools)
+            shown = await client.call_tool("show", {"session": "latest"})
+            assert "lost at sea" in text(shown)
+            found = await client.call_tool("search", {"query": "parcel"})
+            assert f"{session.session_id}@2" in text(found)
+            usage = await client.call_tool("usage", {"by": "day"})
+            assert text(usage) == "No model was called."
+            missing = await client.call_tool("show", {"session": "ses_none"})
+            assert missing.is_error
+            assert "no session 'ses_none'" in text(missing)
+
+        store_option = ["--store", str(tmp_path / "s.db"), "mcp"]
+        command = StdioServerParameters(
+            command=str(BOUGH[0]), args=[*map(str, BOUGH[1:]), *store_option], env=environment(tmp_path)
+        )
+        conversation(command, talk)
+        with bough.open(tmp_path / "s.db") as store:
+            assert store.session(session.session_id).verify() == []
+            assert len(store.session(session.session_id).path()) == 5
+
+
+@pytest.fixture(scope="module")
+def web() -> Iterator[HttpServer]:
+    with bough.open("memory:") as store:
+        fill(store)
+        server = HttpServer(Archive(store), "127.0.0.1", 0, "sesame")
+        ready = threading.Event()
+        thread = threading.Thread(target=server.run, args=(ready.set,), daemon=True)
+        thread.start()
+        ready.wait()
+        yield server
+        server.stop()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+class TestHttp:
+    def test_the_official_client_reads_sessions(self, web: HttpServer) -> None:
+        async def talk() -> str:
+            headers = {"Authorization": "Bearer sesame"}
+            async with (
+                httpx2.AsyncClient(headers=headers) as http,
+                Client(streamable_http_client(web.address, http_client=http)) as client,
+            ):
+                return text(await client.call_tool("show", {"session": "latest"}))
+
+        assert "lost at sea" in asyncio.run(talk())
+
+    def test_a_wrong_token_is_refused(self, web: HttpServer) -> None:
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "sesame"}):
+            assert httpx2.post(web.address, json={}, headers=headers).status_code == 401
+
+    def test_another_host_and_a_foreign_page_are_refused(self, web: HttpServer) -> None:
+        good = {"Authorization": "Bearer sesame"}
+        for headers in ({"Host": "evil.example"}, {"Origin": "https://evil.example"}):
+            assert httpx2.post(web.address, json={}, headers={**good, **headers}).status_code in (403, 421)
+
+    def test_others_cannot_reach_it_without_a_token(self) -> None:
+        with bough.open("memory:") as store:
+            for host, token in (("0.0.0.0", None), ("127.0.0.1", " ")):
+                with pytest.raises(TokenRequired):
+                    HttpServer(Archive(store), host, 0, token)
