@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from ..core.usage import format_cost, format_dollars
 from .experiment import Experiment, Plan
 from .report import CLASS_METRICS, LabReport, LaneReport, SessionReport
-from .statistics import Effect
 
 if TYPE_CHECKING:
     from .lab import Estimate
@@ -50,7 +49,7 @@ def _heading(report: LabReport) -> str:
     turns = report.lane("observed").turns
     return (
         f"{report.run_id}  {' '.join(experiment.cohort)}\n"
-        f"{sessions:,} sessions, {turns:,} turns, {experiment.mode}, {experiment.repeat} × each lane; "
+        f"{_plural(sessions, 'session')}, {_plural(turns, 'turn')}, {experiment.mode}, {experiment.repeat} × each lane; "
         f"candidate: {change_text(experiment)}; spent {format_dollars(report.spent_microcents)}"
     )
 
@@ -106,18 +105,13 @@ def _effects(report: LabReport) -> list[str]:
         each.text
         for each in report.comparisons
         if each.effect.candidate is not None
-        and (each.metric in always or each.metric in report.lanes[0].scores or is_worth_saying(each.effect))
+        and (each.metric in always or each.metric in report.lanes[0].scores or each.effect.is_difference)
         and not (each.effect.candidate == each.effect.baseline == 0)
     ]
 
 
-def is_worth_saying(effect: Effect) -> bool:
-    return effect.is_difference
-
-
 def _session_line(session: SessionReport) -> str:
-    replays = (*session.candidate[:1],)
-    compare = f"bough diff {session.session_id} {replays[0]}" if replays else session.session_id
+    compare = f"bough diff {session.session_id} {session.candidate[0]}"
     return f"  {session.change * 100:+4.0f} points  {session.heading[:48]:<48}  {compare}"
 
 
@@ -128,24 +122,28 @@ def _errors(report: LabReport) -> list[str]:
     for session in report.sessions:
         for error in session.errors:
             failures[error] = failures.get(error, 0) + 1
-    lines += [f"not replayed: {count:,} sessions: {error}" for error, count in failures.items()]
+    lines += [f"not replayed: {_plural(count, 'session')}: {error}" for error, count in failures.items()]
     for lane in report.lanes:
         lines += [
-            f"scorer {name} had no value in {count:,} cases ({lane.lane}): {why}"
+            f"scorer {name} had no value in {_plural(count, 'case')} ({lane.lane}): {why}"
             for name, score in lane.scores.items()
             for why, count in score.failures.items()
         ]
     return lines
 
 
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def plan_lines(plan: Plan, estimate: Estimate) -> list[str]:
     """Say what a run will do and cost, before it costs anything."""
     experiment, cohort = plan.experiment, plan.cohort
-    sessions = f"{estimate.sessions:,} session{'' if estimate.sessions == 1 else 's'}"
+    sessions = _plural(estimate.sessions, "session")
     if cohort.found > estimate.sessions:
         sessions += f" of {cohort.found:,} (sample, seed {experiment.seed})"
     lines = [
-        f"cohort     {' '.join(experiment.cohort)}: {sessions}, {estimate.turns:,} turns",
+        f"cohort     {' '.join(experiment.cohort)}: {sessions}, {_plural(estimate.turns, 'turn')}",
         *(f"           left out: {len(each.session_ids):,} {each.reason}" for each in cohort.skipped),
         f"lanes      observed, baseline × {experiment.repeat}, candidate × {experiment.repeat}; {experiment.mode}",
         f"candidate  {change_text(experiment)}",

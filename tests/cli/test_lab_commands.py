@@ -1,0 +1,196 @@
+"""`bough lab`, through the real entry point, on sessions that a scripted model recorded."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import bough as library
+from support.fake_providers import Completion, ErrorReply, FakeProviders
+from support.lab_sessions import look_up, track
+from support.terminal import CommandResult, Terminal, bough
+
+CASES = 12
+
+
+def script(path: Path, tool: str = "look_up", text: str = "It is lost.") -> str:
+    calls = [{"name": tool, "arguments": {"order": 41}, "id": "c1"}]
+    lines = [{"text": "", "calls": calls}, {"text": text}]
+    path.write_text(json.dumps({"lines": lines, "rates": {"input": 3, "output": 15}}))
+    return f"scripted:{path}"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A store of twelve sessions that `scripted:old.json` answered, and a model that calls another tool."""
+    old = library.models.scripted.load_script(script(tmp_path / "old.json").removeprefix("scripted:"))
+    script(tmp_path / "new.json", tool="track")
+    script(tmp_path / "polite.json", text="I am sorry, it is lost.")
+    with library.open(tmp_path / "agent.db", synchronous="normal") as store:
+        for number in range(CASES):
+            session = store.start("support", session_id=f"ses_case_{number:02d}")
+            session.send_sync(f"Where is order {number}?", model=old, tools=[look_up, track])
+    return tmp_path
+
+
+def run(home: Path, *arguments: object, **variables: str) -> CommandResult:
+    return bough("lab", "run", *arguments, home=home, **variables)
+
+
+def test_it_prints_the_plan_then_the_report_and_passes(home: Path) -> None:
+    ran = run(home, "agent:support", "--fail-if", "tool_changed > baseline + 5%")
+    assert (ran.code, "12 sessions, 12 turns" in ran.err) == (0, True)
+    assert "about 48 calls of scripted:" in ran.err
+    assert "passed     tool_changed > baseline + 5%: 0.0 %" in ran.out
+    assert re.search(r"same +100\.0 % +100\.0 %", ran.out)
+
+
+def test_a_change_of_tools_fails_the_gate(home: Path) -> None:
+    ran = run(
+        home,
+        "agent:support",
+        "--model",
+        f"scripted:{home}/new.json",
+        "--fail-if",
+        "tool_changed > baseline + 5%",
+    )
+    assert ran.code == 1
+    assert "tools change in 100 % of turns, 0 % by noise alone: +100 points" in ran.out
+    assert "failed     tool_changed > baseline + 5%" in ran.out
+    assert "bough diff ses_case_00 ses_" in ran.out
+
+
+def test_json_has_a_schema_version_and_the_same_command_prints_it_again(home: Path) -> None:
+    first = run(home, "agent:support", "--model", f"scripted:{home}/polite.json", "--json")
+    report = json.loads(first.out)
+    assert (report["schema_version"], report["status"], report["exit_code"]) == (1, "complete", 0)
+    assert report["lanes"][2]["classes"]["reworded"]["count"] == CASES
+    assert len(report["sessions"]) == CASES
+    again = run(home, "agent:support", "--model", f"scripted:{home}/polite.json", "--json")
+    assert again.out == first.out
+    assert "will make  no model calls" in again.err
+    shown = json.loads(bough("lab", "show", "--json", home=home).out)
+    assert shown["lanes"] == report["lanes"]
+
+
+def test_scorers_of_a_file_are_shown_and_gate(home: Path) -> None:
+    (home / "scores.py").write_text(
+        "def polite(turn):\n    return 'sorry' in turn.text\n\n\nasync def broken(session):\n    raise ValueError('no')\n"
+    )
+    how = ("--model", f"scripted:{home}/polite.json", "--score", "scores.py")
+    ran = run(home, "agent:support", *how, "--fail-if", "polite < baseline + 50%")
+    assert ran.code == 0
+    assert re.search(r"polite +0 +0 +1\n", ran.out)
+    assert "scorer broken had no value in 12 cases (candidate): ValueError: no" in ran.out
+    assert "polite in 100 % of turns, 0 % in the baseline: +100 points" in ran.out
+    nothing = run(home, "agent:support", "--score", "new.json")
+    assert (nothing.code, "--score new.json" in nothing.err) == (2, True)
+
+
+def test_a_judge_is_charged_to_a_bucket_of_its_own(home: Path) -> None:
+    (home / "judge.json").write_text(
+        json.dumps({"lines": ["score: 0.5"], "rates": {"input": 1, "output": 1}})
+    )
+    ran = run(
+        home, "ses_case_01", "--judge", f"scripted:{home}/judge.json", "--judge-prompt", "Is it polite?"
+    )
+    assert re.search(r"judge +0\.5 +0\.5 +0\.5", ran.out)
+    usage = bough("usage", "--by", "bucket", home=home).out
+    assert re.search(r"judge +3 ", usage)
+
+
+def test_cohorts_are_saved_listed_and_removed(home: Path) -> None:
+    saved = bough("lab", "cohort", "save", "few", "agent:support", "--sample", "3", home=home)
+    assert saved.out == "saved 3 sessions as few; bough lab run few replays them\n"
+    assert re.search(r"few +3", bough("lab", "cohort", "ls", home=home).out)
+    assert "3 sessions, 3 turns" in run(home, "few").err
+    assert bough("lab", "cohort", "rm", "few", home=home).code == 0
+    assert "no saved cohort" in bough("lab", "cohort", "ls", home=home).err
+    assert re.search(r"lab_\w+ +just now +complete +lab few", bough("lab", "ls", home=home).out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["agent:nobody"], 2, "no session of agent:nobody can be replayed; bough search shows"),
+        (["ses_nowhere"], 2, "no session 'ses_nowhere'"),
+        (["agent:support", "--model", "gpt"], 2, "there is no model with this name"),
+        (["agent:support", "--model", "openai:x"], 4, "OPENAI_API_KEY"),
+        (["agent:support", "--fail-if", "tools > 1"], 2, "metrics are same, reworded"),
+        (
+            ["agent:support", "--fail-if", "tool_changed >"],
+            2,
+            "write one like 'tool_changed > baseline + 5%'",
+        ),
+        (["agent:support", "--mode", "strict", "--prompt", "x"], 2, "leave out --model, --prompt"),
+        (["agent:support", "--max-cost", "0.0000001"], 4, "larger --max-cost"),
+        (["agent:support", "--judge-prompt", "x"], 2, "--judge-prompt needs --judge"),
+        (["agent:support", "--prompt", "@nowhere.txt"], 2, "@FILE reads the text from an existing file"),
+        (["ses_case_01", "--fail-if", "cost > 1.2x"], 4, "too few data: 1 session; widen the cohort"),
+    ],
+)
+def test_bad_input_says_what_to_do(home: Path, arguments: list[str], code: int, words: str) -> None:
+    ran = run(home, *arguments, OPENAI_API_KEY="")
+    assert (ran.code, words in ran.out + ran.err) == (code, True), ran.out + ran.err
+
+
+class TestRealModels:
+    @pytest.fixture
+    def recorded(self, tmp_path: Path) -> Path:
+        with library.open(tmp_path / "agent.db", synchronous="normal") as store:
+            for number in range(2):
+                session = store.start("support", session_id=f"ses_case_{number:02d}")
+                session.send_sync(f"Hello {number}.", model=library.ScriptedModel(["Hi."]))
+        return tmp_path
+
+    def arguments(self, fake: FakeProviders) -> list[str]:
+        return ["agent:support", "--baseline-model", f"openai-chat:m@{fake.url}/v1", "--prompt", "Be brief."]
+
+    def test_money_is_not_spent_without_consent(self, recorded: Path) -> None:
+        with FakeProviders() as fake:
+            ran = run(recorded, *self.arguments(fake), OPENAI_API_KEY="sk-test")
+        assert ran.code == 4
+        assert "about 4 calls of openai-chat:m" in ran.err
+        assert "pass --yes" in ran.err
+        assert fake.requests == []
+
+    def test_the_candidate_is_sent_its_prompt_and_the_baseline_is_not(self, recorded: Path) -> None:
+        with FakeProviders(*[Completion("Hi.")] * 4) as fake:
+            ran = run(recorded, *self.arguments(fake), "--yes", "--workers", "1", OPENAI_API_KEY="sk-test")
+        assert ran.code == 0, ran.err
+        systems = ["Be brief." in json.dumps(request.body) for request in fake.requests]
+        assert sorted(systems) == [False, False, True, True]
+
+    def test_one_that_cannot_be_reached_is_asked_again_by_the_same_command(self, recorded: Path) -> None:
+        refused = ErrorReply(401, "no such key")
+        with FakeProviders(Completion("Hi."), refused, *[Completion("Hi.")] * 3) as fake:
+            how = [*self.arguments(fake), "--yes", "--workers", "1", "--json"]
+            first = run(recorded, *how, OPENAI_API_KEY="sk-test")
+            second = run(recorded, *how, OPENAI_API_KEY="sk-test")
+        assert first.code == 4, first.err
+        assert "the same command continues where it stopped" in first.err
+        assert second.code == 0, second.err
+        assert len(fake.requests) == 5
+
+
+def test_ctrl_c_ends_it_cleanly_and_the_same_command_goes_on(home: Path) -> None:
+    """The answers in flight are stored, so the ledger has every call once."""
+    (home / "slow.py").write_text("import time\n\n\ndef slow(turn):\n    time.sleep(0.3)\n    return True\n")
+    arguments = ("lab", "run", "agent:support", "--score", "slow.py", "--workers", "1")
+    with Terminal(*arguments, home=home) as terminal:
+        terminal.wait_for("replays")
+        terminal.interrupt("stopped; the same command continues where it stopped")
+        assert "Traceback" not in terminal.screen
+    ran = bough(*arguments, home=home)
+    assert ran.code == 0
+    with library.open(home / "agent.db") as store:
+        calls = [
+            call
+            for row in store.all_sessions(relation="replay")
+            for call in store.session(row.session_id).model_calls()
+        ]
+    assert len(calls) == CASES * 2 * 2
+    assert all(call.price is not None for call in calls)
