@@ -3,7 +3,6 @@ same whenever and in whatever order it runs."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
@@ -13,7 +12,7 @@ from tempfile import TemporaryDirectory
 import bough
 from bough import Rates, ScriptedModel, Store, ToolCall, assistant, system
 from bough.core.context import Context
-from bough.lab.experiment import Cell
+from bough.lab.experiment import Cell, TurnClass
 from bough.models.model import Request
 
 RATES = Rates(input=3, output=15)
@@ -90,18 +89,30 @@ def noisy(
         def line(request: Request) -> str | bough.Message:
             on_call()
             order, step = _position(request.context)
-            key = f"{seed} {cell.source} {cell.lane} {cell.number} {order} {step}"
-            draw = random.Random(sha256(key.encode()).digest())
-            share = tool_changed + (planted if cell.lane == "candidate" else 0.0)
+            kind = draw_class(
+                seed, cell, order, reworded=reworded, tool_changed=tool_changed, planted=planted
+            )
             if step == 0:
-                tool = "track" if draw.random() < share else "look_up"
+                tool = "track" if kind == "tool changed" else "look_up"
                 return assistant(ToolCall(f"c{order}", tool, {"order": order}))
-            return f"Order {order} is lost" + ("; sorry." if draw.random() < reworded else ".")
+            return f"Order {order} is lost" + ("; sorry." if kind == "reworded" else ".")
 
         return ScriptedModel(line, model=name, rates=RATES)
 
     model.__name__ = name
     return model
+
+
+def draw_class(
+    seed: int, cell: Cell, order: int, *, reworded: float, tool_changed: float, planted: float
+) -> TurnClass:
+    """Return what the model of a cell does in the turn about an order."""
+    key = f"{seed} {cell.source} {cell.lane} {cell.number} {order}"
+    drawn = sha256(key.encode()).digest()
+    first, second = (int.from_bytes(part) / 2**64 for part in (drawn[:8], drawn[8:16]))
+    if first < tool_changed + (planted if cell.lane == "candidate" else 0.0):
+        return "tool changed"
+    return "reworded" if second < reworded else "same"
 
 
 def _position(context: Context) -> tuple[int, int]:
