@@ -11,7 +11,7 @@ ENCRYPTED := .venv-encrypted
 SUITES = $(BIN)/python tests/support/run_suites.py $(WORKERS) tests=$(BIN)/python tests/frameworks=$(FRAMEWORKS)/bin/python \
 	tests/encrypted=$(ENCRYPTED)/bin/python
 
-.PHONY: help demo replay export-session test check format docs bench soak clean
+.PHONY: help demo replay lab export-session test check format docs bench soak clean
 .DEFAULT_GOAL := help
 
 help: ## what there is
@@ -43,6 +43,10 @@ replay: $(VENV)/.demo ## SESSION_ID=…|FILE [MODEL=…] [PROMPT=…] [OPTIONS="
 	@$(BIN)/bough replay "$(SOURCE)" --mode "$(or $(MODE),dry)" $(if $(wildcard $(SOURCE)),--new-id) $(if $(MODEL),--model "$(MODEL)") \
 		$(foreach tools,$(TOOLS),--tools "$(tools)") $(if $(PROMPT),--prompt "$(PROMPT)") $(foreach option,$(OPTIONS),-o "$(option)") \
 		$(if $(FROM_MESSAGE),--from $(FROM_MESSAGE)) || [ $$? -eq 1 ]
+
+lab: $(VENV)/.demo ## COHORT="agent:support after:7d" [PROMPT=@new.txt] [MODEL=…] [OPTIONS="temperature=0 …"] [GATE="tool_changed > baseline + 5%"] [MAX_COST=5]: what a change would have done
+	@$(BIN)/bough lab run "$(or $(COHORT),after:7d)" $(if $(MODEL),--model "$(MODEL)") $(if $(PROMPT),--prompt "$(PROMPT)") \
+		$(foreach option,$(OPTIONS),-o "$(option)") $(if $(GATE),--fail-if "$(GATE)") $(if $(MAX_COST),--max-cost $(MAX_COST)) $(ARGS)
 
 export-session: $(VENV)/.demo ## SESSION_ID=… [OUTPUT=FILE]: write a session as a bundle
 	@$(BIN)/bough export "$(or $(SESSION_ID),$(SESSION),latest)" $(if $(OUTPUT),-o "$(OUTPUT)")

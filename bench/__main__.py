@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from . import append, crowd, fork, load, postgres, proxy, runner, search, serving, start, workers
+from . import append, crowd, fork, lab, load, postgres, proxy, runner, search, serving, start, workers
 from .measure import Plan
 from .report import Figure, keep, others, versions
 
@@ -27,6 +27,7 @@ PARTS: dict[str, Callable[[Plan], Iterator[Figure]]] = {
     "search": search.figures,
     "serving": serving.figures,
     "proxy": proxy.figures,
+    "lab": lab.figures,
 }
 
 

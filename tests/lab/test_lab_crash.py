@@ -20,7 +20,7 @@ from support.lab_process import open_store, run
 from support.lab_sessions import write_cohort
 
 TESTS = Path(__file__).parent.parent
-SESSIONS = 8 if SOAK else 2
+SESSIONS = 12 if SOAK else 2
 CALL_POINTS = ["call:1", "call:6", "call:2", "call:9", "call:13"]
 
 
@@ -54,25 +54,30 @@ def cut_off(store: Store) -> int:
     )
 
 
+def points(workers: int) -> list[str]:
+    """Return where the processes kill themselves: at model calls, in the long form at random moments."""
+    if not SOAK:
+        return CALL_POINTS[workers - 1 :: 2]
+    draw = random.Random(workers)
+    return [f"time:{draw.uniform(0.01, 0.4):.3f}" for _ in range(50)]
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_killed_anywhere_the_report_and_the_ledger_are_as_if_it_was_not(tmp_path: Path, workers: int) -> None:
     with open_store(write_cohort(tmp_path / "whole.db", SESSIONS)) as store:
         whole, paid = msgspec.json.encode(run(store, workers)), ledger(store)
         assert cut_off(store) == 0
-    path = write_cohort(tmp_path / "killed.db", SESSIONS)
-    draw = random.Random(workers)
-    points = (
-        [f"time:{draw.uniform(0.3, 2.5):.3f}" for _ in range(50)] if SOAK else CALL_POINTS[workers - 1 :: 2]
-    )
-    kills = 0
-    for point in points:
-        if run_process(path, workers, point) is not None:
-            break
-        kills += 1
-    report = run_process(path, workers, "none")
+    pending, kills = points(workers), 0
+    while pending:
+        path = write_cohort(tmp_path / f"killed{len(pending)}.db", SESSIONS)
+        report, killed = None, 0
+        while report is None:
+            report = run_process(path, workers, pending.pop() if pending else "none")
+            killed += report is None
+        kills += killed
+        assert report == whole
+        with open_store(path) as store:
+            assert ledger(store) == paid
+            assert cut_off(store) <= killed * workers
+            assert list(store.verify()) == []
     assert kills >= 2, "it was not killed"
-    assert report == whole
-    with open_store(path) as store:
-        assert ledger(store) == paid
-        assert cut_off(store) <= kills * workers
-        assert list(store.verify()) == []

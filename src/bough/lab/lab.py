@@ -124,7 +124,7 @@ class Lab:
             None if options.baseline_tools is None else list(tools_by_name(options.baseline_tools).values())
         )
         self._models: dict[str, Model] = {}
-        self._experiment = _experiment(cohort, options, self._tools)
+        self._experiment = _experiment(cohort, options, self._tools, self._baseline_tools)
         record = find_run(store, runtime, self._experiment.digest)
         if record is None:
             self.plan = self._build_plan()
@@ -505,7 +505,12 @@ def _judge_usage(source: Source) -> Usage:
     return Usage(read, source.turns * JUDGE_ANSWER_TOKENS, 0, 0)
 
 
-def _experiment(cohort: Sequence[str], options: LabOptions, tools: Sequence[Tool] | None) -> Experiment:
+def _experiment(
+    cohort: Sequence[str],
+    options: LabOptions,
+    tools: Sequence[Tool] | None,
+    baseline_tools: Sequence[Tool] | None,
+) -> Experiment:
     mode = options.mode or "recorded"
     if mode not in get_args(LabMode):
         raise InvalidLab(f"mode={mode!r} is invalid", f"use {', '.join(get_args(LabMode))}")
@@ -522,7 +527,7 @@ def _experiment(cohort: Sequence[str], options: LabOptions, tools: Sequence[Tool
         prompt_patch=options.prompt_patch,
         options=None if not options.options else dict(options.options),
         tools=None if tools is None else tuple(tool.name for tool in tools),
-        tools_hash=None if tools is None else digest([tool.spec for tool in tools]),
+        tools_hash=_tools_hash(tools),
     )
     if mode == "strict" and not change.is_empty:
         raise InvalidLab(
@@ -536,10 +541,15 @@ def _experiment(cohort: Sequence[str], options: LabOptions, tools: Sequence[Tool
         seed=options.seed,
         change=change,
         baseline_model=_name(options.baseline_model),
+        baseline_tools_hash=_tools_hash(baseline_tools),
         mode=mode,
         repeat=options.repeat,
         after_divergence=options.after_divergence,
     )
+
+
+def _tools_hash(tools: Sequence[Tool] | None) -> str | None:
+    return None if tools is None else digest([tool.spec for tool in tools])
 
 
 def is_model_of_cell(model: ModelLike | ModelOfCell) -> TypeGuard[ModelOfCell]:

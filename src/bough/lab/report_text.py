@@ -38,7 +38,9 @@ def change_text(experiment: Experiment) -> str:
         "another prompt" if change.prompt is not None else "",
         "an addition to the prompt" if change.prompt_patch is not None else "",
         ", ".join(f"{name}={value}" for name, value in (change.options or {}).items()),
-        f"tools {', '.join(change.tools)}" if change.tools is not None else "",
+        f"tools {', '.join(change.tools)}"
+        if change.tools is not None and change.tools_hash != experiment.baseline_tools_hash
+        else "",
     ]
     return ", ".join(filter(None, pieces)) or "nothing changed"
 
