@@ -175,7 +175,7 @@ def replayed(bough_store: Store, request: pytest.FixtureRequest) -> Replay:
     def replay(path: str | Path, *, start: int = 0, **overrides: Any) -> Replayed:
         import asyncio
 
-        from .lab.regression import ReplayOverrides, judge, replay_bundle, replay_case
+        from .lab.regression import ReplayOverrides, judge_case, replay_bundle, replay_case
         from .session import Session
 
         beside = request.path.parent / path
@@ -192,7 +192,7 @@ def replayed(bough_store: Store, request: pytest.FixtureRequest) -> Replay:
             result.report,
             [view.call for step in steps for view in step.calls],
             _text(steps[-1]) if steps else "",
-            judge(result),
+            asyncio.run(judge_case(result, place)),
         )
 
     return replay

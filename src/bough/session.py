@@ -931,6 +931,7 @@ class Session:
         says: Sequence[str] = (),
         never_says: Sequence[str] = (),
         never_calls: Sequence[str] = (),
+        scorers: Sequence[str] = (),
         tools: bool = True,
         redact: bool = True,
         blobs: bool = False,
@@ -945,7 +946,11 @@ class Session:
         from .lab.promote import Expectation, promote
 
         expectation = Expectation(
-            tools=tools, never_calls=tuple(never_calls), says=tuple(says), never_says=tuple(never_says)
+            tools=tools,
+            never_calls=tuple(never_calls),
+            says=tuple(says),
+            never_says=tuple(never_says),
+            scorers=tuple(scorers),
         )
         return promote(
             self.log,

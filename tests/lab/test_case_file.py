@@ -133,6 +133,7 @@ class TestFile:
             ("format = 1\nbundle = 'x'\n[[turn]]\nseq = 2\ntools = ['f g']", "turn 2: 'f g' is not a call"),
             ("format = 1\nbundle = 'x'\n[[turn]]\nseq = 2\nsays = ['/(/']", "not a regular expression"),
             ("format = 1\nbundle = 'x'\n[[turn]]\nseq = 2\nsays = [' ']", "in every answer"),
+            ("format = 1\nbundle = 'x'\n[[turn]]\nseq = 2\nscorers = ['polite']", "is not a scorer"),
             (
                 "format = 1\nbundle = 'x'\n[replay]\nprompt = 'a'\nprompt_file = 'b'\n[[turn]]\nseq = 2",
                 "use one",

@@ -19,6 +19,15 @@ from bough.models.model import Request
 from support.recorded_session import record_refund
 from support.terminal import bough as command
 
+SCORERS = """
+async def is_short(turn): return len(turn.text) < 40
+def is_long(turn): return len(turn.text) > 40
+def calls_refund(turn): return [call.name for call in turn.calls] == ["refund"] and turn.observed.text == turn.text
+def length(turn): return len(turn.text)
+def broken(turn): return {}["x"]
+def nonsense(turn): return "good"
+"""
+
 
 @pytest.fixture
 def cases(tmp_path: Path) -> Path:
@@ -125,6 +134,44 @@ class TestRunCase:
         assert result.status == "failed"
         assert failure in result.failures[0].text
 
+    @pytest.mark.parametrize(
+        ("scorer", "failure"),
+        [
+            ("is_short", None),
+            ("calls_refund", None),
+            ("length >= 10", None),
+            ("length < 10", "length < 10 to pass; it says 18"),
+            ("is_long", "is_long to pass; it says False"),
+            ("length", "has no limit for a number: write scorers.py:length >= 0.8"),
+            ("broken", "it raised KeyError: 'x'"),
+            ("nonsense", "it returned 'good', not a bool or a number"),
+        ],
+    )
+    def test_scorers_judge_the_replayed_turn(self, cases: Path, scorer: str, failure: str | None) -> None:
+        (cases / "scorers.py").write_text(SCORERS)
+        edit(cases, "refund", lambda text: f'{text}scorers = ["scorers.py:{scorer}"]\n')
+        result = run(cases, "refund")
+        assert result.status == ("passed" if failure is None else "failed"), result.error
+        assert failure is None or failure in result.failures[0].text
+
+    @pytest.mark.parametrize(
+        ("scorer", "why"),
+        [
+            ("gone.py:f", "there is no file"),
+            ("scorers.py:gone", "has no function gone(turn)"),
+            ("bad.py:f", "NameError"),
+        ],
+    )
+    def test_a_scorer_that_cannot_be_loaded_makes_the_case_invalid(
+        self, cases: Path, scorer: str, why: str
+    ) -> None:
+        (cases / "scorers.py").write_text(SCORERS)
+        (cases / "bad.py").write_text("nowhere")
+        edit(cases, "refund", lambda text: f'{text}scorers = ["{scorer}"]\n')
+        result = run(cases, "refund")
+        assert result.status == "invalid"
+        assert why in (result.error or "")
+
     def test_a_model_without_an_answer_leaves_the_case_incomplete(self, cases: Path) -> None:
         result = run(cases, "refund", model=ScriptedModel([]))
         assert result.status == "incomplete"
@@ -180,6 +227,24 @@ class TestCommands:
         again = command("lab", "promote", "latest@5", str(tmp_path / "r"), store=tmp_path / "s.db")
         assert again.code == 2
         assert "--force" in again.err
+
+    def test_a_scorer_is_named_from_where_one_is_and_stored_relative_to_the_case(
+        self, tmp_path: Path
+    ) -> None:
+        with bough.open(tmp_path / "s.db") as store:
+            record_refund(store)
+        (tmp_path / "scorers.py").write_text(SCORERS)
+        promoted = ("lab", "promote", "latest", "tests/r", "--scorer")
+        done = command(*promoted, "scorers.py:length >= 5", store=tmp_path / "s.db", home=tmp_path)
+        assert done.code == 0, done.err
+        assert (
+            "../../scorers.py:length >= 5"
+            in (tmp_path / "tests/r/then-refund-it-please.case.toml").read_text()
+        )
+        assert command("test", "tests", store=os.devnull, home=tmp_path).code == 0
+        wrong = command(*promoted, "scorers.py:gone", store=tmp_path / "s.db", home=tmp_path)
+        assert wrong.code == 2
+        assert "has no function gone(turn)" in wrong.err
 
     def test_exit_codes_and_json(self, cases: Path, tmp_path: Path) -> None:
         (tmp_path / "m.json").write_text('["No.", "No.", "No."]')

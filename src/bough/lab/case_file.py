@@ -23,6 +23,7 @@ from msgspec import Struct
 from ..core.messages import ToolCall
 from ..errors import InvalidCase
 from ..replay.turn_reader import arguments_text
+from .case_scorers import CaseScorer
 
 SUFFIX = ".case.toml"
 FORMAT = 1
@@ -94,10 +95,16 @@ class ExpectedTurn(Struct, frozen=True, forbid_unknown_fields=True):
     """Texts its answer contains, whatever their case and spaces; /…/ is a regular expression."""
     never_says: tuple[str, ...] = ()
     """Texts that it says nowhere."""
+    scorers: tuple[str, ...] = ()
+    """`FILE.py:NAME` or `FILE.py:NAME >= 0.8`, relative to the case."""
 
     @property
     def expected_calls(self) -> tuple[ExpectedCall, ...]:
         return tuple(map(ExpectedCall.parse, self.tools or ()))
+
+    @property
+    def case_scorers(self) -> tuple[CaseScorer, ...]:
+        return tuple(map(CaseScorer.parse, self.scorers))
 
     @property
     def forbidden_calls(self) -> tuple[ExpectedCall, ...]:
@@ -157,6 +164,7 @@ def _check(path: Path, case: Case) -> None:
         try:
             assert turn.expected_calls is not None
             assert turn.forbidden_calls is not None
+            assert turn.case_scorers is not None
             for text in (*turn.says, *turn.never_says):
                 text_pattern(text)
         except ValueError as error:
@@ -206,6 +214,8 @@ def _turn_lines(turn: ExpectedTurn, answer: str) -> list[str]:
         lines += [f"tools = {_strings(turn.tools)}", f"match = {_string(turn.match)}"]
     lines += [f"never_calls = {_strings(turn.never_calls)}"]
     lines += [f"says = {_strings(turn.says)}", f"never_says = {_strings(turn.never_says)}"]
+    if turn.scorers:
+        lines += [f"scorers = {_strings(turn.scorers)}"]
     if answer:
         lines += ["# The recorded answer:", *(f"#   {_comment(line)}" for line in answer.splitlines()[:12])]
     return lines

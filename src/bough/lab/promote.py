@@ -41,6 +41,8 @@ class Expectation(Struct, frozen=True, kw_only=True):
     never_calls: tuple[str, ...] = ()
     says: tuple[str, ...] = ()
     never_says: tuple[str, ...] = ()
+    scorers: tuple[str, ...] = ()
+    """As a case names them, their files relative to the folder of the case."""
 
 
 class Promotion(Struct, frozen=True):
@@ -185,6 +187,7 @@ def _expected_turn(turn: TurnView, expectation: Expectation, *, is_last: bool) -
         never_calls=expectation.never_calls,
         says=expectation.says if is_last else (),
         never_says=expectation.never_says,
+        scorers=expectation.scorers,
     )
 
 

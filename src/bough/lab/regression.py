@@ -28,6 +28,9 @@ from ..replay.turn_reader import TurnView, message_text, read_turns
 from ..stores.base import StoreBackend
 from ..stores.memory import MemoryStore
 from .case_file import FORMAT, SUFFIX, Case, ExpectedTurn, call_text, read_case, text_pattern
+from .case_scorers import apply_scorer, turn_values
+from .cell import classify
+from .scorers import ScoredTurn
 
 Status = Literal["passed", "failed", "incomplete", "invalid"]
 
@@ -83,6 +86,8 @@ class ReplayedCase(Struct, frozen=True):
 
     case: Case
     report: ReplayReport
+    source: Log
+    """The log of the recording."""
     replay: Log
     """The log of the replay."""
     turns: tuple[TurnView, ...]
@@ -108,7 +113,10 @@ async def run_case(path: Path, overrides: ReplayOverrides = ReplayOverrides()) -
     cost = report.usage_after.cost_microcents
     if report.is_unanswered:
         return CaseResult(name, str(path), "incomplete", (), report.stop_reason, diff, cost)
-    failures = tuple(judge(replayed))
+    try:
+        failures = tuple(await judge_case(replayed, path))
+    except InvalidCase as error:
+        return CaseResult(name, str(path), "invalid", error=error.command_text)
     return CaseResult(name, str(path), "failed" if failures else "passed", failures, None, diff, cost)
 
 
@@ -149,7 +157,9 @@ async def _replay(
     log = Log(backend, backend.session(report.replay), runtime)
     recorded = read_turns((await asyncio.to_thread(source.path)).entries)
     turns = read_turns((await asyncio.to_thread(log.path)).entries)
-    return ReplayedCase(case, report, log, _after(turns, report.cut.at), _after(recorded, report.cut.at))
+    return ReplayedCase(
+        case, report, source, log, _after(turns, report.cut.at), _after(recorded, report.cut.at)
+    )
 
 
 def _after(turns: Iterable[TurnView], seq: int) -> tuple[TurnView, ...]:
@@ -196,8 +206,13 @@ def _prompt_text(path: Path, name: str) -> str:
 # -- judge -------------------------------------------------------------------------------------------------------
 
 
+async def judge_case(replayed: ReplayedCase, path: Path) -> list[Failure]:
+    """Return every expectation that is not met, those of scorers last; raise `InvalidCase` for one that cannot score."""
+    return [*judge(replayed), *await _judge_scores(replayed, path)]
+
+
 def judge(replayed: ReplayedCase) -> list[Failure]:
-    """Return every expectation that is not met, in the order of turns."""
+    """Return every expectation but those of scorers that is not met, in the order of turns."""
     failures: list[Failure] = []
     by_seq = {turn.turn: number for number, turn in enumerate(replayed.recorded)}
     for expected in replayed.case.turn:
@@ -234,6 +249,55 @@ def judge_turn(expected: ExpectedTurn, turn: TurnView) -> list[Failure]:
         if hit := next(filter(None, map(text_pattern(text).search, texts)), None):
             failures.append(Failure(expected.seq, f"never to say {text!r}", f"it says {hit[0]!r}"))
     return failures
+
+
+async def _judge_scores(replayed: ReplayedCase, path: Path) -> list[Failure]:
+    failures: list[Failure] = []
+    by_seq = {turn.turn: number for number, turn in enumerate(replayed.recorded)}
+    for expected in replayed.case.turn:
+        number = by_seq.get(expected.seq)
+        if not expected.scorers or number is None or number >= len(replayed.turns):
+            continue  # a turn that was not reached has failed already
+        turn = await asyncio.to_thread(_scored_turn, replayed, number)
+        for scorer in expected.case_scorers:
+            try:
+                function = scorer.load(path.parent)
+            except ValueError as error:
+                raise InvalidCase(str(path), f"turn {expected.seq}: {error}") from None
+            if (problem := await apply_scorer(scorer, function, turn)) is not None:
+                failures.append(Failure(expected.seq, f"{scorer} to pass", problem))
+    return failures
+
+
+def _scored_turn(replayed: ReplayedCase, number: int) -> ScoredTurn:
+    recorded, turn, source = replayed.recorded[number], replayed.turns[number], replayed.report.source
+    row = next((row for row in replayed.report.rows if row.turn_a == recorded.turn), None)
+    observed = ScoredTurn(
+        session_id=source,
+        lane="observed",
+        number=0,
+        turn=recorded.turn,
+        kind="same",
+        cost_microcents=row.a.cost_microcents if row else 0,
+        milliseconds=_milliseconds(replayed.source, recorded),
+        **turn_values(recorded),
+    )
+    return ScoredTurn(
+        session_id=source,
+        lane="candidate",
+        number=1,
+        turn=recorded.turn,
+        kind=classify(row) if row else "same",
+        cost_microcents=row.b.cost_microcents if row else 0,
+        milliseconds=_milliseconds(replayed.replay, turn),
+        observed=observed,
+        **turn_values(turn),
+    )
+
+
+def _milliseconds(log: Log, turn: TurnView) -> int:
+    entries = log.path().entries
+    return (entries[turn.last - 1].at - entries[turn.turn - 1].at) // 1_000
 
 
 def _judge_calls(expected: ExpectedTurn, calls: Sequence[ToolCall]) -> list[Failure]:

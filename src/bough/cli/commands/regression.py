@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from ...errors import ExitCode, ModelUnavailable
 from ...models.availability import available_models
@@ -29,6 +31,13 @@ from ..text_argument import text_or_file
 )
 @click.option("--never-says", multiple=True, metavar="TEXT", help="The turn must not say this.")
 @click.option("--never-calls", multiple=True, metavar="TOOL", help="The turn must not call this tool.")
+@click.option(
+    "--scorer",
+    "scorers",
+    multiple=True,
+    metavar="FILE.py:NAME[>=X]",
+    help="This function of the turn must return True, or such a number.",
+)
 @click.option("--no-tools", is_flag=True, help="Do not expect the recorded tool calls.")
 @click.option("--redact/--no-redact", default=True, help="Mask secrets in the bundle. Default: yes.")
 @click.option("--blobs", is_flag=True, help="Include images and other attachments; needs --no-redact.")
@@ -43,6 +52,7 @@ def promote(
     says: tuple[str, ...],
     never_says: tuple[str, ...],
     never_calls: tuple[str, ...],
+    scorers: tuple[str, ...],
     no_tools: bool,
     redact: bool,
     blobs: bool,
@@ -71,6 +81,7 @@ def promote(
             text_pattern(text)
         for call in never_calls:
             ExpectedCall.parse(call)
+        scorers = tuple(_scorer_beside(scorer, folder) for scorer in scorers)
     except ValueError as error:
         raise CommandError(str(error)) from None
     position = resolve(location, reference)
@@ -83,6 +94,7 @@ def promote(
         says=says,
         never_says=never_says,
         never_calls=never_calls,
+        scorers=scorers,
         tools=not no_tools,
         redact=redact,
         blobs=blobs,
@@ -102,6 +114,15 @@ def promote(
         )
     else:
         notify(f"run it with: bough test {safe(str(folder))}")
+
+
+def _scorer_beside(text: str, folder: Path) -> str:
+    """Check a scorer, and return it with its file relative to the folder of the case."""
+    from ...lab.case_scorers import CaseScorer
+
+    scorer = CaseScorer.parse(text)
+    scorer.load(Path())
+    return str(replace(scorer, file=os.path.relpath(scorer.file, folder)))
 
 
 def _is_file_name(name: str) -> bool:
