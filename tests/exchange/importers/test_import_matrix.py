@@ -21,13 +21,34 @@ from support.tool_sources import (
     ToolSource,
     chatgpt,
     claude_ai,
+    cline,
+    copilot_cli,
+    droid,
     gemini_cli,
+    goose,
+    inspect_log,
     opencode,
     qwen_code,
+    roo_code,
     stored_counts,
 )
 
-SOURCES = [module.SOURCE for module in (chatgpt, claude_ai, gemini_cli, opencode, qwen_code)]
+SOURCES = [
+    module.SOURCE
+    for module in (
+        chatgpt,
+        claude_ai,
+        cline,
+        copilot_cli,
+        droid,
+        gemini_cli,
+        goose,
+        inspect_log,
+        opencode,
+        qwen_code,
+        roo_code,
+    )
+]
 each_source = pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.tool)
 
 

@@ -52,13 +52,43 @@ IMPORTERS = {
             "claude_code",
             ("~/.claude/projects",),
         ),
+        Importer(
+            "cline",
+            "its data folder ~/.cline/data, the extension's folder in globalStorage, or one file of a task",
+            "cline",
+            (
+                "~/.cline/data",
+                "~/.config/Code/User/globalStorage/saoudrizwan.claude-dev",
+                "~/Library/Application Support/Code/User/globalStorage/saoudrizwan.claude-dev",
+                "~/AppData/Roaming/Code/User/globalStorage/saoudrizwan.claude-dev",
+            ),
+        ),
         Importer("codex", "a rollout-….jsonl file, or a folder of them", "codex", ("~/.codex/sessions",)),
+        Importer(
+            "copilot-cli",
+            "its folder ~/.copilot/session-state, or one events.jsonl in it",
+            "copilot_cli",
+            ("~/.copilot/session-state",),
+        ),
+        Importer(
+            "droid",
+            "its folder ~/.factory/sessions, or one .jsonl file in it",
+            "droid",
+            ("~/.factory/sessions",),
+        ),
         Importer(
             "gemini-cli",
             "its folder ~/.gemini/tmp, or one session file in it",
             "gemini_cli",
             ("~/.gemini/tmp",),
         ),
+        Importer(
+            "goose",
+            "its folder of sessions, sessions.db in it, or an older .jsonl file",
+            "goose",
+            ("~/.local/share/goose/sessions", "~/AppData/Roaming/Block/goose/data/sessions"),
+        ),
+        Importer("inspect", "a log of Inspect (.eval or .json), or a folder of them", "inspect", ("logs",)),
         Importer("langgraph", "a SQLite file of LangGraph's SqliteSaver", "langgraph"),
         Importer(
             "llm",
@@ -85,6 +115,16 @@ IMPORTERS = {
             ("~/.qwen/projects", "~/.qwen/tmp"),
         ),
         Importer("redis", "redis://[user:password@]host[:port][/db][?match=PATTERN]", "redis"),
+        Importer(
+            "roo-code",
+            "the extension's folder in globalStorage, or one api_conversation_history.json in it",
+            "roo_code",
+            (
+                "~/.config/Code/User/globalStorage/rooveterinaryinc.roo-cline",
+                "~/Library/Application Support/Code/User/globalStorage/rooveterinaryinc.roo-cline",
+                "~/AppData/Roaming/Code/User/globalStorage/rooveterinaryinc.roo-cline",
+            ),
+        ),
     )
 }
 

@@ -7,7 +7,6 @@ one is left for the next import until its file has been quiet for a while: calls
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from ...formats.jsonl import (
     text_or_none,
     token_counts,
 )
+from ...formats.quiet import is_quiet
 from ...formats.records import START, EntryRecord, LossReport, SessionRecord
 from ...formats.source_losses import with_source_losses
 from ...formats.unknown_kinds import unknown_note
@@ -33,7 +33,6 @@ from ...wire.parsing import parse_tool_call
 
 NAME = "gemini-cli"
 PROVIDER = "gemini"
-QUIET_SECONDS = 120
 UNFINISHED = "an answer that may not be finished; import again in two minutes"
 SCREEN_TYPES = ("info", "error", "warning")
 COMMAND_PREFIXES = ("/", "?")
@@ -91,9 +90,9 @@ class GeminiChat:
         self._answered: set[str] = set()
         for line in self._lines(source_losses):
             self._read(line)
-        is_quiet = _is_quiet(path)
+        is_finished = is_quiet(path)
         for message in self._messages.values():
-            if message.get("type") == "gemini" and not is_quiet:
+            if message.get("type") == "gemini" and not is_finished:
                 self.losses.add(UNFINISHED, path.name)
             else:
                 self._convert(message)
@@ -271,13 +270,6 @@ class GeminiChat:
         key = str(len(self.entries) + 1)
         self.entries.append(EntryRecord(payload, key, self.tip, at=at, **more))
         self.tip = key
-
-
-def _is_quiet(path: Path) -> bool:
-    try:
-        return time.time() - path.stat().st_mtime >= QUIET_SECONDS
-    except OSError:
-        return False
 
 
 def _call_id(call: Line) -> str:

@@ -1,0 +1,388 @@
+"""Import logs of Inspect (`inspect_ai`): .eval archives and .json files, each sample a session.
+
+Reads what `bough export --inspect` writes, and Inspect's own logs. Messages are those of the sample; its events say when they
+were written, which model answered and what that used.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from msgspec.structs import replace
+
+from ...core.entries import Compaction, Note, Payload
+from ...core.messages import Attachment, Message, Outcome, Part, Reasoning, Text, ToolResult
+from ...core.usage import Usage
+from ...errors import InvalidSource
+from ...formats.data_urls import parse_data_url
+from ...formats.export_files import UNREADABLE_ARCHIVE
+from ...formats.jsonl import (
+    INVALID_JSON,
+    UNEXPECTED_SHAPE,
+    decode_json,
+    parse_time,
+    text_or_none,
+    token_counts,
+)
+from ...formats.recorded_cost import recorded_price
+from ...formats.records import EntryRecord, LossReport, SessionRecord
+from ...formats.source_losses import with_source_losses
+from ...formats.unknown_kinds import unknown_note
+from ...wire.parsing import parse_tool_call
+
+NAME = "inspect"
+TOKENS = (
+    *("input_tokens", "output_tokens", "input_tokens_cache_read", "input_tokens_cache_write", "total_tokens"),
+)
+UNKNOWN_MODEL = "none"
+PROVIDERS = {"google": "gemini"}
+BOOKKEEPING = {
+    *("sample_init", "sample_limit", "sandbox", "state", "store", "tool", "approval", "branch", "checkpoint"),
+    *(
+        "input",
+        "score",
+        "score_edit",
+        "logger",
+        "info",
+        "span_begin",
+        "span_end",
+        "step",
+        "subtask",
+        "anchor",
+    ),
+}
+ATTACHMENT = "attachment://"
+_RESULT_OF_THE_SAME_MESSAGE = re.compile(r"(.+)\.\d+")
+_PARSE_ERROR = "the arguments are no JSON object: "
+
+Fields = dict[str, Any]
+
+
+def read_sessions(source: str) -> Iterator[SessionRecord]:
+    path = Path(source).expanduser()
+    if path.is_file():
+        files = [path]
+    elif path.is_dir():
+        files = sorted({*path.rglob("*.eval"), *path.rglob("*.json")})
+    else:
+        raise InvalidSource(source, NAME, "there is no such file or folder")
+    if not files:
+        raise InvalidSource(source, NAME, "the folder has no *.eval and no *.json")
+    losses = LossReport()
+    sessions = (each for file in files for each in _read_log(file, losses, is_alone=path.is_file()))
+    yield from with_source_losses(NAME, sessions, losses)
+
+
+def _read_log(path: Path, losses: LossReport, *, is_alone: bool) -> Iterator[SessionRecord]:
+    try:
+        if zipfile.is_zipfile(path):
+            yield from _read_archive(path, losses)
+            return
+        log = decode_json(path.read_bytes(), losses, path.name)
+    except (*INVALID_JSON, *UNREADABLE_ARCHIVE) as error:
+        if is_alone:
+            raise InvalidSource(str(path), NAME, str(error)) from None
+        losses.add("a file that cannot be read", f"{path.name}: {error}")
+        return
+    about = log.get("eval") if isinstance(log, dict) else None
+    if not isinstance(log, dict) or not isinstance(about, dict):
+        if is_alone:
+            raise InvalidSource(str(path), NAME, "it is not a log of Inspect")
+        return  # another JSON file, such as the list of logs
+    samples = log.get("samples")
+    for number, sample in enumerate(samples if isinstance(samples, list) else (), 1):
+        if isinstance(sample, dict):
+            yield InspectSample(sample, about).record(f"{path.stem}-{number}")
+        else:
+            losses.add("a sample that is not a JSON object", f"{path.name}: {number}")
+
+
+def _read_archive(path: Path, losses: LossReport) -> Iterator[SessionRecord]:
+    with zipfile.ZipFile(path) as archive:
+        names = set(archive.namelist())
+        about: Fields = {}
+        for name in ("header.json", "_journal/start.json"):  # the second is all that an unfinished log has
+            if name in names and not about:
+                header = decode_json(archive.read(name), losses, name)
+                found = header.get("eval") if isinstance(header, dict) else None
+                about = found if isinstance(found, dict) else {}
+        if not about:
+            raise InvalidSource(str(path), NAME, "the archive has no header.json")
+        for name in sorted(each for each in names if each.startswith("samples/") and each.endswith(".json")):
+            try:
+                sample = decode_json(archive.read(name), losses, name)
+            except (*INVALID_JSON, *UNREADABLE_ARCHIVE):
+                sample = None
+            if isinstance(sample, dict):
+                yield InspectSample(sample, about).record(Path(name).stem)
+            else:
+                losses.add("a sample that cannot be read", name)
+
+
+class InspectSample:
+    """Reads one sample."""
+
+    def __init__(self, sample: Fields, about: Fields) -> None:
+        self.sample, self.about = sample, about
+        self.losses = LossReport()
+        self.entries: list[EntryRecord] = []
+        self.seeds: list[Message] = []
+        attachments = sample.get("attachments")
+        self._attachments: Mapping[str, object] = attachments if isinstance(attachments, dict) else {}
+        self._chats = [each for each in _list(sample.get("messages")) if isinstance(each, dict)]
+        self._positions = {str(chat["id"]): n for n, chat in enumerate(self._chats) if chat.get("id")}
+        self._models: dict[int, Fields] = {}
+        """By the position of an answer: the event of the call that made it."""
+        self._results: dict[str, int | None] = {}
+        """By call id: when it ended."""
+        self._others: dict[int, list[EntryRecord]] = {}
+        """By the position after which they belong: entries that are not messages."""
+        self._read_events()
+        self._read_messages()
+
+    def record(self, fallback: str) -> SessionRecord:
+        sample, about = self.sample, self.about
+        metadata = sample.get("metadata")
+        fields = metadata if isinstance(metadata, dict) else {}
+        names = (about.get("eval_id"), sample.get("id"), sample.get("epoch"))
+        name = "-".join(str(each) for each in names if isinstance(each, str | int) and str(each).strip())
+        tags = {"task": text_or_none(about.get("task")), "sample": str(sample.get("id") or "")}
+        return SessionRecord(
+            NAME,
+            name if text_or_none(about.get("eval_id")) else fallback,
+            tuple(self.entries),
+            tuple(self.seeds),
+            title=text_or_none(fields.get("title")) or f"{about.get('task') or 'sample'} {sample.get('id')}",
+            agent=text_or_none(fields.get("agent")) or text_or_none(about.get("task")),
+            started_at=parse_time(sample.get("started_at")) or parse_time(about.get("created")),
+            tags={tag: value for tag, value in tags.items() if value},
+            losses=self.losses,
+        )
+
+    # -- events ------------------------------------------------------------------------------------
+
+    def _read_events(self) -> None:
+        """Match the events with messages; what is none belongs before the answer of the next model call."""
+        waiting: list[EntryRecord] = []
+        for event in _list(self.sample.get("events")):
+            fields = event if isinstance(event, dict) else {}
+            kind = text_or_none(fields.get("event"))
+            position = self._positions.get(str(_choice(fields).get("id"))) if kind == "model" else None
+            if position is not None and position not in self._models:
+                self._models[position] = fields
+                self._others.setdefault(position - 1, []).extend(waiting)
+                waiting = []
+            elif kind == "tool" and isinstance(fields.get("id"), str):
+                self._results[fields["id"]] = _time(fields, "completed")
+            elif kind == "compaction":
+                self._read_compaction(fields, waiting)
+            else:
+                waiting.extend(self._other_event(kind, fields))
+        self._others.setdefault(len(self._chats) - 1, []).extend(waiting)
+
+    def _other_event(self, kind: str | None, event: Fields) -> Iterator[EntryRecord]:
+        at = _time(event, "completed") or _time(event, "timestamp")
+        if kind == "model":
+            about = self._call(event)
+            if about.get("usage") is not None:
+                text = text_or_none(event.get("role")) or "a model call without an answer"
+                yield EntryRecord(Note({NAME: text, "error": event.get("error")}), at=at, **about)
+        elif kind == "error":
+            yield EntryRecord(Note({NAME: "error", "data": event.get("error")}), at=at)
+        elif kind not in BOOKKEEPING:
+            yield EntryRecord(unknown_note(NAME, kind, event, self.losses), at=at)
+
+    def _read_compaction(self, event: Fields, waiting: list[EntryRecord]) -> None:
+        metadata = event.get("metadata")
+        fields = metadata if isinstance(metadata, dict) else {}
+        summary, first = text_or_none(fields.get("summary")), fields.get("first_kept")
+        if summary is None:
+            self.losses.add("a compaction without a summary")
+            return
+        name, _, seq = str(event.get("uuid")).rpartition("/")
+        kept = f"{name}@{first}" if f"{name}@{first}" in self._positions else None
+        tokens = event.get("tokens_before")
+        payload = Compaction(
+            summary, 0, tokens if type(tokens) is int and tokens >= 0 else 0, replaces_earlier=True
+        )
+        entry = EntryRecord(payload, at=_time(event, "timestamp"), refers_to=kept)
+        if seq.isdigit():  # Bough's own: the numbers of the entries before it are smaller
+            before = [n for chat, n in self._positions.items() if _seq(chat) < int(seq)]
+            self._others.setdefault(max(before, default=-1), []).append(entry)
+        else:
+            waiting.append(entry)
+
+    def _call(self, event: Fields) -> Fields:
+        """Return the fields of an entry about its model call."""
+        output = event.get("output")
+        fields = output if isinstance(output, dict) else {}
+        provider, _, model = str(event.get("model") or "").partition("/")
+        named = text_or_none(fields.get("model")) or model
+        about: Fields = {
+            "model": named if named and named != UNKNOWN_MODEL else None,
+            "provider": PROVIDERS.get(provider, provider) if provider and provider != UNKNOWN_MODEL else None,
+        }
+        usage = fields.get("usage")
+        counts = (
+            token_counts({n: v for n, v in usage.items() if v is not None}, TOKENS)
+            if isinstance(usage, dict)
+            else None
+        )
+        if counts is not None and isinstance(usage, dict):
+            about["usage"] = _usage(counts)
+            about["price"] = recorded_price(usage.get("total_cost"), NAME)
+        elif usage is not None:
+            self.losses.add("usage that is not a count of tokens")
+        return about
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    def _read_messages(self) -> None:
+        self._flush(-1)
+        for position, chat in enumerate(self._chats):
+            try:
+                self._read_message(chat, position)
+            except UNEXPECTED_SHAPE:
+                self._add(unknown_note(NAME, f"message of {chat.get('role')}", chat, self.losses), None)
+            self._flush(position)
+        scores = self.sample.get("scores")
+        if isinstance(scores, dict) and scores:
+            self._add(Note({NAME: "scores", "scores": scores}), None)
+
+    def _flush(self, position: int) -> None:
+        for entry in self._others.pop(position, ()):
+            self.entries.append(replace(entry, key=str(len(self.entries) + 1)))
+
+    def _read_message(self, chat: Fields, position: int) -> None:
+        role, name = chat.get("role"), text_or_none(chat.get("id"))
+        if role == "assistant":
+            event = self._models.get(position, {})
+            about = {"model": text_or_none(chat.get("model")), **(self._call(event) if event else {})}
+            finish = text_or_none(_first_choice(event).get("stop_reason"))
+            calls = tuple(_call(each) for each in _list(chat.get("tool_calls")))
+            parts = (*self._parts(chat["content"]), *calls)
+            at = _time(event, "completed")
+            self._add(Message("assistant", parts), at, key=name, finish=finish, **about)
+        elif role == "tool":
+            self._result(chat, name)
+        elif role == "system" and not self.entries:
+            self.seeds.append(
+                Message("system", tuple(p for p in self._parts(chat["content"]) if isinstance(p, Text)))
+            )
+        elif role in ("user", "system"):
+            parts = tuple(self._parts(chat["content"]))
+            texts = tuple(part for part in parts if isinstance(part, Text))
+            message = Message("user", parts) if role == "user" else Message("system", texts)
+            self._add(message, self._asked(position), key=name)
+        else:
+            self._add(unknown_note(NAME, f"role {role}", chat, self.losses), None)
+
+    def _asked(self, position: int) -> int | None:
+        """Return when the next model call was made."""
+        event = self._models.get(min((n for n in self._models if n > position), default=-1), {})
+        return _time(event, "timestamp")
+
+    def _result(self, chat: Fields, name: str | None) -> None:
+        call_id = chat["tool_call_id"]
+        if not isinstance(call_id, str):
+            raise TypeError("a result without a call id")
+        metadata = chat.get("metadata")
+        recorded: Any = metadata.get("outcome") if isinstance(metadata, dict) else None
+        outcome: Any = recorded if recorded in get_args(Outcome) else "done"
+        error = chat.get("error")
+        content = tuple(p for p in self._parts(chat["content"]) if isinstance(p, Text | Attachment))
+        if isinstance(error, dict) and not content and text_or_none(error.get("message")):
+            content = (Text(error["message"]),)
+        result = ToolResult(call_id, content, error is not None, outcome)
+        last = self.entries[-1] if self.entries else None
+        same = _RESULT_OF_THE_SAME_MESSAGE.fullmatch(name or "")
+        if same and last is not None and last.key == same[1] and isinstance(last.payload, Message):
+            self.entries[-1] = replace(last, payload=Message("tool", (*last.payload.parts, result)))
+        else:
+            self._add(Message("tool", (result,)), self._results.get(call_id), key=name)
+
+    def _add(self, payload: Payload, at: int | None, *, key: str | None = None, **more: Any) -> None:
+        self.entries.append(EntryRecord(payload, key or str(len(self.entries) + 1), at=at, **more))
+
+    def _parts(self, content: object) -> Iterator[Part]:
+        """Yield the parts of a content: text, or a list of blocks."""
+        for block in [content] if isinstance(content, str) else _list(content):
+            if isinstance(block, str):
+                text = self._resolve(block)
+                if text:
+                    yield Text(text)
+                continue
+            kind = block["type"]
+            if kind == "text":
+                yield Text(self._resolve(block["text"]))
+            elif kind == "reasoning":
+                summary = text_or_none(block.get("summary")) if block.get("redacted") else None
+                yield Reasoning(
+                    summary or ("" if block.get("redacted") else self._resolve(block["reasoning"]))
+                )
+            elif kind in ("image", "audio", "video", "document"):
+                yield self._media(block, kind)
+            else:
+                raise ValueError(f"content of type {kind}")
+
+    def _media(self, block: Fields, kind: str) -> Text | Attachment:
+        url = self._resolve(block[kind])
+        attachment = parse_data_url(url, block.get("filename"))
+        if attachment is not None:
+            return attachment
+        self.losses.add("a file that is only named", url)
+        return Text(f"[{kind} {url}]")
+
+    def _resolve(self, text: object) -> str:
+        """Return the text, or the one it refers to: Inspect stores what is long once."""
+        if not isinstance(text, str):
+            raise TypeError("content that is not text")
+        if text.startswith(ATTACHMENT):
+            found = self._attachments.get(text.removeprefix(ATTACHMENT))
+            return found if isinstance(found, str) else text
+        return text
+
+
+def _call(call: Fields) -> Part:
+    if not isinstance(call["id"], str) or not isinstance(call["function"], str):
+        raise TypeError("a tool call without an id or a name")
+    error = text_or_none(call.get("parse_error"))
+    if error is not None and not call.get("arguments"):
+        return parse_tool_call(call["id"], call["function"], error.removeprefix(_PARSE_ERROR))
+    return parse_tool_call(call["id"], call["function"], call.get("arguments"))
+
+
+def _usage(counts: tuple[int, ...]) -> Usage:
+    """Convert usage: the cached tokens are beside the input, unless the total says that they are part of it."""
+    fresh, output, read, written, total = counts
+    is_within = total == fresh + output and read + written <= fresh
+    return Usage(fresh if is_within else fresh + read + written, output, read, written)
+
+
+def _first_choice(event: Fields) -> Fields:
+    output = event.get("output")
+    choices = _list(output.get("choices")) if isinstance(output, dict) else []
+    return choices[0] if choices and isinstance(choices[0], dict) else {}
+
+
+def _choice(event: Fields) -> Fields:
+    message = _first_choice(event).get("message")
+    return message if isinstance(message, dict) else {}
+
+
+def _seq(name: str) -> int:
+    """Return the number of an entry of Bough, of which the message's id is the reference."""
+    number = name.rpartition("@")[2].partition(".")[0]
+    return int(number) if number.isdigit() else 0
+
+
+def _time(event: Fields, name: str) -> int | None:
+    return parse_time(event.get(name))
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
