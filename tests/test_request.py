@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import bough
-from bough import Attachment, Limits, Session, Store, ToolCall, assistant, system, user
+from bough import Attachment, Limits, ScriptedModel, Session, Store, ToolCall, assistant, system, user
 from bough.models.names import model_by_name
 from bough.wire import PROVIDERS, render
 from support.fake_providers import Call, Completion, ErrorReply, FakeProviders, Reply
@@ -84,21 +84,35 @@ def in_another_process(function: str, path: Path) -> Any:
     return json.loads(there.stdout)
 
 
-def test_definitions_that_stay_the_same_cost_nothing_a_turn(tmp_path: Path) -> None:
-    """The names of the tools are in the fact that starts a turn, as before; their definitions are stored once."""
-    names = [str(tool["name"]) for tool in TOOLS]
-    sizes = []
-    for tools in (None, TOOLS):
+@pytest.mark.parametrize("loop", ["ours", "own"])
+def test_tools_and_options_that_stay_the_same_cost_nothing_a_turn(tmp_path: Path, loop: str) -> None:
+    """Beside the words of the conversation: a settings entry and a blob, once; less than 100 bytes a turn is the promise."""
+    sizes, turns = [], 300
+    for tools in ([], TOOLS):
         path = tmp_path / f"{len(sizes)}.db"
         with bough.open(path, synchronous="normal") as store:
             session = store.start()
-            for number in range(400):
-                with session.turn(f"question {number}", tools=tools, tool_names=names) as turn:
-                    turn.answer(assistant("answer"))
-            settings = [entry for entry in session.path() if entry.message is None]
-            assert len(settings) == (tools is not None)
+            session.set(options={"temperature": 0} if tools else {})
+            specs = [bough.tool(name=str(tool["name"]), effect="read")(_described) for tool in tools]
+            for number in range(turns):
+                if loop == "ours":
+                    session.send_sync(f"question {number}", model=ScriptedModel(["answer"]), tools=specs)
+                else:
+                    with session.turn(f"question {number}", tools=tools or None) as turn:
+                        turn.answer(assistant("answer"))
+            stored = session.storage()
+            facts = [fact.data for fact in session.journal() if fact.kind == "turn_started"]
+        assert "tool_names" not in facts[-1]
+        assert (stored.tool_sets, stored.settings) == ((1, 2) if tools else (0, 1))
+        assert stored.tool_bytes == stored.blob_bytes
+        assert stored.settings_bytes < 300
         sizes.append(path.stat().st_size)
-    assert (sizes[1] - sizes[0]) / 400 < 25  # a few pages, whatever the number of turns
+    assert (sizes[1] - sizes[0]) / turns < 100
+
+
+def _described(order: int) -> str:
+    """Does things to an order, and says what it did."""
+    return str(order)
 
 
 # -- what is shown is what was sent ----------------------------------------------------------------

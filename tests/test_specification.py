@@ -145,8 +145,10 @@ class TestStatus:
             "model": "m",
             "context_window": 9,
             "policy": {"p": 1},
-            "tool_names": ["look"],
         }
+        given = session.context(at=started["turn"]).settings.tool_definitions
+        assert given is not None
+        assert given.names == ("look",)
 
     def test_a_turn_tells_how_it_ended(self, session: Session) -> None:
         session.send_sync("1", model=ScriptedModel(["fine"]))

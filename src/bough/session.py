@@ -48,6 +48,7 @@ from .log.changes import AppendResult, Cut, check_callers_key
 from .log.fork import fork
 from .log.lease import check_free, interrupt, is_held
 from .log.log import HydratedSession, Log, hydrate
+from .log.storage import Storage, storage
 from .log.verify import Problem, verify
 from .stores.base import Fact, SessionQuery, SessionRow, Status
 from .turn import Turn
@@ -57,6 +58,7 @@ from .wire.options import check_options
 if TYPE_CHECKING:
     from .agent.events import RunResult
     from .agent.limits import Limits
+    from .agent.prompt_window import WindowUse
     from .agent.tools.mcp.server import ToolLike
     from .agent.tools.tool import PendingApproval, Tool
     from .engines.absurd.engine import EnqueuedTask
@@ -148,11 +150,9 @@ class Session:
         once (see `Turn`). With `model="anthropic:claude-…"` the start of each model call is recorded in the commit before it, so a call
         cut off by a crash or an exception is counted; if the block is left otherwise, it was not made. `tools` are those that the model may call, as tools, functions or dicts
         with name, description and parameters: their definitions become part of the path, and of `session.request()`.
-        The other keywords are recorded in the turn's `turn_started` fact.
+        The other keywords are recorded in the turn's `turn_started` fact; `tool_names` is for tools whose definitions are not known.
         """
         specs = None if tools is None else _tool_specs(tools)
-        if specs is not None and tool_names is None:
-            tool_names = [spec.name for spec in specs]
         if take_over:
             self._end_other_run()
         described = {
@@ -441,8 +441,9 @@ class Session:
         from .agent.prompt_window import read_prompt_context
 
         context = read_prompt_context(self.log, self._path_to(at))
-        context = context if budget is None else fit(context, budget).context
-        return wire.find_provider(provider or self._provider()).project(context, self.read_blob)
+        provider_format = wire.find_provider(provider or self._provider())
+        context = context if budget is None else fit(context, budget, provider_format.name).context
+        return provider_format.project(context, self.read_blob)
 
     def _provider(self) -> str:
         """Return the provider of the model that the session was run with last."""
@@ -477,6 +478,13 @@ class Session:
                 return None
             sent = project(prompt_context(path[: max(answered)], most), self.read_blob)
         return first_difference(sent, project(prompt_context(path, most), self.read_blob))
+
+    def window_use(self, at: int | None = None) -> WindowUse:
+        """How many tokens the request at this leaf has, by our estimate, and the window of the session's model, if known."""
+        from .agent.prompt_window import measure_window, read_prompt_context
+
+        row = self.row
+        return measure_window(read_prompt_context(self.log, self._path_to(at)), row.model, row.context_window)
 
     def read_blob(self, digest: str) -> bytes | None:
         """The bytes behind a media handle, by hash; None if they are missing or damaged."""
@@ -523,6 +531,10 @@ class Session:
         return cancellation
 
     # -- usage -------------------------------------------------------------------------------------
+
+    def storage(self) -> Storage:
+        """What the session's own branches hold, and what of it records tools and options."""
+        return storage(self.log)
 
     def model_calls(self, view: UsageView = "own", since: Leaf | None = None) -> list[Call]:
         """Ledger rows: `own` (abandoned branches too), `path` (a fork's shared part too) or `tree` (with tasks)."""

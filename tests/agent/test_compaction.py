@@ -26,13 +26,14 @@ from bough import (
 from bough.agent.compaction import ANSWER_TOKENS
 from bough.agent.compaction_plan import newest_turn, plan_compaction
 from bough.core.context import build_context
-from bough.core.fit import measure, measure_system, measure_value
-from bough.core.messages import Text, tool_result
+from bough.core.entries import Evidence
+from bough.core.fit import BYTES_PER_TOKEN, measure, measure_context, measure_system, measure_tools
+from bough.core.messages import Reasoning, Text, tool_result
 from bough.core.turns import CallModel, cursor_after, next_action
 from bough.errors import ContextOverflow, InvalidSummary
 from bough.models.model import Request
 from bough.models.windows import read_overflow, window_of
-from bough.wire import PROVIDERS, find_provider
+from bough.wire import PROVIDERS, Answer, find_provider, render
 from conftest import Store
 from support.random_logs import blobs, path_of, paths, thorough_settings
 
@@ -46,6 +47,11 @@ def look(order: int) -> str:
     return f"order {order}: {LARGE}"
 
 
+def _described(order: int) -> str:
+    """Look an order up, in one of the many places where orders are kept, and say where it was found and when."""
+    return str(order)
+
+
 @pytest.fixture
 def session(store: Store) -> Session:
     return store.start("support", [system("You help.")])
@@ -53,8 +59,7 @@ def session(store: Store) -> Session:
 
 def tokens(request: Request) -> int:
     """What the estimate says of a whole request."""
-    messages = sum(measure(item.message).tokens for item in request.context.items)
-    return messages + measure_system(request.context) + measure_value(request.tools)
+    return measure_context(request.context).tokens
 
 
 def texts(request: Request) -> list[str]:
@@ -105,6 +110,53 @@ class TestWindow:
         assert all(map(is_legal, model.requests[::25]))
         assert f"order {99}" in model.requests[-1].context.items[-1].message.results[0].content[0].text
         assert session.verify() == []
+
+    @pytest.mark.parametrize("provider", ["anthropic", "openai", "gemini", "openai-chat"])
+    def test_what_is_sent_fits_with_definitions_signatures_and_sealed_reasoning(
+        self, tmp_path: Path, provider: str
+    ) -> None:
+        """Counted on the JSON that is sent, not by the estimate."""
+        seal = "c2VhbGVk" * 250  # 2,000 characters
+        proof = {"signature": seal, "encrypted_content": seal, "field": "reasoning_content"}
+        orders = iter(range(30))
+
+        def answer(request: Request) -> Any:
+            order = next(orders, None)
+            if order is None:
+                return "done"
+            said = assistant(Reasoning("hm"), *ask(order).parts)
+            proofs = {"0": proof | {"id": f"rs_{order}"}, "1": {"id": f"fc_{order}"}}
+            return Answer(said, evidence=Evidence(provider, proofs), finish="tool_calls")
+
+        tools = [look, *(bough.tool(effect="read", name=f"t{n}")(_described) for n in range(12))]
+        model = ScriptedModel(answer)
+        model.provider = provider
+        session = bough.open(tmp_path / "store.db").start("a", [system("You help.")])
+        limits = Limits(context_window=8_000, rounds=200)
+        assert session.send_sync("q", model=model, tools=tools, limits=limits).text == "done"
+        sent = [render(find_provider(provider).project(r.context, r.blobs)) for r in model.requests]
+        assert max(map(len, sent)) // BYTES_PER_TOKEN <= 8_000
+        assert max(measure_context(r.context, provider).tokens for r in model.requests) <= 6_000
+        if provider != "openai-chat":
+            assert any(seal.encode() in one for one in sent)
+
+    def test_a_result_that_is_shortened_is_not_sent_whole_because_its_issuer_wrote_it(
+        self, session: Session
+    ) -> None:
+        found = {
+            "type": "search_result",
+            "source": "a",
+            "title": "t",
+            "content": [{"type": "text", "text": LARGE}],
+        }
+        result = {"type": "tool_result", "tool_use_id": "c0", "content": [found]}
+        call = {"type": "tool_use", "id": "c0", "name": "look", "input": {}}
+        session.append(
+            [user("q"), {"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+        )
+        assert LARGE.encode() in render(session.request("anthropic"))
+        session.compact(context_tokens=2_000)
+        assert len(render(session.request("anthropic"))) < 8_000
 
     def test_a_limit_on_tokens_holds_for_the_first_call_too(self, store: Store) -> None:
         seeds = [system("You help."), *[user("mail " * 400), assistant("noted " * 400)] * 5]
@@ -245,15 +297,16 @@ def test_whatever_the_history_and_the_window_the_request_fits_and_is_legal(
 ) -> None:
     turn = newest_turn(path)
     newest = [item for item in build_context(path).items if item.seq == turn]
-    before = sum(measure(item.message).tokens for item in build_context(path).items)
-    plan = plan_compaction(path, 0, limit, limit)
+    before = build_context(path)
+    prompt = (measure_system(before) + measure_tools(before.settings)).tokens
+    plan = plan_compaction(path, prompt, limit, limit)
     if plan is None:
         input_tokens = measure(path[turn - 1].message).tokens
-        assert before <= limit or input_tokens + 60 > limit
+        assert measure_context(before).tokens <= limit or prompt + input_tokens + 60 > limit
         return
     compacted = appended(path, plan.compaction)
     context = build_context(compacted)
-    assert sum(measure(item.message).tokens for item in context.items) == plan.tokens <= limit
+    assert measure_context(context).tokens == plan.tokens <= limit
     assert [item for item in context.items if item.seq == turn][: len(newest)] == newest
     for name in PROVIDERS:
         request = find_provider(name).project(context, blobs)

@@ -244,8 +244,10 @@ class TestStart:
             "model": "m-1",
             "context_window": 200_000,
             "policy": {"refunds": "ask"},
-            "tool_names": ["look", "refund", "tag"],
         }
+        given = session.context(at=2).settings.tool_definitions
+        assert given is not None
+        assert given.names == ("look", "refund", "tag")
         assert [{**data, "turn": 2} for data in started[1:]] == [started[0]] * 2
         ended = [fact for fact in facts if fact.kind == "turn_ended"]
         assert [fact.data.get("status") for fact in ended] == ["completed", "failed", "failed"]

@@ -224,7 +224,9 @@ class TestCommands:
 
     def test_show_usage_and_tools(self, terminal: Terminal) -> None:
         assert "sure" in terminal.prompt("/show 4")
-        assert "0 calls" in terminal.prompt("/usage")
+        said = terminal.prompt("/usage")
+        assert "0 calls" in said
+        assert "next request  about " in said
         assert "--tools" in terminal.prompt("/tools")
 
     def test_undo_gives_the_message_back_for_editing_and_redo_returns(

@@ -273,6 +273,16 @@ class TestUsage:
             turn.answer(library.assistant("a"), usage=library.Usage(10, 2))
         assert "10 in, 2 out + 1 unknown" in bough("show", "ses_u", store=place).out
 
+    def test_it_says_what_tools_and_options_take_in_bytes(self, store_path: Path) -> None:
+        said = bough("usage", "ses_case", "--storage", store=store_path).out
+        stored = bough("usage", "ses_case", "--storage", "--json", store=store_path).json["storage"]
+        assert f"{stored['bytes']:,}" in said
+        line = next(line for line in said.splitlines() if "tools and options" in line).split()
+        assert line[-3:-1] == [str(stored["settings"]), str(stored["settings_bytes"])]
+        assert 0 < stored["tool_bytes"] <= stored["blob_bytes"]
+        refused = bough("usage", "--storage", store=store_path)
+        assert (refused.code, "bough usage latest --storage" in refused.err) == (2, True)
+
     def test_sums_of_the_store_equal_the_calls_made(self, store_path: Path) -> None:
         whole = bough("usage", "--json", store=store_path).json
         assert whole["total"]["calls"] == 4
@@ -339,6 +349,24 @@ class TestContext:
         assert cold.code == 1
         assert cold.out.startswith("tools[0].description was ")
         assert "now it is 'Look elsewhere.'" in cold.out
+
+    def test_it_says_how_much_of_the_window_the_request_fills(self, store_path: Path) -> None:
+        with library.open(store_path) as store:
+            windowed = store.start(context_window=10_000, model="anthropic:claude-sonnet-4-5")
+            windowed.append([library.user("word " * 2_000)])
+            large = store.start(model="anthropic:claude-sonnet-4-5")
+            large.append([library.user("word " * 2_000)])
+        used = "about 2,507 of 10,000 tokens (25 %)"
+        assert used in bough("context", windowed.session_id, store=store_path).err
+        assert f"next request: {used}" in bough("show", windowed.session_id, store=store_path).out
+        shown = {"tokens": 2_507, "window": 10_000}
+        for command in ("context", "show"):
+            assert bough(command, windowed.session_id, "--json", store=store_path).json["window_use"] == shown
+        from_the_table = bough("show", large.session_id, "--json", store=store_path).json["window_use"]
+        assert from_the_table == {"tokens": 2_507, "window": 200_000}
+        small = bough("show", "ses_case", "--json", store=store_path).json["window_use"]
+        assert small["window"] is None
+        assert 0 < small["tokens"] < 2_000
 
     def test_people_read_it_and_an_unknown_provider_is_refused(self, store_path: Path) -> None:
         with library.open(store_path) as store:

@@ -7,10 +7,12 @@ from hypothesis import given
 
 from bough import Budget, Compaction, Entry, ToolCall, assistant, system, tool_result, user
 from bough.core.context import build_context
+from bough.core.entries import Evidence
 from bough.core.fit import fit, measure
+from bough.core.tool_definitions import ToolSpec, define_tools
 from bough.core.turns import group_by_turn
 from bough.errors import TurnTooLarge
-from support.random_logs import budgets, path_of, paths
+from support.random_logs import budgets, entries, path_of, paths
 
 LONG = "word " * 100
 
@@ -51,6 +53,31 @@ def test_the_summary_stays_as_the_system_prompt_stays() -> None:
     fitted = fit(build_context(path), Budget(messages=2))
     assert [item.pinned for item in fitted.context.items] == [True, False]
     assert fitted.dropped == (4, 5)
+
+
+def test_definitions_of_tools_always_stay_and_count() -> None:
+    path = turns(3)
+    tools = define_tools([ToolSpec("look", "Looks. " * 100, {"type": "object"})])
+    with_tools = path_of(
+        *(entry.payload for entry in path[:1]), tools.draft().payload, *(e.payload for e in path[1:])
+    )
+    tokens = fit(build_context(path), Budget(tokens=10_000)).size.tokens
+    assert fit(build_context(with_tools), Budget(tokens=10_000)).size.tokens > tokens + 175
+    assert fit(build_context(path), Budget(tokens=tokens)).dropped == ()
+    assert fit(build_context(with_tools), Budget(tokens=tokens)).dropped != ()
+    with pytest.raises(TurnTooLarge, match="always stays"):
+        fit(build_context(with_tools), Budget(tokens=100))
+
+
+def test_what_its_issuer_gets_back_counts_for_that_provider_and_for_any() -> None:
+    seal = {"0": {"signature": "s" * 4_000}, "langgraph": {"raw": "r" * 4_000}}
+    path = entries([(user("q"), None), (assistant("a"), Evidence("openai-chat@host", seal))])
+    context = build_context(path)
+    tokens = {
+        provider: fit(context, Budget(), provider).size.tokens for provider in (None, "openai-chat", "openai")
+    }
+    assert tokens[None] == tokens["openai-chat"] >= tokens["openai"] + 1_000
+    assert tokens["openai"] < 50
 
 
 def test_bytes_and_media_are_budgets_too() -> None:

@@ -204,7 +204,8 @@ class TestAnItem:
         session = on_memory()
         await session.add_items(ORDINARY)
         path = (await stored(session)).path()
-        assert [entry.role for entry in path] == ["user", "assistant", "tool", "tool", "assistant"]
+        roles = [entry.role for entry in path if entry.role]
+        assert roles == ["user", "assistant", "tool", "tool", "assistant"]
         assert [entry.message.details for entry in path if entry.message] == [None] * 5
 
     @on_a_loop
@@ -587,6 +588,34 @@ class TestOverHttp:
         assert (found.usage().calls, found.usage().unpriced_calls) == (3, 0)
 
 
+class TestTools:
+    @on_a_loop
+    async def test_are_on_the_path_as_the_sdk_sends_them_and_again_only_when_they_change(
+        self, store: Store
+    ) -> None:
+        """Also those of an agent that takes over, and handoffs."""
+        session = BoughSession("user-42", store)
+        other = Agent("other", handoff_description="Knows more.", tools=[lookup()])
+        agent = support(None, handoffs=[other])
+        with FakeProviders(*[Completion("It is lost.")] * 3) as vendor:
+            client = AsyncOpenAI(base_url=vendor.url_for("openai"), api_key="none")
+            for who in (agent, agent, other):
+                who.model = OpenAIResponsesModel("gpt-5", client)
+                await run_whole(who, session, BoughHooks(session), is_streamed=True)
+            await client.close()
+        found = await stored(session)
+        settings = [entry.payload for entry in found.path() if isinstance(entry.payload, bough.Settings)]
+        assert [one.tool_definitions.names for one in settings] == [
+            ("lookup", "transfer_to_other"),
+            ("lookup",),
+        ]
+        answered = [call.after_seq for call in found.model_calls()]
+        for after, body in zip(answered, vendor.bodies("openai"), strict=True):
+            shown = found.request("openai", at=after)["tools"]
+            kept = ("type", "name", "description", "parameters")
+            assert shown == [{key: tool[key] for key in kept} | {"strict": False} for tool in body["tools"]]
+
+
 class TestHooks:
     @on_a_loop
     async def test_make_a_call_durable_before_it_runs_and_each_result_as_it_lands(self, store: Store) -> None:
@@ -597,9 +626,9 @@ class TestHooks:
 
         @function_tool
         async def looking(order: int) -> str:
-            while order == 42 and store.session(found.session_id).leaf.seq < 3:
+            while order == 42 and store.session(found.session_id).leaf.seq < 4:
                 await asyncio.sleep(0.001)  # until the other's result is there
-            seen[order] = [entry.role for entry in store.session(found.session_id).path()]
+            seen[order] = [entry.role for entry in store.session(found.session_id).path() if entry.role]
             return "lost"
 
         calls = [function_call("looking", {"order": order}, call_id=f"c{order}") for order in (41, 42)]
@@ -608,7 +637,7 @@ class TestHooks:
         await asyncio.wait_for(Runner.run(agent, "Where?", session=session, hooks=BoughHooks(session)), 10)
         assert seen == {41: ["user", "assistant"], 42: ["user", "assistant", "tool"]}
         started = [fact.data for fact in found.journal() if fact.kind == "calls_started"]
-        assert started == [{"seq": 2, "indexes": [0, 1]}]
+        assert started == [{"seq": 3, "indexes": [0, 1]}]
 
     @on_a_loop
     async def test_tell_the_ledger_of_each_call_beside_its_answer(self, store: Store) -> None:
@@ -617,7 +646,7 @@ class TestHooks:
         agent.model.model = "anthropic/claude-sonnet-4-5"
         await Runner.run(agent, "Where?", session=session, hooks=BoughHooks(session))
         found = await stored(session)
-        assert [(call.after_seq, call.answer_seq) for call in found.model_calls()] == [(1, 2), (4, 5)]
+        assert [(call.after_seq, call.answer_seq) for call in found.model_calls()] == [(2, 3), (5, 6)]
         assert {(call.provider, call.model) for call in found.model_calls()} == {
             ("anthropic", "claude-sonnet-4-5")
         }
@@ -642,7 +671,7 @@ class TestHooks:
         assert await session.get_items() == await own.get_items()
         found = await stored(session)
         assert "a secret" not in "".join(found.jsonl("all"))
-        assert [call.answer_seq for call in found.model_calls()] == [2, None]
+        assert [call.answer_seq for call in found.model_calls()] == [3, None]
 
     @on_a_loop
     async def test_leave_the_last_word_to_the_sdk(self, store: Store) -> None:
@@ -652,7 +681,7 @@ class TestHooks:
         assert got("c41", "41 is lost") in await session.get_items()
         found = await stored(session)
         assert "41 IS LOST" in "".join(found.jsonl("all"))  # what was written ahead is a branch
-        assert [call.answer_seq for call in found.model_calls("path")] == [5]
+        assert [call.answer_seq for call in found.model_calls("path")] == [6]
 
     @pytest.mark.parametrize("is_hooked", [False, True])
     @on_a_loop
@@ -677,7 +706,8 @@ class TestHooks:
         assert kept[0] == kept[1]
         kept_session = await stored(BoughSession("user-42", store))
         path, journal = kept_session.path(), kept_session.journal()
-        assert [entry.role for entry in path] == ["user", "assistant", "tool", "tool", "assistant"]
+        roles = [entry.role for entry in path if entry.role]
+        assert roles == ["user", "assistant", "tool", "tool", "assistant"]
         told = [fact for fact in journal if fact.kind == "calls_started"]
         assert sorted(fact.data["indexes"] for fact in told) == ([[0], [1]] if is_hooked else [])
 
@@ -696,7 +726,7 @@ class TestHooks:
         assert "may or may not have run" in json.dumps(model.calls[0].input)
         path = (await stored(session)).path()
         roles = ["user", "assistant", "tool", "tool", "user", "assistant", "user", "assistant"]
-        assert [entry.role for entry in path] == roles
+        assert [entry.role for entry in path if entry.role] == roles
 
     @on_a_loop
     async def test_take_many_results_back_in_the_order_of_their_calls(self, store: Store) -> None:
@@ -785,7 +815,7 @@ def in_a_process_of_its_own(work: Callable[..., None], *given: Any) -> int | Non
 def is_killed_in_its_second_tool(path: Path) -> None:
     @function_tool(name_override="lookup")
     async def dying(order: int) -> str:
-        while order == 42 and session_of(path).leaf.seq < 3:
+        while order == 42 and session_of(path).leaf.seq < 4:
             await asyncio.sleep(0.001)
         if order == 42:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -811,7 +841,7 @@ class TestAKilledProcess:
 
     def test_has_lost_nothing_that_had_happened(self, killed: Path) -> None:
         found = session_of(killed)
-        assert [entry.role for entry in found.path()] == ["user", "assistant", "tool"]
+        assert [entry.role for entry in found.path() if entry.role] == ["user", "assistant", "tool"]
         assert [call.call.id for call in found.open_tool_calls] == ["c42"]
         assert found.usage().input_tokens == 11
         assert found.verify() == []

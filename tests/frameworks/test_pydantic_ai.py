@@ -674,6 +674,35 @@ class TestOverHttp:
         assert (session.usage().calls, session.usage().input_tokens) == (2, 22)
 
 
+class TestTools:
+    @on_a_loop
+    async def test_are_on_the_path_as_the_model_is_given_them_and_again_only_when_they_change(
+        self, store: Store
+    ) -> None:
+        kept = BoughConversationStore(store)
+        with FakeProviders(*[Completion("It is lost.")] * 3) as vendor:
+            client = AsyncOpenAI(base_url=vendor.url_for("openai"), api_key="none")
+            model = OpenAIResponsesModel("gpt-5", provider=OpenAIProvider(openai_client=client))
+            for tools in ([look_up], [look_up], []):
+                agent = Agent(model, instructions="You help.", tools=tools, capabilities=[BoughSteps(kept)])
+                conversation = await kept.load("con-1") or talk()
+                async with agent.run_stream("Where?", conversation=conversation) as streamed:
+                    await streamed.get_output()
+            await client.close()
+        session = await stored(kept)
+        settings = [entry.payload for entry in session.path() if isinstance(entry.payload, bough.Settings)]
+        named = [one.tool_definitions.names for one in settings if one.tool_definitions is not None]
+        assert named == [("look_up",), ()]
+        answers = [entry.seq for entry in session.path() if entry.role == "assistant"]
+        for seq, body in zip(answers, vendor.bodies("openai"), strict=True):
+            shown = session.request("openai", at=seq - 1)
+            assert shown.get("instructions") == "You help."
+            names = [(tool["name"], tool["parameters"]["properties"]) for tool in body.get("tools", ())]
+            assert [
+                (tool["name"], tool["parameters"]["properties"]) for tool in shown.get("tools", ())
+            ] == names
+
+
 class TestSteps:
     @on_a_loop
     async def test_are_durable_before_what_follows_them(self, store: Store) -> None:
@@ -772,7 +801,7 @@ def is_killed_in_its_second_tool(path: Path) -> None:
     async def lookup(order: int) -> str:
         session = store.latest("con-1")
         assert session is not None
-        while order == 42 and session.refresh().leaf.seq < 4:
+        while order == 42 and session.refresh().leaf.seq < 5:
             await asyncio.sleep(0.001)
         if order == 42:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -334,6 +334,10 @@ class TestWhatTheModelSaw:
                 "assistant",
                 "tool results",
             }
+            assert seen["window"] is None
+            windowed = store.start("a", context_window=9_000)
+            windowed.append([user("hi")])
+            assert server.get(f"{session_url(windowed)}/request")["window"] == 9_000
             later = server.get(f"{session_url(session)}/request", provider="openai-chat")
             assert (later["total"], later["messages_key"], later["difference"]) == (4, "messages", None)
             assert later["previous"] == str(session.log.leaf_at(2))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -11,9 +11,11 @@ from typing import Any, TypeVar, cast
 import msgspec
 from msgspec.structs import replace
 
+from ..core.context import fold_settings
 from ..core.entries import Note, Payload
 from ..core.messages import Message, ToolCall
 from ..core.redact import NullRedactor
+from ..core.tool_definitions import ToolSpec, define_tools
 from ..log.log import Log
 from ..session import Session
 from ..store import Store
@@ -56,6 +58,17 @@ def _unredacted(value: Store | Session) -> Store | Session:
     if isinstance(value, Store):
         return Store(value.backend, runtime)
     return Session(Log(value.log.store, value.row, runtime))
+
+
+def record_tools(session: Session, tools: Sequence[ToolSpec]) -> None:
+    """Record the tools that the model is given next, unless the path names the same already."""
+    log = session.log
+    if log.cursor.open_calls:
+        return  # nothing may come between a call and its result
+    known = fold_settings(log.store.non_message_entries(session.session_id, leaf=log.leaf)).tool_definitions
+    tool_set = define_tools(tools, log.runtime.redactor)
+    if tool_set.definitions != known and (tools or known is not None):
+        log.append([tool_set.draft()])
 
 
 def stored_record(payload: Payload, key: str) -> dict[str, Any] | None:

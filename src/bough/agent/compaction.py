@@ -17,7 +17,7 @@ from ..core import context
 from ..core.context import Context, Item
 from ..core.drafts import Draft
 from ..core.entries import Compaction, Entry, Settings
-from ..core.fit import measure, measure_system, measure_value
+from ..core.fit import measure, measure_system, measure_text, measure_tools
 from ..core.messages import user
 from ..core.usage import Call, Usage
 from ..errors import (
@@ -31,7 +31,7 @@ from ..errors import (
 from ..log.log import Log
 from ..models.model import Model, Request, model_name
 from ..models.prices import UNPRICED_PROVIDERS, price_of
-from ..models.windows import window_of
+from ..models.windows import SMALL_REQUEST, window_of
 from ..wire import Answer
 from ..wire.base import Blobs
 from .compaction_plan import Plan, Sizes, newest_turn, plan_compaction
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
 ANSWER_TOKENS = 8_192
 """Reserved for the answer, a quarter of the window at most, unless the option `max_tokens` says otherwise."""
-SMALL_REQUEST = 2_000
-"""Tokens that fit the window of every model in the table, which takes long to load."""
 INSTRUCTION = "You summarise conversations between a user and an agent, so that the agent can continue from the summary."
 REQUEST = (
     "Summarise the conversation above: what was asked, what was found and done, which files were read or changed, "
@@ -74,7 +72,7 @@ class Compactor:
         if limit is None and model.provider in UNPRICED_PROVIDERS:
             return None
         request = caller.request()
-        prompt = measure_system(request.context), measure_value(request.tools)
+        prompt = self._measure_prompt(model, request)
         tokens = sum(prompt) + self._sizes.total(request.context.items)
         if limit is None and tokens > SMALL_REQUEST:
             limit = self._beside_answer(model, await self._writer.run_blocking(window_of, model))
@@ -91,8 +89,7 @@ class Compactor:
     async def learn(self, model: Model, overflow: ContextOverflow, caller: ModelCaller) -> None:
         """Remember that the model refused the request, and its window if the error reports it."""
         request = caller.request()
-        tokens = measure_system(request.context) + measure_value(request.tools)
-        tokens += self._sizes.total(request.context.items)
+        tokens = sum(self._measure_prompt(model, request)) + self._sizes.total(request.context.items)
         await self._learn_window(model, overflow)
         fits = self._beside_answer(model, overflow.window)
         if fits is None or (fits >= tokens and overflow.tokens is None):
@@ -102,6 +99,12 @@ class Compactor:
             self._goal = min(scaled, tokens * 3 // 4)
         name = model_name(model) or model.model
         self._refused[name] = min(tokens, self._refused.get(name, tokens))
+
+    def _measure_prompt(self, model: Model, request: Request) -> tuple[int, int]:
+        """Return the tokens of the system prompt and of the tools."""
+        if self._sizes.provider != model.provider:  # another model of the chain is sent other evidence
+            self._sizes = Sizes(model.provider)
+        return measure_system(request.context).tokens, measure_tools(request.context.settings).tokens
 
     async def _learn_window(self, model: Model, overflow: ContextOverflow) -> None:
         name = model_name(model)
@@ -215,7 +218,7 @@ def _summary_request(path: Sequence[Entry], compaction: Compaction, blobs: Blobs
     """Build the request to summarise everything that is replaced, earlier summaries included, within a window."""
     earlier = [summary.summary for _, summary in context.active_compactions(path)]
     replaced = [item for item in _replaced_items(path, compaction) if not item.pinned]
-    room = max_tokens - measure_value(INSTRUCTION) - measure(user(REQUEST)).tokens
+    room = max_tokens - measure_text(INSTRUCTION).tokens - measure(user(REQUEST)).tokens
     transcript = Item(user(transcribe(earlier, replaced, room)), path[-1].seq + 1, 0)
     return Request(Context((INSTRUCTION,), (transcript, Item(user(REQUEST), path[-1].seq + 2, 0))), blobs)
 
@@ -280,15 +283,15 @@ def manual_compaction(
 
 def _fitting_compaction(entries: Sequence[Entry], context_tokens: int) -> Compaction:
     current = context.build_context(entries)
-    system = measure_system(current)
-    plan = plan_compaction(entries, system, context_tokens, context_tokens)
+    prompt = (measure_system(current) + measure_tools(current.settings)).tokens
+    plan = plan_compaction(entries, prompt, context_tokens, context_tokens)
     if plan is not None:
         return plan.compaction
-    tokens = system + Sizes().total(current.items)
+    tokens = prompt + Sizes().total(current.items)
     if tokens <= context_tokens:
         raise InvalidSummary(f"the context has {tokens:,} tokens and fits in {context_tokens:,}")
     raise InvalidSummary(
-        f"the system prompt and the newest input do not fit in {context_tokens:,} tokens, and they always stay"
+        f"the system prompt, the tools and the newest input do not fit in {context_tokens:,} tokens, and they always stay"
     )
 
 

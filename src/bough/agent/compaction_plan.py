@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ..core import context
 from ..core.context import Item
 from ..core.entries import Compaction, Entry
-from ..core.fit import BYTES_PER_TOKEN, measure
+from ..core.fit import BYTES_PER_TOKEN, measure, measure_item
 from ..core.messages import Message, Text
 from ..core.shorten import MEDIA_LENGTH, shorten_results
 from .summary import MAX_SUMMARY, MIN_LINE, MIN_SUMMARY, list_files, summarise_items
@@ -28,14 +28,16 @@ class Sizes:
     """The estimated tokens of each message of one path. The path only grows, so each is measured once: measuring
     encodes a message, which took 45 ms for 12,800 of them, before every step."""
 
-    def __init__(self) -> None:
+    def __init__(self, provider: str | None = None) -> None:
+        self.provider = provider
+        """Who is asked: only what that one issued counts beside the messages. None: anybody's counts."""
         self._tokens: dict[int, tuple[object, int]] = {}
 
     def tokens(self, item: Item) -> int:
         parts = item.message.parts
         known = self._tokens.get(item.seq)
         if known is None or known[0] is not parts:
-            known = self._tokens[item.seq] = parts, measure(item.message).tokens
+            known = self._tokens[item.seq] = parts, measure_item(item, self.provider).tokens
         return known[1]
 
     def total(self, items: Sequence[Item]) -> int:

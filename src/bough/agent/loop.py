@@ -287,9 +287,7 @@ class Loop:
 
     def _runner_data(self) -> dict[str, Any]:
         caller = self.model_caller
-        return runner_data(
-            caller.models, self.tool_runner.allowed(), self.limits.limits, caller.all_options()
-        )
+        return runner_data(caller.models, self.limits.limits, caller.all_options())
 
     async def _steps(self) -> AsyncIterator[Event]:
         writer = self.writer

@@ -1,4 +1,4 @@
-"""The part of a history that a model is given: a context, trimmed to the newest whole turns.
+"""The part of a history that a model is given: a context, trimmed to the newest whole turns, and how much of a window it fills.
 
 Does not know providers.
 """
@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from msgspec import Struct
+
 from ..core import context as contexts
 from ..core.context import Context
 from ..core.entries import Entry
-from ..core.fit import Budget, fit
+from ..core.fit import Budget, fit, measure_context
 from ..core.tree import Leaf
 from ..core.turns import group_by_turn
 from ..log.log import Log
+from ..models.windows import SMALL_REQUEST, window_by_name
 from ..stores.base import Fact
 from ..stores.message_limits import message_limits
 
@@ -21,6 +24,33 @@ PAGE = 100
 """How many facts are read at a time."""
 MessageLimits = Mapping[Leaf, int]
 """The maximum number of messages of a turn's model calls, by the leaf of the turn's input. Other turns: no maximum."""
+
+
+class WindowUse(Struct, frozen=True):
+    """How much of a model's window a request fills, by our estimate of its tokens."""
+
+    tokens: int
+    window: int | None
+    """None: nobody knows it, or the request is so small that it fits every model's."""
+
+    def __str__(self) -> str:
+        if self.window is None:
+            return f"about {self.tokens:,} tokens"
+        return f"about {self.tokens:,} of {self.window:,} tokens ({100 * self.tokens // self.window} %)"
+
+
+def measure_window(context: Context, model: str | None, session_window: int | None) -> WindowUse:
+    """Return what the request fills of the window of a model, by its name.
+
+    `session_window` is that of the session, which holds for every model of it.
+    """
+    name = model or ""
+    tokens = measure_context(context, name.partition(":")[0] or None).tokens
+    known = [session_window, (context.settings.windows or {}).get(name)]
+    window = min((window for window in known if window is not None), default=None)
+    if window is None and tokens > SMALL_REQUEST:
+        window = window_by_name(name)
+    return WindowUse(tokens, window)
 
 
 def trim(context: Context, max_messages: int | None) -> Context:

@@ -165,7 +165,8 @@ class Replacement(Struct, frozen=True):
         length = self.lengths.get(entry.seq)
         if item is None or length is None or item.message.role != "tool":
             return item
-        return replace(item, message=shorten_results(item.message, length), shortened=True)
+        # What its issuer would get back in place of it is the whole result.
+        return replace(item, message=shorten_results(item.message, length), shortened=True, evidence=None)
 
 
 def read_replacement(path: Sequence[Entry]) -> Replacement:

@@ -46,11 +46,13 @@ class BranchSummary(Struct, frozen=True):
     leaf_id: str
 
 
-class ToolDefinitions(Struct, frozen=True):
-    """The tools that a model is given: the digest of the blob that holds their definitions, and their names."""
+class ToolDefinitions(Struct, frozen=True, omit_defaults=True):
+    """The tools that a model is given: the digest of the blob that holds their definitions, their names, and its size."""
 
     hash: str
     names: tuple[str, ...]
+    size: int = 0
+    """In bytes: what of a window they fill, without reading them."""
 
 
 class Endpoint(Struct, frozen=True, omit_defaults=True):

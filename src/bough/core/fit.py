@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from ..errors import TurnTooLarge
 from .context import Context, Item
+from .entries import Settings
 from .messages import Media, Message, Part, ToolResult
 from .shorten import MEDIA_LENGTH
 from .turns import group_by_turn
@@ -67,39 +68,60 @@ def measure(message: Message) -> Size:
     return Size(text // BYTES_PER_TOKEN + 1 + MEDIA_TOKENS * len(media), text + media_bytes, len(media), 1)
 
 
+def measure_item(item: Item, provider: str | None = None) -> Size:
+    """Estimate the size of a message with what its issuer gets back: signatures, sealed reasoning, blocks of its own tools.
+
+    With a provider only what that one issued counts; no other is sent it.
+    """
+    size, evidence = measure(item.message), item.evidence
+    if evidence is None or provider not in (None, evidence.issuer.partition("@")[0]):
+        return size
+    # Under other names than the index of a part, adapters keep what no provider is sent.
+    proofs = [proof for index, proof in evidence.parts.items() if index.isdecimal()]
+    length = len(_encoder.encode(proofs)) if proofs else 0
+    return size + Size(length // BYTES_PER_TOKEN, length)
+
+
 def _shown(part: Part) -> Part:
     """Return a part without details, which no model sees."""
     is_detailed = isinstance(part, ToolResult) and part.details is not None
     return replace(part, details=None) if is_detailed else part
 
 
-def measure_value(value: object) -> int:
-    """Estimate the tokens of a JSON value, such as the definitions of tools."""
-    return len(_encoder.encode(value)) // BYTES_PER_TOKEN + 1 if value else 0
+def measure_system(context: Context) -> Size:
+    """Estimate the size of the system prompt."""
+    return sum((measure_text(text) for text in context.system), Size())
 
 
-def measure_system(context: Context) -> int:
-    """Estimate the tokens of the system prompt."""
-    return sum(_measure_text(text).tokens for text in context.system)
+def measure_tools(settings: Settings) -> Size:
+    """Estimate the size of the definitions of the tools."""
+    length = 0 if settings.tool_definitions is None else settings.tool_definitions.size
+    return Size(length // BYTES_PER_TOKEN + 1, length) if length else Size()
 
 
-def _measure_text(text: str) -> Size:
+def measure_text(text: str) -> Size:
     length = len(text.encode())
     return Size(length // BYTES_PER_TOKEN + 1, length)
 
 
-def fit(context: Context, budget: Budget) -> FitResult:
-    """Keep the system prompt and the summaries, then whole turns, newest first, as long as they fit."""
-    used = sum((_measure_text(text) for text in context.system), Size())
+def measure_context(context: Context, provider: str | None = None) -> Size:
+    """Estimate the size of a whole request: prompt, tools and messages."""
+    used = measure_system(context) + measure_tools(context.settings)
+    return sum((measure_item(item, provider) for item in context.items), used)
+
+
+def fit(context: Context, budget: Budget, provider: str | None = None) -> FitResult:
+    """Keep the system prompt, the tools and the summaries, then whole turns, newest first, as long as they fit."""
+    used = measure_system(context) + measure_tools(context.settings)
     pinned = [item for item in context.items if item.pinned]
-    used = sum((measure(item.message) for item in pinned), used)
+    used = sum((measure_item(item, provider) for item in pinned), used)
     _raise_if_too_large(used, budget, 0)
     kept_turns: list[list[Item]] = []
     dropped: list[Item] = []
     rest = group_by_turn(item for item in context.items if not item.pinned)
     while rest:
         group = rest.pop()
-        size = sum((measure(item.message) for item in group), used)
+        size = sum((measure_item(item, provider) for item in group), used)
         if _excess(size, budget) is None:
             kept_turns.append(group)
             used = size

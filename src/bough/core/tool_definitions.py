@@ -49,7 +49,7 @@ def define_tools(tools: Iterable[ToolSpec], redactor: Redactor | None = None) ->
     if redactor is not None and redactor.may_contain_secret(data):
         plain = redactor.redact_json(plain)
         data = to_json(plain, "tool definitions")
-    definitions = ToolDefinitions(digest(data), tuple(tool["name"] for tool in plain))
+    definitions = ToolDefinitions(digest(data), tuple(tool["name"] for tool in plain), len(data))
     return ToolSet(definitions, Blob(definitions.hash, MIME, data))
 
 

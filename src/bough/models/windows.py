@@ -12,6 +12,8 @@ from functools import lru_cache
 from .model import Model
 from .prices import UNPRICED_PROVIDERS, vendor_of
 
+SMALL_REQUEST = 2_000
+"""Tokens that fit the window of every model in the table, which takes long to load."""
 MAX_MESSAGE_LENGTH = 4_000
 _NUMBER = r"(\d[\d,]{0,14})"
 _WINDOWS = [
@@ -58,6 +60,14 @@ def window_of(model: Model) -> int | None:
     if model.provider in UNPRICED_PROVIDERS:
         return None
     return _table_window(vendor_of(model.provider), model.model)
+
+
+def window_by_name(name: str) -> int | None:
+    """Return the window that the table gives for a model by its name, `provider:model` or `provider:model@URL`."""
+    provider, _, model = name.partition(":")
+    if not model or provider in UNPRICED_PROVIDERS:
+        return None
+    return _table_window(vendor_of(provider), re.split(r"@(?=https?://)", model)[0])
 
 
 @lru_cache(maxsize=200)

@@ -187,6 +187,7 @@ class RequestView(ApiResponse, kw_only=True):
     first: Annotated[int, Meta(description="Index of the first message in this response")]
     omitted_chars: int
     tokens: list[Json]
+    window: Annotated[int | None, Meta(description="The model's window in tokens, if it is known")]
     call: Json | None
     previous: Position | None
     difference: Json | None

@@ -11,7 +11,18 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, cast
 
-from agents import Agent, ItemHelpers, ModelResponse, RunContextWrapper, RunHooks, Tool, TResponseInputItem
+from agents import (
+    Agent,
+    FunctionTool,
+    Handoff,
+    ItemHelpers,
+    ModelResponse,
+    RunContextWrapper,
+    RunHooks,
+    Tool,
+    TResponseInputItem,
+    handoff,
+)
 from agents.memory import SessionSettings
 from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
 from agents.tool_context import ToolContext
@@ -21,13 +32,14 @@ from msgspec.structs import replace
 from ...core.drafts import Draft
 from ...core.entries import Compaction, Entry, Uncompaction
 from ...core.messages import Message
+from ...core.tool_definitions import ToolSpec
 from ...core.tree import Leaf
 from ...core.usage import Call, Usage
 from ...log.log import Log
 from ...models.prices import price
 from ...session import Session
 from ...store import Store
-from .. import UNKNOWN_RESULT, require_store
+from .. import UNKNOWN_RESULT, record_tools, require_store
 from ..async_bridge import AsyncBridge
 from .items import Item, ItemDraftBuilder, is_ahead, path_items
 
@@ -102,6 +114,10 @@ class BoughSession:
         usages = [_usage(response) for response in result.raw_responses]
         model = model_of(result.last_agent)
         await self._bridge.run(self._record_usage, [(usage, *model) for usage in usages])
+
+    async def write_tools(self, tools: Sequence[ToolSpec]) -> None:
+        """Record the tools that the model is given next."""
+        await self._bridge.run(self._write_tools, tools)
 
     async def write_answer(self, agent: Agent[Any], response: ModelResponse) -> None:
         """Write a model's answer when it arrives: calls are durable before they run. An answer without calls waits for
@@ -280,6 +296,9 @@ class BoughSession:
         if calls:
             self._session.log.record("call_started", calls=calls)
 
+    def _write_tools(self, tools: Sequence[ToolSpec]) -> None:
+        record_tools(self._session, tools)
+
     def _write_answer(self, items: list[Item], usage: CallUsage, needing_approval: Container[str]) -> None:
         log, call = self._session.log, self._call(usage)
         drafts = ItemDraftBuilder(model=call.model, is_ahead=True).add(items)
@@ -374,7 +393,8 @@ class WrittenAhead:
 
 
 class BoughHooks(RunHooks[Any]):
-    """Make every step durable as it happens: an answer before its tools run, each result as it arrives, each usage.
+    """Make every step durable as it happens: an answer before its tools run, each result as it arrives, each usage, and
+    the definitions of the tools that the model is given.
 
     `Runner.run(agent, "Hi", session=session, hooks=BoughHooks(session))`. Without hooks the SDK adds all of a step at
     once, when its tools are done.
@@ -382,6 +402,15 @@ class BoughHooks(RunHooks[Any]):
 
     def __init__(self, session: BoughSession) -> None:
         self.session = session
+
+    async def on_llm_start(
+        self,
+        context: RunContextWrapper[Any],
+        agent: Agent[Any],
+        system_prompt: str | None,
+        input_items: list[TResponseInputItem],
+    ) -> None:
+        await self.session.write_tools(await tool_specs(agent, context))
 
     async def on_llm_end(
         self, context: RunContextWrapper[Any], agent: Agent[Any], response: ModelResponse
@@ -398,6 +427,23 @@ class BoughHooks(RunHooks[Any]):
         if isinstance(context, ToolContext) and context.tool_call is not None:
             item = ItemHelpers.tool_call_output_item(context.tool_call, result)
             await self.session.write_tool_result(cast(Item, item))
+
+
+async def tool_specs(agent: Agent[Any], context: RunContextWrapper[Any]) -> list[ToolSpec]:
+    """Return the functions that an agent's model may call, its handoffs last, as the SDK sends them.
+
+    Tools that OpenAI hosts have no definition that anybody sends.
+    """
+    functions = [tool for tool in await agent.get_all_tools(context) if isinstance(tool, FunctionTool)]
+    handoffs = [item if isinstance(item, Handoff) else handoff(item) for item in agent.handoffs]
+    return [
+        *(ToolSpec(tool.name, tool.description, tool.params_json_schema) for tool in functions),
+        *(
+            ToolSpec(item.tool_name, item.tool_description, item.input_json_schema)
+            for item in handoffs
+            if item.is_enabled is True
+        ),
+    ]
 
 
 def _last_answer(drafts: Sequence[Draft]) -> int | None:

@@ -42,6 +42,7 @@ from ...agent.call_status import read_call_status
 from ...agent.tool_batch import UNKNOWN
 from ...core.context import fold_settings
 from ...core.entries import Entry
+from ...core.tool_definitions import ToolSpec
 from ...core.tree import Leaf
 from ...core.usage import Call, Usage
 from ...errors import StaleLeaf
@@ -51,7 +52,7 @@ from ...models.prices import price
 from ...session import Session
 from ...store import Store
 from ...stores.base import SessionRow
-from .. import no_blob, require_store
+from .. import no_blob, record_tools, require_store
 from ..async_bridge import AsyncBridge
 from .messages import Dumped, MessageDraftBuilder, PathMessage, entry_id_of, path_messages, record_of
 
@@ -118,6 +119,10 @@ class BoughConversationStore(ConversationStore):
         """Return the Bough session of a conversation, to show, search, compact or export."""
         return await self._bridge.run(self._conversations.find, conversation_id)
 
+    async def write_tools(self, conversation_id: str, tools: Sequence[ToolSpec]) -> None:
+        """Record the tools that the model is given next."""
+        await self._bridge.run(self._conversations.write_tools, conversation_id, tools)
+
     async def write_tool_start(self, conversation_id: str, call_id: str) -> bool:
         """Record that a call starts, before it runs; return False if its start was recorded before."""
         return await self._bridge.run(self._conversations.write_start, conversation_id, call_id)
@@ -129,7 +134,8 @@ class BoughConversationStore(ConversationStore):
 
 
 class BoughSteps(AbstractCapability[Any]):
-    """Save every step as it happens: a request before the model is called, its answer, each tool's start and result.
+    """Save every step as it happens: a request before the model is called, with the tools that the model is given, its
+    answer, each tool's start and result.
 
     `Agent(…, capabilities=[BoughSteps(store)])`. The run saves itself, including the result's revision: `store.save` is
     not needed. `ConversationConflict` if the run's history differs from the stored conversation.
@@ -167,6 +173,12 @@ class BoughSteps(AbstractCapability[Any]):
         self, ctx: RunContext[Any], request_context: ModelRequestContext
     ) -> ModelRequestContext:
         await self._save(ctx)
+        given = request_context.model_request_parameters
+        tools = [
+            ToolSpec(tool.name, tool.description or "", tool.parameters_json_schema)
+            for tool in (*given.function_tools, *given.output_tools)
+        ]
+        await self.store.write_tools(self._conversation.conversation_id, tools)
         return request_context
 
     async def before_node_run(self, ctx: RunContext[Any], *, node: AgentNode[Any]) -> AgentNode[Any]:
@@ -452,6 +464,11 @@ class Conversations:
             model=model,
             price=price(usage, provider, model),
         )
+
+    def write_tools(self, conversation_id: str, tools: Sequence[ToolSpec]) -> None:
+        session = self.find(conversation_id)
+        if session is not None:
+            record_tools(session, tools)
 
     def write_start(self, conversation_id: str, call_id: str) -> bool:
         """Record the start of an open call; return False if it was recorded before."""

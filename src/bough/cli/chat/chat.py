@@ -214,7 +214,9 @@ class Chat:
         spent = difference(session.row.totals, before)
         self._print_end(end)
         if self.is_terminal:
-            notify(dim(f"{format_tokens(spent)} · {format_cost(spent)}"))
+            used = session.window_use()
+            share = "" if used.window is None else f" · window {100 * used.tokens // used.window} % full"
+            notify(dim(f"{format_tokens(spent)} · {format_cost(spent)}{share}"))
         return 0 if end.is_fine else FAILURE
 
     def _watcher(self) -> Watcher:
@@ -595,6 +597,7 @@ def _usage(chat: Chat, rest: str) -> None:
     own, path = chat.session.usage(), chat.session.usage("path")
     click.echo(f"  this session  {own.calls} calls, {format_tokens(own)}, {format_cost(own)}")
     click.echo(f"  this path     {path.calls} calls, {format_tokens(path)}, {format_cost(path)}")
+    click.echo(f"  next request  {chat.session.window_use()}")
 
 
 def _model(chat: Chat, rest: str) -> None:

@@ -69,6 +69,7 @@ def show(
         print_json(
             session=as_data(current_row(session.row, session.log.runtime)),
             entries=[entry_data(entry) for entry in path],
+            window_use=to_json_value(session.window_use()),
             **_open_calls_data(session),
         )
         return
@@ -187,8 +188,9 @@ def context(
     if explain:
         return _print_cache_check(session, provider, is_json=is_json)
     request = session.request(provider)
+    used = session.window_use()
     if is_json:
-        print_json(provider=provider, request=request)
+        print_json(provider=provider, request=request, window_use=to_json_value(used))
         return 0
     context_ = session.context()
     if not context_.system and not context_.items:
@@ -199,6 +201,7 @@ def context(
         click.echo("\n".join(_message_lines(name, Message("system", (Text(text),)), full=True)))
     for item in context_.items:
         click.echo("\n".join(_message_lines(item.message.role, item.message, full=True)))
+    notify(dim(str(used)))
     return 0
 
 
@@ -262,6 +265,8 @@ def _header_lines(session: Session) -> Iterator[str]:
         format_tokens(row.totals),
     ]
     yield dim(" · ").join(filter(None, [*facts, format_time(row.updated_at)]))
+    if session.leaf.seq:
+        yield dim(f"next request: {session.window_use()}")
     if row.parent_session:
         yield dim(f"{row.relation} of {row.parent_session} at {row.parent_seq}")
     if row.error:

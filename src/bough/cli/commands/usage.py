@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 
 import click
 
 from ...core.time_text import parse_time
 from ...core.usage import Call, Totals, format_cost, total
+from ...log.storage import Storage
 from ...session import Session, UsageView
 from ...store import Store
 from ...stores.base import SessionRow
@@ -39,6 +40,7 @@ _KEYS: dict[str, Callable[[SessionCall], str]] = {
     "--since", metavar="SEQ|TIME", help="Only calls after this entry of the path, or since this time."
 )
 @click.option("--by", type=click.Choice(list(_KEYS)), help="Print one line per day, model, agent, …")
+@click.option("--storage", is_flag=True, help="For one session: also what it takes in bytes.")
 @json_option
 @pass_location
 def usage(
@@ -47,6 +49,7 @@ def usage(
     view: UsageView | None,
     since: str | None,
     by: str | None,
+    storage: bool,
     is_json: bool,
 ) -> None:
     """Sum tokens and cost by session, day, model or agent.
@@ -59,8 +62,15 @@ def usage(
     """
     if reference is None and view is not None:
         raise CommandError(f"--view needs a session, such as bough usage latest --view {view}")
+    if reference is None and storage:
+        raise CommandError("--storage needs a session, such as bough usage latest --storage")
+    stored: Storage | None = None
+    turns = 0
     if reference is not None:
-        calls = _of_one(resolve(location, reference).session_at(), view or "own", since)
+        session = resolve(location, reference).session_at()
+        calls = _of_one(session, view or "own", since)
+        if storage:
+            stored, turns = session.storage(), session.row.turns
     else:
         store = location.open()
         floor = 0 if since is None else parse_time("--since", since, store.runtime.now())
@@ -70,6 +80,7 @@ def usage(
         print_json(
             usage=[{"name": name, **to_json_value(sums)} for name, sums in groups.items()],
             total=to_json_value(_sum(calls)),
+            **({} if stored is None else {"storage": to_json_value(stored)}),
         )
         return
     rows = [_line(name, sums) for name, sums in groups.items()]
@@ -79,6 +90,19 @@ def usage(
     click.echo(
         "\n".join(table(rows, head, drop_first=("CACHED", "INPUT", "OUTPUT", "CALLS"), clip_last=False))
     )
+    if stored is not None:
+        rows = list(_storage_rows(stored, turns))
+        click.echo(
+            "\n".join(["", *table(rows, ("STORED", "COUNT", "BYTES", "BYTES A TURN"), clip_last=False)])
+        )
+
+
+def _storage_rows(stored: Storage, turns: int) -> Iterator[tuple[str, ...]]:
+    per_turn = f"{stored.settings_bytes / turns:,.0f}" if turns else ""
+    yield "entries", f"{stored.entries:,}", f"{stored.bytes:,}", ""
+    yield "  settings: tools and options", f"{stored.settings:,}", f"{stored.settings_bytes:,}", per_turn
+    yield "blobs", f"{stored.blobs:,}", f"{stored.blob_bytes:,}", ""
+    yield "  definitions of tools", f"{stored.tool_sets:,}", f"{stored.tool_bytes:,}", ""
 
 
 def _of_one(session: Session, view: UsageView, since: str | None) -> list[SessionCall]:

@@ -18,7 +18,7 @@ from ... import wire
 from ...agent.prompt_window import MessageLimits, prompt_context
 from ...core.context import Context
 from ...core.entries import Entry
-from ...core.fit import BYTES_PER_TOKEN, MEDIA_TOKENS, measure
+from ...core.fit import MEDIA_TOKENS, measure_item, measure_system, measure_tools
 from ...core.tree import Leaf, lineage
 from ...core.usage import Call
 from ...stores.message_limits import message_limits
@@ -28,7 +28,7 @@ from ..bundle.read import BundleReader
 MOST_WORK = 200_000
 """Entries to read for all requests together: some seconds. A request reads its whole path."""
 MOST_BYTES = 4_000_000
-PARTS = ("system", "summary", "user", "assistant", "tool results", "media")
+PARTS = ("system", "tools", "summary", "user", "assistant", "tool results", "media")
 ENCODE = msgspec.json.encode
 
 
@@ -89,12 +89,13 @@ def _definitions(bundle: memoryview) -> dict[str, bytes]:
     return {blob.hash: b"".join(blob.pieces) for blob in blobs}
 
 
-def token_shares(context: Context) -> list[tuple[str, int]]:
+def token_shares(context: Context, provider: str) -> list[tuple[str, int]]:
     """Estimate the tokens of each part of a context; the call's usage is what was billed."""
     tokens = dict.fromkeys(PARTS, 0)
-    tokens["system"] = sum(len(text) for text in context.system) // BYTES_PER_TOKEN
+    tokens["system"] = measure_system(context).tokens
+    tokens["tools"] = measure_tools(context.settings).tokens
     for item in context.items:
-        size = measure(item.message)
+        size = measure_item(item, provider)
         media = size.media * MEDIA_TOKENS
         part = (
             "summary" if item.pinned else "tool results" if item.message.role == "tool" else item.message.role
@@ -209,7 +210,7 @@ def _render(
         rest=first,
         shared_messages=0,
         added_messages=(),
-        tokens=tuple(token_shares(context)),
+        tokens=tuple(token_shares(context, provider.name)),
     )
     return _RenderedRequest(record, others)
 

@@ -10,7 +10,8 @@ from litestar.params import FromPath, QueryParameter
 from msgspec import Struct
 
 from ... import wire
-from ...agent.prompt_window import MessageLimits, prompt_context
+from ...agent.prompt_window import MessageLimits, measure_window, prompt_context
+from ...core.context import Context
 from ...core.entries import Entry
 from ...core.usage import Call
 from ...errors import InvalidArgument
@@ -58,21 +59,33 @@ def read_request(
     prompt = prompt_context(recorded.path, limits)
     full = provider_format.project(prompt, session.read_blob)
     request_part, begin, omitted = _request_window(full, provider_format.history, first, limit)
+    model = recorded.call.model if recorded.call else prompt.settings.model or session.row.model
     return RequestView(
         at=str(session.leaf),
         after=str(session.log.leaf_at(recorded.seq)),
         provider=provider_format.name,
-        model=recorded.call.model if recorded.call else prompt.settings.model or session.row.model,
+        model=model,
         request=request_part,
         messages_key=provider_format.history,
         total=len(full[provider_format.history]),
         first=begin,
         omitted_chars=omitted,
-        tokens=[{"part": part, "tokens": count} for part, count in token_shares(prompt)],
+        tokens=[
+            {"part": part, "tokens": count} for part, count in token_shares(prompt, provider_format.name)
+        ],
+        window=_window(session, prompt, recorded.call),
         call=None if recorded.call is None else call_view(recorded.call),
         previous=None if recorded.previous is None else str(session.log.leaf_at(recorded.previous.after_seq)),
         difference=_difference(session, recorded, limits, provider_format, full),
     )
+
+
+def _window(session: Session, prompt: Context, call: Call | None) -> int | None:
+    row = session.row
+    own = row.model or ""
+    is_own = call is None or own.partition("@")[0] == f"{call.provider}:{call.model}"
+    name = own if is_own or call is None else f"{call.provider}:{call.model}"
+    return measure_window(prompt, name, row.context_window).window
 
 
 def _recorded_call(context: ServerContext, session: Session) -> RecordedCall:

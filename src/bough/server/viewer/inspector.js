@@ -135,7 +135,7 @@ function promptNodes(reply, entry, host, from) {
   return [
     h("p.muted", entry.role === "assistant" ? `The request behind answer ${reply.at}: the path up to ${reply.after}.`
       : `The request a model would get after ${reply.after}.`, reply.model && ` Model: ${printable(reply.model)}.`),
-    tokenBar(reply.tokens, reply.call),
+    tokenBar(reply.tokens, reply.window, reply.call),
     difference(reply),
     Object.keys(rest).length > 0 && jsonTree(rest, { open: 1 }),
     h("h3", "tools"),
@@ -159,7 +159,7 @@ function toolNodes(tools) {
 }
 
 /** A bar of tokens by part, with widths by share. */
-function tokenBar(tokens, call) {
+function tokenBar(tokens, windowTokens, call) {
   const estimate = tokens.reduce((sum, part) => sum + part.tokens, 0), billed = call?.usage?.input_tokens;
   const parts = tokens.filter((part) => part.tokens > 0);
   const barNode = h("div.token-bar",
@@ -167,7 +167,8 @@ function tokenBar(tokens, call) {
     parts.map(tokenShare));
   return h("div", barNode, h("div.legend",
     parts.map((part) => h("span", h("i", { class: slug(part.part) }), `${part.part} ${count(part.tokens)}`))),
-    h("p.muted", `about ${count(estimate)} tokens, estimated${billed ? `; billed: ${count(billed)}` : ""}`));
+    h("p.muted", `about ${count(estimate)} ${windowTokens ? `of ${count(windowTokens)} ` : ""}tokens${
+      windowTokens ? ` (${Math.floor((100 * estimate) / windowTokens)} % of the window)` : ""}, estimated${billed ? `; billed: ${count(billed)}` : ""}`));
 }
 
 function tokenShare({ part, tokens }) {
