@@ -1460,6 +1460,28 @@ class TestQueue:
         texts = [entry.message.text for entry in store.session(session.session_id).transcript()]
         assert texts == ["one", "a", "two", "b"]
 
+    def test_an_attachment_behind_queued_inputs_is_durable_before_they_run(
+        self, store: Store, session: Session
+    ) -> None:
+        image = bough.Attachment(b"\x89PNG\r\n\x1a\n" + bytes(40), "image/png")
+        session.enqueue("one")
+
+        def answer(request: Any) -> str:
+            raise KeyError("as if it were killed")
+
+        with pytest.raises(KeyError):
+            session.send_sync(user("two", image), model=ScriptedModel(answer))
+        session.enqueue(user("three", image))
+        store.backend.delete_unreferenced_blobs(2**60)
+        again = store.session(session.session_id)
+        model = ScriptedModel(["a", "b", "c"])
+        again.resume_sync(model=model)
+        assert [entry.message.text for entry in again.transcript()] == ["one", "a", "two", "b", "three", "c"]
+        for sent in model.requests[1:]:
+            [handle] = sent.context.items[-1].message.media
+            assert again.read_blob(handle.hash) == image.data
+        assert again.verify() == []
+
     def test_an_input_with_a_key_is_refused_and_not_queued_if_a_queued_one_waits(
         self, store: Store, session: Session
     ) -> None:

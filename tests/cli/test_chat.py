@@ -467,7 +467,8 @@ class TestPick:
             terminal.wait_for("Here.")
             terminal.wait_for(PROMPT)
             terminal.prompt("and now?")
-        assert [row.turns for row in open_store(sessions).sessions().sessions] == [1, 1, 1, 2]
+        rows = open_store(sessions).sessions(order="created").sessions
+        assert [row.turns for row in rows] == [1, 1, 1, 2]
 
     @pytest.mark.parametrize("key", ["\x03", "\x04", "\x1b"])
     def test_leaving_opens_nothing(self, sessions: Path, key: str) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from ..core.codec import decode
@@ -22,7 +21,6 @@ from ..errors import (
     ContextOverflow,
     Fenced,
     InputsQueued,
-    InvalidMessage,
     ModelError,
     Overloaded,
     PromptTooLarge,
@@ -179,8 +177,7 @@ class Loop:
         await self._refuse_pending_approval()
         is_one_shot, number = self.writer.is_one_shot, None
         if key is None:  # one with a key is sent again instead: the queue knows no keys
-            with suppress(InvalidMessage):  # it has an attachment
-                number = await self.writer.run_blocking(self.log.enqueue, content)
+            number = await self.writer.run_blocking(self.log.enqueue, content)
         count = self.writer.queued + (number is not None)
         async for event in self._run_inbox(count, one_shot=number if is_one_shot else None):
             yield event

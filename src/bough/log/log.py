@@ -29,7 +29,6 @@ from ..core.tree import Leaf, Range, contains_leaf
 from ..core.turns import Cursor, OpenCall, cursor_after, cursor_from_tail
 from ..core.usage import Call, Totals, with_known_counts
 from ..errors import (
-    InvalidMessage,
     InvalidOperation,
     InvalidPosition,
     NothingToRedo,
@@ -456,13 +455,11 @@ class Log:
         return text
 
     def enqueue(self, message: Message) -> int:
-        """Store an input until the session's runner takes it."""
+        """Store an input until the session's runner takes it; its attachments first, as blobs."""
         draft = Draft(to_user_message(message))
         written = build_entries(Cursor(), [draft], self.runtime.now(), redactor=self.runtime.redactor)
-        if written.blobs:
-            raise InvalidMessage(
-                "queued input cannot hold attachments; store them with store.put_blob() and use the handle"
-            )
+        for blob in written.blobs:  # a crash before the next line leaves a blob that is collected
+            self.store.put_blob(blob, self.runtime.now())
         return self.store.enqueue(self.session_id, written.entries[0].body, self.runtime.now())
 
     def record(

@@ -536,7 +536,7 @@ class StoreBackend(ABC):
 
     @abstractmethod
     def delete_unreferenced_blobs(self, before: int) -> int:
-        """Delete blobs of this space that no entry refers to and that were put before that time; return how many."""
+        """Delete blobs of this space that no entry and no queued input refers to, put before that time; return how many."""
 
     @abstractmethod
     def close(self) -> None: ...

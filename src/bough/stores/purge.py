@@ -67,8 +67,12 @@ class Purge(ABC):
         """Delete what is not kept of these branches; return how many entries, and the blobs they used."""
 
     @abstractmethod
+    def queued_blobs(self, numbers: list[int]) -> list[Any]:
+        """Return the blobs that inputs queued for sessions use."""
+
+    @abstractmethod
     def delete_blobs(self, numbers: list[Any]) -> int:
-        """Delete those of these blobs that no entry uses; return how many."""
+        """Delete those of these blobs that no entry and no queued input uses; return how many."""
 
     def run(self, session_ids: list[str]) -> PurgeResult:
         numbers = self.session_numbers(session_ids)
@@ -83,12 +87,13 @@ class Purge(ABC):
             self._reduce_journal(
                 number, lambda leaf: leaf.branch not in branches or leaf.seq <= keep.get(leaf.branch, -1)
             )
+        queued_blobs = self.queued_blobs(numbers)
         self.delete_sessions(numbers)
         self.delete_calls(numbers, keep, None)
         self.delete_calls(purged_before, keep, list(branches))
         entries, blobs = self.delete_entries(list(branches.values()), keep)
         remaining = sum(max(0, keep[n] - branch.parent_seq) for n, branch in branches.items() if n in keep)
-        return PurgeResult(tuple(session_ids), entries, remaining, self.delete_blobs(blobs))
+        return PurgeResult(tuple(session_ids), entries, remaining, self.delete_blobs([*blobs, *queued_blobs]))
 
     def _reduce_journal(self, number: int, is_kept: Callable[[Leaf], bool]) -> None:
         """Delete a journal except for the message limits of turns that are kept."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ...core.codec import encode
 from ...core.drafts import ExtraFact
 from ...core.entries import Note
 from ...core.messages import assistant, user
@@ -500,6 +501,23 @@ class BlobConformance(StoreFactory):
         writer.store.trash("ses_a", 500)
         assert writer.store.purge("ses_a").blobs == 1
         assert writer.store.blob(used.hash) is None
+
+    def test_blobs_of_a_queued_input_stay_until_it_is_taken_or_purged(self) -> None:
+        writer = SessionWriter(self.open_store())
+        store, blob = writer.store, make_blob(b"queued")
+        store.put_blob(blob, 10)
+        for _ in range(2):
+            store.enqueue("ses_a", encode(user(media_of(blob))), 20)
+        assert store.unreferenced_blobs(before=50) == UnreferencedBlobs(0, 0)
+        assert store.delete_unreferenced_blobs(before=50) == 0
+        writer.append(user(media_of(blob)), inbox_number=1)
+        assert store.entries("ses_a")[0].entry.media == (blob.hash,)
+        SessionWriter(store, "ses_b")
+        store.enqueue("ses_b", encode(user(media_of(blob))), 20)
+        for session_id, purged in (("ses_a", 0), ("ses_b", 1)):
+            store.trash(session_id, 500)
+            assert store.purge(session_id).blobs == purged
+        assert store.blob(blob.hash) is None
 
 
 def _inherited_limits(store: StoreBackend, session_id: str) -> tuple[MessageLimit, ...]:

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from ...core.tree import Branch, Leaf, reachable_seqs
 from ..base import PurgeResult
 from ..message_limits import retained_limit_facts
-from .tables import Tables
+from ..transfer import blob_references
+from .tables import SessionData, Tables
 
 
 def descendants(tables: Tables, session_id: str, *, forks: bool, trashed: bool = False) -> list[str]:
@@ -25,8 +26,10 @@ def descendants(tables: Tables, session_id: str, *, forks: bool, trashed: bool =
 
 
 def purge(tables: Tables, space: str, session_ids: list[str]) -> PurgeResult:
+    queued: set[str] = set()
     for session_id in session_ids:
         data = tables.sessions.pop(session_id)
+        queued |= _queued_blobs(data)
         tables.purged[session_id] = replace(data, inbox=[])
         tables.drafts.pop(session_id, None)
     candidates = {n: branch for n, branch in tables.branches.items() if branch.session_id in session_ids}
@@ -37,7 +40,13 @@ def purge(tables: Tables, space: str, session_ids: list[str]) -> PurgeResult:
     fork_points = [
         Leaf(b.parent, b.parent_seq) for b in surviving if b.parent is not None and b.parent in candidates
     ]
-    return _delete(tables, space, session_ids, candidates, reachable_seqs(candidates, fork_points))
+    result = _delete(tables, space, session_ids, candidates, reachable_seqs(candidates, fork_points))
+    return replace(result, blobs=result.blobs + delete_blobs(tables, space, queued))
+
+
+def _queued_blobs(data: SessionData) -> set[str]:
+    """Return the digests of the blobs that queued inputs use."""
+    return {digest for queued in data.inbox for digest in blob_references("message", queued.body)}
 
 
 def _delete(
@@ -71,8 +80,9 @@ def _delete(
 def unreferenced(
     tables: Tables, space: str, digests: Iterable[str] | None = None, before: int | None = None
 ) -> list[tuple[str, str]]:
-    """Return the keys of those blobs of a space, put before a time, that no entry uses."""
+    """Return the keys of those blobs of a space, put before a time, that no entry and no queued input uses."""
     used = {digest for entry in tables.entries.values() for digest in entry.media}
+    used = used.union(*map(_queued_blobs, tables.sessions.values()))
     return [
         key
         for key, (_, at) in tables.blobs.items()

@@ -56,8 +56,13 @@ DELETE_ENTRIES = """
 delete from bough.entry using unnest(%s::bigint[], %s::bigint[]) as cut (branch, last)
 where entry.branch = cut.branch and entry.seq > cut.last
 """
-DELETE_BLOBS = """
+QUEUED = "inbox.space = blob.space and position(blob.hash::bytea in inbox.body) > 0"
+"""The body of a queued input names its blobs."""
+NOT_QUEUED = f"not exists (select 1 from bough.inbox where {QUEUED})"
+SELECT_QUEUED_BLOBS = f"select blob.no from bough.inbox join bough.blob on {QUEUED} where inbox.no = any(%s)"
+DELETE_BLOBS = f"""
 delete from bough.blob where no = any(%s) and not exists (select 1 from bough.blob_use where blob_no = blob.no)
+  and {NOT_QUEUED}
 """
 INSERT_FACT = """
 insert into bough.journal (session_no, space, owner, n, kind, branch, data, at) values (%s, %s, %s, %s, %s, %s, %s, %s)
@@ -122,6 +127,9 @@ class PostgresPurge(Purge):
         deleted = [number for number in numbers if number not in keep]
         self.writer.execute("delete from bough.branch where id = any(%s)", (deleted,))
         return entries, list(blobs)
+
+    def queued_blobs(self, numbers: list[int]) -> list[Any]:
+        return [number for (number,) in self.writer.execute(SELECT_QUEUED_BLOBS, (numbers,))]
 
     def delete_blobs(self, numbers: list[Any]) -> int:
         return self.writer.execute(DELETE_BLOBS, (numbers,)).rowcount

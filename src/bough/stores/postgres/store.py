@@ -90,7 +90,7 @@ from .create import (
     insert_session_within,
     lock_row,
 )
-from .purge import SELECT_CHILDREN, SELECT_TASKS, SELECT_TRASHED_TASKS, PostgresPurge, children
+from .purge import NOT_QUEUED, SELECT_CHILDREN, SELECT_TASKS, SELECT_TRASHED_TASKS, PostgresPurge, children
 from .rows import CALL_COLUMNS, ENTRY_COLUMNS, FACT_COLUMNS, SESSION_COLUMNS, detail_from
 from .search import PostgresSearch
 from .search_index import PostgresSearchIndex
@@ -246,11 +246,11 @@ select hash, mime, bytes from bough.blob where {SET_SPACE} and space = %(space)s
 SELECT_UNREFERENCED = f"""
 select count(*), coalesce(sum(size), 0)::bigint from bough.blob
 where {SET_SPACE} and space = %(space)s and at < %(before)s
-  and not exists (select 1 from bough.blob_use where blob_no = blob.no)
+  and not exists (select 1 from bough.blob_use where blob_no = blob.no) and {NOT_QUEUED}
 """
-DELETE_UNREFERENCED = """
+DELETE_UNREFERENCED = f"""
 delete from bough.blob where space = %s and at < %s
-  and not exists (select 1 from bough.blob_use where blob_no = blob.no)
+  and not exists (select 1 from bough.blob_use where blob_no = blob.no) and {NOT_QUEUED}
 """
 SAVE_DRAFT = """
 insert into bough.draft (no, space, branch, seq, fence, text, at) values (%s, %s, %s, %s, %s, %s, %s)

@@ -38,8 +38,13 @@ delete from usage where id > ?1 and id < ?2
     select 1 from json_each(?3) as kept
     where kept.value ->> 0 = usage.branch and kept.value ->> 1 >= coalesce(usage.answer_seq, usage.after_seq))
 """
-DELETE_BLOBS = """
-delete from blob where no in (select value from json_each(?)) and no not in (select blob_no from blob_use)
+NOT_QUEUED = "not exists (select 1 from inbox where instr(inbox.body, blob.hash))"
+"""The body of a queued input names its blobs."""
+SELECT_QUEUED_BLOBS = """
+select blob.no from inbox join blob on instr(inbox.body, blob.hash) where inbox.no in (select value from json_each(?))
+"""
+DELETE_BLOBS = f"""
+delete from blob where no in (select value from json_each(?)) and no not in (select blob_no from blob_use) and {NOT_QUEUED}
 """
 
 
@@ -102,6 +107,9 @@ class SqlitePurge(Purge):
             if number not in keep:
                 self.writer.execute("delete from branch where id = ?", (number,))
         return entries, blobs
+
+    def queued_blobs(self, numbers: list[int]) -> list[Any]:
+        return [blob for (blob,) in self.writer.execute(SELECT_QUEUED_BLOBS, (str(numbers),)).fetchall()]
 
     def delete_blobs(self, numbers: list[Any]) -> int:
         self.writer.execute(DELETE_BLOBS, (str(numbers),))

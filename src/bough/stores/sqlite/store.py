@@ -56,7 +56,7 @@ from .commit import Heads, apply, find_change, insert_blobs, insert_session
 from .connections import SqliteConnections
 from .encryption import register_key
 from .life_lock import life_lock
-from .purge import SELECT_CHILDREN, SELECT_TASKS, SELECT_TRASHED_TASKS, SqlitePurge, children
+from .purge import NOT_QUEUED, SELECT_CHILDREN, SELECT_TASKS, SELECT_TRASHED_TASKS, SqlitePurge, children
 from .read import SessionReader
 from .search import SqliteSearch
 from .search_index import SqliteSearchIndex
@@ -88,7 +88,9 @@ select text from draft join session using (no, branch) where no = ? and not exis
 CREATE_PURGED = (
     "create table if not exists purged (id text primary key, space text, owner text) without rowid"
 )
-UNREFERENCED = "from blob where space = ? and at < ? and no not in (select blob_no from blob_use)"
+UNREFERENCED = (
+    f"from blob where space = ? and at < ? and no not in (select blob_no from blob_use) and {NOT_QUEUED}"
+)
 
 
 class SqliteStore(StoreBackend):
