@@ -74,7 +74,7 @@ create policy reader on bough.search for select to {owner} using (true);
 
 create or replace function bough.match_words(query tsquery, first bigint, last bigint, max_rows integer)
 returns table (place bigint, session_no bigint, at bigint)
-language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+language sql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
     select search.place, search.session_no, search.at from bough.search
     where search.words @@ query and search.space = nullif(current_setting('bough.space', true), '')
       and search.place >= first and search.place < last

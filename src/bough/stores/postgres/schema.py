@@ -19,7 +19,14 @@ from psycopg import sql
 from ...errors import InvalidArgument, MigrationNeeded, MissingPermission, NewerFormat, StoreError
 from .url import Address
 
-MIGRATIONS: Mapping[int, str | None] = {1: "schema.sql", 2: None, 3: None, 4: "activity.sql", 5: None}
+MIGRATIONS: Mapping[int, str | None] = {
+    1: "schema.sql",
+    2: None,
+    3: None,
+    4: "activity.sql",
+    5: None,
+    6: "lists.sql",
+}
 """The file that migrates the schema to each version; a new one runs them all. None: only the rights changed
 (`RIGHTS`), which every migration writes again. They have a version because opening must notice old policies, which
 may be slow or worse.
@@ -29,6 +36,7 @@ may be slow or worse.
 4: lists are sorted by last activity.
 5: an input of a client inside a repeatable transaction fails instead of waiting for ever; a bound login that was dropped
    stops no migration.
+6: lists by status, agent or owner, and usage since a day, read what they return.
 """
 RIGHTS = "roles.sql"
 VERSION = max(MIGRATIONS)

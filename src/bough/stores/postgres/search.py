@@ -21,8 +21,11 @@ SELECT_CANDIDATES = """
 select found.place, found.at, session.no, session.id, session.title, session.branch, session.seq, entry.turn,
        entry.kind, entry.role, entry.model, entry.finish, entry.body, coalesce({conditions}, false)
 from bough.match_words(%(words)s::tsquery, %(first)s::bigint, %(last)s::bigint, %(limit)s::integer) as found
-left join bough.session on session.no = {session_number}
-left join bough.entry on entry.branch = found.place >> 32 and entry.seq = found.place & 4294967295
+-- Fenced, so that each is a probe for each candidate; joined, PostgreSQL may read all entries of all tenants instead.
+left join lateral (select * from bough.session where session.no = {session_number} offset 0) as session on true
+left join lateral (
+    select * from bough.entry where entry.branch = found.place >> 32 and entry.seq = found.place & 4294967295 offset 0
+) as entry on true
 order by found.place desc
 """
 SELECT_NUMBER = """

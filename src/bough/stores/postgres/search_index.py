@@ -158,8 +158,12 @@ from descendant join bough.branch using (id) join bough.session on session.no = 
 on conflict (no) do update set facts = least(search_mark.facts, 0) - 1
 """
 DELETE_WORDS = """
-delete from bough.search using unnest(%s::bigint[]) as purged (branch)
-where search.place >= purged.branch << 32 and search.place < (purged.branch + 1) << 32
+delete from bough.search where place = any(array(
+    select words.place from unnest(%s::bigint[]) as purged (branch) cross join lateral (
+        select place from bough.search
+        where search.place >= purged.branch << 32 and search.place < (purged.branch + 1) << 32 offset 0
+    ) as words
+))
 """
 
 
