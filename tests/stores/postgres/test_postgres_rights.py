@@ -290,7 +290,11 @@ class TestWhatTheDatabaseSays:
         found = database.run(
             "select proconfig from pg_proc where pronamespace = 'bough'::regnamespace and prosecdef"
         )
-        assert {tuple(config or ()) for (config,) in found} == {("search_path=pg_catalog, pg_temp",)}
+        safe = (
+            "search_path=pg_catalog, pg_temp",
+            "debug_print_plan=off",
+        )  # a plan shows how many rows others have
+        assert {tuple(config or ())[:2] for (config,) in found} == {safe}
 
 
 def test_tool_results_are_internal_and_so_are_their_calls(database: Database, store: Store) -> None:

@@ -74,7 +74,7 @@ create policy reader on bough.search for select to {owner} using (true);
 
 create or replace function bough.match_words(query tsquery, first bigint, last bigint, max_rows integer)
 returns table (place bigint, session_no bigint, at bigint)
-language sql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+language sql stable security definer set search_path = pg_catalog, pg_temp set debug_print_plan = off set enable_seqscan = off as $$
     select search.place, search.session_no, search.at from bough.search
     where search.words @@ query and search.space = nullif(current_setting('bough.space', true), '')
       and search.place >= first and search.place < last
@@ -87,6 +87,7 @@ grant execute on function bough.match_words(tsquery, bigint, bigint, integer) to
 
 -- Functions and not plain views: a plan would show, by the rows a filter removed, how many exist that the client may
 -- not see. They compare the identity themselves, since policies do not apply to an owner that is superuser. Each
+-- prints no plan, whose costs would show it, too, and
 -- names its search path, with pg_temp last: by default it comes first, and a client could replace a type or a table of
 -- ours by its own.
 
@@ -100,13 +101,13 @@ where session.space = (select space from bough.me) and session.owner = (select o
 
 create or replace function bough.own_sessions()
 returns table (session_id text, title text, agent text, status text, turns bigint, started_at bigint, updated_at bigint)
-language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+language sql stable security definer set search_path = pg_catalog, pg_temp set debug_print_plan = off as $$
     select id, title, agent, status, turns, started_at, updated_at from bough.mine
 $$;
 
 create or replace function bough.own_messages(of_session text)
 returns table (session_id text, seq bigint, role text, at bigint, text text)
-language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+language sql stable security definer set search_path = pg_catalog, pg_temp set debug_print_plan = off as $$
     with recursive line (session_id, space, owner, branch, first, last, parent) as (
         select mine.id, mine.space, mine.owner, branch.id, branch.parent_seq + 1, mine.seq, branch.parent
         from bough.mine join bough.branch on branch.id = mine.branch
@@ -125,7 +126,7 @@ $$;
 
 create or replace function bough.own_facts(of_session text, after bigint)
 returns table (session_id text, n bigint, kind text, at bigint)
-language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+language sql stable security definer set search_path = pg_catalog, pg_temp set debug_print_plan = off as $$
     select mine.id, journal.n, -- an internal fact has no kind: the numbers have no gap
            case when journal.kind in ('turn_started', 'turn_ended', 'turn_refused') then journal.kind end, journal.at
     from bough.mine join bough.journal on journal.session_no = mine.no
@@ -135,7 +136,7 @@ $$;
 
 create or replace function bough.own_inputs()
 returns table (session_id text, n bigint, at bigint, text text)
-language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+language sql stable security definer set search_path = pg_catalog, pg_temp set debug_print_plan = off as $$
     select mine.id, inbox.n, inbox.at, bough.text_of(inbox.body)
     from bough.mine join bough.inbox on inbox.no = mine.no and inbox.owner = mine.owner
 $$;
@@ -143,7 +144,7 @@ $$;
 -- The spaces in which a client's input waits: for a worker, which serves all of them and sees one at a time. Only such
 -- an input has no key.
 create or replace function bough.spaces_with_client_input() returns table (space text)
-language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+language sql stable security definer set search_path = pg_catalog, pg_temp set debug_print_plan = off as $$
     select distinct inbox.space from bough.inbox where inbox.key is null
 $$;
 revoke all on function bough.spaces_with_client_input() from public;
@@ -152,7 +153,7 @@ grant execute on function bough.spaces_with_client_input() to {service};
 -- Input for a session of the caller: always a user message, always text. The error does not show whether a session
 -- is missing or another owner's.
 create or replace function bough.take_input() returns trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp set debug_print_plan = off as $$
 declare
     target record;
     message text;
