@@ -97,6 +97,17 @@ class TestRun:
         page.go_back()
         expect(page.locator(".lab-session")).to_have_count(2)
 
+    def test_a_phone_shows_it_without_scrolling_sideways(
+        self, browser: Browser, server: ServerProcess, store: Path
+    ) -> None:
+        phone = ViewerPage(browser, server.url, viewport={"width": 390, "height": 800})
+        page = phone.open(f"/lab/{run_ids(store)[0]}")
+        page.locator(".lab-session").first.wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+        expect(page.get_by_role("button", name="Keyboard shortcuts")).to_be_in_viewport()
+        phone.check()
+        phone.close()
+
     def test_axe_finds_nothing_serious(self, viewer: ViewerPage, store: Path) -> None:
         page = viewer.open(f"/lab/{run_ids(store)[1]}")
         page.locator(".lab-session button").first.click()
