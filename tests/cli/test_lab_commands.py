@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 import bough as library
+from bough import Rates, ScriptedModel, ToolCall, assistant
 from support.fake_providers import Completion, ErrorReply, FakeProviders
 from support.lab_sessions import look_up, track
 from support.terminal import CommandResult, Terminal, bough
@@ -16,23 +19,34 @@ from support.terminal import CommandResult, Terminal, bough
 CASES = 12
 
 
-def script(path: Path, tool: str = "look_up", text: str = "It is lost.") -> str:
+def script(path: Path, tool: str = "look_up", text: str = "It is lost.") -> None:
     calls = [{"name": tool, "arguments": {"order": 41}, "id": "c1"}]
     lines = [{"text": "", "calls": calls}, {"text": text}]
     path.write_text(json.dumps({"lines": lines, "rates": {"input": 3, "output": 15}}))
-    return f"scripted:{path}"
+
+
+@cache
+def store_bytes() -> bytes:
+    """Record twelve sessions once per test process, by the model that is `scripted:old.json` in every folder."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "agent.db"
+        lines = [assistant(ToolCall("c1", "look_up", {"order": 41})), "It is lost."]
+        with library.open(path, synchronous="normal") as store:
+            for number in range(CASES):
+                old = ScriptedModel(lines, model="scripted:old.json", rates=Rates(input=3, output=15))
+                session = store.start("support", session_id=f"ses_case_{number:02d}")
+                session.send_sync(f"Where is order {number}?", model=old, tools=[look_up, track])
+        return path.read_bytes()
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A store of twelve sessions that `scripted:old.json` answered, and a model that calls another tool."""
-    old = library.models.scripted.load_script(script(tmp_path / "old.json").removeprefix("scripted:"))
+    """A store of twelve sessions, the model that answered them, one that calls another tool, and a polite one."""
+    (tmp_path / "agent.db").touch(0o600)
+    (tmp_path / "agent.db").write_bytes(store_bytes())
+    script(tmp_path / "old.json")
     script(tmp_path / "new.json", tool="track")
     script(tmp_path / "polite.json", text="I am sorry, it is lost.")
-    with library.open(tmp_path / "agent.db", synchronous="normal") as store:
-        for number in range(CASES):
-            session = store.start("support", session_id=f"ses_case_{number:02d}")
-            session.send_sync(f"Where is order {number}?", model=old, tools=[look_up, track])
     return tmp_path
 
 
@@ -143,7 +157,7 @@ class TestRealModels:
         with library.open(tmp_path / "agent.db", synchronous="normal") as store:
             for number in range(2):
                 session = store.start("support", session_id=f"ses_case_{number:02d}")
-                session.send_sync(f"Hello {number}.", model=library.ScriptedModel(["Hi."]))
+                session.send_sync(f"Hello {number}.", model=ScriptedModel(["Hi."]))
         return tmp_path
 
     def arguments(self, fake: FakeProviders) -> list[str]:
@@ -178,8 +192,8 @@ class TestRealModels:
 
 def test_ctrl_c_ends_it_cleanly_and_the_same_command_goes_on(home: Path) -> None:
     """The answers in flight are stored, so the ledger has every call once."""
-    (home / "slow.py").write_text("import time\n\n\ndef slow(turn):\n    time.sleep(0.3)\n    return True\n")
-    arguments = ("lab", "run", "agent:support", "--score", "slow.py", "--workers", "1")
+    (home / "slow.py").write_text("import time\n\n\ndef slow(turn):\n    time.sleep(0.1)\n    return True\n")
+    arguments = ("lab", "run", "agent:support", "--sample", "4", "--score", "slow.py", "--workers", "1")
     with Terminal(*arguments, home=home) as terminal:
         terminal.wait_for("replays")
         terminal.interrupt("stopped; the same command continues where it stopped")
@@ -192,5 +206,5 @@ def test_ctrl_c_ends_it_cleanly_and_the_same_command_goes_on(home: Path) -> None
             for row in store.all_sessions(relation="replay")
             for call in store.session(row.session_id).model_calls()
         ]
-    assert len(calls) == CASES * 2 * 2
+    assert len(calls) == 4 * 2 * 2
     assert all(call.price is not None for call in calls)

@@ -168,7 +168,7 @@ class TestBudget:
 
 
 class TestInterruption:
-    @pytest.mark.parametrize("after", [1, 4, 7, 11, 16])
+    @pytest.mark.parametrize("after", [1, 7, 16])
     def test_cancelled_it_stores_the_answers_in_flight_and_goes_on(self, store: Store, after: int) -> None:
 
         asked = 0

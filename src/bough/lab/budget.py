@@ -18,9 +18,9 @@ from ..models.model import Model, Request
 from ..models.prices import price_of
 from ..wire.options import DEFAULT_MAX_TOKENS
 
-BYTES_PER_TOKEN = 2
-"""Half the usual estimate: what is reserved must not be less than what the provider counts."""
 MEDIA_TOKENS = 4_000
+OVERHEAD_TOKENS = 500
+"""What a provider adds to a request of its own accord, mostly for tools."""
 MIN_OUTPUT_TOKENS = 32
 
 
@@ -80,6 +80,7 @@ class RunStopping(Exception):
 
 
 def _most_tokens(request: Request) -> int:
+    """Return the most tokens that the request can have: one for each byte, as the worst text for a tokenizer has."""
     size = sum(len(text.encode("utf-8", "replace")) for text in request.context.system)
     media = 0
     for item in request.context.items:
@@ -89,4 +90,4 @@ def _most_tokens(request: Request) -> int:
         size += len(msgspec.json.encode(item.message))
     tools = request.tools
     size += len(msgspec.json.encode(tools)) if tools else 0
-    return size // BYTES_PER_TOKEN + media * MEDIA_TOKENS + MIN_OUTPUT_TOKENS
+    return size + media * MEDIA_TOKENS + OVERHEAD_TOKENS

@@ -154,10 +154,10 @@ def classify(row: DiffRow) -> TurnClass:
 
 
 def _heaviest(differences: Iterable[Divergence]) -> Divergence | None:
-    found = max(differences, key=lambda each: WEIGHTS[each.kind], default=None)
-    if found is None:
+    heaviest = max(differences, key=lambda each: WEIGHTS[each.kind], default=None)
+    if heaviest is None:
         return None
-    return replace(found, expected=_clip(found.expected), actual=_clip(found.actual))
+    return replace(heaviest, expected=_clip(heaviest.expected), actual=_clip(heaviest.actual))
 
 
 def _clip(text: str, length: int = 300) -> str:

@@ -66,8 +66,8 @@ class Skipped(Struct, frozen=True):
 class Cohort(Struct, frozen=True):
     sources: tuple[Source, ...]
     skipped: tuple[Skipped, ...] = ()
-    found: int = 0
-    """How many sessions could be replayed before sampling."""
+    total: int = 0
+    """How many sessions could be replayed, before sampling."""
 
     @property
     def turns(self) -> int:
@@ -126,13 +126,13 @@ class CohortFinder:
         if not query.terms:  # a session without an input cannot be replayed, so inputs are enough to find all
             query = replace(query, terms=(Term("mark", (marker_word("role", "user"),)),))
         self._store.index()
-        found: dict[str, None] = {}
+        session_ids: dict[str, None] = {}
         before: str | None = None
         while True:
             page = self._store.search(replace(query, limit=1_000, before=before))
-            found |= {hit.session_id: None for hit in page.hits}
+            session_ids |= {hit.session_id: None for hit in page.hits}
             if page.next is None:
-                return found
+                return session_ids
             before = page.next
 
     def _eligible(

@@ -142,8 +142,8 @@ def plan_lines(plan: Plan, estimate: Estimate) -> list[str]:
     """Say what a run will do and cost, before it costs anything."""
     experiment, cohort = plan.experiment, plan.cohort
     sessions = _plural(estimate.sessions, "session")
-    if cohort.found > estimate.sessions:
-        sessions += f" of {cohort.found:,} (sample, seed {experiment.seed})"
+    if cohort.total > estimate.sessions:
+        sessions += f" of {cohort.total:,} (sample, seed {experiment.seed})"
     lines = [
         f"cohort     {' '.join(experiment.cohort)}: {sessions}, {_plural(estimate.turns, 'turn')}",
         *(f"           left out: {len(each.session_ids):,} {each.reason}" for each in cohort.skipped),

@@ -41,8 +41,6 @@ from ..text_argument import text_or_file
 from .regression import promote
 from .replay import open_report
 
-COHORT_HELP = "COHORT is a query as for bough search ('agent:support after:7d', tag:team=blue), a session, or a saved name"
-
 
 @click.group()
 def lab() -> None:
@@ -252,8 +250,8 @@ def run(
 def _judge(model: str | None, prompt: str | None) -> Judge | None:
     if model is None:
         return None
-    (found,) = available_models([model])
-    return Judge(found) if prompt is None else Judge(found, prompt)
+    (resolved,) = available_models([model])
+    return Judge(resolved) if prompt is None else Judge(resolved, prompt)
 
 
 def load_scorers(sources: Sequence[str]) -> list[ScoreFunction]:
