@@ -29,7 +29,8 @@ from bough.stores.postgres import connections as postgres_connections
 from bough.stores.postgres import pool as postgres_pool
 from bough.stores.postgres import schema as postgres_schema
 from bough.stores.postgres.url import Address
-from conftest import PostgresStoreCache
+from conftest import SOAK, PostgresStoreCache
+from support.pgbouncer import pgbouncer_path
 from support.postgres import APP, Database, DatabaseHost, PostgresServer
 from support.postgres_proxy import PostgresProxy
 from support.store_contract import PostgresConformance
@@ -69,16 +70,18 @@ def wire(database: Database) -> Iterator[PostgresProxy]:
     found.close()
 
 
-class TestBehindAPooler(TestPostgres):
-    """Each transaction meets another server connection, and nothing is prepared: the contract holds all the same."""
+if SOAK or pgbouncer_path() is None:  # else test_pgbouncer.py runs the contract behind the real one
 
-    @pytest.fixture
-    def url(self, database: Database) -> Iterator[str]:
-        if database.host.server is None:
-            pytest.skip("wants a server of our own")
-        pooler = PostgresProxy(database.host.server.folder, upstreams=3)
-        yield pooler.url(database.name, APP, prepared="off")
-        pooler.close()
+    class TestBehindAPooler(TestPostgres):
+        """Each transaction meets another server connection, and nothing is prepared: the contract holds all the same."""
+
+        @pytest.fixture
+        def url(self, database: Database) -> Iterator[str]:
+            if database.host.server is None:
+                pytest.skip("wants a server of our own")
+            pooler = PostgresProxy(database.host.server.folder, upstreams=3)
+            yield pooler.url(database.name, APP, prepared="off")
+            pooler.close()
 
 
 # -- lost answers ----------------------------------------------------------------------------------
