@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 
 import bough as library
+from bough import ScriptedModel, ToolCall, assistant
 from bough.cli.mcp_option import load_servers
 from bough.cli.rendering.error_text import CommandError
+from bough.server.context import ServerAgent
 from support.paths import ROOT
-from support.terminal import bough
+from support.processes import is_alive
+from support.server import LocalServer, wait_until
+from support.terminal import Terminal, bough
 
 SERVER = f"{sys.executable} -S {ROOT / 'tests/support/mcp_stdio_server.py'}"
 
@@ -22,6 +26,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "model.yaml").write_text("- calls: [{name: t_echo, arguments: {text: hello}}]\n- done\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def has_open_call(path: Path) -> bool:
+    if not path.exists():
+        return False
+    with library.open(path) as store:
+        session = store.latest()
+        return session is not None and bool(session.open_tool_calls)
 
 
 class TestRun:
@@ -54,6 +66,32 @@ class TestRun:
         assert "two tools are named echo" in done.stderr
         assert "--mcp b='COMMAND' names them b_…" in done.stderr
         assert bough("--store", "s.db", "ls", "--json", home=folder).stdout.count("ses_") == 0
+
+    def test_ctrl_c_ends_the_server_with_the_turn(self, folder: Path) -> None:
+        (folder / "model.yaml").write_text("- calls: [{name: hang, arguments: {}}]\n- done\n")
+        pids = folder / "pids"
+        words = ("run", "go", "--model", "scripted:model.yaml", "--mcp", f"{SERVER} --stubborn --pids {pids}")
+        with Terminal(*words, home=folder) as terminal:
+            wait_until(lambda: has_open_call(folder / "agent.db"))
+            terminal.type("\x03")
+            assert terminal.wait() == 130
+        assert not any(is_alive(int(pid)) for pid in pids.read_text().split())
+
+
+class TestServe:
+    def test_the_server_answers_with_its_tools(self) -> None:
+        model = ScriptedModel([assistant(ToolCall("c1", "echo", {"text": "hello"})), assistant("done")])
+        agent = ServerAgent(models=(model,), tools=(library.mcp(SERVER),))
+        with library.open("memory:") as store, LocalServer(store, agent) as server:
+            session = store.start()
+            server.post(f"/api/sessions/{session.session_id}/send", {"text": "go"}, 202)
+            wait_until(lambda: session.refresh().status in ("idle", "failed"))
+            shown = [
+                entry.message.results[0].content
+                for entry in session.path()
+                if entry.message and entry.message.results
+            ]
+            assert shown == [(library.Text("hello"),)]
 
 
 class TestFile:

@@ -33,6 +33,7 @@ from bough.stores.memory.store import MemoryStore
 from conftest import Store
 from support import mcp_stdio_server
 from support.paths import ROOT
+from support.processes import is_alive
 
 COMMAND = (sys.executable, "-S", str(ROOT / "tests/support/mcp_stdio_server.py"))
 
@@ -63,13 +64,6 @@ def results(session: Session) -> list[ToolResult]:
 
 def text_of(result: ToolResult) -> str:
     return "".join(part.text for part in result.content if isinstance(part, Text))
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:

@@ -5,10 +5,16 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import shlex
+import shutil
+import ssl
+import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -19,6 +25,7 @@ from bough import ScriptedModel, ToolCall, assistant
 from bough.agent.tools.mcp.egress import CheckedTransport, http_client
 from bough.errors import McpServerUnavailable
 from support import mcp_stdio_server
+from tests.agent.tools.test_http import MAKE_CERTIFICATE
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -49,12 +56,14 @@ class Handler(BaseHTTPRequestHandler):
                 }
             }
         if method == "tools/list":
-            names = ("echo", "flood", "gzip", "moved")
+            names = ("echo", "flood", "gzip", "moved", "hang")
             return {
                 "result": {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in names]}
             }
         if method != "tools/call":
             return {"error": {"code": -32601, "message": "no such method"}}
+        if params["name"] == "hang":
+            time.sleep(30)
         if params["name"] == "flood":
             self._flood()
         if params["name"] == "gzip":
@@ -125,6 +134,13 @@ def test_a_tool_is_called_with_the_headers_that_were_passed(web: ThreadingHTTPSe
     assert {headers["Authorization"] for headers in web.seen} == {"Bearer abc"}  # type: ignore[attr-defined]
 
 
+def test_a_call_that_hangs_is_an_error_in_time(web: ThreadingHTTPServer) -> None:
+    begin = time.monotonic()
+    result = call("hang", bough.mcp(url(web), timeout=0.2))
+    assert (result.error, result.outcome) == (True, "unknown")
+    assert time.monotonic() - begin < 20
+
+
 @pytest.mark.parametrize("name", ["flood", "gzip", "moved"])
 def test_an_answer_without_end_a_compressed_one_and_a_redirect_elsewhere_are_errors(
     web: ThreadingHTTPServer, name: str
@@ -184,6 +200,25 @@ class TestEgress:
         address = f"http://tools.internal:{port}/mcp"
         reply = asyncio.run(self.get(address, ["127.0.0.1"], hosts=[f"tools.internal:{port}"]))
         assert reply.status_code == 405
+
+    @pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate with openssl")
+    def test_the_certificate_must_be_for_the_name_not_the_address(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        subprocess.run(shlex.split(MAKE_CERTIFICATE), cwd=tmp_path, check=True, capture_output=True)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
+        with serving() as server:
+            server.socket = context.wrap_socket(
+                server.socket, server_side=True, do_handshake_on_connect=False
+            )
+            port = server.server_address[1]
+            how = {"hosts": ["x.example", "y.example"]}
+            reply = asyncio.run(self.get(f"https://x.example:{port}/mcp", ["127.0.0.1"], **how))
+            assert reply.status_code == 405
+            with pytest.raises(httpx2.ConnectError, match="certificate"):
+                asyncio.run(self.get(f"https://y.example:{port}/mcp", ["127.0.0.1"], **how))
 
     def test_the_environment_adds_no_proxy(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -51,6 +52,7 @@ from bough.stores.postgres.pool import Pool
 from bough.stores.postgres.statement import Statement, run_statement
 from bough.stores.postgres.store import PostgresStore
 from bough.stores.postgres.url import Address
+from support.paths import ROOT
 from support.postgres import APP, Database, DatabaseHost
 from support.postgres_proxy import PostgresProxy
 from support.server import LocalServer
@@ -1156,6 +1158,19 @@ class TestWorker:
             assert slow.refresh().leaf.seq == 3
             gate.set()
             until(answered(slow, "At last."))
+
+    def test_an_agent_may_have_the_tools_of_an_mcp_server(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        command = [sys.executable, "-S", str(ROOT / "tests/support/mcp_stdio_server.py")]
+        session = store.start("reader")
+        session.send("hello", engine="absurd", queue=queue)
+        model = by_step(assistant("Wait.", ToolCall("w", "echo", {"text": "from there"})), "Read.")
+        with working(installed, queue, Agent("reader", model, [bough.mcp(command)])):
+            until(answered(session, "Read."))
+        result = session.path()[-2].message
+        assert result is not None
+        assert result.results[0].content == (bough.Text("from there"),)
 
     def test_many_slots_that_wait_need_few_connections_and_keep_their_leases(
         self, installed: Database, queue: str, store: bough.Store

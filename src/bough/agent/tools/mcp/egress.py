@@ -7,6 +7,7 @@ received is bounded. Does not know MCP.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 
 import httpx2
@@ -25,7 +26,9 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
     def __init__(self, server: McpServer, resolver: Resolver | None = None) -> None:
         self._server, self._resolver = server, resolver
         self._hosts = server.hosts | _own_host(server.url)
-        self._inner = httpx2.AsyncHTTPTransport(trust_env=False)
+        # As http_request does: the certificates that the system trusts, or SSL_CERT_FILE.
+        verify = ssl.create_default_context() if server.url.startswith("https") else True
+        self._inner = httpx2.AsyncHTTPTransport(verify=verify, trust_env=False)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         try:
