@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.import_sources import (
@@ -33,6 +34,7 @@ from support.tool_sources import (
     stored_counts,
 )
 
+SOAK = os.environ.get("BOUGH_SOAK") == "1"
 SOURCES = [
     module.SOURCE
     for module in (
@@ -113,6 +115,7 @@ class TestASource:
                 grown, at_once = (store.session(row.session_id) for store in (growing, whole))
                 assert [e.entry_id for e in entries_of(grown)] == [e.entry_id for e in entries_of(at_once)]
 
+    @settings(max_examples=2_000 if SOAK else 18)
     @given(data=st.data())
     def test_however_mangled_gives_sound_sessions_or_a_reason(
         self, source: ToolSource, data: st.DataObject
@@ -121,6 +124,7 @@ class TestASource:
             records = data.draw(mangled_records(source.sample))
             assert_survived(source.tool, source.write(Path(folder, "in"), records))
 
+    @settings(max_examples=1_000 if SOAK else 10)
     @given(data=st.data())
     def test_however_cut_gives_sound_sessions_or_a_reason(
         self, source: ToolSource, data: st.DataObject

@@ -28,6 +28,7 @@ from ..rendering.output import (
     to_json_value,
 )
 from ..store_option import StoreLocation, pass_location
+from .import_watch import watch
 
 
 @click.command("import")
@@ -45,6 +46,12 @@ from ..store_option import StoreLocation, pass_location
     help="With --from: write nothing, report what would be added to the store and what would be lost.",
 )
 @click.option("--new-id", is_flag=True, help="Import under a new id, even if the session exists here.")
+@click.option(
+    "--watch",
+    "is_watch",
+    is_flag=True,
+    help="Follow the sessions of other tools as they grow, until Ctrl-C. FILE: the tools, or one tool and its path; default: every tool with sessions at its default location.",
+)
 @json_option
 @pass_location
 def import_(
@@ -53,6 +60,7 @@ def import_(
     tool: str | None,
     dry_run: bool,
     new_id: bool,
+    is_watch: bool,
     is_json: bool,
 ) -> int:
     """Import a bundle, or the sessions of another tool.
@@ -64,7 +72,12 @@ def import_(
     bough import case.bough
     ssh host bough export latest -o - | bough import -
     bough import --from chat log.jsonl
+    bough import --watch claude-code codex
     """
+    if is_watch:
+        if dry_run or new_id:
+            raise CommandError("--watch cannot be combined with --dry-run or --new-id")
+        return watch(location, tool, files, is_json=is_json)
     if tool is not None:
         return import_from_tool(location, tool, files, new_id=new_id, is_dry=dry_run, is_json=is_json)
     if dry_run:

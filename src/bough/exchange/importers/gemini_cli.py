@@ -87,6 +87,8 @@ class GeminiChat:
         """The messages on the current path that are not converted yet, by id: only the last one may change."""
         self._path: list[tuple[str, str]] = []
         """The ids of the converted messages of the current path, and the key of the last entry of each."""
+        self._known: set[str] = set()
+        """The ids in `_path`."""
         self._answered: set[str] = set()
         for line in self._lines(source_losses):
             self._read(line)
@@ -161,7 +163,7 @@ class GeminiChat:
         name = message["id"]
         if name in self._messages:
             self._messages[name] = message
-        elif all(name != known for known, _ in self._path):
+        elif name not in self._known:
             self._convert_waiting()
             self._messages[name] = message
 
@@ -174,12 +176,13 @@ class GeminiChat:
         """Go back to before a message: what follows is a branch."""
         self._convert_waiting()
         index = next((n for n, (known, _) in enumerate(self._path) if known == name), 0)
+        self._known.difference_update(known for known, _ in self._path[index:])
         del self._path[index:]
         self.tip = self._path[-1][1] if self._path else START
 
     def _read_checkpoint(self, messages: list[Line]) -> None:
         """Add a compaction if new messages replace the beginning. Results cut from old messages stay as they were."""
-        known = {name for name, _ in self._path} | self._messages.keys()
+        known = self._known | self._messages.keys()
         new = [each for each in messages if each.get("id") not in known]
         kept = [str(each.get("id")) for each in messages if each.get("id") in known]
         if not new or len(kept) == len(known):
@@ -193,7 +196,8 @@ class GeminiChat:
         if summary:
             at = parse_time(new[0].get("timestamp"))
             self._add(Compaction(summary, 0, replaces_earlier=True), at, refers_to=first)
-        self._path += [(str(each.get("id")), self.tip) for each in new]
+        for each in new:
+            self._remember(str(each.get("id")))
 
     # -- messages ----------------------------------------------------------------------------------
 
@@ -210,7 +214,11 @@ class GeminiChat:
                 self._add(unknown_note(NAME, kind, message, self.losses), at)
         except UNEXPECTED_SHAPE:
             self._add(unknown_note(NAME, kind, message, self.losses), at)
-        self._path.append((message["id"], self.tip))
+        self._remember(message["id"])
+
+    def _remember(self, name: str) -> None:
+        self._path.append((name, self.tip))
+        self._known.add(name)
 
     def _input(self, message: Line, at: int | None) -> None:
         text = _text(message.get("content")).strip()

@@ -1,0 +1,86 @@
+"""Be woken when something below a folder changes: by inotify on Linux, elsewhere after a pause.
+
+It says only that something may have changed; who watches looks for what. So a lost event, a full queue or a folder that could
+not be watched costs time, and nothing else.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import select
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+POLL_SECONDS = 1.0
+"""How long to wait where there is no inotify."""
+RESCAN_SECONDS = 30.0
+"""How long to wait at most with it: folders on a network send no events."""
+_IN_MODIFY, _IN_ATTRIB, _IN_CLOSE_WRITE, _IN_MOVED_FROM, _IN_MOVED_TO = 0x2, 0x4, 0x8, 0x40, 0x80
+_IN_CREATE, _IN_DELETE, _IN_DELETE_SELF, _IN_MOVE_SELF = 0x100, 0x200, 0x400, 0x800
+_MASK = (
+    _IN_MODIFY
+    | _IN_ATTRIB
+    | _IN_CLOSE_WRITE
+    | _IN_MOVED_FROM
+    | _IN_MOVED_TO
+    | _IN_CREATE
+    | _IN_DELETE
+    | _IN_DELETE_SELF
+    | _IN_MOVE_SELF
+)
+_BUFFER = 1 << 16
+
+
+class ChangeSignal:
+    """Waits for a change below some folders. Close it after use."""
+
+    def __init__(self, *, use_inotify: bool = True) -> None:
+        self._fd: int | None = None
+        self._watched: set[str] = set()
+        if use_inotify and sys.platform == "linux":
+            self._libc = ctypes.CDLL(None, use_errno=True)
+            fd = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+            self._fd = fd if fd >= 0 else None
+
+    @property
+    def is_immediate(self) -> bool:
+        """Whether changes are reported as they happen."""
+        return self._fd is not None
+
+    def watch(self, folders: Iterable[Path]) -> bool:
+        """Watch these folders from now on; return whether one is new, in which something may have changed before."""
+        known = len(self._watched)
+        for folder in folders:
+            if self._fd is None or str(folder) in self._watched:
+                continue
+            if self._libc.inotify_add_watch(self._fd, os.fsencode(folder), _MASK) >= 0:
+                self._watched.add(str(folder))
+            elif ctypes.get_errno() in (errno.ENOSPC, errno.ENOMEM):  # the limit of the user: poll instead
+                self.close()
+        return len(self._watched) > known
+
+    def wait(self, seconds: float) -> None:
+        """Wait for a change, at most this long."""
+        if self._fd is None:
+            time.sleep(min(seconds, POLL_SECONDS))
+        elif select.select([self._fd], [], [], min(seconds, RESCAN_SECONDS))[0]:
+            self._drain()
+
+    def _drain(self) -> None:
+        """Forget the events that arrived; a folder that was removed and made again has to be watched anew."""
+        assert self._fd is not None
+        try:
+            while os.read(self._fd, _BUFFER):
+                pass
+        except BlockingIOError:
+            pass
+        self._watched = {name for name in self._watched if os.path.isdir(name)}
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None

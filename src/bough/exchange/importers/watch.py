@@ -1,0 +1,268 @@
+"""Follow the folders of other tools: import each source again when it has changed.
+
+A source is what one import reads: a session file, a task folder, a database. What was read is remembered with size and time
+of its files, so a restart reads only what changed since. Importing is idempotent: a state that is lost, or older than the
+store, costs time, and nothing is counted twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct, field
+
+from ...errors import BoughError, NotFound
+from ...log.runtime import Runtime
+from ...stores.base import StoreBackend
+from . import read_sessions
+from .ingest import ToolImportResult, import_session
+
+RETRY_SECONDS = 5.0
+REVISIT_SECONDS = 125.0
+"""When to read a source again whose last answer may not have been finished: the importers wait two minutes."""
+REVISIT_MARK = "import again"
+FIRST_LINE_BYTES = 1 << 20
+
+Signature = tuple[int, int]
+"""Size and modification time of a file."""
+
+
+class WatchedFolder(Struct, frozen=True):
+    """A tool and where its sessions are."""
+
+    tool: str
+    root: Path
+
+
+class SourceChange(Struct, frozen=True):
+    """A source that was read because it changed."""
+
+    tool: str
+    source: str
+    results: tuple[ToolImportResult, ...] = ()
+    error: str | None = None
+    """Why it could not be read; it is tried again."""
+
+
+class SourceState(Struct):
+    """What was last read of a source."""
+
+    files: dict[str, Signature] = field(default_factory=dict)
+    sessions: list[str] = field(default_factory=list)
+
+
+class Watch:
+    """The state of following some folders into a store. `scan` finds and imports what changed."""
+
+    def __init__(
+        self,
+        store: StoreBackend,
+        runtime: Runtime,
+        folders: list[WatchedFolder],
+        state_file: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.store, self.runtime, self.folders = store, runtime, folders
+        self._state_file, self._clock = state_file, clock
+        self.directories: set[Path] = set()
+        """Every folder in which a file may appear."""
+        self.file_count = 0
+        self._states = self._load()
+        self._due: dict[tuple[str, str], float] = {}
+        """When to read a source again although it has not changed."""
+        self._failed: dict[str, dict[str, Signature]] = {}
+        """The files of sources that could not be read."""
+
+    def scan(self) -> Iterator[SourceChange]:
+        """Import every source that changed since it was read, and those whose time has come."""
+        self.directories, self.file_count = set(), 0
+        found: set[str] = set()
+        for folder in self.folders:
+            for source, files in self._sources(folder).items():
+                name = f"{folder.tool} {source}"
+                found.add(name)
+                if self._is_due((folder.tool, source)) or self._has_changed(name, files):
+                    yield self._import(folder, source, files)
+        for name in self._states.keys() - found:  # it is gone; its session stays
+            del self._states[name]
+
+    def _is_due(self, key: tuple[str, str]) -> bool:
+        return self._due.get(key, float("inf")) <= self._clock()
+
+    def _has_changed(self, name: str, files: dict[str, Signature]) -> bool:
+        state = self._states.get(name)
+        return self._failed.get(name) != files and (state is None or state.files != files)
+
+    def next_due(self) -> float:
+        """Return the seconds until a source is to be read again although it has not changed."""
+        return max(0.0, min(self._due.values(), default=float("inf")) - self._clock())
+
+    def _import(self, folder: WatchedFolder, source: str, files: dict[str, Signature]) -> SourceChange:
+        key, name = (folder.tool, source), f"{folder.tool} {source}"
+        self._due.pop(key, None)
+        self._failed.pop(name, None)
+        try:
+            records = read_sessions(folder.tool, source)
+            results = tuple(import_session(self.store, self.runtime, record) for record in records)
+        except (BoughError, OSError) as error:
+            self._due[key] = self._clock() + RETRY_SECONDS
+            self._failed[name] = files
+            return SourceChange(folder.tool, source, error=str(error))
+        if any(REVISIT_MARK in loss for result in results for loss in result.losses):
+            self._due[key] = self._clock() + REVISIT_SECONDS
+        sessions = [result.session_id for result in results if result.error is None]
+        self._states[name] = SourceState(files, sessions)
+        self._save()
+        return SourceChange(folder.tool, source, results)
+
+    # -- files -------------------------------------------------------------------------------------
+
+    def _sources(self, folder: WatchedFolder) -> dict[str, dict[str, Signature]]:
+        """Return the files of every source below a folder, with their signatures."""
+        sources: dict[str, dict[str, Signature]] = {}
+        for path, signature in self._files(folder.root):
+            source = source_of(folder.tool, folder.root, path)
+            if source is not None:
+                sources.setdefault(str(source), {})[str(path)] = signature
+                self.file_count += 1
+        return sources
+
+    def _files(self, root: Path) -> Iterator[tuple[Path, Signature]]:
+        siblings: tuple[Path, ...] = ()
+        if root.is_file():
+            self.directories.add(root.parent)
+            siblings = (root, root.with_name(f"{root.name}-wal"))
+        for path in siblings:
+            signature = _signature(path)
+            if signature is not None:
+                yield path, signature
+        for name, _, files in os.walk(root):
+            self.directories.add(Path(name))
+            for file in files:
+                path = Path(name, file)
+                signature = _signature(path)
+                if signature is not None:
+                    yield path, signature
+
+    # -- what was read -----------------------------------------------------------------------------
+
+    def _load(self) -> dict[str, SourceState]:
+        """Return what was read before, without the sources whose sessions are not in the store."""
+        if self._state_file is None:
+            return {}
+        try:
+            states = msgspec.json.decode(self._state_file.read_bytes(), type=dict[str, SourceState])
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            return {}
+        return {name: state for name, state in states.items() if all(map(self._is_stored, state.sessions))}
+
+    def _is_stored(self, session_id: str) -> bool:
+        try:
+            self.store.session(session_id)
+        except NotFound:
+            return False
+        except BoughError:  # in the trash, for example: it is known
+            return True
+        return True
+
+    def _save(self) -> None:
+        """Replace the state file, so that a kill leaves the old one or the new one."""
+        if self._state_file is None:
+            return
+        self._state_file.parent.mkdir(parents=True, exist_ok=True)
+        new = self._state_file.with_name(f"{self._state_file.name}.{os.getpid()}")
+        new.write_bytes(msgspec.json.encode(self._states))
+        new.replace(self._state_file)
+
+
+def source_of(tool: str, root: Path, path: Path) -> Path | None:
+    """Return what to import when a file changed; None if it is not part of a session."""
+    name = path.name
+    if path.suffix in (".db", ".sqlite", ".sqlite3") or name.endswith(("-wal", "-journal")):
+        database = path.with_name(name.removesuffix("-wal").removesuffix("-journal"))
+        return database if database.suffix and database.is_file() else None
+    if root == path:
+        return path
+    match tool:
+        case "claude-code" | "qwen-code" if path.suffix == ".jsonl":
+            return _session_of_agent(tool, path)
+        case "codex" if name.startswith("rollout-") and path.suffix == ".jsonl":
+            return root if _has_parent(path) else path
+        case "gemini-cli" if path.suffix in (".json", ".jsonl") and "chats" in path.parts:
+            return path if name.startswith("session-") else path.parent.parent.parent
+        case "cline" | "roo-code":
+            return _task_source(path)
+        case "copilot-cli" if path.suffix == ".jsonl":
+            return path
+        case "droid" if path.suffix == ".jsonl" or name.endswith(".settings.json"):
+            file = (
+                path
+                if path.suffix == ".jsonl"
+                else path.with_name(f"{name.removesuffix('.settings.json')}.jsonl")
+            )
+            return file if file.is_file() else None
+        case "opencode" if path.suffix == ".json" and "storage" in path.parts:
+            return Path(*path.parts[: path.parts.index("storage")])
+        case "chatgpt" | "claude-ai" if path.suffix == ".zip" or name.startswith("conversations"):
+            return path
+        case "inspect" if path.suffix in (".eval", ".json"):
+            return path
+        case "chat" | "pi" | "goose" if path.suffix == ".jsonl":
+            return path
+    return None
+
+
+def _task_source(path: Path) -> Path | None:
+    """Return the source of a file of Cline or Roo Code: with its parent task, the whole folder of tasks."""
+    if path.name.endswith(".messages.json"):
+        is_child = path.name.removesuffix(".messages.json") != path.parent.name
+        return path.parent if is_child else path
+    history = path.with_name("api_conversation_history.json")
+    if path.suffix != ".json" or not history.is_file():
+        return None
+    try:
+        item = json.loads(path.with_name("history_item.json").read_bytes())
+    except (OSError, ValueError):
+        item = {}
+    return path.parent.parent if isinstance(item, dict) and item.get("parentTaskId") else history
+
+
+def _session_of_agent(tool: str, path: Path) -> Path:
+    """Return the session file of a sub-agent's, or the folder it is in; the path itself if it is a session's."""
+    if "subagents" not in path.parts:
+        return path.parent if path.name.startswith("agent-") else path
+    at = len(path.parts) - 1 - path.parts[::-1].index("subagents")
+    if tool == "qwen-code":
+        return Path(*path.parts[:at])
+    session = Path(*path.parts[: at - 1], f"{path.parts[at - 1]}.jsonl")
+    return session if session.is_file() else path
+
+
+_parents: dict[Path, bool] = {}
+
+
+def _has_parent(path: Path) -> bool:
+    """Return whether a rollout of Codex names the session that started it, in its first line, which never changes."""
+    if path not in _parents:
+        try:
+            with path.open("rb") as file:
+                line = file.readline(FIRST_LINE_BYTES)
+        except OSError:
+            return False
+        if not line.endswith(b"\n") and len(line) < FIRST_LINE_BYTES:
+            return False  # it is being written
+        _parents[path] = b"parent_thread_id" in line
+    return _parents[path]
+
+
+def _signature(path: Path) -> Signature | None:
+    try:
+        stat = path.stat()
+    except OSError:  # it vanished
+        return None
+    return (stat.st_size, stat.st_mtime_ns)

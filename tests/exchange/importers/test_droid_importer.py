@@ -1,0 +1,45 @@
+"""droid: messages, reminders, and the tokens that its settings tell once the session is quiet."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from bough.core.entries import Compaction
+from bough.store import Store
+from support.import_sources import entries_of, import_one, store
+from support.tool_sources import droid
+from support.tool_sources.droid import SAMPLE
+
+__all__ = ["store"]
+
+
+class TestASession:
+    def test_keeps_reminders_apart_calls_results_and_the_summary(self, store: Store, tmp_path: Path) -> None:
+        session, _ = import_one(store, "droid", droid.write(tmp_path, SAMPLE))
+        path = entries_of(session)
+        assert [entry.role or entry.kind for entry in path] == [
+            *("system", "user", "assistant", "tool", "assistant", "compaction", "note", "user"),
+        ]
+        compaction = path[5].payload
+        assert isinstance(compaction, Compaction)
+        assert compaction.summary == "They looked."
+        assert path[2].evidence is not None
+
+    def test_has_its_title_its_model_and_its_folder(self, store: Store, tmp_path: Path) -> None:
+        session, _ = import_one(store, "droid", droid.write(tmp_path, SAMPLE))
+        row = store.backend.session(session.session_id)
+        assert (row.title, row.tags["cwd"]) == ("The shop", "/home/ann/shop")
+        assert entries_of(session)[2].model == "claude-sonnet-4-5-20250929"
+
+    def test_that_is_running_gets_its_tokens_when_it_is_quiet_and_only_once(
+        self, store: Store, tmp_path: Path
+    ) -> None:
+        place = droid.write(tmp_path, SAMPLE)
+        os.utime(next(place.rglob("*.jsonl")))
+        session, report = import_one(store, "droid", place)
+        assert session.usage().calls == 0
+        assert [what for what in report.losses if "still running" in what]
+        for _ in range(2):
+            session, _ = import_one(store, "droid", droid.write(tmp_path, SAMPLE))
+            assert (session.usage().calls, session.usage().input_tokens) == (1, 130)
