@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import json
 from pathlib import Path
 
 from bough.core.entries import Compaction
@@ -32,14 +32,11 @@ class TestASession:
         assert (row.title, row.tags["cwd"]) == ("The shop", "/home/ann/shop")
         assert entries_of(session)[2].model == "claude-sonnet-4-5-20250929"
 
-    def test_that_is_running_gets_its_tokens_when_it_is_quiet_and_only_once(
-        self, store: Store, tmp_path: Path
-    ) -> None:
+    def test_the_sums_grow_with_the_session_and_stay_one_row(self, store: Store, tmp_path: Path) -> None:
         place = droid.write(tmp_path, SAMPLE)
-        os.utime(next(place.rglob("*.jsonl")))
-        session, report = import_one(store, "droid", place)
-        assert session.usage().calls == 0
-        assert [what for what in report.losses if "still running" in what]
-        for _ in range(2):
-            session, _ = import_one(store, "droid", droid.write(tmp_path, SAMPLE))
-            assert (session.usage().calls, session.usage().input_tokens) == (1, 130)
+        settings = next(place.rglob("*.settings.json"))
+        for tokens in (40, 130):
+            used = {"inputTokens": tokens, "outputTokens": 1}
+            settings.write_text(json.dumps({"model": "claude-sonnet-4-5", "tokenUsage": used}))
+            session, _ = import_one(store, "droid", place)
+            assert (session.usage().calls, session.usage().input_tokens) == (1, tokens)

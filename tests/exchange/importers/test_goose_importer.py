@@ -35,11 +35,11 @@ class TestASession:
         assert isinstance(compaction, Compaction)
         assert compaction.summary == "They looked."
 
-    def test_that_is_running_has_no_tokens_yet(self, store: Store, tmp_path: Path) -> None:
-        running = [{**SAMPLE[0], "updated_at": "2999-01-01 00:00:00"}, *SAMPLE[1:]]
-        session, report = import_one(store, "goose", goose.write(tmp_path, running))
-        assert session.usage().calls == 0
-        assert [what for what in report.losses if "still running" in what]
+    def test_the_sums_grow_with_the_session_and_stay_one_row(self, store: Store, tmp_path: Path) -> None:
+        for tokens in (100, 1_200):
+            about = {**SAMPLE[0], "accumulated_input_tokens": tokens}
+            session, _ = import_one(store, "goose", goose.write(tmp_path, [about, *SAMPLE[1:]]))
+            assert (session.usage().calls, session.usage().input_tokens) == (1, tokens)
 
     def test_the_file_of_an_older_version_gives_the_same(self, tmp_path: Path) -> None:
         with memory_store() as first, memory_store() as second:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import signal
@@ -105,15 +106,14 @@ class TestAScan:
     ) -> None:
         clock = Clock()
         watch = Watch(store.backend, store.runtime, [WatchedFolder("opencode", root)], clock=clock)
-        opencode.write(root, SAMPLE_UNANSWERED)
+        state = copy.deepcopy(opencode.SAMPLE[:11])
+        del state[5]["data"]["time"]["completed"]
+        opencode.write(root, state)
         list(watch.scan())
         assert 0 < watch.next_due() < 1_000
         assert list(watch.scan()) == []
         clock.now += watch.next_due()
         assert len(list(watch.scan())) == 1
-
-
-SAMPLE_UNANSWERED = opencode.SAMPLE[:3]
 
 
 class TestWhatWasRead:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from support.tool_sources import Counts, Record, ToolSource
 from support.tool_sources.cline import outcome, text, use
 
 SESSION = "d401d000-0000-4000-8000-000000000001"
-QUIET = 1_772_360_000
 USED = {
     "inputTokens": 100,
     "outputTokens": 50,
@@ -69,11 +67,9 @@ SAMPLE: list[Record] = [
 def write(folder: Path, records: list[Record]) -> Path:
     project = folder / "-home-ann-shop"
     settings = project / f"{SESSION}.settings.json"
-    path = write_jsonl(project / f"{SESSION}.jsonl", records)
+    write_jsonl(project / f"{SESSION}.jsonl", records)
     about = {"model": "claude-sonnet-4-5-20250929", "providerLock": "anthropic", "tokenUsage": USED}
     settings.write_text(json.dumps(about))
-    for each in (path, settings):
-        os.utime(each, (QUIET, QUIET))
     return folder
 
 

@@ -97,10 +97,9 @@ def write_lines(folder: Path, records: list[Record]) -> Path:
 
 
 def growth() -> Iterator[list[Record]]:
-    """Yield the states: the rows of one answer are written together, and the sums are known at the end."""
-    running = {**SAMPLE[0], "updated_at": "2999-01-01 00:00:00"}
+    """Yield the states: the rows of one answer are written together, and the sums grow."""
     for end in (2, 5, 7, 8, 9, 10, 11, 12):
-        yield [running, *SAMPLE[1:end]]
+        yield [{**SAMPLE[0], "accumulated_input_tokens": 100 * end}, *SAMPLE[1:end]]
     yield SAMPLE
 
 

@@ -1,7 +1,6 @@
 """Import droid, Factory's agent: a .jsonl file per session, and a .settings.json beside it with its model and tokens.
 
-The tokens are known only as sums of the session. They are added to its first answer, once the files have been quiet for a
-while: a sum that is still growing would be counted too low for ever.
+The tokens are known only as sums of the session: one row of the ledger at its first answer, which grows with them.
 """
 
 from __future__ import annotations
@@ -12,10 +11,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ...core.entries import Compaction, Note, Payload
+from ...core.entries import Compaction, Payload
 from ...core.messages import Message, Text
 from ...core.usage import Usage
 from ...formats.anthropic_blocks import read_blocks
+from ...formats.call_ids import stable_call_id
 from ...formats.jsonl import (
     INVALID_JSON,
     decode_json,
@@ -25,7 +25,6 @@ from ...formats.jsonl import (
     text_or_none,
     token_counts,
 )
-from ...formats.quiet import is_quiet
 from ...formats.records import EntryRecord, LossReport, SessionRecord
 from ...formats.unknown_kinds import unknown_note
 
@@ -33,7 +32,6 @@ NAME = "droid"
 SETTINGS = ".settings.json"
 TOKENS = ("inputTokens", "outputTokens", "cacheReadTokens", "cacheCreationTokens", "thinkingTokens")
 BOOKKEEPING = {"todo_state", "agent_turn_outcome"}
-UNKNOWN_TOKENS = "the tokens of a session that is still running; import again in two minutes"
 REMINDER = "<system-reminder>"
 
 Line = dict[str, Any]
@@ -60,17 +58,25 @@ class DroidSession:
         self._add_usage()
 
     def record(self) -> SessionRecord:
-        about = {**self.start, **_object(self.start.get("session"))}
+        about = self._about
         tags = {"cwd": text_or_none(about.get("cwd"))}
         return SessionRecord(
             NAME,
-            text_or_none(about.get("id")) or self.path.stem,
+            self.name,
             tuple(self.entries),
             title=text_or_none(about.get("sessionTitle")) or text_or_none(about.get("title")),
             agent=NAME,
             tags={name: value for name, value in tags.items() if value},
             losses=self.losses,
         )
+
+    @property
+    def _about(self) -> Line:
+        return {**self.start, **_object(self.start.get("session"))}
+
+    @property
+    def name(self) -> str:
+        return text_or_none(self._about.get("id")) or self.path.stem
 
     def _settings(self) -> Line:
         path = self.path.with_name(self.path.stem + SETTINGS)
@@ -136,17 +142,15 @@ class DroidSession:
         counts = token_counts(self.settings.get("tokenUsage"), TOKENS)
         if counts is None or not any(counts) or not self.entries:
             return
-        if not (is_quiet(self.path) and is_quiet(self.path.with_name(self.path.stem + SETTINGS))):
-            self.losses.add(UNKNOWN_TOKENS, self.path.name)
-            return
         fresh, output, read, written, thinking = counts
         usage = Usage(fresh + read + written, output + thinking, read, written)
         provider = text_or_none(self.settings.get("providerLock"))
+        call_id = stable_call_id(NAME, self.name, "tokens")
         for index, entry in enumerate(self.entries):
             if isinstance(entry.payload, Message) and entry.payload.role == "assistant":
-                self.entries[index] = replace(entry, usage=usage, provider=provider)
+                self.entries[index] = replace(entry, usage=usage, provider=provider, call_id=call_id)
                 return
-        self._add(Note({NAME: "tokens without an answer"}), None, usage=usage, model=self._model)
+        self.losses.add("the tokens of a session without an answer")
 
     def _add(self, payload: Payload, at: int | None, **more: Any) -> None:
         self.entries.append(EntryRecord(payload, str(len(self.entries) + 1), at=at, **more))

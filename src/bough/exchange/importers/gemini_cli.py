@@ -15,16 +15,17 @@ from ...core.entries import Compaction, Note, Payload
 from ...core.messages import Message, Part, Reasoning, Text, ToolResult
 from ...core.usage import Usage
 from ...errors import InvalidSource
+from ...formats.call_ids import stable_call_id
 from ...formats.jsonl import (
     INVALID_JSON,
     UNEXPECTED_SHAPE,
     decode_json,
     parse_time,
     read_objects,
+    seconds_since_written,
     text_or_none,
     token_counts,
 )
-from ...formats.quiet import is_quiet
 from ...formats.records import START, EntryRecord, LossReport, SessionRecord
 from ...formats.source_losses import with_source_losses
 from ...formats.unknown_kinds import unknown_note
@@ -33,7 +34,8 @@ from ...wire.parsing import parse_tool_call
 
 NAME = "gemini-cli"
 PROVIDER = "gemini"
-UNFINISHED = "an answer that may not be finished; import again in two minutes"
+QUIET_SECONDS = 120
+"""An answer of a file that was written within this time may not be finished: its calls may still run."""
 SCREEN_TYPES = ("info", "error", "warning")
 COMMAND_PREFIXES = ("/", "?")
 CONTEXT_PREFIXES = ("<session_context>", "<hook_context>")
@@ -70,7 +72,7 @@ def _sessions(source: str, losses: LossReport) -> Iterator[SessionRecord]:
         if chat.is_task and chat.path.parent.name in names:
             continue
         record = chat.record(tuple(task.record(()) for task in tasks.get(chat.name, ())))
-        if record.entries or record.tasks or record.losses:
+        if record.entries or record.tasks or record.losses or record.unfinished:
             yield record
 
 
@@ -92,10 +94,11 @@ class GeminiChat:
         self._answered: set[str] = set()
         for line in self._lines(source_losses):
             self._read(line)
-        is_finished = is_quiet(path)
+        self.unfinished = 0
+        is_finished = seconds_since_written(path) >= QUIET_SECONDS
         for message in self._messages.values():
             if message.get("type") == "gemini" and not is_finished:
-                self.losses.add(UNFINISHED, path.name)
+                self.unfinished += 1
             else:
                 self._convert(message)
 
@@ -121,6 +124,7 @@ class GeminiChat:
             tags={name: value for name, value in tags.items() if value},
             losses=self.losses,
             tasks=tasks,
+            unfinished=self.unfinished,
         )
 
     def _lines(self, source_losses: LossReport) -> Iterator[Line]:
@@ -243,7 +247,11 @@ class GeminiChat:
             found = [*map(_thought, message.get("thoughts") or ()), *found]
             found += [parse_tool_call(_call_id(call), call["name"], call.get("args")) for call in calls]
         usage = _usage(message.get("tokens"))
-        about: dict[str, Any] = {"model": text_or_none(message.get("model")), "provider": PROVIDER}
+        about: dict[str, Any] = {
+            "model": text_or_none(message.get("model")),
+            "provider": PROVIDER,
+            "call_id": stable_call_id(NAME, self.name, message["id"]),
+        }
         if found:
             evidence = parsed.evidence if is_complete else None
             self._add(Message("assistant", tuple(found)), at, evidence=evidence, usage=usage, **about)

@@ -1,8 +1,7 @@
 """Import goose: its sessions.db, or the .jsonl files of versions before 1.10.
 
-An answer may be several rows: text first, then a row for each call. The tokens are known only as sums of the session. They
-are added to its first answer, once the session has been quiet for a while: a sum that is still growing would be counted
-too low for ever.
+An answer may be several rows: text first, then a row for each call. The tokens are known only as sums of the session:
+one row of the ledger at its first answer, which grows with them.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from ...core.entries import Compaction, Evidence, Note, Payload
 from ...core.messages import Message, Part, Reasoning, Text, ToolResult, tool_result
 from ...core.usage import Usage, is_count
 from ...errors import InvalidSource
+from ...formats.call_ids import stable_call_id
 from ...formats.jsonl import UNEXPECTED_SHAPE, json_object, parse_time, read_objects, text_or_none
-from ...formats.quiet import is_past, is_quiet
 from ...formats.records import EntryRecord, LossReport, SessionRecord
 from ...formats.unknown_kinds import unknown_note
 from ...wire.parsing import parse_base64, parse_tool_call
@@ -26,7 +25,6 @@ from .sqlite_files import open_tables
 
 NAME = "goose"
 DATABASE = "sessions.db"
-UNKNOWN_TOKENS = "the tokens of a session that is still running; import again in two minutes"
 SCREEN_ONLY = {"systemNotification", "toolConfirmationRequest", "actionRequired"}
 
 Fields = dict[str, Any]
@@ -71,8 +69,7 @@ def _database(path: Path) -> Iterator[SessionRecord]:
                 }
                 for each in rows
             )
-            updated = parse_time(row.get("updated_at"))
-            session.add_usage(is_ended=updated is None or is_past(updated / 1e6))
+            session.add_usage(name)
             record = session.record(name)
             if record.entries or record.losses:
                 yield record
@@ -84,7 +81,7 @@ def _file(path: Path) -> SessionRecord:
     head = lines.pop(0) if lines and "role" not in lines[0] else {}
     session = GooseSession(head, losses)
     session.read(lines)
-    session.add_usage(is_ended=is_quiet(path))
+    session.add_usage(path.stem)
     return session.record(path.stem)
 
 
@@ -223,22 +220,21 @@ class GooseSession:
         )
         self._answer, self._proofs = [], {}
 
-    def add_usage(self, *, is_ended: bool) -> None:
+    def add_usage(self, name: str) -> None:
         """Add the sums of the session to its first answer."""
         names = ("input_tokens", "output_tokens")
         sums = [self.about.get(f"accumulated_{name}") or self.about.get(name) for name in names]
         tokens = [count if is_count(count) else None for count in sums]
         if not any(tokens):
             return
-        if not is_ended:
-            self.losses.add(UNKNOWN_TOKENS)
-            return
         provider = text_or_none(self.about.get("provider_name"))
         for index, entry in enumerate(self.entries):
             if isinstance(entry.payload, Message) and entry.payload.role == "assistant":
                 usage = Usage(tokens[0], tokens[1])
-                self.entries[index] = replace(entry, usage=usage, provider=provider)
+                call_id = stable_call_id(NAME, name, "tokens")
+                self.entries[index] = replace(entry, usage=usage, provider=provider, call_id=call_id)
                 return
+        self.losses.add("the tokens of a session without an answer")
 
     def _add(self, payload: Payload, at: int | None, **more: Any) -> None:
         self.entries.append(EntryRecord(payload, str(len(self.entries) + 1), at=at, **more))

@@ -41,7 +41,6 @@ PROVIDERS = {"google": "gemini", "google-vertex": "gemini"}
 ISSUERS = {"anthropic": "anthropic", "openai": "openai", "google": "gemini"}
 """The provider whose signatures an answer holds, by opencode's name of it."""
 BOOKKEEPING = {"snapshot", "patch", "step-start", "agent", "retry"}
-UNFINISHED = "an answer that is not finished; import again when it is"
 UNANSWERED = "an input without an answer; import again when it has one"
 MAX_TASK_DEPTH = 20
 
@@ -94,7 +93,8 @@ def _with_tasks(sessions: dict[str, SourceSession]) -> Iterator[SessionRecord]:
         own = children.get(session.session_id, ()) if depth < MAX_TASK_DEPTH else ()
         tasks = [read(child, depth + 1) for child in own if child.session_id not in visited]
         record = OpencodeSession(session).record(tuple(task for task in tasks if task is not None))
-        return record if record.entries or record.tasks or record.losses else None
+        is_empty = not (record.entries or record.tasks or record.losses or record.unfinished)
+        return None if is_empty else record
 
     child_ids = {child.session_id for own in children.values() for child in own}
     roots = [session for name, session in sessions.items() if name not in child_ids]
@@ -182,6 +182,7 @@ class OpencodeSession:
     def __init__(self, source: SourceSession) -> None:
         self.source = source
         self.losses = LossReport()
+        self.unfinished = 0
         self.entries: list[EntryRecord] = []
         self.firsts: dict[str, int] = {}
         """By message: the index its entries start at."""
@@ -204,6 +205,7 @@ class OpencodeSession:
             tags={name: value for name, value in tags.items() if value},
             losses=self.losses,
             tasks=tasks,
+            unfinished=self.unfinished,
         )
 
     def _leaf(self) -> str | None:
@@ -225,7 +227,7 @@ class OpencodeSession:
             time = message.get("time")
             is_done = bool(isinstance(time, dict) and time.get("completed")) or "error" in message
             if is_last and not is_done:
-                self.losses.add(UNFINISHED, str(message.get("id")))
+                self.unfinished += 1
             elif message.get("summary") is True:
                 self._summary(message, parts)
             else:

@@ -23,9 +23,8 @@ from . import read_sessions
 from .ingest import ToolImportResult, import_session
 
 RETRY_SECONDS = 5.0
-REVISIT_SECONDS = 125.0
-"""When to read a source again whose last answer may not have been finished: the importers wait two minutes."""
-REVISIT_MARK = "import again"
+REVISIT_SECONDS = 10.0
+"""When to read a source again whose last answer may not have been finished: importers wait until its file is quiet."""
 FIRST_LINE_BYTES = 1 << 20
 
 Signature = tuple[int, int]
@@ -113,7 +112,7 @@ class Watch:
             self._due[key] = self._clock() + RETRY_SECONDS
             self._failed[name] = files
             return SourceChange(folder.tool, source, error=str(error))
-        if any(REVISIT_MARK in loss for result in results for loss in result.losses):
+        if any(result.unfinished for result in results):
             self._due[key] = self._clock() + REVISIT_SECONDS
         sessions = [result.session_id for result in results if result.error is None]
         self._states[name] = SourceState(files, sessions)
