@@ -132,6 +132,13 @@ class TestVerify:
         }
         assert bough("verify", "ses_case", store=store_path).code == 0
 
+    def test_a_part_can_be_checked_in_bounded_time(self, store_path: Path) -> None:
+        assert bough("verify", "--sample", "2", "--json", store=store_path).json["sessions"] == 2
+        assert bough("verify", "--sample", "9", "--json", store=store_path).json["sessions"] == 3
+        for since, sessions in (("2020-01-01", 3), ("2099-01-01", 0)):
+            assert bough("verify", "--since", since, "--json", store=store_path).json["sessions"] == sessions
+        assert bough("verify", "ses_case", "--sample", "2", store=store_path).code == 2
+
     def test_an_altered_entry_is_named(self, store_path: Path) -> None:
         with sqlite3.connect(store_path) as raw:
             raw.execute(
