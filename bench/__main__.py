@@ -10,7 +10,21 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from . import append, crowd, fork, lab, load, postgres, proxy, runner, search, serving, start, workers
+from . import (
+    append,
+    crowd,
+    fork,
+    lab,
+    load,
+    long_sessions,
+    postgres,
+    proxy,
+    runner,
+    search,
+    serving,
+    start,
+    workers,
+)
 from .measure import Plan
 from .report import Figure, keep, others, versions
 
@@ -18,6 +32,7 @@ HERE = Path(__file__).parent
 PARTS: dict[str, Callable[[Plan], Iterator[Figure]]] = {
     "append": append.figures,
     "load": load.figures,
+    "long": long_sessions.figures,
     "fork": fork.figures,
     "crowd": crowd.figures,
     "start": start.figures,

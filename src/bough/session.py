@@ -31,8 +31,8 @@ from .core.state import State
 from .core.tool_definitions import ToolSpec, define_tools
 from .core.tree import Branch, Leaf
 from .core.tree_text import TreeLine, tree_lines
-from .core.turns import Action, OpenCall, next_action
-from .core.usage import Call, Totals, total
+from .core.turns import Action, OpenCall
+from .core.usage import Call, Totals
 from .errors import (
     InvalidArgument,
     InvalidOperation,
@@ -43,7 +43,7 @@ from .errors import (
     StoreError,
     TaskTrashed,
 )
-from .log import labels, ledger
+from .log import labels, ledger, prompt
 from .log.changes import AppendResult, Cut, check_callers_key
 from .log.fork import fork
 from .log.lease import check_free, interrupt, is_held
@@ -122,7 +122,7 @@ class Session:
         check_callers_key(key)
         drafts = as_drafts(items, "items")
         if any(isinstance(draft.payload, Settings) and draft.payload.tools is not None for draft in drafts):
-            settings = self.log.store.non_message_entries(
+            settings = self.log.store.control_entries(
                 self.session_id, leaf=self.leaf if after is None else after
             )
             payloads = (draft.payload for draft in drafts)
@@ -210,7 +210,7 @@ class Session:
         """Add options to settings; if these change options or model, check all that will be in force."""
         if options is None and settings.model is None:
             return settings
-        path = self.log.store.non_message_entries(self.session_id, leaf=leaf or self.leaf)
+        path = self.log.store.control_entries(self.session_id, leaf=leaf or self.leaf)
         now = contexts.fold_settings(path)
         model = settings.model or now.model or self.row.model
         # A model without the prefix of a provider is the host's own.
@@ -287,10 +287,10 @@ class Session:
 
     def undo(self) -> Cut:
         """Rewind to before the latest input."""
-        inputs = [entry.seq for entry in self.path() if entry.turn == entry.seq]
-        if not inputs:
+        turn = self.log.newest_turn()
+        if not turn:
             raise InvalidPosition("undo", 0, self.leaf.seq)
-        return self.rewind(inputs[-1] - 1)
+        return self.rewind(turn - 1)
 
     def redo(self) -> Leaf:
         """Return to the branch that the last rewind left."""
@@ -388,7 +388,7 @@ class Session:
 
     def next_action(self) -> Action:
         """What to do at this leaf: call the model, run tools, or rest."""
-        return next_action(self.path())
+        return self.log.next_action()
 
     def hydrate(self) -> HydratedSession:
         """Read row, seeds, messages, state and totals at the session's current leaf, in one read."""
@@ -418,14 +418,14 @@ class Session:
 
     def context(self, at: int | None = None) -> Context:
         """The messages a model would be given at this leaf, or at entry `at` of the path, in no provider's form."""
-        return contexts.build_context(self._path_to(at))
+        return contexts.build_context(prompt.prompt_entries(self.log, self._leaf_at(at)))
 
-    def _path_to(self, at: int | None) -> list[Entry]:
+    def _leaf_at(self, at: int | None) -> Leaf:
         if at is None:
-            return self.path()
+            return self.leaf
         if type(at) is not int or not 0 <= at <= self.leaf.seq:
             raise InvalidPosition(at, 0, self.leaf.seq)
-        return self.log.store.path(self.session_id, leaf=self.leaf, last=at).entries if at else []
+        return self.log.leaf_at(at)
 
     def fit(self, budget: Budget) -> FitResult:
         """The context cut to whole turns, newest first, with a report of what was dropped."""
@@ -440,9 +440,8 @@ class Session:
         """
         from .agent.prompt_window import read_prompt_context
 
-        context = read_prompt_context(self.log, self._path_to(at))
         provider_format = wire.find_provider(provider or self._provider())
-        context = context if budget is None else fit(context, budget, provider_format.name).context
+        context = read_prompt_context(self.log, self._leaf_at(at), budget, provider_format.name)
         return provider_format.project(context, self.read_blob)
 
     def _provider(self) -> str:
@@ -484,7 +483,7 @@ class Session:
         from .agent.prompt_window import measure_window, read_prompt_context
 
         row = self.row
-        return measure_window(read_prompt_context(self.log, self._path_to(at)), row.model, row.context_window)
+        return measure_window(read_prompt_context(self.log, self._leaf_at(at)), row.model, row.context_window)
 
     def read_blob(self, digest: str) -> bytes | None:
         """The bytes behind a media handle, by hash; None if they are missing or damaged."""
@@ -523,7 +522,7 @@ class Session:
 
     def uncompact(self) -> Uncompaction:
         """Cancel the latest compaction and restore the exact earlier context."""
-        active = contexts.active_compactions(self.path())
+        active = contexts.active_compactions(self.log.store.control_entries(self.session_id, leaf=self.leaf))
         if not active:
             raise InvalidOperation(f"no compaction is active at {self.leaf}; session.compact() makes one")
         cancellation = Uncompaction(active[-1][0])
@@ -542,7 +541,7 @@ class Session:
 
     def usage(self, view: UsageView = "own", since: Leaf | None = None) -> Totals:
         """Sums of the ledger. Raises InvalidPosition if `since` is not on the path."""
-        return total(self.model_calls(view, since))
+        return ledger.totals(self.log, view, since)
 
     def usage_by_turn(self) -> dict[int, Totals]:
         """What each turn of the path cost."""

@@ -143,7 +143,7 @@ class Turn:
     def _changed_settings(self) -> list[Draft]:
         """Return the settings to append before the next model call: the definitions of the tools, if they are new."""
         tools, self._tools = self._tools, None
-        path = self._log.store.non_message_entries(self._log.session_id, leaf=self._log.leaf) if tools else []
+        path = self._log.store.control_entries(self._log.session_id, leaf=self._log.leaf) if tools else []
         if tools is None or tools.definitions == fold_settings(path).tool_definitions:
             return []
         return [tools.draft()]
@@ -206,7 +206,7 @@ class Turn:
         """
         from .agent.cancellation import is_cancel_requested
 
-        return is_cancel_requested(self._log.store.journal(self._log.session_id), self._turn)
+        return is_cancel_requested(self._log.facts_backwards(), self._turn)
 
     @property
     def open_tool_calls(self) -> tuple[OpenCall, ...]:

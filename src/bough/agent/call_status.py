@@ -105,7 +105,7 @@ def _own_status(log: Log) -> tuple[CallStatus, list[Fact]]:
     }
     waits: list[Fact] = []
     tasks: list[str] = []
-    facts = reversed(log.store.journal(log.session_id, log.batch_since))
+    facts = log.facts_backwards(log.batch_since)
     for fact in facts:
         if fact.kind == "calls_started":
             positions[fact.kind].update((fact.data["seq"], index) for index in fact.data["indexes"])
@@ -167,7 +167,7 @@ def pending_approvals(log: Log) -> list[PendingApproval]:
 
 def is_awaited_by_worker(log: Log) -> bool:
     """Whether a worker's task waits for a decision here: `waiting` named its queue, and the turn was not resumed since."""
-    for fact in reversed(log.store.journal(log.session_id)):
+    for fact in log.facts_backwards():
         if fact.kind in ("waiting", "turn_started", "turn_resumed"):
             return "queue" in fact.data
     return False

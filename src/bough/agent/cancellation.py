@@ -15,14 +15,16 @@ CANCEL_REQUESTED = "cancel_requested"
 
 
 def is_cancel_requested(facts: Iterable[Fact], turn: int) -> bool:
-    """Return whether cancelling this turn was requested, and it was not started or enqueued again since."""
-    is_requested = False
+    """Return whether cancelling this turn was requested, and it was not started or enqueued again since.
+
+    The facts come newest first, and are read only as far as that needs.
+    """
     for fact in facts:
         if fact.kind == CANCEL_REQUESTED and fact.data.get("turn") == turn:
-            is_requested = True
-        elif fact.kind in ("enqueued", "turn_started"):
-            is_requested = False
-    return is_requested
+            return True
+        if fact.kind in ("enqueued", "turn_started"):
+            return False
+    return False
 
 
 class CancelPoll:

@@ -29,6 +29,7 @@ from ..errors import (
     PromptTooLarge,
 )
 from ..log.log import Log
+from ..log.prompt import prompt_entries
 from ..models.model import Model, Request, model_name
 from ..models.prices import UNPRICED_PROVIDERS, price_of
 from ..models.windows import SMALL_REQUEST, window_of
@@ -258,7 +259,7 @@ def manual_compaction(
 
     Raises `InvalidSummary` if the summary is empty, replaces nothing, or is longer than what it replaces.
     """
-    entries = log.path().entries
+    entries = prompt_entries(log, log.leaf)
     at = log.cut(_before_newest_turn(entries) if first_kept is None else first_kept - 1).at
     if context_tokens is not None:
         if type(context_tokens) is not int or context_tokens < 1:

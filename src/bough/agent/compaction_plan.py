@@ -7,6 +7,7 @@ of the turn always stays whole.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
@@ -152,7 +153,8 @@ class _Planner:
 
     def _message(self, item: Item) -> Message:
         """Return the message of an item as it was appended, before any compaction shortened it."""
-        message = self.path[item.seq - self.path[0].seq].message
+        index = bisect_left(self.path, item.seq, key=lambda entry: entry.seq)  # replaced messages are missing
+        message = self.path[index].message
         assert message is not None
         return message
 

@@ -58,7 +58,7 @@ class ModelCaller:
 
     def context(self) -> Context:
         """Return the context of the next call."""
-        return trim(contexts.build_context(self.writer.path), self.limits.limits.max_messages)
+        return trim(self.writer.history.context(), self.limits.limits.max_messages)
 
     def request(self, message: Message | None = None) -> Request:
         """Return the next request, with an input that is not in the log yet."""

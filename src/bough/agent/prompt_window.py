@@ -5,7 +5,7 @@ Does not know providers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -16,12 +16,11 @@ from ..core.fit import Budget, fit, measure_context
 from ..core.tree import Leaf
 from ..core.turns import group_by_turn
 from ..log.log import Log
+from ..log.prompt import context_within, prompt_entries
 from ..models.windows import SMALL_REQUEST, window_by_name
 from ..stores.base import Fact
 from ..stores.message_limits import message_limits
 
-PAGE = 100
-"""How many facts are read at a time."""
 MessageLimits = Mapping[Leaf, int]
 """The maximum number of messages of a turn's model calls, by the leaf of the turn's input. Other turns: no maximum."""
 
@@ -69,22 +68,34 @@ def prompt_context(path: Sequence[Entry], limits: MessageLimits) -> Context:
     return trim(contexts.build_context(path), limits.get(leaf))
 
 
-def read_prompt_context(log: Log, path: Sequence[Entry]) -> Context:
-    """Return the context of a model call after the last entry of a whole path, as that turn's calls were trimmed.
+def read_prompt_context(
+    log: Log, leaf: Leaf, budget: Budget | None = None, provider: str | None = None
+) -> Context:
+    """Return the context of a model call at a leaf of the path, as that turn's calls were trimmed, and within a budget.
 
-    Reads the journal back to the start of the turn only: a loop of one's own asks before each of its calls.
+    Reads the journal back to the start of the turn only, and of the path what the context has: a loop of one's own asks
+    before each of its calls.
     """
-    turn = path[-1].turn if path else 0
-    if not turn:
-        return contexts.build_context(path)
-    return trim(contexts.build_context(path), _message_limit(log, Leaf(path[turn - 1].branch, turn)))
+    limit = _message_limit_at(log, leaf) if leaf.seq else None
+    if budget is not None and limit is None:
+        return context_within(log, leaf, budget, provider)
+    context = trim(contexts.build_context(prompt_entries(log, leaf)), limit)
+    return context if budget is None else fit(context, budget, provider).context
+
+
+def _message_limit_at(log: Log, leaf: Leaf) -> int | None:
+    """Return the limit of the turn that a leaf is in."""
+    newest = log.store.path(log.session_id, leaf=leaf, newest=1)
+    turn = newest.entries[-1].turn
+    branches = (part.branch for part in newest.ranges if part.first <= turn <= part.last)
+    return _message_limit(log, Leaf(next(branches), turn)) if turn else None
 
 
 def _message_limit(log: Log, leaf: Leaf) -> int | None:
     """Return the limit of the turn whose input is at this leaf."""
     resumed: list[Fact] = []
     started: Fact | None = None
-    for fact in _journal_backwards(log):
+    for fact in log.facts_backwards():
         if fact.kind == "turn_resumed" and fact.data.get("turn") == leaf.seq:
             resumed.append(fact)
         elif fact.kind == "turn_started" and fact.data["turn"] == leaf.seq:
@@ -95,15 +106,6 @@ def _message_limit(log: Log, leaf: Leaf) -> int | None:
                 return None if newest is None else newest.data.get("max_messages")
             resumed, started = [], None  # of a turn on another branch
     return tree_message_limits(log).get(leaf)
-
-
-def _journal_backwards(log: Log) -> Iterator[Fact]:
-    """Yield the facts of a session, the newest first."""
-    end = log.store.session(log.session_id).facts
-    while end > 0:
-        begin = max(0, end - PAGE)
-        yield from reversed(log.store.journal(log.session_id, begin, end - begin))
-        end = begin
 
 
 def tree_message_limits(log: Log) -> dict[Leaf, int]:

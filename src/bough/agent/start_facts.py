@@ -69,7 +69,7 @@ def turn_limits(log: Log) -> dict[str, Any] | None:
 
 def _turn_start(log: Log) -> dict[str, Any]:
     """Return the data that the open turn was started with."""
-    for fact in reversed(log.store.journal(log.session_id)):
+    for fact in log.facts_backwards():
         if fact.kind == "turn_started":
             return fact.data if fact.data["turn"] == log.cursor.turn else {}
     return {}

@@ -149,7 +149,7 @@ def task_id(log: Log, key: str, since: int = 0) -> str:
     The id recorded after fact `since`, because a copy of a session has its own children; otherwise derived from the key.
     """
     name = _task_name(log, key)
-    for fact in reversed(log.store.journal(log.session_id, since)):
+    for fact in log.facts_backwards(since):
         if fact.kind == "task_started" and fact.data.get("task") == name:
             return str(fact.data["child"])
     return f"ses_{sha256(key.encode()).hexdigest()[:20]}"

@@ -15,10 +15,10 @@ from typing import Any, ParamSpec, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..core.context import fold_settings
 from ..core.drafts import Draft, ExtraFact
 from ..core.entries import PARTIAL, Entry, Settings
 from ..core.messages import Message
+from ..core.prompt_path import PromptPath
 from ..core.tree import Leaf
 from ..core.turns import Cursor, advance
 from ..core.usage import Call, Usage
@@ -26,6 +26,7 @@ from ..errors import SessionIsReplay
 from ..log.changes import AppendResult
 from ..log.lease import Lease
 from ..log.log import Log
+from ..log.prompt import load
 from ..models.model import Model, model_name
 from ..models.prices import price_of
 from ..stores.base import CommitResult, SessionDetail, SessionRow
@@ -61,7 +62,8 @@ class Writer:
         self, log: Log, first_model: Model | None, *, is_one_shot: bool = False, bucket: str = "live"
     ) -> None:
         self.log = log
-        self.path: list[Entry] = []
+        self.history = PromptPath()
+        """The entries that the context of the next call depends on."""
         self.leaf = log.leaf
         """Where this run stands. The log may be ahead of it, if the host added a note through the same handle."""
         self.detail: SessionDetail | None = None
@@ -95,9 +97,9 @@ class Writer:
     # -- reading -----------------------------------------------------------------------------------
 
     async def load(self) -> SessionRow:
-        """Read row, details and path at the session's current leaf, in one read."""
-        reading = await self.run_blocking(self.log.load)
-        self.path, self.detail, self.queued = reading.entries, reading.detail, reading.queued
+        """Read row, details and what the model sees of the path at the session's current leaf."""
+        reading = await self.run_blocking(load, self.log)
+        self.history, self.detail, self.queued = PromptPath(reading.entries), reading.detail, reading.queued
         self.leaf, self.session_tools = reading.row.leaf, reading.row.tool_names
         self.context_window = reading.row.context_window
         return reading.row
@@ -107,9 +109,14 @@ class Writer:
         if row.relation == "replay":
             raise SessionIsReplay(row.session_id)
 
+    @property
+    def path(self) -> list[Entry]:
+        """The path at which this run stands, without messages that a summary had replaced when it was loaded."""
+        return self.history.entries
+
     def settings(self) -> Settings:
         """Return the settings in force at the end of the path."""
-        return fold_settings(self.path)
+        return self.history.settings()
 
     def allowed_tools(self) -> tuple[str, ...] | None:
         """Return the names of the tools that the session allows at the end of the path; None: any."""
@@ -213,10 +220,10 @@ class Writer:
 
     async def _extend_path(self, appended: AppendResult) -> None:
         first = appended.new_entries[0].seq
-        if len(self.path) != first - 1:  # notes of others came before
-            notes = await self.run_blocking(self.log.path, since=len(self.path))
-            self.path.extend(entry for entry in notes.entries if entry.seq < first)
-        self.path.extend(appended.entries)
+        if self.history.last_seq != first - 1:  # notes of others came before
+            notes = await self.run_blocking(self.log.path, since=self.history.last_seq)
+            self.history.extend(entry for entry in notes.entries if entry.seq < first)
+        self.history.extend(appended.entries)
         self.leaf = appended.leaf
 
     def commit(self, append: Append) -> AppendResult:
@@ -270,8 +277,7 @@ class Writer:
         turn = self.log.cursor.turn
         refused = ExtraFact("turn_refused", {"turn": turn, **data})
         self.journal_number = await self.run_blocking(self.log.withdraw, turn, refused, self.lease.fence)
-        del self.path[turn - 1 :]
-        self.leaf = self.log.leaf
+        await self.load()
 
     async def record_resumed(self, data: Mapping[str, Any]) -> None:
         """Record that this run resumes the open turn."""
@@ -289,8 +295,9 @@ class Writer:
 
     async def is_cancel_requested(self) -> bool:
         """Whether a person cancelled the open turn before this run took it."""
-        facts = await self.run_blocking(self.log.store.journal, self.log.session_id)
-        return is_cancel_requested(facts, self.log.cursor.turn)
+        return await self.run_blocking(
+            lambda: is_cancel_requested(self.log.facts_backwards(), self.log.cursor.turn)
+        )
 
     def on_cancel_request(self, facts: int, cancel: Callable[[], object]) -> None:
         """Call `cancel`, from another thread, when a fact after number `facts` requests to cancel the open turn.

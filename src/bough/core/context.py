@@ -169,21 +169,33 @@ class Replacement(Struct, frozen=True):
         return replace(item, message=shorten_results(item.message, length), shortened=True, evidence=None)
 
 
-def read_replacement(path: Sequence[Entry]) -> Replacement:
-    """Return what the compactions among these entries replace."""
+def read_replacement(path: Sequence[Entry], first: int = 1) -> Replacement:
+    """Return what the compactions among these entries replace; messages before seq `first` are left out as well."""
     summaries = [(seq, compaction) for seq, compaction in active_compactions(path) if compaction.summary]
     last = summaries[-1][1] if summaries else None
+    first_kept = _first_complete_turn(path) if last is None else last.first_kept
     return Replacement(
         tuple(summary_item(seq, compaction) for seq, compaction in summaries),
-        _first_complete_turn(path) if last is None else last.first_kept,
-        0 if last is None else last.kept_input,
+        max(first_kept, first),
+        0 if last is None or first > first_kept else last.kept_input,
         {seq: length for _, compaction in _compactions(path) for seq, length in compaction.shortened},
     )
 
 
-def build_context(path: Sequence[Entry]) -> Context:
-    """Return the context at the end of a path, or of its last part (whose incomplete first turn is dropped)."""
-    replacement = read_replacement(path)
+def first_shown(control_entries: Sequence[Entry]) -> tuple[int, int]:
+    """Return the seq from which on the model sees the messages of a path, and that of the one input it sees before; 0 if
+    there is none. The entries of the path that are neither messages nor notes tell it."""
+    summaries = [compaction for _, compaction in active_compactions(control_entries) if compaction.summary]
+    return (summaries[-1].first_kept, summaries[-1].kept_input) if summaries else (1, 0)
+
+
+def build_context(path: Sequence[Entry], first: int = 1) -> Context:
+    """Return the context at the end of a path, or of its last part (whose incomplete first turn is dropped).
+
+    Messages that it does not contain may be missing from the path: those that a summary replaced. Those before seq
+    `first` are left out.
+    """
+    replacement = read_replacement(path, first)
     settings = fold_settings(path)
     head = head_length(path)
     prompts = [entry.message.text for entry in path[:head] if entry.message is not None]

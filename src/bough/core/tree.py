@@ -66,6 +66,18 @@ def window(ranges: Iterable[Range], first: int, last: int) -> list[Range]:
     ]
 
 
+def shared_seq(a: Iterable[Range], b: Iterable[Range]) -> int:
+    """Return the seq of the last entry that two paths share; 0 if they share none."""
+    shared = 0
+    for part_a, part_b in zip(a, b, strict=False):
+        if part_a.branch != part_b.branch:
+            break
+        shared = min(part_a.last, part_b.last)
+        if part_a.last != part_b.last:
+            break
+    return shared
+
+
 def reachable_seqs(branches: Mapping[int, Branch], leaves: Iterable[Leaf]) -> dict[int, int]:
     """Return the last seq of each branch that is reachable from `leaves`.
 

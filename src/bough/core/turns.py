@@ -162,9 +162,17 @@ def next_action(path: Sequence[Entry], started: Iterable[tuple[int, int]] = ()) 
     A pure function of what is durable, so resuming after a crash is the same loop as running at all.
     `started` holds (seq of the answer, index) of the calls whose start was recorded.
     """
+    action = action_at_end(path, started)
+    if action is None:
+        raise ValueError("the path must reach back to its latest turn")
+    return action
+
+
+def action_at_end(path: Sequence[Entry], started: Iterable[tuple[int, int]] = ()) -> Action | None:
+    """Return what to do after the last of consecutive entries; None if earlier entries are needed."""
     cursor = cursor_from_tail(path)
     if cursor is None:
-        raise ValueError("the path must reach back to its latest input or answer")
+        return None
     if cursor.open_calls:
         open_keys = {(call.seq, call.index) for call in cursor.open_calls}
         return RunTools(cursor.open_calls, frozenset(open_keys.intersection(started)))
@@ -172,7 +180,7 @@ def next_action(path: Sequence[Entry], started: Iterable[tuple[int, int]] = ()) 
         return Rest("ended by a tool") if cursor.is_ended_by_tool else CallModel()
     last = next((entry for entry in reversed(path) if entry.message is not None and entry.turn), None)
     if last is None:
-        return Rest("empty")
+        return None if path and path[0].seq > 1 else Rest("empty")
     return Rest("ended by a tool" if last.finish == ENDED_BY_TOOL else "answered")
 
 

@@ -34,7 +34,7 @@ def fork(
     settings = log.fill(settings)
     runtime, (source, detail) = log.runtime, log.store.session_with_detail(log.session_id)
     if settings.tools is not None:
-        path = log.store.non_message_entries(log.session_id, leaf=log.leaf_at(cut.at))
+        path = log.store.control_entries(log.session_id, leaf=log.leaf_at(cut.at))
         check_tools_allowed(path, [settings], source.tool_names)
     row = SessionRow(
         session_id=session_id or runtime.new_id("ses"),
@@ -52,6 +52,7 @@ def fork(
         started_at=(now := runtime.now()),
         updated_at=now,
     )
-    detail = replace(detail, state=None)  # folded when it is read
+    if source.leaf != log.leaf or cut.at != log.leaf.seq:
+        detail = replace(detail, state=None)  # folded when it is read
     created, cursor = log.fork(cut, row, detail, None if settings == Settings() else settings)
     return Log(log.store, created, runtime, cursor)

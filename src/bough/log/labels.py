@@ -19,8 +19,8 @@ def labels(log: Log) -> dict[Leaf, str]:
     """The labels of a session by their leaves, the newest last."""
     numbers = sorted(branch.branch for branch in log.store.branches(log.session_id))
     labels: dict[Leaf, str] = {}
-    for fact in log.store.journal(log.session_id):
-        if fact.kind != KIND or not 0 < fact.data["nth"] <= len(numbers):
+    for fact in log.store.facts_of_kind(log.session_id, KIND):
+        if not 0 < fact.data["nth"] <= len(numbers):
             continue
         leaf = Leaf(numbers[fact.data["nth"] - 1], fact.data["seq"])
         labels.pop(leaf, None)

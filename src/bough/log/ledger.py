@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import reduce
 
 from ..core.entries import Entry
 from ..core.tree import Leaf
-from ..core.usage import Call, Totals, calls_on_path, total
+from ..core.usage import Call, Totals, add, calls_on_path, total
 from ..errors import InvalidArgument, InvalidPosition
 from ..stores.base import SessionQuery
 from .log import Log
@@ -25,6 +26,14 @@ def model_calls(log: Log, view: str, since: Leaf | None) -> list[Call]:
     if view == "tree":
         return rows + [call for child in _descendants(log) for call in store.calls(child)]
     raise InvalidArgument("view", view, "own, path or tree")
+
+
+def totals(log: Log, view: str, since: Leaf | None) -> Totals:
+    """Sums of one view. Those of whole sessions are in their rows, so that none of their calls is read."""
+    if since is not None or view not in ("own", "tree"):
+        return total(model_calls(log, view, since))
+    session_ids = [log.session_id] if view == "own" else [log.session_id, *_descendants(log)]
+    return reduce(add, (log.store.session(session_id).totals for session_id in session_ids))
 
 
 def by_turn(log: Log, path: Iterable[Entry] | None = None) -> dict[int, Totals]:

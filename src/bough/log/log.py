@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from threading import RLock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,8 @@ from ..core.entries import INTERRUPTED, PARTIAL, Entry, Note, Payload, Settings
 from ..core.media import digest
 from ..core.messages import Message, ToolCall, assistant, to_user_message
 from ..core.state import State, fold_state, merge_state, state_updates
-from ..core.tree import Leaf, Range, contains_leaf
-from ..core.turns import Cursor, OpenCall, cursor_after, cursor_from_tail
+from ..core.tree import Leaf, Range, contains_leaf, shared_seq
+from ..core.turns import Action, Cursor, OpenCall, action_at_end, cursor_after, cursor_from_tail
 from ..core.usage import Call, Totals, with_known_counts
 from ..errors import (
     InvalidOperation,
@@ -71,7 +72,10 @@ if TYPE_CHECKING:
 TEXT = ("title", "error")
 """The text columns of a row that are redacted."""
 LOOK_BACK = 16
-"""Entries read first to find the cursor at a leaf; eight times as many at each further try."""
+"""Entries, or facts, read first to find something before a leaf; eight times as many at each further try."""
+MAX_PAGE = 4_096
+MAX_COMPARED = 128
+"""Entries read to find out whether a move or a fork changes the state; beyond it is folded anew when it is read."""
 
 
 class Log:
@@ -84,6 +88,10 @@ class Log:
         self.leaf = row.leaf
         self._cursor = cursor
         self._state: bytes | None = None
+        self._is_state_stored = True
+        """False if the state was folded from the path: the next append stores it."""
+        self._same_state_since = row.leaf.seq
+        """No entry of the path after this seq is known to change the state."""
         self._ranges: tuple[Range, ...] | None = None
         self._last_cursor = Cursor()
         self._branch_number: int | None = None
@@ -131,10 +139,10 @@ class Log:
         with self._lock:
             self._set_position(leaf, None, None)
 
-    def load(self) -> PathSnapshot:
-        """Move to the session's current leaf and return row, details and whole path, in one read."""
+    def load(self, newest: int | None = None) -> PathSnapshot:
+        """Move to the session's current leaf and return row, details and path, or its newest entries, in one read."""
         with self._lock:
-            snapshot = self.store.path(self.session_id, detail=True)
+            snapshot = self.store.path(self.session_id, detail=True, newest=newest)
             if snapshot.row.leaf != self.leaf:
                 self._set_position(snapshot.row.leaf, None, None)
             self._cursor, self._ranges = cursor_from_tail(snapshot.entries), snapshot.ranges
@@ -143,6 +151,8 @@ class Log:
     def _set_position(self, leaf: Leaf, cursor: Cursor | None, state: bytes | None) -> None:
         self._branch_number = self._branch_number if leaf.branch == self.leaf.branch else None
         self.leaf, self._cursor, self._state, self._ranges = leaf, cursor, state, None
+        self._same_state_since = leaf.seq
+        self._is_state_stored = True
         self._last_cursor = Cursor()
         self.batch_since = 0
 
@@ -154,8 +164,10 @@ class Log:
                 snapshot = self.store.path(
                     self.session_id, leaf=self.leaf, first=self.leaf.seq + 1, detail=True
                 )
-                cached = snapshot.detail.state if snapshot.detail and snapshot.row.leaf == self.leaf else None
+                is_current = snapshot.row.leaf == self.leaf
+                cached = snapshot.detail.state if snapshot.detail and is_current else None
                 self._state = to_json(fold_state(self.path().entries), "state") if cached is None else cached
+                self._is_state_stored = cached is not None or not is_current
             state: State = from_json(self._state)
             return state
 
@@ -163,6 +175,40 @@ class Log:
 
     def path(self, *, since: int = 0, last: int | None = None, public: bool = False) -> PathSnapshot:
         return self.store.path(self.session_id, leaf=self.leaf, first=since + 1, newest=last, public=public)
+
+    def backwards(self, leaf: Leaf | None = None, last: int | None = None) -> Iterator[Entry]:
+        """Yield the entries of the path, the newest (or entry `last`) first; read in pages, as far as they are wanted."""
+        leaf = self.leaf if leaf is None else leaf
+        last, count = leaf.seq if last is None else last, LOOK_BACK
+        while last > 0:
+            first = max(1, last - count + 1)
+            yield from reversed(self.store.path(self.session_id, leaf=leaf, first=first, last=last).entries)
+            last, count = first - 1, min(8 * count, MAX_PAGE)
+
+    def facts_backwards(self, after: int = 0) -> Iterator[Fact]:
+        """Yield the facts of the journal after number `after`, newest first; read in pages, as far as they are wanted."""
+        if after:  # what is known to be the beginning of something recent
+            yield from reversed(self.store.journal(self.session_id, after))
+            return
+        last, count = self.store.session(self.session_id).facts, LOOK_BACK
+        while last > after:
+            first = max(after, last - count)
+            yield from reversed(self.store.journal(self.session_id, first, last - first))
+            last, count = first, min(8 * count, MAX_PAGE)
+
+    def newest_turn(self) -> int:
+        """The seq of the latest input on the path; 0 if there is none."""
+        return next((entry.turn for entry in self.backwards() if entry.turn), 0)
+
+    def next_action(self) -> Action:
+        """What to do at this leaf. Reads the newest entries only."""
+        count = LOOK_BACK
+        while True:
+            entries = self.path(last=count).entries
+            action = action_at_end(entries)
+            if action is not None:
+                return action
+            count *= 8
 
     def ranges(self) -> tuple[Range, ...]:
         """The path as ranges, without reading an entry."""
@@ -406,7 +452,7 @@ class Log:
             return None, None
         patches = [patch for payload in payloads for patch in state_updates(payload)]
         if not patches:
-            return self._state, UNSET
+            return self._state, UNSET if self._is_state_stored else self._state
         state = self.state
         for patch in patches:
             state = merge_state(state, patch)
@@ -538,8 +584,13 @@ class Log:
                 cursor = None
                 while cursor is None:
                     first = max(1, seq - count + 1)
-                    snapshot = self.store.path(self.session_id, leaf=self.leaf, first=first, last=seq)
-                    self._ranges, cursor = snapshot.ranges, cursor_from_tail(snapshot.entries)
+                    end = self.leaf.seq
+                    last = end if end - seq <= MAX_COMPARED else seq  # a rewind asks what it leaves behind
+                    snapshot = self.store.path(self.session_id, leaf=self.leaf, first=first, last=last)
+                    entries = [entry for entry in snapshot.entries if entry.seq <= seq]
+                    self._ranges, cursor = snapshot.ranges, cursor_from_tail(entries)
+                    if last == end and not _have_updates(snapshot.entries[len(entries) :]):
+                        self._same_state_since = seq
                     count *= 8
                 self._last_cursor = cursor
             return self._last_cursor
@@ -581,16 +632,29 @@ class Log:
                 entries=written.entries,
                 blobs=written.blobs,
                 facts=written.facts,
-                state=None,
+                state=UNSET if not _have_updates(drafts) and self.has_same_state(to) else None,
                 columns={"status": "idle", "holder": None, "lease_until": None, **turn_status(written.facts)},
             )
             done = self._write(change)
             self._set_position(done.leaf, None if done.is_repeat else written.cursor, None)
             return done.leaf
 
+    def has_same_state(self, to: Leaf) -> bool:
+        """Whether no entry between this leaf and another one of the tree changes the state; False if there are many.
+
+        Then what is cached of the state holds there too, and need not be folded from the whole path.
+        """
+        if any(part.branch == to.branch and part.first <= to.seq <= part.last for part in self.ranges()):
+            return to.seq >= self._same_state_since
+        there = self.store.path(self.session_id, leaf=to, newest=MAX_COMPARED)
+        shared = shared_seq(self.ranges(), there.ranges)
+        if shared < self._same_state_since or to.seq - shared > MAX_COMPARED:
+            return False
+        return not _have_updates(entry for entry in there.entries if entry.seq > shared)
+
     def _narrowing_undone_at(self, to: Leaf) -> list[Settings]:
         """The settings to append there, so that tools which were taken from the session do not come back by a move."""
-        read = self.store.non_message_entries
+        read = self.store.control_entries
         tools = fold_settings(read(self.session_id, leaf=self.leaf)).tools
         if tools is None:
             return []
@@ -647,10 +711,9 @@ class Log:
     def redo(self) -> Leaf:
         """Return to where the last rewind came from, if nothing was appended since."""
         origins: list[Leaf] = []
-        for fact in self.store.journal(self.session_id):
-            if fact.kind == "appended":
-                origins.clear()
-            elif fact.kind == "moved" and fact.data.get("redo"):
+        since = takewhile(lambda fact: fact.kind != "appended", self.facts_backwards())
+        for fact in reversed(list(since)):
+            if fact.kind == "moved" and fact.data.get("redo"):
                 origins.pop()
             elif fact.kind == "moved":
                 origins.append(Leaf(*fact.data["from"]))
@@ -685,6 +748,11 @@ class Log:
         )
         created, _ = self.store.create(new)
         return created, written.cursor
+
+
+def _have_updates(items: Iterable[Entry | Draft]) -> bool:
+    """Whether one of the entries or drafts changes the state."""
+    return any(state_updates(item.payload) for item in items)
 
 
 class HydratedSession(Struct, frozen=True):

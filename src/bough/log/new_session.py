@@ -99,7 +99,7 @@ def new_session(
         spec=None if spec is None else to_json(spec, "spec"),
         policy=None if policy is None else to_json(policy, "policy"),
         workspace=None if workspace is None else workspace.to_json(),
-        state=None if state is None else to_json(_fold(written.payloads), "state"),
+        state=to_json(_fold(written.payloads), "state"),
     )
     return NewSession(row, new_key(runtime), detail, written.entries, written.blobs), written.cursor
 

@@ -29,7 +29,7 @@ class Storage(Struct, frozen=True):
 
 def storage(log: Log) -> Storage:
     size = log.store.storage_size(log.session_id)
-    path = log.store.non_message_entries(log.session_id, leaf=log.leaf)
+    path = log.store.control_entries(log.session_id, leaf=log.leaf)
     settings = [entry.payload for entry in path if isinstance(entry.payload, Settings)]
     tools = {
         given.hash: given.size for given in (one.tool_definitions for one in settings) if given is not None

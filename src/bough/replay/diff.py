@@ -152,7 +152,7 @@ def _incomplete(log: Log, row: SessionRow) -> str | None:
     """Return why a replay stopped, unless at a call that was not recorded: that is a difference."""
     if row.relation != "replay" or row.status == "completed":
         return None
-    ended = next((fact for fact in reversed(log.store.journal(row.session_id)) if fact.kind == "ended"), None)
+    ended = next((fact for fact in log.facts_backwards() if fact.kind == "ended"), None)
     if ended is not None and ended.data.get("missed_call"):
         return None
     return row.error or "it was interrupted"

@@ -105,7 +105,7 @@ class Replay:
         if not self.plan.is_changed:
             return []
         row = self.source.store.session(self.source.session_id)
-        path = self.source.store.non_message_entries(row.session_id, leaf=self.source.leaf)
+        path = self.source.store.control_entries(row.session_id, leaf=self.source.leaf)
         names = (row.model, fold_settings(path).model)
         name = next((name for name in names if name and is_model_name(name)), None)
         if name is None:

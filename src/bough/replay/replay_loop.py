@@ -25,6 +25,7 @@ from ..agent.writer import Writer
 from ..core.drafts import Draft
 from ..core.entries import Entry, Settings
 from ..core.messages import Message, ToolCall
+from ..core.prompt_path import PromptPath
 from ..core.tool_definitions import ToolSet, define_tools, read_tools
 from ..core.turns import OpenCall
 from ..core.usage import Call
@@ -122,7 +123,7 @@ class ReplayWriter(Writer):
         cursor = await self.run_blocking(lambda: self.log.cursor)
         if self.parts.path.entry_id != cursor.entry_id:
             self.parts.path.start((await self.run_blocking(self.log.path)).entries)
-        self.path = self.parts.path.path
+        self.history = PromptPath(self.parts.path.path)
         return row
 
     def settings(self) -> Settings:

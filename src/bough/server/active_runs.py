@@ -172,7 +172,7 @@ def responder(agent: ServerAgent, session: Session, settings: Settings) -> Respo
 
 
 def _settings(session: Session) -> Settings:
-    return fold_settings(session.log.store.non_message_entries(session.session_id, leaf=session.leaf))
+    return fold_settings(session.log.store.control_entries(session.session_id, leaf=session.leaf))
 
 
 def _models(agent: ServerAgent, session: Session, name: str | None) -> ModelLike:

@@ -42,7 +42,7 @@ from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.structs import replace
 
 from ..core.drafts import Blob, ExtraFact, NewEntry
-from ..core.entries import Entry
+from ..core.entries import Entry, Note
 from ..core.messages import Message
 from ..core.search import Search
 from ..core.tree import Branch, Leaf, Range
@@ -454,9 +454,14 @@ class StoreBackend(ABC):
             stored, len(own), {name: len(blob.data) for name, blob in blobs.items() if blob}
         )
 
-    def non_message_entries(self, session_id: str, *, leaf: Leaf | None = None) -> list[Entry]:
-        """Return the entries of the path that are no messages: settings, compactions, notes."""
-        return [entry for entry in self.path(session_id, leaf=leaf).entries if entry.message is None]
+    def control_entries(self, session_id: str, *, leaf: Leaf | None = None) -> list[Entry]:
+        """Return the entries of the path that are neither messages nor notes: settings, compactions, branch summaries."""
+        path = self.path(session_id, leaf=leaf).entries
+        return [entry for entry in path if entry.message is None and not isinstance(entry.payload, Note)]
+
+    def facts_of_kind(self, session_id: str, kind: str) -> list[Fact]:
+        """Return the facts of one kind, oldest first. Those of labels are found without reading the journal."""
+        return [fact for fact in self.journal(session_id) if fact.kind == kind]
 
     @abstractmethod
     def export_sessions(

@@ -467,7 +467,7 @@ class SessionHistory:
 
 def _leaf_of_change(session: Session, leaf: Leaf, key: str) -> Leaf:
     """Return the leaf after the change with this key; `StaleLeaf` if there is none."""
-    for fact in reversed(session.journal()):
+    for fact in session.log.facts_backwards():
         if fact.key == key:
             return Leaf(fact.data["branch"], fact.data["last"])
     raise StaleLeaf(session.session_id, leaf, session.leaf)

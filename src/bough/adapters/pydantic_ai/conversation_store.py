@@ -334,7 +334,7 @@ class Conversations:
 
     def _prompt(self, session: Session, before: Entry) -> str | None:
         leaf = Leaf(before.branch, before.seq)
-        return fold_settings(session.log.store.non_message_entries(session.session_id, leaf=leaf)).prompt
+        return fold_settings(session.log.store.control_entries(session.session_id, leaf=leaf)).prompt
 
     def _session_of(self, entry_id: str) -> Session:
         """Return the session of an entry: remembered, else found by going through those it may be in."""
@@ -430,7 +430,7 @@ class Conversations:
     def _append(self, session: Session, record: ConversationRecord, new: list[ConversationEntry]) -> None:
         log = session.log
         prompt = (
-            fold_settings(log.store.non_message_entries(session.session_id, leaf=log.leaf)).prompt
+            fold_settings(log.store.control_entries(session.session_id, leaf=log.leaf)).prompt
             if new
             else None
         )

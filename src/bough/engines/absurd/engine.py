@@ -145,7 +145,7 @@ def send(
         return _recorded_task(log, recorded, str(key), queue, agent)
     row = log.refresh()
     _check_can_send(log, content)
-    settings = fold_settings(log.store.non_message_entries(row.session_id, leaf=row.leaf))
+    settings = fold_settings(log.store.control_entries(row.session_id, leaf=row.leaf))
     check_options(None, options)  # the worker knows the provider
     if content is not None:
         _check_turns(settings, row, limits)

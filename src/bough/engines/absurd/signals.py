@@ -87,7 +87,7 @@ def _is_task(log: Log, row: SessionRow) -> bool:
     """Whether a task runs the open turn, or will: it was enqueued since it started, or it waits as one."""
     if (row.holder or "").startswith("absurd:"):
         return True
-    for fact in reversed(log.store.journal(log.session_id)):
+    for fact in log.facts_backwards():
         if fact.kind == "enqueued" or (fact.kind == "waiting" and "queue" in fact.data):
             return True
         if fact.kind in ("turn_started", "turn_ended"):

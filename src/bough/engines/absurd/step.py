@@ -48,7 +48,8 @@ def checkpoint(path: Sequence[Entry], drafts: Sequence[Draft], calls: Iterable[C
 
     A step begins after the message that its answer answers; what is in between, such as a summary, is part of it.
     """
-    to, start, finish, executed, is_answered = len(path) + len(drafts), 0, None, 0, False
+    to = (path[-1].seq if path else 0) + len(drafts)
+    start, finish, executed, is_answered = 0, None, 0, False
     for seq, payload, finished in _backwards(path, drafts):
         if not isinstance(payload, Message) or finished == ENDED_BY_TOOL:
             continue
@@ -62,7 +63,7 @@ def checkpoint(path: Sequence[Entry], drafts: Sequence[Draft], calls: Iterable[C
 
 
 def _backwards(path: Sequence[Entry], drafts: Sequence[Draft]) -> Iterator[tuple[int, Payload, str | None]]:
-    seq = len(path) + len(drafts)
+    seq = (path[-1].seq if path else 0) + len(drafts)
     for draft in reversed(drafts):
         yield seq, draft.payload, draft.finish
         seq -= 1
@@ -150,7 +151,7 @@ class ClaimedWriter(Writer):
 
     async def is_cancel_requested(self) -> bool:
         facts = await self.run_blocking(self._read_journal)
-        return is_cancel_requested(facts, self.log.cursor.turn)
+        return is_cancel_requested(reversed(facts), self.log.cursor.turn)
 
     def _read_journal(self) -> list[Fact]:
         self.log.store.invalidate_journal(self.log.session_id)

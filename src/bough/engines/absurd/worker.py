@@ -364,7 +364,7 @@ class TaskRun:
         facts = self._tenant.journal(self.session_id, self.facts_read)
         self.facts_read += len(facts)
         return any(fact.kind == CANCEL_REQUESTED for fact in facts) and is_cancel_requested(
-            facts, self._log.cursor.turn
+            reversed(facts), self._log.cursor.turn
         )
 
     def _run_turn(self, log: ClaimedLog, agent: LoadedAgent) -> ClaimedWriter:
@@ -390,7 +390,7 @@ class TaskRun:
         """Return those of the agent's options that the session does not have."""
         if not agent.options:
             return {}
-        path = self._store.non_message_entries(log.session_id, leaf=log.leaf)
+        path = self._store.control_entries(log.session_id, leaf=log.leaf)
         own = fold_settings(path).options or {}
         return {name: value for name, value in agent.options.items() if name not in own}
 
@@ -413,7 +413,7 @@ class TaskRun:
         """
         facts = self._store.journal(log.session_id)
         signals = sum(fact.kind in SIGNALS for fact in facts)
-        if is_cancel_requested(facts, log.cursor.turn):
+        if is_cancel_requested(reversed(facts), log.cursor.turn):
             return True
         calls = read_call_status(log)
         if not any(calls.is_waiting(call, tools) for call in log.cursor.open_calls):

@@ -278,7 +278,7 @@ def read_session(request: ApiRequest, session_id: FromPath[str]) -> SessionRespo
     view = row_view(row, heading(store, row))
     if caller.is_client:
         return SessionResponse(session=public_row(view))
-    current = fold_settings(store.non_message_entries(session_id))
+    current = fold_settings(store.control_entries(session_id))
     settings, _ = truncate_value(to_json(current), 60_000)
     query = SessionQuery(parent_session=session_id, limit=RELATED)
     related = session_page(store, query, session.log.runtime)

@@ -46,7 +46,7 @@ class BranchConformance(StoreFactory):
         stranger.append(user("theirs"))
         for stray in (source.leaf, stranger.leaf, Leaf(999, 1)):
             assert_raises(InvalidPosition, partial(store.path, "ses_f", leaf=stray))
-            assert_raises(InvalidPosition, partial(store.non_message_entries, "ses_f", leaf=stray))
+            assert_raises(InvalidPosition, partial(store.control_entries, "ses_f", leaf=stray))
         assert_raises(InvalidPosition, lambda: store.path("ses_a", leaf=fork.leaf))
         assert [entry.seq for entry in store.path("ses_f", leaf=under).entries] == [1]
         assert [entry.seq for entry in store.path("ses_f", leaf=Leaf(under.branch, 0)).entries] == []

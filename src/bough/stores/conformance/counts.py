@@ -10,7 +10,7 @@ from ...core.tree import Leaf
 from ...core.turns import Cursor
 from ...core.usage import Totals
 from ...errors import NotFound
-from ..base import SessionQuery
+from ..base import Change, SessionQuery
 from ..counts import DAY, StorageSize
 from .writer import SessionWriter, StoreFactory, assert_raises, call, make_blob, media_of
 
@@ -44,7 +44,7 @@ class CountConformance(StoreFactory):
         assert len(self.open_store().daily_usage()) == 1
         assert len(self.open_store(owner="bob").daily_usage()) == 1
         assert_raises(NotFound, lambda: self.open_store(owner="ann").storage_size("ses_bob"))
-        assert_raises(NotFound, lambda: self.open_store(owner="ann").non_message_entries("ses_bob"))
+        assert_raises(NotFound, lambda: self.open_store(owner="ann").control_entries("ses_bob"))
 
     def test_spending_is_summed_by_day_agent_model_and_bucket(self) -> None:
         store = self.open_store()
@@ -80,7 +80,7 @@ class CountConformance(StoreFactory):
         SessionWriter(store, "ses_fork", fork_point=(Leaf(writer.leaf.branch, 2), Cursor()))
         assert store.storage_size("ses_fork") == StorageSize(branches=1)
 
-    def test_asides_are_what_is_no_message_of_the_path(self) -> None:
+    def test_control_entries_are_those_of_the_path_that_are_neither_messages_nor_notes(self) -> None:
         store = self.open_store()
         writer = SessionWriter(store)
         writer.append(user("x"))
@@ -88,13 +88,19 @@ class CountConformance(StoreFactory):
         writer.append(Settings(model="left"))
         writer.move(Leaf(writer.leaf.branch, 1), at)
         writer.append(Note({"n": 1}), assistant("y"), Settings(model="m"))
-        assert [entry.seq for entry in store.non_message_entries("ses_a")] == [2, 4]
-        assert [entry.payload for entry in store.non_message_entries("ses_a")] == [
-            Note({"n": 1}),
-            Settings(model="m"),
-        ]
-        assert [
-            entry.seq for entry in store.non_message_entries("ses_a", leaf=Leaf(writer.leaf.branch, 3))
-        ] == [2]
-        assert store.non_message_entries("ses_a", leaf=Leaf(writer.leaf.branch, 1)) == []
-        assert_raises(NotFound, lambda: store.non_message_entries("ses_none", leaf=writer.leaf))
+        assert [entry.seq for entry in store.control_entries("ses_a")] == [4]
+        assert [entry.payload for entry in store.control_entries("ses_a")] == [Settings(model="m")]
+        assert store.control_entries("ses_a", leaf=Leaf(writer.leaf.branch, 3)) == []
+        assert_raises(NotFound, lambda: store.control_entries("ses_none", leaf=writer.leaf))
+
+    def test_facts_of_a_kind_are_those_of_the_journal_in_its_order(self) -> None:
+        store = self.open_store()
+        writer = SessionWriter(store)
+        for n in range(3):
+            writer.append(user(f"x{n}"), assistant("y"))
+            store.commit(Change(session_id="ses_a", key=f"~label{n}", at=200, kind="labelled", data={"n": n}))
+        expected = [fact for fact in store.journal("ses_a") if fact.kind == "labelled"]
+        assert [fact.data["n"] for fact in expected] == [0, 1, 2]
+        assert store.facts_of_kind("ses_a", "labelled") == expected
+        assert store.facts_of_kind("ses_a", "none") == []
+        assert_raises(NotFound, lambda: store.facts_of_kind("ses_none", "labelled"))

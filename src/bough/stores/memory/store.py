@@ -437,6 +437,22 @@ class MemoryStore(StoreBackend):
             facts = self._data(session_id).journal[after:]
             return facts if limit is None else facts[:limit]
 
+    def facts_of_kind(self, session_id: str, kind: str) -> list[Fact]:
+        with self._lock:
+            return [fact for fact in self._data(session_id).journal if fact.kind == kind]
+
+    def control_entries(self, session_id: str, *, leaf: Leaf | None = None) -> list[Entry]:
+        with self._lock:
+            row = self._data(session_id).row
+            end = row.leaf if leaf is None else leaf
+            self._refuse_foreign_leaf(row, end)
+            return [
+                self.tables.entries[part.branch, seq].to_entry(part.branch)
+                for part in lineage(self.tables.branches, end)
+                for seq in range(part.first, part.last + 1)
+                if self.tables.entries[part.branch, seq].kind not in ("message", "note")
+            ]
+
     def calls(self, session_id: str) -> list[Call]:
         with self._lock:
             return list(self._data(session_id).calls)

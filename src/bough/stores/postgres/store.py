@@ -178,7 +178,8 @@ DETAIL = "".join(
     for name in ("spec", "policy", "workspace", "state")
 )
 DETAIL += ", (select count(*) from bough.inbox where inbox.no = me.no)"
-PUBLIC_ONLY, NON_MESSAGES_ONLY = " and not entry.internal", " and entry.kind is not null"
+PUBLIC_ONLY = " and not entry.internal"
+CONTROL_ENTRIES_ONLY = " and entry.kind is not null and entry.kind <> 'note'"
 SELECT_DETAIL = f"""
 select spec, policy, workspace, state
 from bough.session join bough.session_detail on session_detail.no = session.no where {MINE}
@@ -192,6 +193,11 @@ SELECT_JOURNAL = f"""
 select {FACT_COLUMNS.replace("branch", "journal.branch")} from bough.session
 left join bough.journal on journal.session_no = session.no and journal.n > %(after)s
 where {MINE} order by journal.n limit %(limit)s
+"""
+SELECT_FACTS_OF_KIND = f"""
+select {FACT_COLUMNS.replace("branch", "journal.branch")} from bough.session
+left join bough.journal on journal.session_no = session.no and journal.kind = %(kind)s
+where {MINE} order by journal.n
 """
 SELECT_CHANGE = f"""
 select {FACT_COLUMNS.replace("branch", "journal.branch")}, session.branch, session.seq from bough.session
@@ -438,9 +444,9 @@ class PostgresStore(StoreBackend):
             return PathSnapshot(row, tuple(ranges), entries)
         return PathSnapshot(row, tuple(ranges), entries, detail_from(tuple(values[:-1])), values[-1])
 
-    def non_message_entries(self, session_id: str, *, leaf: Leaf | None = None) -> list[Entry]:
+    def control_entries(self, session_id: str, *, leaf: Leaf | None = None) -> list[Entry]:
         part = {"first": 1, "last": None, "newest": None}
-        head, entries = self._read_path(_path_query("", NON_MESSAGES_ONLY), session_id, leaf, part)
+        head, entries = self._read_path(_path_query("", CONTROL_ENTRIES_ONLY), session_id, leaf, part)
         columns, branches = from_json(head)
         self._check_leaf(columns, branches or (), leaf)
         return entries
@@ -496,6 +502,9 @@ class PostgresStore(StoreBackend):
     def journal(self, session_id: str, after: int = 0, limit: int | None = None) -> list[Fact]:
         rows = self._joined_rows(SELECT_JOURNAL, session_id, after=after, limit=limit)
         return [fact_from(row) for row in rows]
+
+    def facts_of_kind(self, session_id: str, kind: str) -> list[Fact]:
+        return [fact_from(row) for row in self._joined_rows(SELECT_FACTS_OF_KIND, session_id, kind=kind)]
 
     def lengths(self, session_ids: Sequence[str]) -> dict[str, int]:
         """Return how many facts each has, without those that are missing."""

@@ -71,9 +71,9 @@ SELECT_INPUT = """
 select body from entry where id between ? and ? and turn = id & 4294967295 and internal = 0 order by id limit 1
 """
 # The index is named because SQLite would walk all messages for a range of ids alone.
-SELECT_NON_MESSAGES = f"""
+SELECT_CONTROL_ENTRIES = f"""
 select {ENTRY_COLUMNS} from entry indexed by entry_non_message
-where kind is not null and id between ? and ? order by id
+where kind is not null and kind <> 'note' and id between ? and ? order by id
 """
 SELECT_STORED = f"""
 select {", ".join(f"entry.{name.strip()}" for name in ENTRY_COLUMNS.split(","))}, entry.role,
@@ -100,6 +100,9 @@ select id from branch where id not in (select id from line) order by id
 """
 SELECT_CALLS = f"select {CALL_COLUMNS} from usage where id > ? and id < ? order by id"
 SELECT_FACTS = f"select {FACT_COLUMNS} from journal where id > ? and id < ? order by id limit ?"
+SELECT_FACTS_OF_KIND = f"""
+select {FACT_COLUMNS} from journal where id > ? and id < ? and kind = ? order by id
+"""
 SELECT_LIMIT_FACTS = f"""
 select {FACT_COLUMNS} from journal where id > ? and id < ? and kind in ({str(LIMIT_FACT_KINDS)[1:-1]}) order by id
 """
@@ -224,14 +227,14 @@ class SessionReader:
                         break
         return inputs
 
-    def non_message_entries(self, session_id: str, leaf: Leaf | None) -> list[Entry]:
+    def control_entries(self, session_id: str, leaf: Leaf | None) -> list[Entry]:
         row = self.row(session_id)
         end = row.leaf if leaf is None else leaf
         self.refuse_foreign_leaf(row, end)
         rows: list[tuple[Any, ...]] = []
         for part in self.lineage(end):
             span = (part.branch << 32 | part.first, part.branch << 32 | part.last)
-            rows += self.connection.execute(SELECT_NON_MESSAGES, span).fetchall()
+            rows += self.connection.execute(SELECT_CONTROL_ENTRIES, span).fetchall()
         return entries_from(rows)
 
     def stored_entries(self, number: int) -> list[StoredEntry]:
@@ -241,6 +244,11 @@ class SessionReader:
     def facts(self, number: int, after: int = 0, limit: int | None = None) -> Iterator[Fact]:
         span = ((number << 32) + after, (number + 1) << 32, -1 if limit is None else limit)
         return map(fact_from, self.connection.execute(SELECT_FACTS, span))
+
+    def facts_of_kind(self, number: int, kind: str) -> list[Fact]:
+        span = (number << 32, (number + 1) << 32, kind)
+        rows: list[Any] = self.connection.execute(SELECT_FACTS_OF_KIND, span).fetchall()
+        return list(map(fact_from, rows))
 
     def limit_facts(self, number: int) -> list[Fact]:
         span = (number << 32, (number + 1) << 32)

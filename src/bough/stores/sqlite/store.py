@@ -352,8 +352,8 @@ class SqliteStore(StoreBackend):
             lambda reader: reader.path(session_id, leaf, first, last, newest, public=public, detail=detail)
         )
 
-    def non_message_entries(self, session_id: str, *, leaf: Leaf | None = None) -> list[Entry]:
-        return self._read(lambda reader: reader.non_message_entries(session_id, leaf))
+    def control_entries(self, session_id: str, *, leaf: Leaf | None = None) -> list[Entry]:
+        return self._read(lambda reader: reader.control_entries(session_id, leaf))
 
     def entries(self, session_id: str) -> list[StoredEntry]:
         return self._read(lambda reader: reader.stored_entries(reader.number(session_id)))
@@ -366,6 +366,9 @@ class SqliteStore(StoreBackend):
 
     def journal(self, session_id: str, after: int = 0, limit: int | None = None) -> list[Fact]:
         return self._read(lambda reader: list(reader.facts(reader.number(session_id), after, limit)))
+
+    def facts_of_kind(self, session_id: str, kind: str) -> list[Fact]:
+        return self._read(lambda reader: reader.facts_of_kind(reader.number(session_id), kind))
 
     def find_change(self, session_id: str, key: str) -> CommitResult | None:
         return self._read(

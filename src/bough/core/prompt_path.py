@@ -1,0 +1,59 @@
+"""The entries that a context is built from, with the context and the settings at their end, while a run adds to them.
+
+Each entry is read once: a step of a run costs what it appends, however long the path is. Does not read a store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .context import Context, Item, Replacement, build_context, fold_settings, head_length, read_replacement
+from .entries import Entry, Note, Settings
+
+
+class PromptPath:
+    """A path, without messages that a summary replaced, that grows at its end."""
+
+    def __init__(self, entries: list[Entry] | None = None) -> None:
+        self.entries: list[Entry] = [] if entries is None else entries
+        """In the order of their seqs. Others may extend it too, but take nothing out of it."""
+        self._settings, self._folded = Settings(), 0
+        self._items: list[Item] = []
+        self._replacement = Replacement()
+        self._system: tuple[str, ...] = ()
+        self._built = 0
+        """How many entries the items are of; 0: they are to be built anew."""
+
+    @property
+    def last_seq(self) -> int:
+        return self.entries[-1].seq if self.entries else 0
+
+    def extend(self, entries: Iterable[Entry]) -> None:
+        self.entries.extend(entries)
+
+    def settings(self) -> Settings:
+        """Return the settings in force at the end."""
+        if self._folded < len(self.entries):
+            self._settings = fold_settings(self.entries[self._folded :], self._settings)
+            self._folded = len(self.entries)
+        return self._settings
+
+    def context(self) -> Context:
+        """Return the context at the end."""
+        new = self.entries[self._built :]
+        if not self._built or any(
+            entry.message is None and not isinstance(entry.payload, Note) for entry in new
+        ):
+            self._build()
+        else:
+            self._items.extend(item for item in map(self._replacement.item, new) if item is not None)
+            self._built = len(self.entries)
+        return Context(self._system, tuple(self._items), self.settings())
+
+    def _build(self) -> None:
+        context = build_context(self.entries)
+        self._system, self._items = context.system, list(context.items)
+        self._replacement = read_replacement(self.entries)
+        # As long as there is nothing but the system prompt, what comes next may be part of it.
+        is_begun = head_length(self.entries) < len(self.entries)
+        self._built = len(self.entries) if is_begun else 0

@@ -1,0 +1,270 @@
+"""Nothing that a person waits for reads more in a long session than in a short one, unless it returns more."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from random import Random
+from typing import Any
+
+import pytest
+
+import bough
+from bough import Budget, Limits, Note, ScriptedModel, Session, ToolCall, assistant, system, tool_result, user
+from bough.core.context import Context, build_context
+from bough.core.entries import Entry, Settings
+from bough.core.fit import fit
+from bough.core.prompt_path import PromptPath
+from bough.errors import TurnTooLarge
+from bough.log import prompt
+from bough.log.prompt import prompt_entries
+from conftest import Store
+
+SHORT, LONG = 300, 3_000
+TOOLS = 5
+
+
+@bough.tool(effect="read")
+async def look(order: int) -> str:
+    """Look."""
+    return f"{order} is lost"
+
+
+def fill(store: Store, entries: int) -> Session:
+    session = store.start("support", [system("You help.")], title="long")
+    while session.leaf.seq < entries:
+        n = session.leaf.seq
+        session.append(
+            [
+                user(f"Where is {n}?"),
+                assistant(ToolCall("c", "look", {"order": n})),
+                tool_result("c", "lost"),
+                assistant(f"Order {n} is lost."),
+            ]
+        )
+    session.label(2, "first")
+    session.label(session.leaf.seq, "last")
+    return session
+
+
+def compacted(store: Store, entries: int) -> Session:
+    session = fill(store, entries)
+    session.compact("Orders were lost.", first_kept=session.leaf.seq - 7)
+    return session
+
+
+class Reads:
+    """Counts the entries, facts and calls that a backend returns."""
+
+    def __init__(self, backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rows: Counter[str] = Counter()
+        for name in ("path", "journal", "facts_of_kind", "control_entries", "entries", "calls"):
+            monkeypatch.setattr(backend, name, self._counted(name, getattr(backend, name)))
+
+    def _counted(self, name: str, read: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            result = read(*args, **kwargs)
+            self.rows[name] += len(result.entries if name == "path" else result)
+            return result
+
+        return counted
+
+
+def redo(session: Session) -> None:
+    session.undo()
+    session.redo()
+
+
+def send(session: Session) -> None:
+    answer = assistant(*(ToolCall(f"c{n}", "look", {"order": n}) for n in range(TOOLS)))
+    result = session.send_sync(
+        "Where?", model=ScriptedModel([answer, "Lost."]), tools=[look], limits=Limits(turns=10**6)
+    )
+    assert result.text == "Lost."
+
+
+def own_loop(session: Session) -> None:
+    with session.turn("Where?", tools=[look]) as turn:
+        turn.answer(assistant(ToolCall("c", "look", {"order": 1})))
+        assert not turn.is_cancel_requested
+        turn.run(turn.open_tool_calls[0], lambda order: "lost")
+        turn.answer(assistant("Lost."))
+
+
+class TestAVerbReadsNoMoreInALongSession:
+    @pytest.mark.parametrize(
+        "verb",
+        [
+            lambda session: session.next_action(),
+            lambda session: session.undo(),
+            redo,
+            lambda session: session.messages("anthropic", Budget(tokens=400)),
+            lambda session: session.messages("anthropic", Budget(messages=6)),
+            lambda session: session.labels(),
+            lambda session: session.usage(),
+            lambda session: session.usage("tree"),
+            lambda session: session.set(tools=["look"]),
+            lambda session: session.fork(),
+            own_loop,
+        ],
+        ids=[
+            *("next_action", "undo", "redo", "tokens", "messages", "labels", "usage", "usage_tree"),
+            *("set", "fork", "own_loop"),
+        ],
+    )
+    def test_of_any_kind(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch, verb: Callable[[Session], Any]
+    ) -> None:
+        assert self.rows(store, monkeypatch, verb, fill, SHORT) == self.rows(
+            store, monkeypatch, verb, fill, LONG
+        )
+
+    @pytest.mark.parametrize(
+        "verb",
+        [
+            lambda session: session.context(),
+            lambda session: session.request("anthropic"),
+            lambda session: session.uncompact(),
+            lambda session: session.compact("Most orders were lost.", replaces_earlier=True),
+            send,
+        ],
+        ids=["context", "request", "uncompact", "compact", "send"],
+    )
+    def test_after_a_compaction(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch, verb: Callable[[Session], Any]
+    ) -> None:
+        assert self.rows(store, monkeypatch, verb, compacted, SHORT) == self.rows(
+            store, monkeypatch, verb, compacted, LONG
+        )
+
+    def rows(
+        self,
+        store: Store,
+        monkeypatch: pytest.MonkeyPatch,
+        verb: Callable[[Session], Any],
+        make: Callable[[Store, int], Session],
+        entries: int,
+    ) -> Counter[str]:
+        session = store.session(make(store, entries).session_id)
+        with monkeypatch.context() as patch:
+            reads = Reads(store.backend, patch)
+            verb(session)
+        return reads.rows
+
+
+class TestWhatIsNotReadDoesNotMatter:
+    """A context of the entries that were read is that of the whole path."""
+
+    @pytest.fixture(autouse=True)
+    def small_reads(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(prompt, "NEWEST", 3)
+        monkeypatch.setattr(prompt, "HEAD", 1)
+        monkeypatch.setattr(prompt, "WINDOW", 2)
+
+    @pytest.mark.parametrize("seed", range(12))
+    def test_for_any_session(self, seed: int) -> None:
+        random = Random(seed)
+        session = bough.open("memory:").start("a", [system("You help."), *random_seeds(random)])
+        for _ in range(random.randrange(5, 40)):
+            random.choice(STEPS)(session, random)
+        budgets = [Budget(messages=n) for n in (1, 3, 7)] + [Budget(tokens=n) for n in (30, 90, 400)]
+        for at in {session.leaf.seq, *random.choices(range(session.leaf.seq + 1), k=8)}:
+            leaf = session.log.leaf_at(at)
+            whole = session.log.store.path(session.session_id, leaf=leaf).entries if at else []
+            assert session.context(at) == build_context(whole)
+            parts = prompt_entries(session.log, leaf)
+            assert PromptPath(parts).settings() == build_context(whole).settings
+            assert newest_input(parts) == newest_input(whole)
+            for budget in budgets:
+                read = partial(prompt.context_within, session.log, leaf, budget)
+                assert outcome(read) == outcome(partial(fit_whole, whole, budget))
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_nor_in_which_pieces_the_path_grows(self, seed: int) -> None:
+        random = Random(seed)
+        session = bough.open("memory:").start("a", [system("You help.")])
+        grown = PromptPath(session.path())
+        for _ in range(30):
+            random.choice(STEPS[:-1])(session, random)
+            grown.extend(session.path(since=grown.last_seq))
+            if random.random() < 0.7:
+                assert grown.context() == build_context(session.path())
+            assert grown.settings() == build_context(session.path()).settings
+
+
+def fit_whole(path: list[Entry], budget: Budget) -> Context:
+    return fit(build_context(path), budget).context
+
+
+def newest_input(path: Any) -> int:
+    return max((entry.seq for entry in path if entry.is_input), default=0)
+
+
+def outcome(work: Callable[[], Any]) -> Any:
+    try:
+        return work()
+    except TurnTooLarge as error:
+        return str(error)
+
+
+def random_seeds(random: Random) -> list[Any]:
+    return [system("Be brief.")] * random.randrange(3) + [
+        user("seed"),
+        assistant("seeded"),
+    ] * random.randrange(2)
+
+
+def _turn(session: Session, random: Random) -> None:
+    steps = [
+        item
+        for n in range(random.randrange(4))
+        for item in (
+            assistant(ToolCall(f"c{n}", "look", {"order": n})),
+            tool_result(f"c{n}", "lost " * random.randrange(1, 60)),
+        )
+    ]
+    session.append([user("Where is it? " * random.randrange(1, 9)), *steps, assistant("Lost.")])
+
+
+def _open_turn(session: Session, random: Random) -> None:
+    session.append([user("And this?"), assistant(ToolCall("c", "look", {})), tool_result("c", "lost")])
+
+
+def _compact(session: Session, random: Random) -> None:
+    first = session.log.cut(random.randrange(session.leaf.seq + 1)).at + 1
+    turn = session.log.cursor.turn
+    session.append(
+        [
+            bough.Compaction(
+                "Things were lost.",
+                first,
+                replaces_earlier=random.random() < 0.5,
+                kept_input=turn if 0 < turn < first else 0,
+            )
+        ]
+    )
+
+
+def _uncompact(session: Session, random: Random) -> None:
+    if any(entry.kind == "compaction" for entry in session.path()):
+        with suppress(bough.BoughError):  # it was cancelled
+            session.uncompact()
+
+
+def _settings(session: Session, random: Random) -> None:
+    session.append(
+        [random.choice([Settings(prompt="Be kind."), Settings(prompt_patch="More."), Settings(model="m")])]
+    )
+
+
+def _note(session: Session, random: Random) -> None:
+    session.append([Note({"n": random.random()})])
+
+
+def _rewind(session: Session, random: Random) -> None:
+    session.rewind(random.randrange(session.leaf.seq + 1), summary=random.choice([None, "It was lost."]))
+
+
+STEPS = [_turn, _turn, _open_turn, _compact, _uncompact, _settings, _note, _rewind]
