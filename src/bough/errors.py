@@ -580,10 +580,18 @@ class EmptyCohort(BoughError):
     def __init__(self, cohort: Sequence[str], skipped: Sequence[tuple[str, int]]) -> None:
         self.cohort, self.skipped = tuple(cohort), tuple(skipped)
         reasons = ", ".join(f"{count} {reason}" for reason, count in skipped)
-        super().__init__(
-            f"no session of {_list_some(cohort)} can be replayed" + (f" ({reasons})" if reasons else ""),
+        hints = (
             "store.search(…) shows what a query finds",
             "bough search shows what a query finds, bough lab cohort ls the saved cohorts",
+        )
+        if any(reason.startswith(("with model", "with no model")) for reason, _ in skipped):
+            hints = (
+                "name the baseline's model: baseline_model=…",
+                "name the baseline's model with --baseline-model NAME",
+            )
+        super().__init__(
+            f"no session of {_list_some(cohort)} can be replayed" + (f" ({reasons})" if reasons else ""),
+            *hints,
         )
 
 

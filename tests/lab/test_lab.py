@@ -211,6 +211,8 @@ class TestBadInput:
             EmptyCohort, match="4 with model recorded-model, which cannot be called by that name"
         ):
             store.lab("agent:support")
+        with pytest.raises(EmptyCohort, match="name the baseline's model"):
+            store.lab("agent:support")
         with pytest.raises(EmptyCohort, match="can be replayed"):
             store.lab("agent:nobody", baseline_model=noisy(1))
 

@@ -16,7 +16,9 @@ MOST_CHANGED = 5
 
 def report_lines(report: LabReport) -> list[str]:
     """Return the report as lines of text."""
-    lines = [_heading(report), "", *_table(report), "", *_effects(report)]
+    lines = [_heading(report), "", *_table(report)]
+    if effects := _effects(report):
+        lines += ["", *effects]
     changed = sorted(report.sessions, key=lambda each: (-each.change, each.session_id))
     shown = [each for each in changed[:MOST_CHANGED] if each.change > 0]
     if shown:

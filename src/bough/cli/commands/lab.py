@@ -345,11 +345,11 @@ def ls(location: StoreLocation, is_json: bool) -> None:
         return
     now = store.runtime.now()
     cells = [
-        (row.session_id, format_age(row.started_at, now), _status(row.status), row.title or "")
+        (row.session_id, format_age(row.started_at, now), _status(row.status), safe(row.title or ""))
         for row in rows
     ]
     for line in table(cells, ("run", "started", "status", "cohort")):
-        click.echo(safe(line))
+        click.echo(line)
 
 
 def _status(status: str) -> str:
