@@ -152,6 +152,22 @@ class TestBudget:
         assert report.spent_microcents == ledger
         assert "larger --max-cost" in (report.why or "")
 
+    def test_a_run_that_goes_on_says_so_in_its_plan_and_one_in_the_trash_is_forgotten(
+        self, store: Store
+    ) -> None:
+        first = run(store, max_cost_microcents=1_000_000)
+        store.save_cohort("all", "agent:support")
+
+        def lab(*cohort: str) -> Lab:
+            return store.lab(*cohort, baseline_model=noisy(1), model=noisy(1, name="new"))
+
+        assert lab("agent:support").plan_lines()[0].startswith(f"continues  {first.run_id}, planned at ")
+        assert lab("all").planned_at is None
+        store.delete(first.run_id)
+        assert lab("agent:support").planned_at is None
+        anew = lab("agent:support").run_sync()
+        assert (anew.status, anew.run_id != first.run_id) == ("complete", True)
+
     def test_with_a_larger_one_the_same_lab_goes_on(self, store: Store) -> None:
         first = run(store, max_cost_microcents=1_000_000)
         final = run(store)

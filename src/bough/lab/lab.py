@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, TypeGuard, cast, get_args
 
 from msgspec import Struct
@@ -125,6 +126,8 @@ class Lab:
         )
         self._models: dict[str, Model] = {}
         self._experiment = _experiment(cohort, options, self._tools, self._baseline_tools)
+        self.planned_at: int | None = None
+        """When the interrupted run that this one continues was planned, in microseconds since the epoch."""
         record = find_run(store, runtime, self._experiment.digest)
         if record is None:
             self.plan = self._build_plan()
@@ -134,6 +137,7 @@ class Lab:
             self._experiment = replace(self._experiment, number=record.plan.experiment.number)
             # The stored experiment may be redacted; what is replayed is what was passed.
             self.plan, self.run_id = Plan(self._experiment, record.plan.cohort), record.run_id
+            self.planned_at = store.session(record.run_id).started_at
         self._sources = {source.session_id: source for source in self.plan.cohort.sources}
         self._check_models()
 
@@ -153,10 +157,17 @@ class Lab:
                 experiment.cohort, [(each.reason, len(each.session_ids)) for each in cohort.skipped]
             )
         plan = Plan(experiment, cohort)
-        while self._options.again and self._load(plan.run_id) is not None:
+        while self._is_to_be_repeated(plan.run_id):
             self._experiment = replace(self._experiment, number=self._experiment.number + 1)
             plan = Plan(self._experiment, cohort)
         return plan
+
+    def _is_to_be_repeated(self, run_id: str) -> bool:
+        """Whether there is such a run and another is wanted: it was asked for, or that one is in the trash."""
+        try:
+            return self._store.session(run_id).trashed_at is not None or self._options.again
+        except NotFound:
+            return False
 
     def _load(self, run_id: str) -> LabRecord | None:
         try:
@@ -218,7 +229,11 @@ class Lab:
 
     def plan_lines(self, judge: Judge | None = None) -> list[str]:
         """Return the plan and its estimate as lines of text."""
-        return plan_lines(self.plan, self.estimate(judge))
+        lines = plan_lines(self.plan, self.estimate(judge))
+        if self.planned_at is not None:
+            day = datetime.fromtimestamp(self.planned_at / 1e6).strftime("%Y-%m-%d %H:%M")
+            lines.insert(0, f"continues  {self.run_id}, planned at {day}; bough rm {self.run_id} forgets it")
+        return lines
 
     def check(
         self,
