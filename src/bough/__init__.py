@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "agent.events": ["Event", "RunResult"],
     "agent.limits": ["Limits"],
+    "agent.tools.file_rewind": ["FileAction", "FilesPlan"],
     "agent.tools.mcp.server": ["McpServer", "mcp"],
     "agent.tools.tool": ["Happened", "NeverHappened", "PendingApproval", "Tool", "ToolContext", "tool"],
     "core.context": ["Context"],
@@ -79,6 +80,8 @@ if TYPE_CHECKING:
     from .agent.events import Event as Event
     from .agent.events import RunResult as RunResult
     from .agent.limits import Limits as Limits
+    from .agent.tools.file_rewind import FileAction as FileAction
+    from .agent.tools.file_rewind import FilesPlan as FilesPlan
     from .agent.tools.mcp.server import McpServer as McpServer
     from .agent.tools.mcp.server import mcp as mcp
     from .agent.tools.tool import Happened as Happened

@@ -62,6 +62,7 @@
     ├── TokenRequired               a server that others could reach without a token
     ├── InvalidTool                 a function that cannot be a tool
     │   └── DuplicateTool           two tools of one name
+    ├── FilesChanged                files that a rewind would overwrite were changed elsewhere; nothing was done
     ├── McpServerUnavailable        an MCP server that does not start, is not reached or does not answer
     ├── UnknownAgent                the worker has no agent of that name
     ├── LimitReached                an input beyond a limit; it was not stored
@@ -96,6 +97,7 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import IntEnum
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -150,8 +152,8 @@ def shorten(text: str, length: int = 80) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
-def _list_some(names: Sequence[str], count: int = 3) -> str:
-    text = ", ".join(shorten(name, 40) for name in names[:count])
+def _list_some(names: Sequence[str], count: int = 3, length: int = 40) -> str:
+    text = ", ".join(shorten(name, length) for name in names[:count])
     return text if len(names) <= count else f"{text} and {len(names) - count} more"
 
 
@@ -844,6 +846,23 @@ class DuplicateTool(InvalidTool):
             f"two tools are named {name}: of {first}, and of {second}",
             'give the tools of one a prefix: bough.mcp(…, prefix="b_"), or leave it out with only=[…]',
             "give the tools of one a prefix: --mcp b='COMMAND' names them b_…",
+        )
+
+
+class FilesChanged(BoughError):
+    """`files` are the locations, each with the reason why it is not restored."""
+
+    http_status = 409
+
+    def __init__(self, files: Sequence[tuple[str, str]]) -> None:
+        self.files = tuple(files)
+        listed = _list_some(
+            [f"{PurePath(location).name} ({reason})" for location, reason in files], length=120
+        )
+        super().__init__(
+            f"{len(self.files)} of the files cannot be restored: {listed}",
+            "look at them first; rewind(…, files=True, skip_changed=True) leaves them as they are",
+            "look at them first; --skip-changed leaves them as they are",
         )
 
 

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from .agent.events import RunResult
     from .agent.limits import Limits
     from .agent.prompt_window import WindowUse
+    from .agent.tools.file_rewind import FilesPlan
     from .agent.tools.mcp.server import ToolLike
     from .agent.tools.tool import PendingApproval, Tool
     from .engines.absurd.engine import EnqueuedTask
@@ -270,12 +271,27 @@ class Session:
 
     # -- move --------------------------------------------------------------------------------------
 
-    def rewind(self, to: int, *, summary: str | None = None) -> Cut:
+    def rewind(
+        self,
+        to: int,
+        *,
+        summary: str | None = None,
+        files: bool | str | os.PathLike[str] = False,
+        skip_changed: bool = False,
+    ) -> Cut:
         """Move the leaf back to `to`, or to the nearest legal position before it. Nothing is deleted.
 
-        With `summary` the new branch starts with a summary of the one left behind, shown to the model.
+        With `summary` the new branch starts with a summary of the one left behind, shown to the model. With `files` the
+        files that the workspace tools wrote since are restored first, `plan_files` tells which; a folder restores there
+        only. Raises `FilesChanged` if one was changed elsewhere, unless `skip_changed` leaves those as they are.
         """
         cut = self.log.cut(to)
+        if files is not False:
+            self.log.raise_if_leased()
+            restored = self.plan_files(to, None if files is True else files)
+            from .agent.tools.file_rewind import restore_files
+
+            restore_files(self.log, restored, skip_changed=skip_changed)
         drafts = []
         if summary is not None:
             if not summary.strip():
@@ -284,6 +300,12 @@ class Session:
         data = {"requested": to} if cut.has_moved else None
         self.log.move(self.log.leaf_at(cut.at), drafts=drafts, data=data)
         return cut
+
+    def plan_files(self, to: int, folder: str | os.PathLike[str] | None = None) -> FilesPlan:
+        """What `rewind(to, files=…)` would do with the files that the workspace tools wrote after entry `to`."""
+        from .agent.tools.file_rewind import plan_rewind
+
+        return plan_rewind(self.log, self.log.cut(to).at, folder)
 
     def undo(self) -> Cut:
         """Rewind to before the latest input."""

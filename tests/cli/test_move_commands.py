@@ -50,6 +50,36 @@ class TestRewind:
         assert done.code == 2
         assert "ses_case@7" in done.err
 
+    def test_rewind_restores_files_by_a_plan(self, tmp_path: Path) -> None:
+        folder = tmp_path / "project"
+        folder.mkdir()
+        (folder / "a.txt").write_text("one")
+        (tmp_path / "m.yaml").write_text(
+            "- calls: [{name: write_file, arguments: {path: a.txt, text: two}}]\n"
+            "- calls: [{name: write_file, arguments: {path: b.txt, text: new}}]\n- done\n"
+        )
+        store = tmp_path / "s.db"
+        model = f"scripted:{tmp_path / 'm.yaml'}"
+        bough("run", "go", "--model", model, "--workspace", folder, store=store, home=tmp_path)
+        elsewhere = bough("rewind", "latest@0", "--files", "--yes", store=store, home=tmp_path)
+        assert elsewhere.code == 2
+        assert f"pass --workspace {folder}" in elsewhere.err
+        words = ("rewind", "latest@0", "--files", "--workspace", folder)
+        asked = bough(*words, "--json", store=store, home=tmp_path)
+        assert (asked.code, [file["kind"] for file in asked.json["files"]]) == (1, ["restore", "delete"])
+        assert f"restore   {folder}/a.txt" in asked.err
+        assert "pass --yes" in asked.err
+        (folder / "b.txt").write_text("mine")
+        refused = bough(*words, "--yes", store=store, home=tmp_path)
+        assert refused.code == 1
+        assert "b.txt (it was changed elsewhere since entry" in refused.err
+        assert "--skip-changed leaves them as they are" in refused.err
+        done = bough(*words, "--yes", "--skip-changed", store=store, home=tmp_path)
+        assert done.code == 0, done.err
+        assert "1 restored, 1 left as they are" in done.err
+        assert ((folder / "a.txt").read_text(), (folder / "b.txt").read_text()) == ("one", "mine")
+        assert bough("rewind", "latest@0", "--yes", store=store, home=tmp_path).code == 2
+
     def test_nothing_to_redo_is_said(self, store_path: Path) -> None:
         done = bough("redo", "ses_case", store=store_path)
         assert done.code == 2

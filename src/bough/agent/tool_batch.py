@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..core.drafts import Draft
+from ..core.drafts import Blob, Draft
 from ..core.entries import PARTIAL
 from ..core.messages import Message, Outcome, ToolCall, assistant, tool_result
 from ..core.tool_definitions import ToolSet, define_tools
@@ -65,6 +65,8 @@ class ToolRunner:
         self.tools, self.tasks = tools, tasks
         self._servers = servers
         self._connections: Connections | None = None
+        self._blobs: dict[CallPosition, list[Blob]] = {}
+        """What the calls in flight store with their results."""
 
     async def connect(self) -> None:
         """Connect to the MCP servers and add their tools."""
@@ -128,7 +130,8 @@ class ToolRunner:
     async def _store_result(self, call: OpenCall, message: Message) -> Event:
         """Append the result; one that cannot be stored becomes an error result, for the effect has happened."""
         try:
-            appended = await self.writer.append(Draft(message))
+            blobs = tuple(self._blobs.pop((call.seq, call.index), ()))
+            appended = await self.writer.append(Draft(message, blobs=blobs))
         except (Fenced, StaleLeaf, SessionTrashed):
             raise
         except BoughError as error:
@@ -182,8 +185,12 @@ class ToolRunner:
         if original is None:
             return call, hidden_result(call.call, may_have_run=was_started and tool.effect != "read")
         key = await self.writer.run_blocking(self.log.idempotency_key, call.seq, call.index)
-        context = ToolContext(key, self.log.session_id, original, self.log.state, self.tasks.run)
-        if was_started and call.seq not in self.writer.own_answers and tool.effect == "unsafe":
+        is_repeated = was_started and call.seq not in self.writer.own_answers
+        context = ToolContext(
+            key, self.log.session_id, original, self.log.state, self.tasks.run, is_repeated=is_repeated
+        )
+        self._blobs[call.seq, call.index] = context.blobs
+        if is_repeated and tool.effect == "unsafe":
             outcome = await tool.check_outcome(context)
             if isinstance(outcome, Happened):
                 return call, tool.result(context, outcome.value)

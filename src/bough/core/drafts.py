@@ -177,7 +177,8 @@ def _canonical(
         tools = payload.tool_definitions
         return round_trip(payload, body), body, () if tools is None else (tools.hash,), evidence
     has_bytes = isinstance(payload, Message | Note) and may_hold_bytes(body)
-    if isinstance(payload, Message) and not has_bytes and is_text_only(payload):
+    own = tuple(blob.hash for blob in draft.blobs)
+    if isinstance(payload, Message) and not has_bytes and not own and is_text_only(payload):
         return payload, body, (), evidence  # most messages; no need to decode them
     attachments: dict[str, Attachment] = {}
     if has_bytes and isinstance(payload, Message):
@@ -191,6 +192,6 @@ def _canonical(
         blobs[digest] = Blob(digest, check_text(attachment.mime, "mime type"), attachment.data)
     stored = round_trip(payload, body)
     if MEDIA_MARK not in body:
-        return stored, body, tuple(attachments), evidence
+        return stored, body, tuple(dict.fromkeys([*attachments, *own])), evidence
     handles = [media.hash for media in stored.media] if isinstance(stored, Message) else []
-    return stored, body, tuple(dict.fromkeys([*handles, *attachments])), evidence
+    return stored, body, tuple(dict.fromkeys([*handles, *attachments, *own])), evidence

@@ -17,7 +17,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from hashlib import sha256
+from typing import BinaryIO
 
+from msgspec import Struct
+
+from ...core.file_changes import MAX_KEPT_BYTES
 from ...errors import InvalidArgument, OutOfScope
 from .scope import Scope, open_at
 
@@ -49,11 +54,40 @@ json.dump(matches, sys.stdout)
 """
 
 
+class Snapshot(Struct, frozen=True):
+    """A file as it was: its bytes, or of one that is too large to keep its hash and size."""
+
+    data: bytes | None
+    hash: str = ""
+    size: int = 0
+    mode: int = 0
+
+
+OnWrite = Callable[[str, str, Snapshot | None, Snapshot], None]
+"""Called after a write with the root, the path below it, and the file before and after."""
+
+
+def read_snapshot(file: BinaryIO) -> Snapshot:
+    """Read a file; of one that is too large only its hash."""
+    mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+    data = file.read(MAX_KEPT_BYTES + 1)
+    if len(data) <= MAX_KEPT_BYTES:
+        return Snapshot(data, mode=mode)
+    hash_, size = sha256(data), len(data)
+    while chunk := file.read(1 << 20):
+        hash_.update(chunk)
+        size += len(chunk)
+    return Snapshot(None, hash_.hexdigest(), size, mode)
+
+
 class Files:
     """The file tools of one workspace. Paths are relative to its root."""
 
-    def __init__(self, scope: Scope, spill: Spill, read_spilled: ReadSpill) -> None:
+    def __init__(
+        self, scope: Scope, spill: Spill, read_spilled: ReadSpill, on_write: OnWrite | None = None
+    ) -> None:
         self._scope, self._spill, self._read_spilled = scope, spill, read_spilled
+        self._on_write = on_write
 
     def read_file(self, path: str, offset: int = 1, limit: int = 2_000) -> str:
         """Read a text file with line numbers, from line `offset` on, at most `limit` lines."""
@@ -80,7 +114,9 @@ class Files:
         data = _encode("text", text)
         with self._scope.parent(path) as (parent_fd, name):
             before_stat = _stat_writable(parent_fd, name, path)
+            before = self._snapshot(parent_fd, name, path)
             _replace(parent_fd, name, data, before_stat)
+            self._report_write(path, before, data, _mode(parent_fd, name))
         return f"{'created' if before_stat is None else 'replaced'} {path}: {len(data):,} bytes"
 
     def edit_file(self, path: str, old: str, new: str) -> str:
@@ -104,7 +140,10 @@ class Files:
                 raise InvalidArgument(
                     "old", old, f"text that occurs once in {path}; include surrounding lines"
                 )
-            _replace(parent_fd, name, data[:start] + new_bytes + data[start + len(old_bytes) :], before_stat)
+            edited = data[:start] + new_bytes + data[start + len(old_bytes) :]
+            _replace(parent_fd, name, edited, before_stat)
+            mode = stat.S_IMODE(before_stat.st_mode)
+            self._report_write(path, Snapshot(data, mode=mode), edited, _mode(parent_fd, name))
         return f"edited {path} at line {data[:start].count(10) + 1}"
 
     def list_files(self, pattern: str = "**/*", folder: str = ".") -> str:
@@ -140,6 +179,20 @@ class Files:
             raise InvalidArgument("offset", offset, f"a byte of {handle}, which has {len(data)} bytes")
         tail = "" if end >= len(data) else f"; continue with offset={end}"
         return f"{text_of(data[offset:end])}\n[bytes {offset}–{end} of {len(data)}{tail}]"
+
+    def _snapshot(self, parent_fd: int, name: str, path: str) -> Snapshot | None:
+        if self._on_write is None:
+            return None
+        try:
+            with open_at(parent_fd, name, path) as file:
+                return read_snapshot(file)
+        except FileNotFoundError:
+            return None
+
+    def _report_write(self, path: str, before: Snapshot | None, data: bytes, mode: int | None) -> None:
+        if self._on_write is not None:
+            after = Snapshot(data, mode=stat.S_IMODE(mode or 0o644))
+            self._on_write(*self._scope.locate(path), before, after)
 
     def _bytes(self, path: str) -> bytes:
         with self._scope.open(path) as file:

@@ -80,6 +80,14 @@ class Scope(Struct, frozen=True):
                 os.close(parent_fd)
         return base.joinpath(*names)
 
+    def locate(self, path: str) -> tuple[str, str]:
+        """Return a folder and the path below it: the workspace's, or / for what is outside it."""
+        base, names = self._split(path)
+        absolute = base.joinpath(*names)
+        if absolute.is_relative_to(self.root):
+            return str(self.root), absolute.relative_to(self.root).as_posix()
+        return "/", absolute.relative_to("/").as_posix()
+
     def open(self, path: str) -> BinaryIO:
         """Open a regular file for reading."""
         base, names = self._split(path)

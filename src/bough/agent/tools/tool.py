@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
+from ...core.drafts import Blob
 from ...core.messages import Message, ToolCall, tool_result
 from ...core.tool_definitions import ToolSpec
 from ...core.turns import OpenCall
@@ -79,6 +80,8 @@ class ToolContext:
         call: ToolCall,
         state: Mapping[str, Any],
         run_task: RunTask | None = None,
+        *,
+        is_repeated: bool = False,
     ) -> None:
         self._run_task = run_task
         self._tasks: dict[str, asyncio.Future[str]] = {}
@@ -90,6 +93,10 @@ class ToolContext:
         """The session's state as it was when the tool started."""
         self.updates: dict[str, Any] = {}
         self.details: dict[str, Any] = {}
+        self.blobs: list[Blob] = []
+        """Bytes that `details` refer to; stored with the result."""
+        self.is_repeated = is_repeated
+        """Whether an earlier process started this call, and may have done what it does."""
         self.ends_turn = False
         self.is_cancelled = False
         """Set when the turn is cancelled: a tool that runs in a thread should check it regularly, and stop."""

@@ -17,13 +17,14 @@ from msgspec.structs import replace
 
 from ...core.drafts import Blob, Draft, ExtraFact
 from ...core.entries import Payload
+from ...core.file_changes import FileChange, FileVersion, large_version, to_details, version
 from ...core.media import digest
 from ...core.messages import Media, Message, Text, ToolCall, assistant, user
 from ...errors import InvalidOperation, OutOfScope
 from ...log.lease import Lease
 from ...log.log import Log
 from ...log.workspace import Workspace
-from .files import Files
+from .files import Files, Snapshot, read_snapshot
 from .http import HttpTools
 from .scope import Scope
 from .shell import Shell
@@ -31,11 +32,31 @@ from .tool import Effect, Happened, NeverHappened, Tool, ToolContext, tool
 
 
 class Spills:
-    """Stores output beyond a tool's limit as blobs, and reads back only those of this session."""
+    """What one call stores besides its text: output beyond the limit, and the files it wrote, before and after.
 
-    def __init__(self, log: Log) -> None:
-        self._log = log
+    Reads back only the output of this session.
+    """
+
+    def __init__(self, log: Log, *, is_repeated: bool = False) -> None:
+        self._log, self._is_repeated = log, is_repeated
         self.media: list[Media] = []
+        self.changes: list[FileChange] = []
+        self.blobs: list[Blob] = []
+
+    def record_write(self, root: str, path: str, before: Snapshot | None, after: Snapshot) -> None:
+        """Record a file that was written, so that a rewind can restore it."""
+        now = self._version(after)
+        was = None if before is None else self._version(before)
+        is_same = was is not None and was.hash == now.hash
+        # The first try of an interrupted call may have written it: then this is not what was there before.
+        self.changes.append(FileChange(root, path, was, now, is_before_lost=is_same and self._is_repeated))
+
+    def _version(self, snapshot: Snapshot) -> FileVersion:
+        if snapshot.data is None:
+            return large_version(snapshot.hash, snapshot.size, snapshot.mode)
+        kept, blob = version(snapshot.data, snapshot.mode, self._log.runtime.redactor)
+        self.blobs += [] if blob is None else [blob]
+        return kept
 
     def store(self, data: bytes, mime: str) -> str:
         redacted = self._log.runtime.redactor.redact_text(data.decode("utf-8", "replace")).encode()
@@ -62,17 +83,23 @@ def workspace_tools(
     scope = Scope.of(workspace, commands)
 
     def files(spills: Spills) -> Files:
-        return Files(scope, spills.store, spills.read)
+        return Files(scope, spills.store, spills.read, spills.record_write)
 
     def shell(spills: Spills) -> Shell:
         return Shell(scope, spills.store, os.environ)
 
-    def was_edited(path: str, old: str, new: str) -> Happened | NeverHappened | None:
+    def was_edited(path: str, old: str, new: str, ctx: ToolContext) -> Happened | NeverHappened | None:
         with scope.open(path) as file:
-            text = file.read().decode("utf-8", "replace")
+            snapshot = read_snapshot(file)
+        text = (snapshot.data or b"").decode("utf-8", "replace")
         if old in text and new not in text:
             return NeverHappened()
-        return Happened("edited before the interruption") if new in text and old not in text else None
+        if new not in text or old in text:
+            return None
+        spills = Spills(log, is_repeated=True)
+        spills.record_write(*scope.locate(path), snapshot, snapshot)
+        _keep(ctx, spills)
+        return Happened("edited before the interruption")
 
     return [
         _workspace_tool(log, "read", lambda spills: files(spills).read_file),
@@ -107,9 +134,10 @@ def _workspace_tool(
     function = bind(Spills(log))
 
     async def run(ctx: ToolContext, **arguments: Any) -> Any:
-        spills = Spills(log)
+        spills = Spills(log, is_repeated=ctx.is_repeated)
         result = bind(spills)(**arguments)
         result = await result if inspect.isawaitable(result) else result
+        _keep(ctx, spills)
         text = result if isinstance(result, str) else result.text
         return [text, *spills.media] if spills.media else text
 
@@ -119,6 +147,13 @@ def _workspace_tool(
     run.__annotations__ = {p.name: p.annotation for p in [*parameters, context]}
     run.__doc__ = inspect.getdoc(function)
     return tool(effect=effect, name=name or function.__name__, verify=verify, approval=approval)(run)
+
+
+def _keep(ctx: ToolContext, spills: Spills) -> None:
+    """Store the files a call wrote with its result."""
+    if spills.changes:
+        ctx.details.update(to_details(spills.changes))
+        ctx.blobs.extend(spills.blobs)
 
 
 def run_shell(log: Log, argv: list[str], workspace: Workspace, commands: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 from msgspec import Struct
@@ -493,13 +493,34 @@ def _go_to(chat: Chat, leaf: Leaf) -> None:
         chat.note("You are there already")
         return
     is_back = leaf.seq == 0 or any((entry.branch, entry.seq) == (leaf.branch, leaf.seq) for entry in before)
-    at = session.rewind(leaf.seq).at if is_back else session.checkout(leaf).seq
+    files = _offer_files(chat, leaf.seq) if is_back else False
+    at = (
+        session.rewind(leaf.seq, files=files, skip_changed=True).at if is_back else session.checkout(leaf).seq
+    )
     chat.switch(session)
     why = f" (entry {leaf.seq} is between a call and its results)" if at != leaf.seq else ""
     chat.note(f"Now at entry {at}{why}. Nothing was deleted; /redo returns")
     _print_left(chat, before)
     if session.log.cursor.turn:
         chat.note("Your last message has no answer. /resume gets one; a new message skips it")
+
+
+def _offer_files(chat: Chat, to: int) -> str | Literal[False]:
+    """Show what the agent wrote since, and ask whether to restore it; return the folder if so."""
+    if chat.agent.workspace is None:
+        return False
+    folder = chat.agent.workspace.working_dir
+    plan = chat.session.plan_files(to, folder)
+    if not plan.changes:
+        return False
+    for line in plan.lines():
+        notify(dim(f"  {clip(line, width() - 2)}"))
+    if not chat.is_terminal:
+        chat.note(
+            f"The files stay as they are; bough rewind {chat.session.session_id}@{to} --files restores them"
+        )
+        return False
+    return folder if chat.confirm("Restore these files, too?") else False
 
 
 def _print_left(chat: Chat, before: list[Entry]) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
+from ...agent.tools.file_rewind import FilesPlan, count_text
 from ...core.context import active_compactions
-from ...errors import InvalidPosition
+from ...errors import FilesChanged, InvalidPosition
 from ...log.changes import Cut
 from ...session import Session
 from ..config import complete_model, model_options, resolve_models
@@ -20,9 +22,18 @@ from ..reference import (
     resolve_stored_session,
 )
 from ..rendering.error_text import CommandError
-from ..rendering.output import for_terminal, json_option, notify, print_json, to_json_value
+from ..rendering.output import (
+    confirm_plan,
+    for_terminal,
+    json_option,
+    notify,
+    plural,
+    print_json,
+    to_json_value,
+)
 from ..store_option import StoreLocation, pass_location
 from ..text_argument import read_stdin, text_or_file
+from .delete import yes_option
 
 
 @click.command()
@@ -80,13 +91,43 @@ def fork(
 @click.command()
 @required_reference
 @click.option("--summary", help="What the abandoned branch found out; the model sees it.")
+@click.option(
+    "--files",
+    is_flag=True,
+    help="Restore the files that the agent's workspace tools wrote since: shows a plan, and asks.",
+)
+@click.option(
+    "--workspace",
+    type=click.Path(exists=True, file_okay=False),
+    metavar="DIR",
+    help="With --files: the folder to restore in. Default: the current one.",
+)
+@click.option("--skip-changed", is_flag=True, help="With --files: leave files alone that cannot be restored.")
+@yes_option
 @json_option
 @pass_location
-def rewind(location: StoreLocation, reference: str, summary: str | None, is_json: bool) -> None:
+def rewind(
+    location: StoreLocation,
+    reference: str,
+    summary: str | None,
+    files: bool,
+    workspace: str | None,
+    skip_changed: bool,
+    yes: bool,
+    is_json: bool,
+) -> int:
     """Move back to an earlier entry; nothing is deleted.
 
     REFERENCE names the entry: latest@7, or latest@3:7 on another branch, as bough log --all lists them. The next input
     starts a new branch; bough redo undoes the rewind.
+
+    With --files, what write_file and edit_file wrote after that entry is restored, too: changed files get their earlier
+    content, new ones are deleted. A file that was changed elsewhere since is refused. What shell commands wrote is not
+    known and stays.
+
+    \b
+    bough rewind latest@7
+    bough rewind latest@7 --files --yes
     """
     position = resolve_stored(location, reference)
     if position.seq is None:
@@ -95,7 +136,45 @@ def rewind(location: StoreLocation, reference: str, summary: str | None, is_json
         )
     if summary is not None and not summary.strip():
         raise CommandError("--summary is empty; pass some text, or omit it")
-    _print_position(position.session, position.move_leaf(summary), is_json=is_json)
+    if not files:
+        if workspace or skip_changed or yes:
+            raise CommandError("--workspace, --skip-changed and --yes need --files")
+        _print_position(position.session, position.move_leaf(summary), is_json=is_json)
+        return 0
+    if not position.is_on_path:
+        raise CommandError(f"--files goes back on the same branch only; {reference} is on another")
+    folder = str(Path(workspace or ".").resolve())
+    plan = _plan_files(position.session, position.seq, folder, skip_changed=skip_changed)
+    listed = [{"kind": each.kind, "path": each.location, "reason": each.reason} for each in plan.actions]
+    if not confirm_plan(f"Restore {plural(len(plan.changes), 'file')} and rewind?", yes=yes):
+        if is_json:
+            print_json(session={"id": position.session.session_id}, files=listed, is_done=False)
+        return 1
+    cut = position.session.rewind(position.seq, summary=summary, files=folder, skip_changed=skip_changed)
+    if is_json:
+        at = {"leaf": to_json_value(position.session.leaf), "cut": to_json_value(cut)}
+        print_json(session={"id": position.session.session_id}, files=listed, is_done=True, **at)
+        return 0
+    notify(count_text(plan.actions))
+    _print_position(position.session, cut, is_json=False)
+    return 0
+
+
+def _plan_files(session: Session, to: int, folder: str, *, skip_changed: bool) -> FilesPlan:
+    """Show the plan; refuse one that cannot be carried out, and one for another folder."""
+    plan = session.plan_files(to, folder)
+    roots = sorted({action.root for action in plan.actions})
+    if roots and folder not in roots:
+        raise CommandError(
+            f"the files are in {roots[0]}, and this is {folder}; go there, or pass --workspace {roots[0]}"
+        )
+    for line in plan.lines():
+        notify(line)
+    if not plan.actions:
+        notify(f"no file was written after entry {to}")
+    if plan.refused and not skip_changed:
+        raise FilesChanged([(action.location, action.reason) for action in plan.refused])
+    return plan
 
 
 @click.command()

@@ -1,0 +1,209 @@
+"""Restore the files that the workspace tools wrote after an entry of the path.
+
+A plan compares three states of each file: before the first write that is left behind, after the last one, and now. What is
+now something else than the tools left was changed elsewhere, and is refused. Files are restored one by one, each by a
+rename, and before the leaf moves: after a crash the same rewind continues, for what is restored already needs nothing.
+Does not know what a shell command or another program wrote.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+
+from ...core.file_changes import FileChange, FileVersion, file_changes
+from ...core.media import digest
+from ...errors import FilesChanged, InvalidOperation, OutOfScope
+from ...log.log import Log
+from .files import printable, read_snapshot
+from .scope import Scope, open_at
+
+ActionKind = Literal["restore", "recreate", "delete", "nothing", "refused"]
+
+
+class FileAction(Struct, frozen=True):
+    """What a rewind does with one file."""
+
+    kind: ActionKind
+    root: str
+    path: str
+    seq: int
+    """The entry of the first write that is left behind."""
+    target: FileVersion | None
+    """What it becomes; None: it is deleted."""
+    expected: FileVersion
+    """What the tools left."""
+    reason: str = ""
+    """Why it is refused."""
+
+    @property
+    def location(self) -> str:
+        return str(Path(self.root, self.path))
+
+
+class FilesPlan(Struct, frozen=True):
+    """What a rewind does with the files that were written after entry `to`."""
+
+    session_id: str
+    to: int
+    actions: tuple[FileAction, ...]
+
+    @property
+    def changes(self) -> tuple[FileAction, ...]:
+        """What is restored, recreated or deleted."""
+        return tuple(action for action in self.actions if action.kind not in ("nothing", "refused"))
+
+    @property
+    def refused(self) -> tuple[FileAction, ...]:
+        return tuple(action for action in self.actions if action.kind == "refused")
+
+    def lines(self) -> list[str]:
+        """The plan for people: a line per file."""
+        return [
+            f"{action.kind:<9} {printable(action.location)}" + (f": {action.reason}" if action.reason else "")
+            for action in self.actions
+        ]
+
+
+def plan_rewind(log: Log, to: int, folder: str | os.PathLike[str] | None = None) -> FilesPlan:
+    """Plan to restore the files as they were at entry `to` of the path. `folder` is the only one that is written to; by
+    default the workspaces that the entries name."""
+    if log.store.session(log.session_id).relation == "replay":
+        raise InvalidOperation(
+            "a replay wrote no files, so there are none to restore", "rewind its source instead"
+        )
+    root = None if folder is None else os.path.realpath(folder)
+    changes: dict[tuple[str, str], list[tuple[int, FileChange]]] = {}
+    for seq, change in file_changes(log.path().entries[to:]):
+        changes.setdefault((change.root, change.path), []).append((seq, change))
+    return FilesPlan(log.session_id, to, tuple(_plan(log, group, root) for group in changes.values()))
+
+
+def restore_files(log: Log, plan: FilesPlan, *, skip_changed: bool = False) -> None:
+    """Carry out a plan; raise `FilesChanged` before anything is written if a file of it is refused."""
+    if plan.refused and not skip_changed:
+        raise FilesChanged([(action.location, action.reason) for action in plan.refused])
+    for action in plan.changes:
+        _restore(log, action)
+
+
+def _plan(log: Log, group: Sequence[tuple[int, FileChange]], folder: str | None) -> FileAction:
+    (seq, first), (_, last) = group[0], group[-1]
+
+    def action(kind: ActionKind, reason: str = "") -> FileAction:
+        return FileAction(kind, first.root, first.path, seq, first.before, last.after, reason)
+
+    if folder is not None and os.path.realpath(first.root) != folder:
+        return action("refused", f"it is not in {folder}")
+    if os.path.realpath(first.root) != first.root or not os.path.isdir(first.root):
+        return action("refused", "its workspace is gone, or is a symbolic link now")
+    try:
+        now = _hash(first)
+    except (OSError, OutOfScope) as error:
+        return action(
+            "refused", getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
+        )
+    if first.is_before_lost:
+        return action("refused", f"what it was before entry {seq} was lost when the call was interrupted")
+    target = None if first.before is None else first.before.hash
+    if now == target:
+        return action("nothing")
+    if (reason := _obstacle(log, group)) is not None:
+        return action("refused", reason)
+    if now is None:
+        return action("recreate")
+    if now != last.after.hash:
+        return action("refused", f"it was changed elsewhere since entry {group[-1][0]}")
+    return action("delete" if target is None else "restore")
+
+
+def _obstacle(log: Log, group: Sequence[tuple[int, FileChange]]) -> str | None:
+    """Return why the earlier version cannot be restored whatever the file is now."""
+    first = group[0][1]
+    for (_, earlier), (seq, later) in pairwise(group):
+        if later.before is None or later.before.hash != earlier.after.hash:
+            return f"it was changed elsewhere before entry {seq}"
+    if first.before is None or not first.before.size:
+        return None
+    if first.before.not_kept:
+        return f"what it was is not kept: {first.before.not_kept}"
+    if log.read_blob(first.before.blob_hash) is None:
+        return "what it was is not in this store"
+    return None
+
+
+def _hash(change: FileChange) -> str | None:
+    """Return the hash of the file as it is now; None if there is none."""
+    try:
+        with Scope(Path(change.root)).open(change.path) as file:
+            snapshot = read_snapshot(file)
+    except FileNotFoundError:
+        return None
+    return snapshot.hash if snapshot.data is None else digest(snapshot.data)
+
+
+def _restore(log: Log, action: FileAction) -> None:
+    """Write one file, unless it has changed since the plan was made."""
+    with Scope(Path(action.root)).parent(action.path) as (parent_fd, name):
+        expected = None if action.kind == "recreate" else action.expected.hash
+        if _hash_at(parent_fd, name, action.path) != expected:
+            raise FilesChanged([(action.location, "it was changed elsewhere in this moment")])
+        if action.target is None:
+            os.unlink(name, dir_fd=parent_fd)
+        else:
+            data = log.read_blob(action.target.blob_hash) if action.target.size else b""
+            if data is None:
+                raise FilesChanged([(action.location, "what it was is not in this store")])
+            _write(parent_fd, name, data, action.target.mode)
+        os.fsync(parent_fd)
+
+
+def _hash_at(parent_fd: int, name: str, path: str) -> str | None:
+    try:
+        with open_at(parent_fd, name, path) as file:
+            snapshot = read_snapshot(file)
+    except FileNotFoundError:
+        return None
+    return snapshot.hash if snapshot.data is None else digest(snapshot.data)
+
+
+def _write(parent_fd: int, name: str, data: bytes, mode: int) -> None:
+    """Write a temporary file beside it, then rename: a reader, and a crash, find the old file or the new one."""
+    temporary_name = f".{secrets.token_hex(8)}.part"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(temporary_name, flags, 0o600, dir_fd=parent_fd)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            os.fchmod(fd, mode & 0o777)
+            file.flush()
+            os.fsync(fd)
+        os.rename(temporary_name, name, src_dir_fd=parent_fd, dst_dir_fd=parent_fd)
+    except BaseException:  # also Ctrl-C: no half-written file is left behind
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary_name, dir_fd=parent_fd)
+        raise
+
+
+def count_text(actions: Iterable[FileAction]) -> str:
+    """Return how many files of each kind: "2 restored, 1 deleted"."""
+    verbs = {
+        "restore": "restored",
+        "recreate": "recreated",
+        "delete": "deleted",
+        "refused": "left as they are",
+    }
+    counts = dict.fromkeys(verbs, 0)
+    for action in actions:
+        if action.kind in counts:
+            counts[action.kind] += 1
+    return (
+        ", ".join(f"{count} {verbs[kind]}" for kind, count in counts.items() if count) or "no files changed"
+    )
