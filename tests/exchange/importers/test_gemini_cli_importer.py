@@ -69,3 +69,14 @@ class TestASession:
             import_all(growing, "gemini-cli", place)
             import_all(whole, "gemini-cli", place)
             assert stored_counts(growing) == stored_counts(whole)
+
+    def test_an_answer_whose_calls_took_long_is_replaced_and_counted_once(self, tmp_path: Path) -> None:
+        with memory_store() as growing, memory_store() as whole:
+            for end in (4, 6, len(SAMPLE)):  # the first state is quiet: its last answer is taken as finished
+                import_all(growing, "gemini-cli", gemini_cli.write(tmp_path / "in", SAMPLE[:end]))
+            import_all(whole, "gemini-cli", tmp_path / "in")
+            grown, at_once = stored_counts(growing), stored_counts(whole)
+            assert (grown.model_calls, grown.tokens) == (at_once.model_calls, at_once.tokens)
+            assert message_texts(growing.session(f"gemini-cli-{MAIN}")) == message_texts(
+                whole.session(f"gemini-cli-{MAIN}")
+            )

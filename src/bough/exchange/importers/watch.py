@@ -23,6 +23,8 @@ from . import read_sessions
 from .ingest import ToolImportResult, import_session
 
 RETRY_SECONDS = 5.0
+SAVE_SECONDS = 1.0
+"""How often to save what was read: the first scan may read thousands of sources."""
 REVISIT_SECONDS = 10.0
 """When to read a source again whose last answer may not have been finished: importers wait until its file is quiet."""
 FIRST_LINE_BYTES = 1 << 20
@@ -76,6 +78,7 @@ class Watch:
         """When to read a source again although it has not changed."""
         self._failed: dict[str, dict[str, Signature]] = {}
         """The files of sources that could not be read."""
+        self._saved_at, self._is_saved = clock(), True
 
     def scan(self) -> Iterator[SourceChange]:
         """Import every source that changed since it was read, and those whose time has come."""
@@ -87,8 +90,12 @@ class Watch:
                 found.add(name)
                 if self._is_due((folder.tool, source)) or self._has_changed(name, files):
                     yield self._import(folder, source, files)
+                    if self._clock() - self._saved_at >= SAVE_SECONDS:
+                        self._save()
         for name in self._states.keys() - found:  # it is gone; its session stays
             del self._states[name]
+            self._is_saved = False
+        self._save()
 
     def _is_due(self, key: tuple[str, str]) -> bool:
         return self._due.get(key, float("inf")) <= self._clock()
@@ -116,7 +123,7 @@ class Watch:
             self._due[key] = self._clock() + REVISIT_SECONDS
         sessions = [result.session_id for result in results if result.error is None]
         self._states[name] = SourceState(files, sessions)
-        self._save()
+        self._is_saved = False
         return SourceChange(folder.tool, source, results)
 
     # -- files -------------------------------------------------------------------------------------
@@ -171,8 +178,9 @@ class Watch:
 
     def _save(self) -> None:
         """Replace the state file, so that a kill leaves the old one or the new one."""
-        if self._state_file is None:
+        if self._state_file is None or self._is_saved:
             return
+        self._saved_at, self._is_saved = self._clock(), True
         self._state_file.parent.mkdir(parents=True, exist_ok=True)
         new = self._state_file.with_name(f"{self._state_file.name}.{os.getpid()}")
         new.write_bytes(msgspec.json.encode(self._states))
