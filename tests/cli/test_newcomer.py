@@ -240,8 +240,9 @@ class TestSuggestions:
         bough("title", "ses_case", "Changed", store=store_path)
         said = bough("replay", tmp_path / "x.bough", store=store_path)
         assert said.code == 2
-        words = shlex.split(said.err.partition("with bough ")[2].partition(", then")[0])
-        assert bough("replay", bough(*words, store=store_path).out.strip(), store=store_path).code == 0
+        words = shlex.split(said.err.partition("under a new id: bough ")[2])
+        assert words[0] == "replay"
+        assert bough(*words, store=store_path).code == 0
 
     def test_a_page_too_large_names_the_options_that_make_it_smaller(self) -> None:
         from bough.cli.rendering.error_text import describe_error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from bough.store import Store
+from support.lab_record import write_run
 from support.secret_session import ANN, SECRET, SERVICE, TOKENS, start_with_secrets
 from support.server import LocalServer, bearer
 
@@ -32,6 +33,7 @@ class TestClients:
     def test_no_address_shows_a_client_what_is_not_its_own(self, store: Store) -> None:
         mine, theirs = start_with_secrets(store, "ann", "ann"), start_with_secrets(store, "bob", "bob")
         media = store.put_blob(SECRET.encode(), "text/plain")
+        run_id = write_run(store, 1, heading=SECRET)
         with LocalServer(store, internal_token="int", **TOKENS) as server:
             paths = server.client.get("/openapi.json").json()["paths"]
             seen, told = 0, set()
@@ -41,6 +43,7 @@ class TestClients:
                 takes = {parameter["name"] for parameter in methods["get"].get("parameters", ())}
                 for name in (mine, theirs):
                     fits = {"session_id": name, "place": "1:3", "digest": media.hash, "job_id": "job_x"}
+                    fits["run_id"] = run_id
                     query = {
                         "q": SECRET,
                         "a": mine,
@@ -67,6 +70,8 @@ class TestClients:
                 "/api/sessions",
                 "/api/sessions/{session_id}",
                 "/api/sessions/{session_id}/path",
+                "/healthz",
+                "/readyz",
             }
 
     def test_a_client_changes_nothing_but_by_sending(self, store: Store) -> None:
