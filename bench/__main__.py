@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from . import (
+    agents,
     append,
     crowd,
     fork,
@@ -35,6 +36,7 @@ PARTS: dict[str, Callable[[Plan], Iterator[Figure]]] = {
     "long": long_sessions.figures,
     "fork": fork.figures,
     "crowd": crowd.figures,
+    "agents": agents.figures,
     "start": start.figures,
     "runner": runner.figures,
     "postgres": postgres.figures,

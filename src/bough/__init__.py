@@ -67,6 +67,7 @@ _HOMES = {
     "store": ["Store", "open"],
     "stores.base": ["Fact", "SessionPage", "SessionRow", "StoreBackend"],
     "stores.search": ["SearchHit", "SearchPage"],
+    "async_turn": ["AsyncTurn"],
     "turn": ["Turn"],
     "wire": ["Answer"],
     "wire.explain": ["Difference"],
@@ -90,6 +91,7 @@ if TYPE_CHECKING:
     from .agent.tools.tool import Tool as Tool
     from .agent.tools.tool import ToolContext as ToolContext
     from .agent.tools.tool import tool as tool
+    from .async_turn import AsyncTurn as AsyncTurn
     from .core.context import Context as Context
     from .core.entries import BranchSummary as BranchSummary
     from .core.entries import Compaction as Compaction

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, overload
 
 from msgspec.structs import replace
 
@@ -38,7 +38,17 @@ from .wire import Answer
 
 if TYPE_CHECKING:
     from .agent.call_status import CallStatus
-    from .agent.tools.tool import Tool
+    from .agent.tools.tool import Tool, ToolContext
+    from .async_turn import AsyncTurn
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class RunBlocking(Protocol):
+    """Runs what reads or writes the store, here or on another thread."""
+
+    def __call__(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
 
 
 class Turn:
@@ -86,6 +96,7 @@ class Turn:
         self._is_closed = False
         """Whether that run ended the turn: nothing is written for it any more."""
         self._lease = Lease(log)
+        self._async_turn: AsyncTurn
 
     def __enter__(self) -> Self:
         log = self._log
@@ -103,6 +114,18 @@ class Turn:
                 f"no turn is open in session {log.session_id}{under}; pass an input: session.turn(text)"
             )
         return self
+
+    async def __aenter__(self) -> AsyncTurn:
+        from .async_turn import AsyncTurn
+
+        self._async_turn = AsyncTurn(self)
+        await self._async_turn.enter()
+        return self._async_turn
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._async_turn.exit(kind, error, traceback)
 
     def _start(self, draft: Draft) -> None:
         """Append the input. The commit takes the lease; a later runner raises the fence, so that this one, if it comes
@@ -194,6 +217,21 @@ class Turn:
             self._log.record("turn_ended", data=data, row=row, drops_call=dropped, fence=self._fence)
 
     @property
+    def log(self) -> Log:
+        """The log of the session."""
+        return self._log
+
+    @property
+    def is_entered(self) -> bool:
+        """Whether the turn was opened."""
+        return bool(self._turn)
+
+    @property
+    def is_repeating(self) -> bool:
+        """Whether this keyed turn runs again and has not repeated an answer yet: its next line says where it continues."""
+        return self._recorded is not None and not self._recorded.passed
+
+    @property
     def done(self) -> bool:
         """Whether the turn has ended: by an answer that calls no tool, or by a tool that ends it."""
         return self._is_closed or self._log.cursor.turn != self._turn
@@ -215,7 +253,7 @@ class Turn:
         A secret in the arguments is not stored: after a crash such a call shows placeholders and must not be run
         (`call.call.is_hidden`), unless all of them are named secrets that this process knows too.
         """
-        if self._recorded is not None and not self._recorded.passed:
+        if self.is_repeating:
             if self._is_closed:
                 return ()
             self._catch_up()  # a loop that begins here continues where the turn is, and repeats no answer
@@ -357,12 +395,15 @@ class Turn:
         is unknown. A `bough.tool` with the effect `read` or `idempotent` is run again, under the same key; one with a
         `verify` function finds out what happened.
         """
-        from .agent.tools.tool import Tool, function_tool
-
-        name = (call if isinstance(call, ToolCall) else call.call).name
-        tool = function if isinstance(function, Tool) else function_tool(name, function)
-        running = self._run(call, tool, in_thread=tool.is_async)
+        tool = _as_tool(call, function)
+        running = self._run(call, tool, _directly, in_thread=tool.is_async)
         return running if tool.is_async else _run_without_loop(running)
+
+    async def run_async(
+        self, call: ToolCall | OpenCall, function: Tool | Callable[..., Any], run_blocking: RunBlocking
+    ) -> Message:
+        """Do the same without blocking the event loop: what reads or writes the store goes through `run_blocking`."""
+        return await self._run(call, _as_tool(call, function), run_blocking, in_thread=True)
 
     def started(self, call: ToolCall | OpenCall) -> None:
         """Record that a tool call starts now, before you run it yourself; `result` then appends its result.
@@ -383,9 +424,33 @@ class Turn:
             )
         self._record_start(open_call)
 
-    async def _run(self, tool_call: ToolCall | OpenCall, tool: Tool, *, in_thread: bool) -> Message:
-        from .agent.tool_batch import DENIED, UNKNOWN, hidden_result
-        from .agent.tools.tool import Happened, NeverHappened, ToolContext
+    async def _run(
+        self, tool_call: ToolCall | OpenCall, tool: Tool, run_blocking: RunBlocking, *, in_thread: bool
+    ) -> Message:
+        from .agent.tool_batch import UNKNOWN
+        from .agent.tools.tool import Happened, NeverHappened
+
+        begun = await run_blocking(self._begin, tool_call, tool)
+        if isinstance(begun, Message):
+            return begun
+        call, context, was_started = begun
+        if was_started and tool.effect == "unsafe":
+            outcome = await tool.check_outcome(context, in_thread=in_thread)
+            if isinstance(outcome, Happened):
+                return await run_blocking(self._store_result, call, tool.result(context, outcome.value))
+            if not isinstance(outcome, NeverHappened):
+                unknown = tool_result(call.call.id, UNKNOWN, error=True, outcome="unknown")
+                return await run_blocking(self._store_result, call, unknown)
+        result = await tool.run(context, in_thread=in_thread)
+        return await run_blocking(self._store_result, call, result)
+
+    def _begin(
+        self, tool_call: ToolCall | OpenCall, tool: Tool
+    ) -> Message | tuple[OpenCall, ToolContext, bool]:
+        """Record the start of a call; return its result if it must not run, else what it runs with, and whether it had
+        been started before."""
+        from .agent.tool_batch import DENIED, hidden_result
+        from .agent.tools.tool import ToolContext
 
         recorded = self._recorded_result(_call_id(tool_call))
         if recorded is not None:
@@ -403,14 +468,7 @@ class Turn:
         context = ToolContext(key, self._log.session_id, call.call, self._log.state)
         if not was_started:
             self._record_start(call)
-        elif tool.effect == "unsafe":
-            outcome = await tool.check_outcome(context, in_thread=in_thread)
-            if isinstance(outcome, Happened):
-                return self._store_result(call, tool.result(context, outcome.value))
-            if not isinstance(outcome, NeverHappened):
-                unknown = tool_result(call.call.id, UNKNOWN, error=True, outcome="unknown")
-                return self._store_result(call, unknown)
-        return self._store_result(call, await tool.run(context, in_thread=in_thread))
+        return call, context, was_started
 
     def _open_call(self, call: ToolCall | OpenCall) -> OpenCall:
         self._catch_up()
@@ -540,6 +598,17 @@ class Turn:
         provider, _, model = self._model.rpartition(":")
         after, now = self._log.leaf.seq + before + 1, self._log.runtime.now()
         return Call(self._call_id, 0, after, None, now, provider=provider or None, model=model)
+
+
+async def _directly(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    return work(*args, **kwargs)
+
+
+def _as_tool(call: ToolCall | OpenCall, function: Tool | Callable[..., Any]) -> Tool:
+    from .agent.tools.tool import Tool, function_tool
+
+    name = (call if isinstance(call, ToolCall) else call.call).name
+    return function if isinstance(function, Tool) else function_tool(name, function)
 
 
 def _input(content: str | Message | dict[str, Any]) -> Draft:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 ANSWER_TOKENS = 8_192
 """Reserved for the answer, a quarter of the window at most, unless the option `max_tokens` says otherwise."""
+MANY_ITEMS = 500
 INSTRUCTION = "You summarise conversations between a user and an agent, so that the agent can continue from the summary."
 REQUEST = (
     "Summarise the conversation above: what was asked, what was found and done, which files were read or changed, "
@@ -74,7 +75,7 @@ class Compactor:
             return None
         request = caller.request()
         prompt = self._measure_prompt(model, request)
-        tokens = sum(prompt) + self._sizes.total(request.context.items)
+        tokens = sum(prompt) + await self._measure(request.context.items)
         if limit is None and tokens > SMALL_REQUEST:
             limit = self._beside_answer(model, await self._writer.run_blocking(window_of, model))
         if limit is None or tokens <= limit:
@@ -86,6 +87,12 @@ class Compactor:
             newest_input = [item for item in request.context.items if item.seq == turn]
             raise PromptTooLarge(model.model, limit, *prompt, self._sizes.total(newest_input))
         return await self._compact(plan, goal, limit)
+
+    async def _measure(self, items: Sequence[Item]) -> int:
+        """Return the tokens of items; many are measured on a thread, because other sessions share the event loop."""
+        if len(items) < MANY_ITEMS:
+            return self._sizes.total(items)
+        return await self._writer.run_blocking(self._sizes.total, items)
 
     async def learn(self, model: Model, overflow: ContextOverflow, caller: ModelCaller) -> None:
         """Remember that the model refused the request, and its window if the error reports it."""

@@ -45,6 +45,8 @@ from .tools.tool import Tool, error_text
 from .writer import Writer, run_uncancelled
 
 CANCELLED = "(cancelled)"
+MANY_ENTRIES = 500
+"""Entries of which a context is built on a thread."""
 
 
 class Loop:
@@ -109,10 +111,7 @@ class Loop:
                 self._is_driving = False
                 await run_uncancelled(self.writer.release())
         finally:
-            try:
-                await run_uncancelled(self.tool_runner.disconnect())
-            finally:
-                self.writer.close()
+            await run_uncancelled(self.tool_runner.disconnect())
 
     async def _find_turn(self, key: str | None, content: Message | None) -> KeyedTurn | None:
         return None if key is None else await self.writer.run_blocking(find_turn, self.log, key, content)
@@ -162,14 +161,11 @@ class Loop:
 
     async def close(self) -> None:
         """Close the open turn as a cancellation does; raises `SessionRunning` if another process drives it."""
+        await self.writer.acquire(await self.writer.load())
         try:
-            await self.writer.acquire(await self.writer.load())
-            try:
-                await self._cancel_turn()
-            finally:
-                await self.writer.release()
+            await self._cancel_turn()
         finally:
-            self.writer.close()
+            await self.writer.release()
 
     async def _run_after_queued(self, content: Message, key: str | None) -> AsyncIterator[Event]:
         """Run the inputs that were queued before `content`, then `content`. It is queued behind them at once, so that a
@@ -312,6 +308,8 @@ class Loop:
 
     async def _model_step(self) -> AsyncIterator[Event]:
         caller = self.model_caller
+        if self.writer.history.new_entries > MANY_ENTRIES:  # other sessions share this event loop
+            await self.writer.run_blocking(self.writer.history.context)
         limit = await self.limits.check_call(self.log.cursor.step, NextCall(caller.models[0], caller.request))
         if limit is not None:
             yield await self._limit_event(limit)

@@ -1,14 +1,13 @@
 """The one bridge from the asynchronous loop to the synchronous log.
 
 Holds the session's lease, appends and records under its fence, and announces model calls in the ledger, all on
-threads of its own. Does not decide what happens next.
+threads of the log. Does not decide what happens next.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
@@ -23,6 +22,7 @@ from ..core.tree import Leaf
 from ..core.turns import Cursor, advance
 from ..core.usage import Call, Usage
 from ..errors import SessionIsReplay
+from ..log.async_bridge import run_blocking
 from ..log.changes import AppendResult
 from ..log.lease import Lease
 from ..log.log import Log
@@ -87,12 +87,9 @@ class Writer:
         """The ledger rows that this run wrote, by call id."""
         self._first_model, self._bucket = first_model, bucket
         self.lease = Lease(log)
-        # Own threads: tools that block theirs must not keep a result from becoming durable.
-        self._threads = ThreadPoolExecutor(2, thread_name_prefix="bough-log")
 
     async def run_blocking(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        call = partial(work, *args, **kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        return await run_blocking(work, *args, **kwargs)
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -171,9 +168,6 @@ class Writer:
     async def release(self) -> None:
         """Give the lease back."""
         await self.run_blocking(self.lease.release)
-
-    def close(self) -> None:
-        self._threads.shutdown(wait=False)
 
     # -- writing -----------------------------------------------------------------------------------
 

@@ -38,6 +38,11 @@ class PromptPath:
             self._folded = len(self.entries)
         return self._settings
 
+    @property
+    def new_entries(self) -> int:
+        """How many entries the next context reads."""
+        return len(self.entries) - self._built
+
     def context(self) -> Context:
         """Return the context at the end."""
         new = self.entries[self._built :]

@@ -32,7 +32,7 @@ from support.terminal import bough as command
 SOAK = os.environ.get("BOUGH_SOAK") == "1"
 KILLS = 400 if SOAK else 24
 CUTS = 400 if SOAK else 40
-PAGE = 8192  # of a new store
+PAGE = 2048  # of a new store
 WRITER = SUPPORT / "crash_writer.py"
 NAMES = ("session", "commit", "length", "said", "state", "totals")
 Lines = list[dict[str, Any]]

@@ -33,6 +33,7 @@ from ...core.state import State, fold_state, merge_state
 from ...core.tree import Leaf
 from ...core.usage import Call, Usage
 from ...errors import IdTaken, NotFound, SessionTrashed, StaleLeaf
+from ...log.async_bridge import AsyncBridge
 from ...log.log import Log
 from ...models.prices import price
 from ...session import Session
@@ -41,7 +42,6 @@ from ...stores.base import PathSnapshot, SessionRow
 from ...wire.gemini import NAME as GEMINI
 from ...wire.gemini import parse as gemini
 from .. import require_store
-from ..async_bridge import AsyncBridge
 from .events import (
     KEY,
     USER,

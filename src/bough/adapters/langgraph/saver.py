@@ -45,9 +45,9 @@ from msgspec import Struct
 from ...agent.tool_batch import UNKNOWN
 from ...core.codec import check_text
 from ...errors import InvalidArgument, NotFound, SessionTrashed
+from ...log.async_bridge import AsyncBridge
 from ...store import Store
 from .. import require_store
-from ..async_bridge import AsyncBridge
 from .checkpoints import CheckpointRecord, NewCheckpoint
 from .messages import ValueCodec
 from .thread_log import PathCache, ThreadLog

@@ -35,12 +35,12 @@ from ...core.messages import Message
 from ...core.tool_definitions import ToolSpec
 from ...core.tree import Leaf
 from ...core.usage import Call, Usage
+from ...log.async_bridge import AsyncBridge
 from ...log.log import Log
 from ...models.prices import price
 from ...session import Session
 from ...store import Store
 from .. import UNKNOWN_RESULT, record_tools, require_store
-from ..async_bridge import AsyncBridge
 from .items import Item, ItemDraftBuilder, is_ahead, path_items
 
 if TYPE_CHECKING:

@@ -46,6 +46,7 @@ from ...core.tool_definitions import ToolSpec
 from ...core.tree import Leaf
 from ...core.usage import Call, Usage
 from ...errors import StaleLeaf
+from ...log.async_bridge import AsyncBridge
 from ...log.changes import Cut
 from ...log.log import Log
 from ...models.prices import price
@@ -53,7 +54,6 @@ from ...session import Session
 from ...store import Store
 from ...stores.base import SessionRow
 from .. import no_blob, record_tools, require_store
-from ..async_bridge import AsyncBridge
 from .messages import Dumped, MessageDraftBuilder, PathMessage, entry_id_of, path_messages, record_of
 
 SCOPE_TAG = "scope"

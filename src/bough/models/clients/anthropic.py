@@ -33,7 +33,7 @@ class AnthropicModel(VendorClient):
         )
         message: dict[str, Any] = {}
         create = client.messages.create
-        arguments = sdk_arguments(create, self._project(request))
+        arguments = sdk_arguments(create, await self._request(request))
         async with client, await create(model=self.model, stream=True, **arguments) as events:
             yield Delta()
             async for event in events:

@@ -41,6 +41,7 @@ MAX_REASON_LENGTH = 400
 MAX_RAW_LENGTH = 4_000
 NO_KEY = "none"
 """Passed to the SDKs, which need some key, if a custom server needs none."""
+MANY_ITEMS = 200
 TIMEOUT_SECONDS = 600.0
 """How long a vendor may send nothing."""
 
@@ -279,6 +280,12 @@ class VendorClient(ABC):
         What was learned from its errors is in the settings, if another process learned it, or known here.
         """
         return Endpoint()
+
+    async def _request(self, request: Request) -> History:
+        """Return the vendor's request; a long one is made on a thread, because other sessions share the event loop."""
+        if len(request.context.items) < MANY_ITEMS:
+            return self._project(request)
+        return await asyncio.to_thread(self._project, request)
 
     def _project(self, request: Request) -> History:
         """Return the request as it is sent, but for the model and how to stream."""

@@ -31,7 +31,7 @@ class GeminiModel(VendorClient):
         return tuple(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Exception))
 
     async def _pieces(self, connection: VendorConnection, request: Request) -> AsyncGenerator[object, None]:
-        history = self._project(request)
+        history = await self._request(request)
         builder = GeminiReplyBuilder()
         async with _http_client(connection) as http:
             client = connection.sdk.Client(

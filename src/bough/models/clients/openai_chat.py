@@ -71,7 +71,7 @@ class OpenAIChatModel(VendorClient):
             while True:
                 builder = ReplyBuilder()
                 try:
-                    sent = self._streaming(streams) | self._project(request)
+                    sent = self._streaming(streams) | await self._request(request)
                     arguments = sdk_arguments(client.chat.completions.create, sent)
                     async with create(model=self.model, **arguments) as response:
                         yield Delta()

@@ -53,14 +53,14 @@ class OpenAIModel(VendorClient):
     async def _open(self, sdk: Any, client: Any, request: Request) -> Any:
         create = client.responses.create
         try:
-            arguments = sdk_arguments(create, self._project(request))
+            arguments = sdk_arguments(create, await self._request(request))
             return await create(model=self.model, stream=True, **arguments)
         except sdk.BadRequestError as error:
             # A model without reasoning refuses to encrypt it, and says so in this message.
             if _NOT_ENCRYPTED not in str(error) or "include" not in arguments:
                 raise
             self._encrypts_reasoning = False
-            arguments = sdk_arguments(create, self._project(request))
+            arguments = sdk_arguments(create, await self._request(request))
             return await create(model=self.model, stream=True, **arguments)
 
 

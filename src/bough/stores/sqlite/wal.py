@@ -17,10 +17,10 @@ import apsw
 CHECKPOINT_FRAMES = 1_000
 """SQLite's own default; our hook replaces SQLite's."""
 MIN_EXTENSION, MAX_EXTENSION = (
-    1 << 18,
+    1 << 17,
     1 << 20,
 )  # bytes added at once: little for a single write, never enough to be noticed
-MARGIN = 1 << 17  # an ordinary commit writes 35 kB
+MARGIN = 1 << 16  # an ordinary commit writes 12 kB
 
 
 class Wal:

@@ -7,7 +7,7 @@ import multiprocessing
 import threading
 import time
 
-from bough.adapters.async_bridge import MAX_THREADS, AsyncBridge
+from bough.log.async_bridge import MAX_THREADS, AsyncBridge
 
 
 def count_threads() -> int:

@@ -1,6 +1,6 @@
-"""Runs the log's blocking calls for a framework's coroutines, on threads that all adapters of the process share.
+"""Runs the log's blocking calls for coroutines, on threads that all sessions of the process share.
 
-Not on the framework's own threads: a tool that blocks them must not keep a result from becoming durable. Only the log's
+Not on the event loop's own threads: a tool that blocks them must not keep a result from becoming durable. Only the log's
 calls run here, and they never wait for one another's coroutines, so a few threads are enough however many sessions live.
 """
 
@@ -18,7 +18,7 @@ from weakref import WeakSet
 
 R = TypeVar("R")
 
-MAX_THREADS = 16
+MAX_THREADS = 32
 """Sessions that write at the same time share a commit of the store, so more threads than cores pay off."""
 
 
@@ -30,11 +30,14 @@ class _Threads:
         self._lock = Lock()
         self.bridges: WeakSet[AsyncBridge] = WeakSet()
 
-    def submit(self, function: Callable[[], None]) -> None:
+    def pool(self) -> ThreadPoolExecutor:
         with self._lock:
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="bough-adapter")
-            self._pool.submit(function)
+                self._pool = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="bough-log")
+            return self._pool
+
+    def submit(self, function: Callable[[], None]) -> None:
+        self.pool().submit(function)
 
     def forget(self) -> None:
         self._pool, self._lock = None, Lock()
@@ -45,6 +48,12 @@ class _Threads:
 _threads = _Threads()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_threads.forget)
+
+
+async def run_blocking(function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+    """Run the function on a thread. A cancellation is raised at once; the function runs to its end."""
+    call = partial(function, *args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(_threads.pool(), call)
 
 
 class AsyncBridge:

@@ -1,0 +1,102 @@
+"""Many agents in one process: 1, 2, 8 and 64 sessions driven by one event loop, and how long that loop stalls.
+
+`own` are turns of one's own loop (`async with session.turn(…)`), one commit per message, `send` those of ours. Among the
+64 there are four sessions of 10,000 entries, whose whole history is made into a request before each answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from time import perf_counter
+
+import bough
+from bough import Limits, ScriptedModel, Session
+from bough.models.model import Request
+
+from .long_sessions import long_session
+from .measure import Plan, percentile
+from .report import Figure, at_least, at_most
+from .runner import answer, look
+from .workload import MESSAGES_PER_TURN, Step, result_of, turns_of
+
+COUNTS = (1, 2, 8, 64)
+LONG, LONG_ENTRIES = 4, 10_000
+TICK = 0.001
+Turns = Sequence[Sequence[Step]]
+Drive = Callable[[Session, Turns, bool], Awaitable[int]]
+
+
+async def own(session: Session, turns: Turns, is_long: bool) -> int:
+    """Write the turns as a loop of one's own does; return the number of messages."""
+    for turn in turns:
+        async with session.turn(turn[0].messages[0]) as open_turn:
+            for step in turn[1:]:
+                if is_long:
+                    await open_turn.request("anthropic")
+                await open_turn.answer(step.messages[0], usage=step.usage)
+                for message in step.messages[1:]:
+                    await open_turn.result(*result_of(message))
+    return len(turns) * MESSAGES_PER_TURN
+
+
+async def send(session: Session, turns: Turns, is_long: bool) -> int:
+    """Let our loop run as many turns of as many messages."""
+    before = session.leaf.seq
+    for turn in turns:
+        text = turn[0].messages[0].text
+        model = ScriptedModel(_answer)
+        await session.send(text, model=model, tools=[look], limits=Limits(turns=10**6))
+    return session.leaf.seq - before
+
+
+def _answer(request: Request) -> bough.Message:
+    """Answer as `runner.answer`, of the newest turn alone: it looks at all items of the history."""
+    items = request.context.items[-2 * MESSAGES_PER_TURN :]
+    return answer(bough.models.model.Request(bough.core.context.Context((), items), request.blobs))
+
+
+async def _watch(stalls: list[float]) -> None:
+    """Note how much later than asked the event loop continues."""
+    while True:
+        began = perf_counter()
+        await asyncio.sleep(TICK)
+        stalls.append((perf_counter() - began - TICK) * 1e3)
+
+
+async def _drive_all(
+    sessions: Sequence[Session], turns: int, long: int, drive: Drive
+) -> tuple[float, list[float]]:
+    """Return messages a second, and the stalls in milliseconds."""
+    loads = [turns_of(MESSAGES_PER_TURN * turns, seed=number) for number in range(min(8, len(sessions)))]
+    stalls: list[float] = []
+    watching = asyncio.create_task(_watch(stalls))
+    began = perf_counter()
+    counts = await asyncio.gather(
+        *(drive(each, loads[n % len(loads)], n < long) for n, each in enumerate(sessions))
+    )
+    lasted = perf_counter() - began
+    watching.cancel()
+    return sum(counts) / lasted, stalls
+
+
+def figures(plan: Plan) -> Iterator[Figure]:
+    turns, entries = plan.pick(12, 3), plan.pick(LONG_ENTRIES, 1_000)
+    for name, drive in (("own", own), ("send", send)):
+        alone = 0.0
+        for count in COUNTS:
+            with bough.open(plan.path(f"agents-{name}-{count}")) as store:
+                sessions = [store.start(agent="bench") for _ in range(count)]
+                asyncio.run(_drive_all(sessions, 1, 0, drive))  # imports, threads and statements
+                rate, _ = asyncio.run(_drive_all(sessions, turns, 0, drive))
+            alone = alone or rate
+            goal = at_least(3) if count == COUNTS[-1] else None
+            what = f"{name}: {count} session{'s' * (count > 1)} of one event loop"
+            yield Figure(f"agents {name} {count}", what, rate / alone, "× one", goal, {"messages/s": rate})
+        with bough.open(plan.path(f"stalls-{name}")) as store:
+            long = [store.session(long_session(store, entries).session_id) for _ in range(LONG)]
+            sessions = long + [store.start(agent="bench") for _ in range(COUNTS[-1] - LONG)]
+            _, stalls = asyncio.run(_drive_all(sessions, max(1, turns // 4), LONG, drive))
+        beside = {"p99 ms": percentile(stalls, 0.99), "p50 ms": percentile(stalls, 0.5)}
+        what = f"{name}: longest stall, {LONG} of {COUNTS[-1]} with {entries:,} entries"
+        yield Figure(f"agents {name} stall", what, max(stalls), "ms", at_most(20), beside)
