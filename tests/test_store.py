@@ -255,6 +255,15 @@ class TestOpen:
             with pytest.raises(StoreClosed):
                 use()
 
+    def test_the_name_of_sqlite_for_memory_is_refused_with_ours(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Two files of that name appeared, and the first write said: no such table."""
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(NotAStore, match='use "memory:"'):
+            bough.open(":memory:")
+        assert list(tmp_path.iterdir()) == []
+
     def test_what_cannot_be_opened_is_said_so(self, tmp_path: Path) -> None:
         for url in ("mysql://host/db", str(tmp_path), str(tmp_path / "no" / "folder.db")):
             with pytest.raises(NotAStore):

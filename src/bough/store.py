@@ -526,6 +526,8 @@ def open(
                 "synchronous= is for files; set synchronous_commit on the PostgreSQL server or role"
             )
         return Store(_postgres(address, space, owner), real_runtime(redactor))
+    if address == ":memory:":
+        raise NotAStore(address, 'for a store in memory use "memory:"')
     if "://" in address:
         raise NotAStore(address, "only paths, memory: and postgresql:// are known")
     from .stores.sqlite.store import SqliteStore

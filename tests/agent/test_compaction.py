@@ -258,6 +258,12 @@ class TestPlan:
         made = self.plan(path, 600)
         assert (made.first_kept, made.kept_input, made.files_changed) == (4, 1, ("a.txt",))
 
+    def test_with_room_for_a_word_beside_the_input_there_is_a_way_in_any_script(self) -> None:
+        path = path_of(user("früher 🌍 " * 90), assistant("🌍" * 900), user("the question"))
+        room = 60 + measure(path[-1].message).tokens
+        made = self.plan(path, room)
+        assert measure_context(build_context(appended(path, made))).tokens <= room
+
     def test_images_of_a_result_are_left_out_by_name(self, session: Session) -> None:
         image = Attachment(b"\x89PNG\r\n\x1a\n" + bytes(90), "image/png")
         session.append([user("q"), ask(0), tool_result("c0", ["seen", image, image])])

@@ -61,7 +61,7 @@ from support.claude_transcripts import (
     thinking,
     tool_use,
 )
-from support.fake_providers import Call, Completion, FakeProviders
+from support.fake_providers import Call, Completion, FakeProviders, Reply, Stall
 from support.random_logs import SOAK
 
 FEW = settings(max_examples=1_000 if SOAK else 20)
@@ -714,11 +714,12 @@ class Claude(fake_providers._Handler):
 
 
 class ClaudeLoopback(FakeProviders):
-    def __init__(self, *replies: Completion) -> None:
+    def __init__(self, *replies: Reply) -> None:
         super().__init__(*replies)
         self._server.RequestHandlerClass = Claude
 
 
+MOMENTS = ("after the effect", "before the last answer")
 CLIENT = """
 import asyncio, sys
 import bough
@@ -810,6 +811,42 @@ class TestClient:
         for words in ("Wait for it", "I wait.", "Are you there?", "I look.", "over", "It is over."):
             assert words in told
         assert "outcome is unknown" in json.dumps(server.requests[1].body["messages"])
+
+    @pytest.mark.parametrize("moment", MOMENTS if SOAK else MOMENTS[:1])
+    def test_an_effect_happens_once_whenever_the_process_is_killed(self, tmp_path: Path, moment: str) -> None:
+        effects, waiting = tmp_path / "effects", tmp_path / "waiting"
+        sleeps = f"; echo $$ > {waiting}; exec sleep 60" if moment == "after the effect" else ""
+        refund = Call("toolu_1", "Bash", json.dumps({"command": f"echo 41 >> {effects}{sleeps}"}))
+        replies: list[Reply] = [Completion("I refund.", "", (refund,)), Completion("It is done.")]
+        if not sleeps:
+            replies.insert(1, Stall())
+        with ClaudeLoopback(*replies) as server:
+            first = client(server.url, tmp_path, "Refund 41")
+            assert first.stdout is not None
+            try:
+                next(
+                    line for line in first.stdout if b"assistant" in line
+                )  # the program's transcript is mirrored
+                while not (
+                    waiting.exists() and waiting.read_text().strip() if sleeps else server.requests[1:]
+                ):
+                    assert first.poll() is None
+            finally:
+                os.killpg(first.pid, signal.SIGKILL)
+                first.communicate()
+            if sleeps:
+                os.kill(int(waiting.read_text()), signal.SIGKILL)  # the tool runs in a group of its own
+            with bough.open(tmp_path / "agent.db") as sessions:
+                (row,) = sessions.all_sessions()
+                assert "assistant" in roles(sound(sessions.session(row.session_id)))
+            shutil.rmtree(tmp_path / "config")
+            second = client(server.url, tmp_path, "And?", row.tags["claude_session"])
+            second.communicate()
+            assert second.returncode == 0
+            resumed = json.dumps(server.requests[-1].body["messages"])
+        assert effects.read_text().split() == ["41"]
+        # The program may be killed before its result is mirrored; then the model is told the same.
+        assert "outcome is unknown" in resumed or not sleeps
 
 
 class TestPage:

@@ -358,6 +358,32 @@ class TestTheStore:
             await kept.read_entry("unknown")
 
     @on_a_loop
+    async def test_reads_no_other_conversation_to_find_the_head_of_one(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        kept = BoughConversationStore(store)
+        heads = []
+        for number in range(12):
+            conversation = talk(name=f"con-{number}")
+            conversation.messages.extend([request_message("q"), response_message(f"to {number}")])
+            heads.append((await kept.save(conversation))[-1])
+        read: list[str] = []
+        path = store.backend.path
+
+        def recorded_path(session_id: str, **kwargs: Any) -> Any:
+            read.append(session_id)
+            return path(session_id, **kwargs)
+
+        monkeypatch.setattr(store.backend, "path", recorded_path)
+        for number, head in enumerate(heads[:3]):
+            read.clear()
+            cold = BoughConversationStore(store)
+            assert dumped([(await cold.read_entry(head.id)).message]) == dumped([head.message])
+            session = store.latest(f"con-{number}")
+            assert session is not None
+            assert set(read) == {session.session_id}
+
+    @on_a_loop
     async def test_refuses_who_has_not_seen_what_another_saved(self, store: Store) -> None:
         kept = BoughConversationStore(store)
         first = talk(*ORDINARY[:1])

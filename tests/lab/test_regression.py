@@ -106,7 +106,7 @@ class TestRunCase:
             cases,
             "refund",
             lambda text: text.replace('"exact"', '"include"').replace(
-                "[[turn]]", "[replay]\non_miss = 'tell'\n\n[[turn]]"
+                "[[turn]]", "[replay]\non_miss = 'continue'\n\n[[turn]]"
             ),
         )
         assert run(cases, "refund", model=ScriptedModel([*calls, "Done."])).status == "passed"

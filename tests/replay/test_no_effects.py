@@ -213,7 +213,7 @@ def test_a_strict_replay_has_no_effects(recorded: Session, outside: Outside) -> 
     assert (report.effects_sent, report.recorded_results) == (0, 5)
 
 
-@pytest.mark.parametrize("on_miss", ["stop", "next", "tell"])
+@pytest.mark.parametrize("on_miss", ["stop", "next", "continue"])
 @pytest.mark.parametrize("mode", ["recorded", "dry"])
 def test_calls_nobody_recorded_have_no_effects(
     recorded: Session, outside: Outside, mode: Any, on_miss: Any

@@ -653,7 +653,7 @@ class TestMiss:
         assert not report.is_same
 
     def test_the_model_may_be_told(self, store: Store, session: Session) -> None:
-        report = session.replay_sync(model=ScriptedModel(self.script()), on_miss="tell")
+        report = session.replay_sync(model=ScriptedModel(self.script()), on_miss="continue")
         assert [entry.message.text for entry in replayed(store, report).transcript()][1::2] == [
             "Lost.",
             "Refunded.",
@@ -990,7 +990,7 @@ class TestLimits:
 
     def test_a_turn_that_calls_too_often_is_stopped(self, store: Store, session: Session) -> None:
         model = ScriptedModel(lambda request: ask(("look", 41)))
-        report = session.replay_sync(model=model, limits=Limits(rounds=3), on_miss="tell")
+        report = session.replay_sync(model=model, limits=Limits(rounds=3), on_miss="continue")
         assert "3 times" in report.stop_reason
         assert len(model.requests) == 3
 
@@ -1082,7 +1082,7 @@ def burn(**_: Any) -> Any:
     scripts,
     scripts,
     st.sampled_from(["recorded", "dry"]),
-    st.sampled_from(["stop", "next", "tell"]),
+    st.sampled_from(["stop", "next", "continue"]),
     st.integers(0, 9),
 )
 def test_whatever_another_model_does_nothing_happens(

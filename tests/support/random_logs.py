@@ -147,70 +147,65 @@ def paths(draw: st.DrawFn, max_entries: int = 18) -> list[Entry]:
     seeds = draw(st.integers(0, 3))
     for _ in range(draw(st.integers(3, max_entries))):
         seed = maker.cursor.seq < seeds
-        payload, evidence = draw(_next(maker))
+        payload, evidence = _next(draw, maker)
         maker.cursor = advance(maker.cursor, payload, seed=seed).cursor
         maker.payloads.append((payload, evidence))
     return entries(maker.payloads, seeds)
 
 
-def _next(maker: _Maker) -> st.SearchStrategy[tuple[Payload, Evidence | None]]:
-    if maker.cursor.open_calls:
-        return st.one_of(_result(maker), _result(maker), _result(maker), _without_evidence(_note))
-    plain = st.one_of(
-        _without_evidence(_note),
-        _without_evidence(_settings),
-        _without_evidence(_branch),
-        _without_evidence(_system),
-        _compaction(maker),
-    )
-    return st.one_of(_without_evidence(_user), _answer(maker), _answer(maker), plain)
-
-
-def _without_evidence(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Payload, None]]:
-    return strategy.map(lambda payload: (payload, None))
+def _next(draw: st.DrawFn, maker: _Maker) -> tuple[Payload, Evidence | None]:
+    """Draw the next payload. Strategies are made once, above and below: making them took most of the time of a long run."""
+    kind = draw(_waiting_kinds if maker.cursor.open_calls else _kinds)
+    if kind == "answer":
+        return _answer(draw, maker)
+    if kind == "result":
+        return _result(draw, maker), None
+    if kind == "compaction":
+        return _compaction(draw, maker), None
+    return draw(_plain[kind]), None
 
 
 _user = content.map(lambda parts: Message("user", parts, details={"secret": "DETAILS"}))
 _system = st.lists(text_parts, max_size=2).map(lambda parts: Message("system", tuple(parts)))
 _note = st.just(Note({"secret": "DETAILS"}))
-_settings = st.builds(
-    Settings, model=st.none() | st.just("m"), prompt=st.none() | texts, prompt_patch=st.none() | texts
+_settings = st.tuples(st.none() | st.just("m"), st.none() | texts, st.none() | texts).map(
+    lambda drawn: Settings(model=drawn[0], prompt=drawn[1], prompt_patch=drawn[2])
 )
-_branch = st.builds(BranchSummary, summary=texts, leaf_seq=st.just(3), leaf_id=st.just("ab"))
+_branch = texts.map(lambda summary: BranchSummary(summary, 3, "ab"))
+_plain: dict[str, st.SearchStrategy[Any]] = {
+    "user": _user,
+    "note": _note,
+    "settings": _settings,
+    "branch": _branch,
+    "system": _system,
+}
+_kinds = st.sampled_from(["user", "answer", "answer", "note", "settings", "branch", "system", "compaction"])
+_waiting_kinds = st.sampled_from(["result", "result", "result", "note"])
+_issuers = st.sampled_from(["anthropic", "openai-chat", "openai", "openai", "gemini"])
+_part_kinds = st.sampled_from(
+    ["text", "text", "call", "call", "call", "reasoning", "reasoning", "media", "hosted", "hosted"]
+)
+_proof_keys = st.sampled_from(["signature", "signature", "data", "native_id", "none"])
+_call_ids, _call_names = st.sampled_from(IDS), st.sampled_from(NAMES)
+_result_counts = st.sampled_from([1, 1, 1, 2])
+_outcomes = st.sampled_from(OUTCOMES)
 
 
-@st.composite
-def _compaction(draw: st.DrawFn, maker: _Maker) -> tuple[Payload, None]:
+def _compaction(draw: st.DrawFn, maker: _Maker) -> Payload:
     if maker.compactions and draw(st.booleans()):
-        return Uncompaction(draw(st.sampled_from(maker.compactions))), None
+        return Uncompaction(maker.compactions[draw(st.integers(0, len(maker.compactions) - 1))])
     maker.compactions.append(maker.cursor.seq + 1)
     # At any position, even between a call and its result: the log forbids that, but the projection must handle it.
     first_kept = draw(st.integers(1, maker.cursor.seq + 1))
-    return Compaction(draw(texts), first_kept, replaces_earlier=draw(st.booleans())), None
+    return Compaction(draw(texts), first_kept, replaces_earlier=draw(st.booleans()))
 
 
-@st.composite
 def _answer(draw: st.DrawFn, maker: _Maker) -> tuple[Payload, Evidence | None]:
     parts: list[Any] = []
     proofs: dict[str, dict[str, Any]] = {}
-    issuer = draw(st.sampled_from(["anthropic", "openai-chat", "openai", "openai", "gemini"]))
+    issuer = draw(_issuers)
     for _ in range(draw(st.integers(0, 4))):
-        kind = draw(
-            st.sampled_from(
-                [
-                    "text",
-                    "text",
-                    "call",
-                    "call",
-                    "call",
-                    "reasoning",
-                    "reasoning",
-                    "media",
-                    "hosted",
-                    "hosted",
-                ]
-            )
-        )
+        kind = draw(_part_kinds)
         proof = _proof(draw, issuer, kind, f"{maker.cursor.seq}-{len(parts)}")
         if proof:
             proofs[str(len(parts))] = proof
@@ -242,7 +237,7 @@ def _proof(draw: st.DrawFn, issuer: str, kind: str, place: str) -> dict[str, Any
         return signed | ({"id": f"g{place}"} if kind == "call" else {})
     if kind != "reasoning":
         return {}
-    key = draw(st.sampled_from(["signature", "signature", "data", "native_id", "none"]))
+    key = draw(_proof_keys)
     return {} if key == "none" else {key: mark}
 
 
@@ -252,13 +247,13 @@ def _hosted_block(draw: st.DrawFn, issuer: str, place: str, mark: str) -> dict[s
         call_id = f"srvtoolu_{draw(st.integers(0, 3))}"
         call = {"type": "server_tool_use", "id": call_id, "name": "web_search", "input": {"query": mark}}
         result = {"type": "web_search_tool_result", "tool_use_id": call_id, "content": []}
-        return draw(st.sampled_from([call, result, {"type": "of_a_newer_api", "mark": mark}]))
+        return [call, result, {"type": "of_a_newer_api", "mark": mark}][draw(st.integers(0, 2))]
     if issuer == "openai":
         search = {"type": "web_search_call", "id": f"ws_{place}", "status": "completed", "mark": mark}
         call_id = f"shell_{draw(st.integers(0, 2))}"
         call = {"type": "shell_call", "id": f"sh_{place}", "call_id": call_id, "mark": mark}
         output = {"type": "shell_call_output", "id": f"sho_{place}", "call_id": call_id, "mark": mark}
-        return draw(st.sampled_from([search, search, call, output]))
+        return [search, search, call, output][draw(st.integers(0, 3))]
     signature = base64.b64encode(mark.encode()).decode()
     return {"executableCode": {"code": "1", "language": "PYTHON"}, "thoughtSignature": signature}
 
@@ -267,26 +262,25 @@ def _call(draw: st.DrawFn, maker: _Maker, index: int) -> ToolCall:
     maker.serial += 1
     maker.serials[maker.cursor.seq + 1, index] = maker.serial
     mark = f"serial-{maker.serial};"
-    call_id, name = draw(st.sampled_from(IDS)), draw(st.sampled_from(NAMES))
+    call_id, name = draw(_call_ids), draw(_call_names)
     if draw(st.integers(0, 4)) == 0:
         return ToolCall(call_id, name, malformed='{"mark": "' + mark)
     return ToolCall(call_id, name, {"z": 1, "mark": mark, "a": [None, 1.5, {"é": draw(texts)}]})
 
 
-@st.composite
-def _result(draw: st.DrawFn, maker: _Maker) -> tuple[Payload, None]:
+def _result(draw: st.DrawFn, maker: _Maker) -> Payload:
     """Draw results for one or more open calls, in any order, sometimes several in one message."""
     waiting = list(maker.cursor.open_calls)
     results = []
-    for _ in range(draw(st.sampled_from([1, 1, 1, 2]))):
+    for _ in range(draw(_result_counts)):
         if not waiting:
             break
-        wanted = draw(st.sampled_from(waiting))
+        wanted = waiting[draw(st.integers(0, len(waiting) - 1))]
         # If two open calls have the same id, the log answers the first.
         call = next(call for call in waiting if call.call.id == wanted.call.id)
         waiting.remove(call)
         results.append(_one_result(draw, maker, call))
-    return Message("tool", tuple(results)), None
+    return Message("tool", tuple(results))
 
 
 def _one_result(draw: st.DrawFn, maker: _Maker, call: OpenCall) -> ToolResult:
@@ -297,7 +291,7 @@ def _one_result(draw: st.DrawFn, maker: _Maker, call: OpenCall) -> ToolResult:
         call.call.id,
         said,
         error=draw(st.booleans()),
-        outcome=draw(st.sampled_from(OUTCOMES)),
+        outcome=draw(_outcomes),
         ends_turn=draw(st.integers(0, 5)) == 0,
         details={"secret": "DETAILS"},
     )

@@ -123,7 +123,7 @@ def case(store: Store) -> None:
         case.send_sync(text, model=support_model(), tools=[look_up, refund])
     case.fork(at=8, title="Order 41, another try", prompt_patch="Offer a voucher first.")
     case.replay_sync(
-        model=strict_support_model(), prompt=STRICT, tools=[look_up, refund], mode="dry", on_miss="tell"
+        model=strict_support_model(), prompt=STRICT, tools=[look_up, refund], mode="dry", on_miss="continue"
     )
 
 

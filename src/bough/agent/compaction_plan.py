@@ -21,6 +21,8 @@ from ..core.messages import Message, Text
 from ..core.shorten import MEDIA_LENGTH, shorten_results
 from .summary import MAX_SUMMARY, MIN_LINE, MIN_SUMMARY, list_files, summarise_items
 
+LEFT_OUT = "(left out)"
+"""What a model is told if there is no room for more: MIN_SUMMARY characters may be four bytes each."""
 MIN_RESULT = 200
 """Characters of a result below which it is summarised instead of shortened."""
 
@@ -105,6 +107,7 @@ class _Planner:
         if self.steps or self.older or self.has_summary:
             for shorter in (length, length // 2, length // 8, MIN_SUMMARY):
                 yield self._replace(len(self.steps), shorter, keeps_prose=shorter == length)
+            yield self._replace(len(self.steps), 0)
 
     def _count_to_replace(self, goal: int, length: int) -> int:
         """Return how many of the turn's steps a summary should replace; the newest one stays."""
@@ -118,12 +121,12 @@ class _Planner:
         return min(count + 1, len(self.steps) - 1)
 
     def _replace(self, count: int, length: int, *, keeps_prose: bool = True) -> Plan:
-        """Replace everything before the turn and its first `count` steps."""
+        """Replace everything before the turn and its first `count` steps; with a length of 0 by a word of it only."""
         replaced = [*self.older, *(item for step in self.steps[:count] for item in step)]
         rest = [item for step in self.steps[count:] for item in step]
         is_cut = count > 0 or self.is_cut
         compaction = Compaction(
-            summarise_items(self.earlier, replaced, length, keeps_prose=keeps_prose),
+            summarise_items(self.earlier, replaced, length, keeps_prose=keeps_prose) if length else LEFT_OUT,
             (rest[0].seq if rest else self.path[-1].seq + 1) if is_cut else self.turn,
             self.total - self.prompt_tokens,
             *list_files([item.message for item in replaced], self.earlier),

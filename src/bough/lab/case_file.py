@@ -119,7 +119,7 @@ class CaseReplay(Struct, frozen=True, forbid_unknown_fields=True):
     prompt_file: str | None = None
     """A file with the prompt, relative to the case: tests the prompt that you have now."""
     options: dict[str, Any] | None = None
-    on_miss: Literal["stop", "next", "tell"] = "stop"
+    on_miss: Literal["stop", "next", "continue"] = "stop"
 
 
 class Case(Struct, frozen=True, forbid_unknown_fields=True):

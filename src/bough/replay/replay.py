@@ -46,7 +46,7 @@ from .report import ReplayReport
 from .tool_answers import Mode, OnMiss, ToolAnswers, visible_tools
 
 MODES = ("strict", "recorded", "dry", "live")
-ON_MISS = ("stop", "next", "tell")
+ON_MISS = ("stop", "next", "continue")
 
 
 class ReplayTarget(Struct, frozen=True):

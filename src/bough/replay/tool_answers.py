@@ -19,7 +19,7 @@ from ..errors import InvalidReplay
 from .recording import RecordedResult, Recording
 
 Mode = Literal["strict", "recorded", "dry", "live"]
-OnMiss = Literal["stop", "next", "tell"]
+OnMiss = Literal["stop", "next", "continue"]
 
 
 _TYPES = {
@@ -95,7 +95,7 @@ class ToolAnswers:
         reason = (
             f"{call.name} was not called with these arguments in this turn of the recording; nothing was done"
         )
-        ends_turn = self.on_miss != "tell"
+        ends_turn = self.on_miss != "continue"
         return tool_result(call.id, reason, error=True, outcome="not_recorded", ends_turn=ends_turn)
 
 

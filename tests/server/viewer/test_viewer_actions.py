@@ -258,7 +258,12 @@ class TestReplay:
 
     def test_compare_with_a_related_session(self, viewer: ViewerPage, served_store: ServedStore) -> None:
         session_id = served_store.make("Compare me", 1)
-        how = {"prompt": sample_store.STRICT, "tools": [look_up, refund], "mode": "dry", "on_miss": "tell"}
+        how = {
+            "prompt": sample_store.STRICT,
+            "tools": [look_up, refund],
+            "mode": "dry",
+            "on_miss": "continue",
+        }
         served_store.of(
             session_id, lambda session: session.replay_sync(model=strict_support_model(), **how).replay
         )

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
@@ -52,7 +53,7 @@ from ...log.log import Log
 from ...models.prices import price
 from ...session import Session
 from ...store import Store
-from ...stores.base import SessionRow
+from ...stores.base import SessionQuery, SessionRow
 from .. import no_blob, record_tools, require_store
 from .messages import Dumped, MessageDraftBuilder, PathMessage, entry_id_of, path_messages, record_of
 
@@ -337,10 +338,14 @@ class Conversations:
         return fold_settings(session.log.store.control_entries(session.session_id, leaf=leaf)).prompt
 
     def _session_of(self, entry_id: str) -> Session:
-        """Return the session of an entry: remembered, else found by going through those it may be in."""
+        """Return the session of an entry: remembered, found by the key of the change that ends with it, or, if it is not
+        the last of its change or only a fork still has it, by going through those it may be in."""
         session_id = self._session_ids.get(entry_id)
         if session_id is not None:
             return self._store.session(session_id)
+        for row in self._store.backend.sessions(SessionQuery(key=_change_key(entry_id))).sessions:
+            if row.relation in CONVERSATION_RELATIONS:
+                return Session(Log(self._store.backend, row, self._store.runtime))
         rows = [row for row in self._store.all_sessions() if row.relation in CONVERSATION_RELATIONS]
         minted = _minted_at(entry_id)  # last come those that were not written since, unless by another clock
         for row in sorted(rows, key=lambda row: row.updated_at < minted):
@@ -352,6 +357,9 @@ class Conversations:
 
     def _leaf_of(self, session: Session, entry_id: str) -> Leaf | None:
         """Return where in a session's tree an entry of the framework ends."""
+        change = session.log.find_change(_change_key(entry_id))
+        if change is not None:
+            return change.leaf
         tail = list(path_messages(session.path(last=8), no_blob))
         if tail and tail[-1].entry_id == entry_id:
             return Leaf(tail[-1].branch, tail[-1].seq)
@@ -441,7 +449,7 @@ class Conversations:
             builder.add(message, entry.id)
         builder.add_record(_record_fields(record))
         calls = [self._call(log, log.leaf.seq + index, message) for index, message in builder.answers]
-        log.append(builder.drafts, calls=calls)
+        log.append(builder.drafts, calls=calls, key=_change_key(new[-1].id) if new else None)
 
     def _call(self, log: Log, after: int, answer: Dumped) -> Call:
         tokens, model = answer["usage"], answer.get("model_name")
@@ -506,6 +514,11 @@ def _started_calls(session: Session) -> set[str]:
         return set()
     started = read_call_status(session.log).started
     return {call.call.id for call in session.open_tool_calls if (call.seq, call.index) in started}
+
+
+def _change_key(entry_id: str) -> str:
+    """Return the key of the change that ends with an entry of the framework: keys are indexed over all sessions."""
+    return f"pydantic-ai:{sha256(entry_id.encode('utf-8', 'replace')).hexdigest()[:32]}"
 
 
 def _minted_at(entry_id: str) -> int:

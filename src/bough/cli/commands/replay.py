@@ -76,7 +76,7 @@ from ..text_argument import text_or_file
 @click.option("--live", multiple=True, metavar="TOOL", help="Run this tool for real; repeatable.")
 @click.option(
     "--on-miss",
-    type=click.Choice(["stop", "next", "tell"]),
+    type=click.Choice(["stop", "next", "continue"]),
     default="stop",
     show_default=True,
     help="On a call that was not recorded: stop, skip to the next input, or tell the model and continue.",

@@ -34,7 +34,7 @@ class ReplayBody(Struct, forbid_unknown_fields=True):
     prompt_patch: str | None = None
     options: dict[str, Any] | None = None
     mode: Literal["strict", "recorded", "dry"] = "dry"
-    on_miss: Literal["stop", "next", "tell"] = "stop"
+    on_miss: Literal["stop", "next", "continue"] = "stop"
 
 
 @post("/api/sessions/{session_id:str}/replays", status_code=202, tags=["replay"])
