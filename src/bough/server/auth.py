@@ -21,7 +21,7 @@ from ..errors import TokenRequired
 from .problems import MEDIA_TYPE, Refusal
 from .sender import ResponseSender
 
-MAX_REQUESTS = 1_000
+MAX_REQUESTS = 2_000
 LOGIN_SECONDS = 7 * 24 * 3600
 LOOPBACK = frozenset(["localhost", "127.0.0.1", "::1"])
 IMPORT, LOGIN = "/api/import", "/api/login"

@@ -95,6 +95,13 @@ class SessionRow(Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
+class SessionHead(Struct, frozen=True):
+    """What differs whenever something happened to a session."""
+
+    facts: int
+    status: Status
+
+
 class SessionDetail(Struct, frozen=True):
     """The large, rarely read part of a session. JSON, as written."""
 
@@ -363,6 +370,15 @@ class StoreBackend(ABC):
             if page.next is None:
                 return
             before = page.next
+
+    def heads(self, session_ids: Sequence[str]) -> dict[str, SessionHead]:
+        """Return the head of each session that exists, for someone who watches many of them; in one read."""
+        heads: dict[str, SessionHead] = {}
+        for session_id in session_ids:
+            with suppress(NotFound):
+                row = self.session(session_id)
+                heads[session_id] = SessionHead(row.facts, row.status)
+        return heads
 
     def first_inputs(self, session_ids: Sequence[str]) -> dict[str, Message]:
         """Return the first input on the path of each session, without internal ones; a session without one is absent."""

@@ -23,13 +23,12 @@ from ...stores.base import Fact, SessionRow
 from ..auth import Caller
 from ..context import ApiRequest, ServerContext, context_and_caller
 from ..json_views import to_json
-from ..live import LiveEvent, LiveWatcher
+from ..live import PAUSE, LiveEvent, LiveWatcher
 from ..path_window import client_entry, truncated_entry
 from ..problems import problem_of
 from ..truncate import SizedPage, truncate_value
 
-PAUSE = 0.1  # seconds between polls for facts of other processes: one indexed read each
-HEARTBEAT = 10.0
+HEARTBEAT = 20.0  # seconds: proxies close a silent connection after 30 or 60
 MAX_MISSED = 1_000
 BATCH = 100
 STREAM_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
@@ -78,20 +77,21 @@ class EventStream:
 
     def __init__(self, context: ServerContext, caller: Caller, session: Session, last_fact: int) -> None:
         self.context, self.caller, self.session, self.last_fact = context, caller, session, last_fact
-        self._draft: str | None = None  # of a run in another process, as last sent
 
     async def stream(self) -> AsyncIterator[bytes]:
         live, name = self.context.live, self.session.session_id
         watcher = live.watch(name)
+        self.context.poller.start()
         try:
             yield b"retry: 1000\n\n"
-            async for event_bytes in self._catch_up(
-                watcher, await asyncio.to_thread(lambda: self.session.row)
-            ):
+            row = await asyncio.to_thread(lambda: self.session.row)
+            async for event_bytes in self._catch_up(watcher, row):
                 yield event_bytes
             if not self.caller.is_client and live.draft(name) is not None:
                 async for event_bytes in self._send_draft(watcher):
                     yield event_bytes
+            elif not self.caller.is_client and (draft := await self._foreign_draft(row)):
+                yield sse_event("session:draft", {"text": draft, "reasoning": ""})
             async for event_bytes in self._follow(watcher):
                 yield event_bytes
         except BoughError as error:  # purged meanwhile, or the store failed: report it and end
@@ -100,15 +100,16 @@ class EventStream:
             live.unwatch(name, watcher)
 
     async def _follow(self, watcher: LiveWatcher) -> AsyncIterator[bytes]:
-        quiet = 0.0
         while not self.context.live.is_closing.is_set():
-            live_event, has_sent = await watcher.next(PAUSE), False
-            async for event in self._live_event(watcher, live_event) if live_event else self._poll(watcher):
-                has_sent = True
-                yield event
-            quiet = 0.0 if has_sent else quiet + (0 if live_event else PAUSE)
-            if quiet >= HEARTBEAT:
-                quiet = 0.0
+            live_event = await watcher.next(HEARTBEAT)
+            if live_event is not None:
+                async for event_bytes in self._live_event(watcher, live_event):
+                    yield event_bytes
+            elif watcher.take_change():
+                row = await asyncio.to_thread(lambda: self.session.row)
+                async for event_bytes in self._catch_up(watcher, row):
+                    yield event_bytes
+            else:
                 yield b": still here\n\n"
 
     async def _live_event(self, watcher: LiveWatcher, live_event: LiveEvent) -> AsyncIterator[bytes]:
@@ -137,22 +138,11 @@ class EventStream:
 
     async def _catch_up(self, watcher: LiveWatcher, row: SessionRow) -> AsyncIterator[bytes]:
         """Send the facts of this row, unless live events were queued since: those come first, with the facts before them."""
-        is_current = watcher.is_empty and not self.context.live.is_behind(row.session_id)
-        if is_current and row.facts != self.last_fact:
+        if not watcher.is_empty or self.context.live.is_behind(row.session_id):
+            asyncio.get_running_loop().call_later(PAUSE, watcher.notice_change)
+        elif row.facts != self.last_fact:
             async for event_bytes in self._new_facts(row.facts):
                 yield event_bytes
-
-    async def _poll(self, watcher: LiveWatcher) -> AsyncIterator[bytes]:
-        """Send facts and drafts of other processes."""
-        row = await asyncio.to_thread(lambda: self.session.row)
-        async for event_bytes in self._catch_up(watcher, row):
-            yield event_bytes
-        if self.caller.is_client or self.context.live.draft(row.session_id) is not None:
-            return
-        draft = await self._foreign_draft(row)
-        if draft != self._draft:
-            self._draft = draft
-            yield sse_event("session:draft", {"text": draft or "", "reasoning": ""})
 
     async def _foreign_draft(self, row: SessionRow) -> str | None:
         if row.status != "running":

@@ -190,6 +190,21 @@ class QueryConformance(StoreFactory):
         assert store.first_inputs([]) == self.open_store(space="other").first_inputs(names) == {}
         assert self.open_store(owner="ann").first_inputs(names) == {}
 
+    def test_heads_of_many_sessions_differ_when_something_happened(self) -> None:
+        store = self.open_store()
+        names = ["ses_a", "ses_b", "ses_missing"]
+        first, _ = [SessionWriter(store, name) for name in names[:2]]
+        before = store.heads(names)
+        assert list(before) == ["ses_a", "ses_b"]
+        first.append(user("a"))
+        after = store.heads(names)
+        assert after["ses_a"] != before["ses_a"]
+        assert after["ses_b"] == before["ses_b"]
+        row = store.session("ses_a")
+        assert (after["ses_a"].facts, after["ses_a"].status) == (row.facts, row.status)
+        assert store.heads([]) == self.open_store(space="other").heads(names) == {}
+        assert self.open_store(owner="ann").heads(names) == {}
+
     def test_a_service_filters_by_owner_and_an_owner_never_reaches_another(self) -> None:
         for name in ("ann", "bob"):
             SessionWriter(self.open_store(owner=name), f"ses_{name}", owner=name)

@@ -45,6 +45,7 @@ from ..base import (
     PurgeResult,
     QueuedInput,
     SessionDetail,
+    SessionHead,
     SessionPage,
     SessionQuery,
     SessionRow,
@@ -153,6 +154,10 @@ where {SET_SPACE}
 """
 # The branches of a path are walked from its leaf to its root, and the input is looked for from the root: the first of them
 # is the one with the lowest seq.
+SELECT_HEADS = f"""
+select id, facts, status from bough.session
+where {SET_SPACE} and space = %(space)s and id = any(%(ids)s::text[]) and (%(owner)s::text is null or owner = %(owner)s)
+"""
 SELECT_FIRST_INPUTS = f"""
 with recursive line (session_id, id, parent, parent_seq, last) as (
     select session.id, branch.id, branch.parent, branch.parent_seq, session.seq
@@ -413,6 +418,11 @@ class PostgresStore(StoreBackend):
             {**bindings, "limit": query.limit + 1},
         )
         return page_from(rows, query)
+
+    def heads(self, session_ids: Sequence[str]) -> dict[str, SessionHead]:
+        bindings = {"ids": list(session_ids), "space": self.space, "owner": self.owner}
+        rows = self._connections.query(SELECT_HEADS, bindings)
+        return {name: SessionHead(facts, status) for name, facts, status in rows}
 
     def first_inputs(self, session_ids: Sequence[str]) -> dict[str, Message]:
         bindings = {"ids": list(session_ids), "space": self.space, "owner": self.owner}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import apsw
 import msgspec
@@ -18,7 +18,7 @@ from ...core.messages import Message
 from ...core.tree import Branch, Leaf, Range, contains_leaf, lineage, window
 from ...core.usage import Call
 from ...errors import InvalidPosition, NotFound, StoreDamaged
-from ..base import Fact, PathSnapshot, QueuedInput, SessionDetail, SessionRow, StoredEntry
+from ..base import Fact, PathSnapshot, QueuedInput, SessionDetail, SessionHead, SessionRow, StoredEntry
 from ..counts import StorageSize
 from ..message_limits import LIMIT_FACT_KINDS
 from ..rows import (
@@ -66,6 +66,10 @@ SELECT_ENTRIES = f"select {ENTRY_COLUMNS} from entry where id between ? and ? or
 SELECT_PUBLIC = f"""
 select {ENTRY_COLUMNS} from entry indexed by entry_public
 where internal = 0 and id between ? and ? order by id
+"""
+SELECT_HEADS = """
+select session.id, facts, status from json_each(:ids) as name cross join session on session.id = name.value
+where space = :space and (:owner is null or owner = :owner)
 """
 SELECT_INPUT = """
 select body from entry where id between ? and ? and turn = id & 4294967295 and internal = 0 order by id limit 1
@@ -215,6 +219,15 @@ class SessionReader:
         if not detail:
             return PathSnapshot(row, tuple(ranges), entries)
         return PathSnapshot(row, tuple(ranges), entries, self.detail(number), self._queued(number))
+
+    def heads(self, session_ids: Sequence[str]) -> dict[str, SessionHead]:
+        bindings = {
+            "ids": msgspec.json.encode(session_ids).decode(),
+            "space": self.space,
+            "owner": self.owner,
+        }
+        rows = self.connection.execute(SELECT_HEADS, bindings)
+        return {name: SessionHead(facts, status) for name, facts, status in cast("Any", rows)}
 
     def first_inputs(self, session_ids: Sequence[str]) -> dict[str, Message]:
         inputs: dict[str, Message] = {}

@@ -32,6 +32,7 @@ from ..base import (
     PurgeResult,
     QueuedInput,
     SessionDetail,
+    SessionHead,
     SessionPage,
     SessionQuery,
     SessionRow,
@@ -333,6 +334,9 @@ class SqliteStore(StoreBackend):
             bindings["limit"] = query.limit + 1
             rows: list[Any] = connection.execute(f"{select} limit :limit", bindings).fetchall()
         return page_from(rows, query)
+
+    def heads(self, session_ids: Sequence[str]) -> dict[str, SessionHead]:
+        return self._read(lambda reader: reader.heads(session_ids))
 
     def first_inputs(self, session_ids: Sequence[str]) -> dict[str, Message]:
         return self._read(lambda reader: reader.first_inputs(session_ids))
