@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import threading
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -561,6 +562,51 @@ class TestOpenApi:
                 assert operation["tags"], (path, method)
                 assert "Asynccallable" not in operation["summary"]
         assert len(set(names)) == len(names) > 40
+
+    def test_a_client_generated_from_it_works(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        with (
+            bough.open("memory:") as store,
+            LocalServer(store, ServerAgent((ScriptedModel(lambda _: "ok"),))) as server,
+        ):
+            self._use_generated_client(server, tmp_path, monkeypatch)
+
+    def _use_generated_client(
+        self, server: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "openapi.json").write_bytes(server.client.get("/openapi.json").content)
+        (tmp_path / "config.yaml").write_text("post_hooks: []")
+        generator = Path(sys.executable).with_name("openapi-python-client")
+        options = ["--path", "openapi.json", "--config", "config.yaml", "--meta", "none", "--fail-on-warning"]
+        subprocess.run(
+            [generator, "generate", *options, "--output-path", "bough_client"],
+            cwd=tmp_path,
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        monkeypatch.syspath_prepend(tmp_path)
+        client = import_module("bough_client").Client(base_url=server.url, timeout=30)
+        models = import_module("bough_client.models")
+
+        def call(operation: str, *args: object, **options: object) -> Any:
+            return import_module(f"bough_client.api.{operation}").sync(*args, client=client, **options)
+
+        body = models.StartBody(title="By a generated client", prompt="Be brief.")
+        session_id = call("sessions.start_session", body=body).session.id
+        call("running.send", session_id, body=models.SendBody(text="hello"))
+        wait_until(lambda: call("entries.path", session_id).entries[-1].role == "assistant")
+        entries = call("entries.path", session_id).entries
+        assert [entry.payload["role"] for entry in entries if entry.kind == "message"][-2:] == [
+            "user",
+            "assistant",
+        ]
+        shown = call("sessions.read_session", session_id)
+        assert (shown.session.title, shown.session.status) == ("By a generated client", "idle")
+        assert shown.session.totals.calls == call("usage.session_usage", session_id).total.calls == 1
+        assert session_id in [row.id for row in call("sessions.list_sessions").sessions]
+        [hit] = [hit for hit in call("search.search", q="hello").hits if hit.session_id == session_id]
+        assert hit.snippet == "hello"
+        assert call("usage.calls", session_id, first=1, last=9).calls[0].answer_seq == entries[-1].seq
+        assert call("sessions.trash_session", session_id).trashed == [session_id]
 
     def test_whatever_is_asked_the_answer_is_as_described_and_never_a_500(self, tmp_path: Path) -> None:
         checks = (

@@ -165,7 +165,8 @@ def responder(agent: ServerAgent, session: Session, settings: Settings) -> Respo
     try:
         models = _models(agent, session, settings.model)
     except ModelUnavailable as error:
-        return Responder(model=None, tools=tools, problem=error.reason, hint=error.command_hint or None)
+        problem = f"{settings.model}: {error.reason}" if settings.model else error.reason
+        return Responder(model=None, tools=tools, problem=problem, hint=error.command_hint or None)
     except BoughError as error:
         return Responder(model=None, tools=tools, problem=error.problem, hint=error.command_hint or None)
     return Responder(model=resolve_models(models)[0].model, tools=tools)

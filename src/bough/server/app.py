@@ -40,6 +40,7 @@ from .routes import (
     bundles,
     entries,
     events,
+    home,
     lab,
     moves,
     operations,
@@ -55,6 +56,7 @@ from .routes import (
 
 ROUTES = (
     sessions,
+    home,
     entries,
     tree,
     requests,
@@ -91,6 +93,8 @@ TAGS = {
     "exchange": "Export and import of bundles",
 }
 
+MAX_WHOLE_PATHS = 2
+"""Requests at a time that read whole paths: one of 100,000 entries takes about 100 MB."""
 
 PROBLEMS = {
     400: "The request is invalid; `detail` says why",
@@ -170,6 +174,8 @@ def _state(context: ServerContext) -> State:
             "jobs": Jobs(),
             "indexing": search.SearchIndexer(context.store.index),
             "viewer": viewer_files.ViewerFiles.read(),
+            "openapi": None,
+            "whole_paths": asyncio.Semaphore(MAX_WHOLE_PATHS),
         }
     )
 

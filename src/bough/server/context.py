@@ -31,7 +31,7 @@ from ..session import Session
 from ..store import Store
 from ..stores.base import SessionRow
 from .auth import AccessSettings, Caller
-from .live import LiveHub
+from .live import LiveHub, StorePoller
 from .metrics import Metrics
 
 P = ParamSpec("P")
@@ -107,6 +107,7 @@ class ServerContext:
     ) -> None:
         self.store, self.access, self.agent, self.metrics = store, access, agent, metrics
         self.live = LiveHub()
+        self.poller = StorePoller(store.backend, self.live)
         self._open_for_owner = open_for_owner
         self._owner_stores: dict[str, Store] = {}
         self._lock = Lock()
@@ -209,6 +210,22 @@ def in_thread(handler: Callable[P, R]) -> Callable[P, Awaitable[R]]:
     @wraps(handler)
     async def run(*args: P.args, **kwargs: P.kwargs) -> R:
         return await to_thread.run_sync(partial(handler, *args, **kwargs))
+
+    return run
+
+
+def one_of_few(handler: Callable[P, R]) -> Callable[P, Awaitable[R]]:
+    """Run a handler that reads a whole path in a worker thread, few at a time, so that memory stays bounded.
+
+    Others wait without holding a thread.
+    """
+    run_in_thread = in_thread(handler)
+
+    @wraps(handler)
+    async def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        request: Any = kwargs["request"]
+        async with request.app.state.whole_paths:
+            return await run_in_thread(*args, **kwargs)
 
     return run
 

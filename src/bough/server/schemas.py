@@ -64,6 +64,25 @@ class Facets(ApiResponse, kw_only=True):
     ]
 
 
+class WaitingSession(Struct, kw_only=True):
+    session: SessionJson
+    approvals: Annotated[list[Json], Meta(description="As `pending_approvals` of the session")]
+
+
+class Overview(ApiResponse, kw_only=True):
+    """What needs attention. Each list has the last active sessions first, at most twelve."""
+
+    counts: Annotated[dict[str, int], Meta(description="Number of sessions by status")]
+    total: int
+    waiting: list[WaitingSession]
+    failed: list[SessionJson]
+    interrupted: list[SessionJson]
+    running: list[SessionJson]
+    cost_today: TotalsJson
+    cost_week: TotalsJson
+    days: Annotated[list[Json], Meta(description="name and totals of each of the seven days, UTC")]
+
+
 class SessionResult(ApiResponse, kw_only=True):
     session: SessionJson
 
@@ -144,6 +163,11 @@ class TurnList(ApiResponse, kw_only=True):
     leaf: Position
     turns: list[Json]
     next: int | None
+
+
+class CallList(ApiResponse, kw_only=True):
+    leaf: Position
+    calls: Annotated[list[Json], Meta(description="Model calls whose answers are in the range")]
 
 
 class BranchList(ApiResponse, kw_only=True):

@@ -79,6 +79,7 @@ def turn_summary(turn: Sequence[Entry], calls: Calls) -> dict[str, Any]:
         "status": turn_status(own),
         "steps": len(answers),
         "at": turn[0].at,
+        "ended_at": own[-1].at,
         "model": answers[-1].model if answers else None,
         "tools": _tools(own),
         "usage": to_json(total(model_calls)),

@@ -1,4 +1,4 @@
-"""Routes to export and import bundles. Export requires the internal token and no other."""
+"""Routes to export and import bundles, and to download a session for sharing. Export requires the internal token and no other."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator
 from tempfile import TemporaryFile
-from typing import IO, Annotated
+from typing import IO, Annotated, Literal
 
 from litestar import Response, get, post
 from litestar.params import FromPath, HeaderParameter, QueryParameter
 from litestar.response import Stream
 
+from ...session import Session
 from ..context import ApiRequest, ServerContext, context_and_caller
 from ..problems import Refusal
 from ..schemas import ImportResponse
@@ -37,9 +38,49 @@ async def bundle(
     context: ServerContext = request.app.state.context
     _require_internal_token(context, internal_token)
     file = await asyncio.to_thread(_write_bundle, context, session_id, blobs, children, redact)
-    name = re.sub(r"[^0-9A-Za-z_-]", "_", session_id)[:80]
-    headers = {"content-disposition": f'attachment; filename="{name}.bough"'}
+    headers = {"content-disposition": f'attachment; filename="{_file_name(session_id)}.bough"'}
     return Stream(_chunks(file), media_type="application/octet-stream", headers=headers)
+
+
+@get("/api/sessions/{session_id:str}/share", tags=["exchange"], media_type="application/octet-stream")
+async def share(
+    request: ApiRequest,
+    session_id: FromPath[str],
+    format: Annotated[
+        Literal["html", "markdown", "bundle"],
+        QueryParameter(description="A page that opens from disk, a text, or a file for bough import"),
+    ] = "html",
+    redact: Annotated[bool, QueryParameter(description="Mask secrets")] = True,
+) -> Stream:
+    """Download a session for someone else: as a web page, as Markdown, or as a bundle. Secrets are masked."""
+    context, caller = context_and_caller(request)
+    session = await asyncio.to_thread(context.session, caller, session_id)
+    file = await asyncio.to_thread(_write_shared, session, format, redact)
+    name, ending = _file_name(session_id), {"html": "html", "markdown": "md", "bundle": "bough"}[format]
+    # Never shown in this origin: its content is a session's, and the page has a script.
+    headers = {"content-disposition": f'attachment; filename="{name}.{ending}"'}
+    return Stream(_chunks(file), media_type="application/octet-stream", headers=headers)
+
+
+def _write_shared(session: Session, format_: str, redact: bool) -> IO[bytes]:
+    file = TemporaryFile()  # noqa: SIM115 – closed by the sender
+    try:
+        if format_ == "html":
+            session.html(file, redact=redact)
+        elif format_ == "bundle":
+            session.export(file, redact=redact)
+        else:
+            for text in session.markdown(redact=redact):
+                file.write(text.encode())
+        file.seek(0)
+    except BaseException:  # also a cancelled request: nobody else closes the file
+        file.close()
+        raise
+    return file
+
+
+def _file_name(session_id: str) -> str:
+    return re.sub(r"[^0-9A-Za-z_-]", "_", session_id)[:80]
 
 
 def _require_internal_token(context: ServerContext, token: str | None) -> None:
@@ -107,4 +148,4 @@ async def _receive(body: AsyncIterator[bytes], file: IO[bytes], limit: int) -> N
     file.seek(0)
 
 
-HANDLERS = [bundle, import_]
+HANDLERS = [bundle, share, import_]

@@ -13,7 +13,7 @@ from ...errors import InvalidArgument, InvalidPosition
 from ..context import ApiRequest, context_and_caller, in_thread
 from ..json_views import call_view, entry_view, to_json
 from ..path_window import EntryWindow, PathReader, client_entry, read_entries, truncated_entry
-from ..schemas import EntryDetail, JournalPage, PathWindow, StateSnapshot, TurnList
+from ..schemas import CallList, EntryDetail, JournalPage, PathWindow, StateSnapshot, TurnList
 from ..truncate import SizedPage, truncate_to_page, truncate_value
 from ..turn_summary import turns_before
 
@@ -123,6 +123,29 @@ def turns(
     return TurnList(leaf=str(session.leaf), turns=summaries, next=next_seq)
 
 
+@get("/api/sessions/{session_id:str}/calls", tags=["usage"])
+@in_thread
+def calls(
+    request: ApiRequest,
+    session_id: FromPath[str],
+    first: Annotated[int, QueryParameter(ge=1, le=2**32, description="From this seq on")],
+    last: Annotated[int, QueryParameter(ge=1, le=2**32, description="Up to this seq, at most 500 later")],
+    leaf: LeafParam = None,
+) -> CallList:
+    """List the model calls behind the answers of a range of the path, with their tokens and cost."""
+    context, caller = context_and_caller(request)
+    session = context.session_at(context.session(caller, session_id), leaf)
+    last = min(last, first + 499, session.leaf.seq)
+    by_entry = context.calls_by_entry(session)
+    found = [
+        call_view(call)
+        for part in session.log.ranges()
+        for seq in range(max(first, part.first), min(last, part.last) + 1)
+        for call in by_entry.get((part.branch, seq), ())
+    ]
+    return CallList(leaf=str(session.leaf), calls=found)
+
+
 @get("/api/sessions/{session_id:str}/state", tags=["entries"])
 @in_thread
 def state(request: ApiRequest, session_id: FromPath[str], leaf: LeafParam = None) -> StateSnapshot:
@@ -152,4 +175,4 @@ def journal(
     return JournalPage(facts=page.items, total=session.row.facts)
 
 
-HANDLERS = [path, entry, raw, turns, state, journal]
+HANDLERS = [path, entry, raw, turns, calls, state, journal]

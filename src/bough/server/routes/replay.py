@@ -17,7 +17,7 @@ from ...replay.diff import Diff, DiffRow
 from ...replay.diff import diff as compare
 from ...session import Session
 from ..auth import Caller
-from ..context import ApiRequest, ServerContext, context_and_caller, in_thread
+from ..context import ApiRequest, ServerContext, context_and_caller, one_of_few
 from ..jobs import Job, Jobs, Progress
 from ..json_views import to_json
 from ..schemas import DiffPage, JobResult, Json
@@ -118,7 +118,7 @@ async def _progress(context: ServerContext, jobs: Jobs, job: Job) -> AsyncIterat
 
 
 @get("/api/diff", tags=["replay"])
-@in_thread
+@one_of_few
 def diff(
     request: ApiRequest,
     a: Annotated[str, QueryParameter(description="A session, or a position in one: ses_3f@1:7")],

@@ -18,7 +18,7 @@ from ...errors import InvalidArgument
 from ...exchange.exports.requests import provider_of, token_shares
 from ...session import Session
 from ...wire.explain import Missing
-from ..context import ApiRequest, ServerContext, context_and_caller, in_thread
+from ..context import ApiRequest, ServerContext, context_and_caller, one_of_few
 from ..json_views import call_view, to_json
 from ..schemas import Json, RequestView
 from ..truncate import SizedPage, truncate_value
@@ -37,7 +37,7 @@ class RecordedCall(Struct, frozen=True):
 
 
 @get("/api/sessions/{session_id:str}/request", tags=["requests"])
-@in_thread
+@one_of_few
 def read_request(
     request: ApiRequest,
     session_id: FromPath[str],

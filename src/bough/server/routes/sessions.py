@@ -201,6 +201,11 @@ def list_sessions(
     return SessionList(sessions=page_items.items, next=result.next)
 
 
+def list_row(row: SessionRow, row_heading: str) -> Json:
+    """Return a session as a list shows it."""
+    return _truncated_row(row_view(row, row_heading))
+
+
 def _truncated_row(view: Json) -> Json:
     """Truncate long tags, tool names and errors, each by itself: a reader of the list finds every field."""
     return {name: truncate_value(value, 4_000, 2_000)[0] for name, value in view.items()}

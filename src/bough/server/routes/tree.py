@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from litestar import get, post
 from litestar.params import FromPath, JSONBody, QueryParameter
@@ -16,7 +16,7 @@ from ...log.session_list import headings, session_page
 from ...session import Session
 from ...stores.base import SessionQuery
 from ..context import ApiRequest, ServerContext, context_and_caller, in_thread
-from ..json_views import line_view
+from ..json_views import entry_flags, line_view
 from ..path_window import read_entries
 from ..schemas import BranchList, LabelList, LabelResult, Outline
 from ..truncate import SizedPage
@@ -24,7 +24,8 @@ from ..truncate import SizedPage
 LINES, MAX_POSITIONS, RELATED = 500, 200, 500
 MAX_SCANNED, STEP = 5_000, 250
 MAX_LABELS = 2_000
-KINDS = ("inputs", "messages", "all")
+KINDS = ("inputs", "messages", "errors", "all")
+TROUBLE = frozenset(["error", "unknown", "denied", "interrupted", "cut_off"])
 
 
 @get("/api/sessions/{session_id:str}/branches", tags=["tree"])
@@ -73,7 +74,7 @@ def outline(
     positions: Annotated[str | None, QueryParameter(description="Or these: 3:8,1:2")] = None,
     first: Annotated[int, QueryParameter(ge=1, le=2**32)] = 1,
     last: Annotated[int | None, QueryParameter(ge=0, le=2**32)] = None,
-    kinds: Annotated[str, QueryParameter(description="inputs, messages or all")] = "all",
+    kinds: Annotated[str, QueryParameter(description="inputs, messages, errors or all")] = "all",
     limit: Annotated[int, QueryParameter(ge=1, le=LINES)] = LINES,
 ) -> Outline:
     """List entries as one line each: of a branch, of a path, or at single positions."""
@@ -102,6 +103,7 @@ def _outline_range(there: Session, first: int, last: int, kinds: str, limit: int
         stop = min(begin + STEP - 1, last)
         for entry in read_entries(there, begin, stop):
             if not is_listed(entry, kinds):
+                _mark_trouble(page.items, entry)
                 continue
             if len(page.items) == limit or not page.add(line_view(entry)):
                 return Outline(first=first, last=entry.seq - 1, has_after=True, lines=page.items)
@@ -109,7 +111,16 @@ def _outline_range(there: Session, first: int, last: int, kinds: str, limit: int
     return Outline(first=first, last=covered, has_after=covered < last, lines=page.items)
 
 
+def _mark_trouble(lines: list[dict[str, Any]], entry: Entry) -> None:
+    """Show on the line before it that an entry left out failed: in a tree of messages, that a tool did."""
+    trouble = [flag for flag in entry_flags(entry) if flag in TROUBLE]
+    if lines and trouble and entry.turn == lines[-1]["turn"]:
+        lines[-1]["flags"] = list(dict.fromkeys([*lines[-1]["flags"], *trouble]))
+
+
 def is_listed(entry: Entry, kinds: str) -> bool:
+    if kinds == "errors":
+        return bool(TROUBLE.intersection(entry_flags(entry)))
     if kinds == "inputs":
         return bool(entry.turn) and entry.turn == entry.seq
     message = entry.message

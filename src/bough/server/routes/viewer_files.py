@@ -12,6 +12,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
 
+import msgspec
 from litestar import Request, Response, delete, get, post
 from litestar.datastructures import Cookie
 from litestar.params import FromPath, JSONBody
@@ -19,6 +20,7 @@ from msgspec import Struct
 
 from ...exchange.exports.es_modules import join_modules
 from ..auth import LOGIN, LOGIN_SECONDS, AccessSettings, cookie_name
+from ..openapi import complete
 from ..problems import Refusal
 from ..schemas import LoginInfo
 
@@ -126,8 +128,12 @@ def _file_response(request: Request[Any, Any, Any], name: str) -> Response[bytes
 
 
 @get("/openapi.json", sync_to_thread=False, include_in_schema=False, opt={"open": True})
-def openapi(request: Request[Any, Any, Any]) -> Response[dict[str, Any]]:
-    return Response(request.app.openapi_schema.to_schema(), media_type="application/json")
+def openapi(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """Serve the description of the API."""
+    state = request.app.state
+    if state.openapi is None:  # built on first use: it takes longer than the rest of the start
+        state.openapi = msgspec.json.encode(complete(request.app.openapi_schema.to_schema()))
+    return Response(state.openapi, media_type="application/json")
 
 
 class LoginBody(Struct, forbid_unknown_fields=True):

@@ -1,0 +1,73 @@
+"""Route for the home page: what waits for a person, what failed, what runs, and what it cost."""
+
+from __future__ import annotations
+
+from litestar import get
+
+from ...agent.call_status import read_call_status
+from ...core.usage import Totals, add
+from ...log.session_list import count_sessions, headings, session_page
+from ...session import Session
+from ...stores.base import SessionQuery, SessionRow
+from ..context import ApiRequest, ServerContext, context_and_caller, in_thread
+from ..json_views import to_json
+from ..pending_calls import pending_approvals
+from ..schemas import Overview, WaitingSession
+from .sessions import list_row
+from .usage import day
+
+SHOWN = 12
+WEEK = 7
+_DAY = 86_400_000_000
+
+
+@get("/api/overview", tags=["sessions"])
+@in_thread
+def overview(request: ApiRequest) -> Overview:
+    """Return what needs attention: sessions that wait for approval with their calls, failed, interrupted and running ones,
+    and the cost of today and of seven days (UTC)."""
+    context, _ = context_and_caller(request)
+    store, runtime = context.store.backend, context.store.runtime
+    counts = count_sessions(store, SessionQuery(), "status", runtime)
+    today = runtime.now() // _DAY
+    spent = store.daily_usage((today - WEEK + 1) * _DAY)
+    sums = {number: Totals() for number in range(today - WEEK + 1, today + 1)}
+    for one in spent:
+        sums[one.day] = add(sums.get(one.day, Totals()), one.totals)
+    week = Totals()
+    for totals in sums.values():
+        week = add(week, totals)
+    by_status = {
+        status: _sessions(context, status) for status in ("waiting", "failed", "interrupted", "running")
+    }
+    names = headings(store, [row for rows in by_status.values() for row in rows])
+    views = {
+        status: [list_row(row, names[row.session_id]) for row in rows] for status, rows in by_status.items()
+    }
+    return Overview(
+        counts=counts,
+        total=sum(counts.values()),
+        waiting=[
+            WaitingSession(session=view, approvals=_approvals(context, row))
+            for view, row in zip(views["waiting"], by_status["waiting"], strict=True)
+        ],
+        failed=views["failed"],
+        interrupted=views["interrupted"],
+        running=views["running"],
+        cost_today=to_json(sums[today]),
+        cost_week=to_json(week),
+        days=[{"name": day(number), "totals": to_json(sums[number])} for number in sorted(sums)],
+    )
+
+
+def _sessions(context: ServerContext, status: str) -> list[SessionRow]:
+    query = SessionQuery(status=status, order="active", limit=SHOWN)
+    return session_page(context.store.backend, query, context.store.runtime).sessions
+
+
+def _approvals(context: ServerContext, row: SessionRow) -> list[dict[str, object]]:
+    session: Session = context.store.session(row.session_id)
+    return pending_approvals(session, read_call_status(session.log))
+
+
+HANDLERS = [overview]
