@@ -1,6 +1,6 @@
 """The pictures of the viewer, taken of the real one: `make docs` does it.
 
-python docs/pictures.py          writes docs/pictures/session.png and docs/pictures/diff.png
+python docs/pictures.py          writes docs/pictures/home.png, session.png and diff.png
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
 from support.browser import ServerProcess, launch  # noqa: E402 - the tests' own, found through the path above
-from support.sample_store import CASE, build, case, waiting  # noqa: E402
+from support.sample_store import BUILD, CASE, build, case, waiting  # noqa: E402
 
 Size = tuple[int, int]
 
@@ -36,10 +36,16 @@ def replayed(place: Path) -> str:
         return next(row.session_id for row in store.all_sessions(relation="replay"))
 
 
+def home(page: Page, url: str, _: Path) -> None:
+    page.goto(url)
+    page.locator(".home-approval").wait_for()
+
+
 def session(page: Page, url: str, _: Path) -> None:
-    page.goto(f"{url}/s/{CASE}?at=5")
+    page.goto(f"{url}/s/{BUILD}?at=6")
+    page.locator(".turn-figures").first.wait_for()
     page.get_by_role("tab", name="Prompt").click()
-    page.get_by_text("prompt cache still applies").wait_for()
+    page.locator(".prompt-view .token-bar").wait_for()
 
 
 def diff(page: Page, url: str, place: Path) -> None:
@@ -47,7 +53,7 @@ def diff(page: Page, url: str, place: Path) -> None:
     page.locator(".diff-row.current").wait_for()
 
 
-SIZES: dict[str, Size] = {"session": (1280, 660), "diff": (1100, 600)}
+SIZES: dict[str, Size] = {"home": (1280, 640), "session": (1480, 760), "diff": (1100, 600)}
 
 
 def take() -> None:
@@ -55,11 +61,11 @@ def take() -> None:
         place = filled(folder)  # before the browser: while it lives, no other loop runs in this thread
         with ServerProcess(place) as server, sync_playwright() as playwright:
             chromium = launch(playwright)
-            for look in (session, diff):
+            for look in (home, session, diff):
                 width, height = SIZES[look.__name__]
                 page = chromium.new_page(
                     viewport={"width": width, "height": height},
-                    color_scheme="light" if look is session else "dark",
+                    color_scheme="dark" if look is diff else "light",
                     reduced_motion="reduce",
                 )
                 look(page, server.url, place)

@@ -584,11 +584,11 @@ class TestOpenApi:
             stdout=subprocess.DEVNULL,
         )
         monkeypatch.syspath_prepend(tmp_path)
-        client = import_module("bough_client").Client(base_url=server.url, timeout=30)
         models = import_module("bough_client.models")
 
         def call(operation: str, *args: object, **options: object) -> Any:
-            return import_module(f"bough_client.api.{operation}").sync(*args, client=client, **options)
+            with import_module("bough_client").Client(base_url=server.url, timeout=30) as client:
+                return import_module(f"bough_client.api.{operation}").sync(*args, client=client, **options)
 
         body = models.StartBody(title="By a generated client", prompt="Be brief.")
         session_id = call("sessions.start_session", body=body).session.id

@@ -323,7 +323,7 @@ class TestPage:
         page = open_page(viewer, BUILD)
         page.keyboard.press("/")
         page.get_by_role("combobox").fill('role:tool "replaced 1 place" -nothing')
-        expect(page.locator(".hit")).to_have_count(1)
+        expect(page.locator(".hit:not(.session-hit)")).to_have_count(1)
         expect(page.locator(".hit mark")).to_have_text("replaced 1 place")
         page.keyboard.press("Enter")
         expect(page.locator("article.selected")).to_contain_text("edit_file")

@@ -74,6 +74,61 @@ class TestSessions:
         viewer.close()
 
 
+class TestHome:
+    def test_shows_what_needs_a_person_and_what_it_cost(self, viewer: ViewerPage) -> None:
+        page = viewer.open("/")
+        tiles = page.locator(".tile")
+        expect(tiles.filter(has_text="Waiting for approval").locator(".tile-value")).to_have_text("1")
+        expect(tiles.filter(has_text="Failed")).to_have_class(re.compile("is-zero"))
+        expect(tiles.filter(has_text="Cost today").locator(".tile-value")).to_have_text(
+            re.compile(r"^\$0\.1")
+        )
+        expect(page.locator(".home-approval .arguments")).to_have_text("amount40accountANN-7")
+        expect(page.locator(".session-rows .day")).to_have_text(["Today"])
+        expect(page.locator(".hint")).to_contain_text("bough import --from claude-code")
+        page.locator(".hint").get_by_role("button", name="Dismiss").click()
+        page.reload()
+        expect(tiles.first).to_be_visible()
+        expect(page.locator(".hint")).to_have_count(0)
+
+
+class TestPanes:
+    def test_are_collapsed_and_resized_and_stay_so(self, viewer: ViewerPage) -> None:
+        page = viewer.open(f"/s/{CASE}")
+        tree, width = page.locator(".tree"), "e => Math.round(e.getBoundingClientRect().width)"
+        edge = page.get_by_role("separator", name="Width of the tree")
+        before = tree.evaluate(width)
+        edge.focus()
+        page.keyboard.press("ArrowRight")
+        box = edge.bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + 4, 300)
+        page.mouse.down()
+        page.mouse.move(box["x"] + 40, 300)
+        page.mouse.up()
+        assert tree.evaluate(width) == before + 60
+        page.get_by_role("button", name="Show or hide the details").click()
+        expect(page.locator(".inspector")).to_be_hidden()
+        page.reload()
+        expect(page.locator("article.selected")).to_be_visible()
+        assert tree.evaluate(width) == before + 60
+        expect(page.locator(".inspector")).to_be_hidden()
+
+    def test_are_three_below_1400_pixels_and_tabs_below_1150(self, viewer: ViewerPage) -> None:
+        page = viewer.open(f"/s/{WAITING}")
+        shown = [".pane.sessions", ".tree", ".middle", ".pane.inspector"]
+        for size, visible in ((1440, 4), (1300, 3), (1024, 1)):
+            page.set_viewport_size({"width": size, "height": 800})
+            assert sum(page.locator(pane).is_visible() for pane in shown) == visible
+        approval = page.locator(".approval-row").bounding_box()
+        assert approval is not None
+        assert approval["height"] < 60  # it was one letter per line
+        page.set_viewport_size({"width": 1300, "height": 800})
+        page.get_by_role("button", name="Show or hide the list of sessions").click()
+        page.locator(".session-row a", has_text="Order 41").last.click()
+        expect(page.locator(".pane.sessions")).to_be_hidden()
+
+
 class TestTranscript:
     def test_markdown_is_rendered(self, viewer: ViewerPage) -> None:
         page = viewer.open(f"/s/{BUILD}?at=8")
@@ -273,6 +328,15 @@ class TestInspector:
         expect(panel).to_contain_text("contents 1–3 of 3")
         page.get_by_label("Provider").select_option("anthropic")
         expect(panel).to_contain_text("messages 1–3 of 3")
+        expect(panel.locator(".prompt-message.role-assistant .is-call")).to_contain_text("look_up")
+        panel.get_by_role("radio", name="JSON").click()
+        expect(panel.locator(".prompt-view > .json")).to_contain_text("max_tokens")
+        panel.get_by_role("radio", name="Text").click()
+        panel.get_by_role("button", name="Wide").click()
+        wide = page.get_by_role("dialog", name="What the model saw")
+        expect(wide.locator(".prompt-message")).to_have_count(3)
+        assert (wide.bounding_box() or {"width": 0})["width"] > 1_000
+        page.keyboard.press("Escape")
         page.get_by_role("tab", name="Usage").click()
         expect(panel.locator("th[scope=col]")).to_have_text(["entry", "turn", "path", "tree"])
         page.get_by_role("tab", name="JSON").click()
@@ -292,6 +356,29 @@ class TestSearch:
         page.keyboard.press("ArrowUp")
         page.keyboard.press("Enter")
         expect(page.locator("article.selected .card-name")).to_have_text("look_up")
+
+    def test_switches_to_a_session_by_its_title_and_finds_words_in_one(self, viewer: ViewerPage) -> None:
+        page = viewer.open("/")
+        page.keyboard.press("Control+k")
+        expect(page.locator(".session-hit")).to_have_count(5)  # the last active ones
+        page.keyboard.type("date tests")
+        expect(page.locator(".session-hit")).to_have_count(1)
+        page.keyboard.press("Enter")
+        expect(page.locator("h1")).to_have_text("Fix the failing date tests")
+        page.keyboard.press("Control+k")
+        expect(page.locator(".remembered .chip")).to_have_text(["date tests"])
+        page.locator(".chips").get_by_role("button", name="this session").click()
+        page.keyboard.type(" spikes")
+        expect(page.locator(".hit:not(.session-hit)")).to_have_count(1)
+        page.keyboard.press("Escape")
+        page.keyboard.press("Control+f")
+        page.get_by_label("Find in this session").fill("parser")
+        expect(page.locator(".find-bar")).to_contain_text("1 of 4")
+        page.keyboard.press("Enter")
+        expect(page.locator(".find-bar")).to_contain_text("2 of 4")
+        assert page.evaluate("CSS.highlights.get('find').size") > 0
+        page.keyboard.press("Escape")
+        expect(page.locator(".find-bar")).to_be_hidden()
 
     def test_a_bad_filter_is_explained(self, browser: Browser, server: ServerProcess) -> None:
         viewer = ViewerPage(browser, server.url)

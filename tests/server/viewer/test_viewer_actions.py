@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 import bough
 from bough.session import Session
@@ -152,7 +153,7 @@ class TestList:
         served_store.read(fill)
         page = viewer.open("/?agent=many")
         expect(page.locator(".session-row").first).to_contain_text("Session 129")
-        assert len([path for path in viewer.requests if path.startswith("/api/sessions?")]) == 1
+        assert len([path for path in viewer.requests if path.startswith("/api/sessions?agent")]) == 1
         seen: list[str] = []
         for _ in range(200):
             if "Session 000" in seen:
@@ -211,6 +212,25 @@ class TestMoving:
         expect(page.locator("article.kind-uncompaction")).to_be_visible()
         assert "It was lost" not in served_store.of(session_id, lambda session: session.messages("anthropic"))
 
+    def test_an_input_is_edited_and_sent_again_on_a_new_branch(
+        self, viewer: ViewerPage, served_store: ServedStore
+    ) -> None:
+        session_id = served_store.make("Ask again", 0)
+        page = viewer.open(f"/s/{session_id}")
+        page.get_by_label("Message").fill("Pay An 40")
+        page.keyboard.press("Enter")
+        page.locator(".approval").get_by_role("button", name="Deny").click()
+        expect(page.locator("article strong", has_text="paid")).to_be_visible()
+        row = page.locator("article.is-input")
+        row.hover()
+        row.get_by_role("button", name="Edit and resend").click()
+        expect(page.locator(".editing-note")).to_contain_text("Sending starts a new branch")
+        expect(page.get_by_label("Message")).to_have_value("Pay An 40")
+        page.get_by_label("Message").fill("Pay Ann 40")
+        page.keyboard.press("Enter")
+        expect(page.locator("article.is-input")).to_contain_text("Pay Ann 40")
+        expect(page.locator(".tree .side-row")).to_have_count(1)
+
     def test_what_another_process_moved_meanwhile_is_refused_and_shown(
         self, browser: Browser, server: ServerProcess, served_store: ServedStore
     ) -> None:
@@ -235,7 +255,7 @@ class TestReplay:
         page = viewer.open(f"/s/{session_id}?at=1")
         page.get_by_role("button", name="Replay from here").click()
         expect(page.get_by_label("Tools")).to_have_value("dry")
-        page.get_by_label("Model").fill(script)
+        page.get_by_label("Model", exact=True).fill(script)
         page.get_by_label("Append to prompt").fill("Be strict.")
         page.get_by_role("button", name="Replay", exact=True).click()
         expect(page.locator(".job")).to_contain_text("Different outcome.")
@@ -257,6 +277,8 @@ class TestReplay:
         expect(page.locator(".diff-head h1")).to_have_text("Identical")
 
     def test_compare_with_a_related_session(self, viewer: ViewerPage, served_store: ServedStore) -> None:
+        """Or with any other, found by its title."""
+        served_store.make("Not related to me", 0)
         session_id = served_store.make("Compare me", 1)
         how = {
             "prompt": sample_store.STRICT,
@@ -269,7 +291,10 @@ class TestReplay:
         )
         page = viewer.open(f"/s/{session_id}?at=1")
         page.locator(".inspected").get_by_role("button", name="Compare with…").click()
-        page.locator("dialog .line").click()
+        page.get_by_label("Find a session").fill("me not related")
+        expect(page.locator("dialog .line")).to_have_text([re.compile("Not related to me")])
+        page.get_by_label("Find a session").fill("")
+        page.locator("dialog .line", has_text="replayCompare me").click()
         expect(page.locator(".diff-head h1")).to_have_text("Different")
 
 
@@ -289,7 +314,7 @@ class TestRunning:
         expect(page.locator("article strong", has_text="paid")).to_be_visible()
         expect(page.locator(".approval")).to_have_count(0)
         page.get_by_label("Message").fill("Thanks")
-        page.get_by_role("button", name="Send").click()
+        page.get_by_role("button", name="Send", exact=True).click()
         expect(page.locator("article", has_text="You are welcome.")).to_be_visible()
         places = page.eval_on_selector_all("article.entry", "all => all.map(one => one.dataset.seq)")
         assert places == ["1", "2", "3", "4", "6", "7", "8"]
@@ -359,3 +384,87 @@ class TestRunning:
         page.keyboard.press("Enter")
         expect(page.locator(".session-head .dot.status-failed")).to_be_visible()
         expect(page.locator(".session-head .badge.is-error")).to_contain_text("script has 3 lines")
+
+
+class Clicks:
+    """Counts the clicks that a task takes."""
+
+    def __init__(self, page: Page) -> None:
+        self.page, self.count = page, 0
+
+    def on(self, target: Locator) -> None:
+        target.click()
+        self.count += 1
+
+
+class TestClicks:
+    """How far everyday tasks are from the home page or the session's page."""
+
+    def test_approving_is_one(self, viewer: ViewerPage, served_store: ServedStore) -> None:
+        served_store.make_delegating("Approve me at home")
+        clicks = Clicks(viewer.open("/"))
+        waiting = clicks.page.locator(".home-approval", has_text="Approve me at home")
+        clicks.on(waiting.get_by_role("button", name="Approve"))
+        expect(waiting).to_have_count(0)
+        assert clicks.count == 1
+
+    def test_finding_a_failure_and_its_reason_is_three(
+        self, viewer: ViewerPage, served_store: ServedStore
+    ) -> None:
+        session_id = served_store.make("It went wrong", 1)
+
+        def fail(session: Session) -> None:
+            call = bough.ToolCall("f1", "shell", {"command": "make"})
+            lines = "\n".join(f"line {n}" for n in range(50))
+            session.append([bough.user("Build it"), bough.assistant(call)])
+            session.append([bough.tool_result("f1", f"{lines}\nmake: no rule for 'all'", error=True)])
+            session.append([bough.assistant("I cannot build it.")])
+            broken = bough.ScriptedModel(lambda request: 1 / 0)  # type: ignore[arg-type,return-value]
+            with suppress(ZeroDivisionError):
+                session.send_sync("Again", model=broken)
+
+        served_store.of(session_id, fail)
+        clicks = Clicks(viewer.open("/"))
+        clicks.on(clicks.page.locator(".home-line", has_text="It went wrong").first)
+        expect(clicks.page.locator(".session-head .badge.is-error")).to_contain_text("division by zero")
+        assert clicks.count <= 3
+        why = Clicks(clicks.page)
+        why.on(why.page.get_by_role("button", name="Go to one of"))
+        expect(why.page.locator("article.selected .card pre")).to_contain_text("no rule for 'all'")
+        assert why.count == 1
+
+    def test_seeing_what_the_model_saw_is_one(self, viewer: ViewerPage, served_store: ServedStore) -> None:
+        clicks = Clicks(viewer.open(f"/s/{served_store.make('Look at me', 1)}"))
+        last = clicks.page.locator("article.role-assistant").last
+        clicks.on(last.get_by_role("button", name="What the model saw"))
+        expect(clicks.page.locator(".prompt-dialog .prompt-message").first).to_contain_text(
+            "Where is order 41?"
+        )
+        assert clicks.count == 1
+
+    def test_comparing_two_forks_is_two(self, viewer: ViewerPage, served_store: ServedStore) -> None:
+        session_id = served_store.make("Two ways", 1)
+        served_store.of(session_id, lambda session: session.fork(title="The second way"))
+        clicks = Clicks(viewer.open(f"/s/{session_id}"))
+        clicks.on(clicks.page.locator(".head-tools").get_by_role("button", name="Compare with…"))
+        clicks.on(clicks.page.locator("dialog .line", has_text="The second way"))
+        expect(clicks.page.locator(".diff-head h1")).to_be_visible()
+        assert clicks.count <= 3
+
+    def test_exporting_is_two(self, viewer: ViewerPage, served_store: ServedStore, tmp_path: Path) -> None:
+        session_id = served_store.make("Share me", 1)
+        page = viewer.open(f"/s/{session_id}")
+        for label, name, content in (
+            ("Web page", f"{session_id}.html", "<!doctype html>"),
+            ("Markdown", f"{session_id}.md", "# Share me"),
+            ("Bundle", f"{session_id}.bough", ""),
+        ):
+            clicks = Clicks(page)
+            with page.expect_download() as download:
+                clicks.on(page.get_by_role("button", name="Export or share"))
+                clicks.on(page.locator("dialog a", has_text=label))
+            assert clicks.count == 2
+            assert download.value.suggested_filename == name
+            download.value.save_as(tmp_path / name)
+            assert (tmp_path / name).read_bytes().startswith(content.encode())
+            expect(page.locator("dialog")).to_have_count(0)

@@ -184,6 +184,34 @@ class TestPlainText:
         assert run(page, "format", "return m.money(args[0]);", microcents) == text
 
 
+class TestToolViews:
+    @pytest.mark.parametrize(
+        ("name", "arguments", "text"),
+        [
+            ("TodoWrite", {"todos": [{"content": "a", "status": "completed"}]}, "✓a"),
+            ("update_plan", {"plan": [{"step": "b", "status": "in_progress"}]}, "▸b"),
+            ("apply_patch", {"input": "*** Begin Patch\n*** Update File: x.py\n-a\n+b"}, "-a+b"),
+            ("MultiEdit", {"file_path": "x", "edits": [{"old_string": "a", "new_string": "b"}]}, "−a+b"),
+            ("Task", {"description": "d", "prompt": "Look at **it**"}, "Look at it"),
+            ("other", {"x": {"y": 1}}, "arguments{1}x: {1}y: 1"),
+        ],
+    )
+    def test_a_call_looks_like_what_it_does(
+        self, page: Page, name: str, arguments: dict[str, Any], text: str
+    ) -> None:
+        body = """const call = {name: args[0], arguments: args[1]}, box = document.createElement("div");
+            box.append(...m.inputNodes(call, m.kindOf(call), "full")); return box.textContent;"""
+        assert text in run(page, "tool_views", body, name, arguments)
+
+    def test_colours_of_a_terminal_are_shown_and_other_controls_are_not_obeyed(self, page: Page) -> None:
+        body = """const box = document.createElement("div"); box.append(...m.ansi(args[0]));
+            return [box.textContent, [...box.children].map((e) => e.className)];"""
+        text = "\x1b[1;31mred\x1b[0m plain \x1b[38;5;9mx\x1b[32mgreen\x1b[2J"
+        shown, classes = run(page, "tool_views", body, text)
+        assert shown == "red plain xgreen\\x1b[2J"
+        assert classes == ["ansi-red ansi-bold", "ansi-green"]
+
+
 def test_the_page_is_one_script_and_one_style_and_nothing_from_elsewhere() -> None:
     from bough.server.routes.viewer_files import ViewerFiles
 

@@ -128,8 +128,10 @@ def turns(
 def calls(
     request: ApiRequest,
     session_id: FromPath[str],
-    first: Annotated[int, QueryParameter(ge=1, le=2**32, description="From this seq on")],
-    last: Annotated[int, QueryParameter(ge=1, le=2**32, description="Up to this seq, at most 500 later")],
+    first: Annotated[int, QueryParameter(ge=1, le=2**32, description="From this seq on")] = 1,
+    last: Annotated[
+        int, QueryParameter(ge=1, le=2**32, description="Up to this seq, at most 500 entries")
+    ] = 2**32,
     leaf: LeafParam = None,
 ) -> CallList:
     """List the model calls behind the answers of a range of the path, with their tokens and cost."""

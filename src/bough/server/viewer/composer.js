@@ -9,7 +9,7 @@ import { whileDisabled } from "./dialogs.js";
 import { plural, printable } from "./format.js";
 
 export class Composer {
-  #detail = null;
+  #edited = null; // the rewind that precedes the message, while an earlier input is edited
 
   /** host: {id, about, approve, changed()} */
   constructor(host) {
@@ -21,14 +21,14 @@ export class Composer {
     this.stop = button("stop", "Stop", () => this.#stop());
     this.note = h("div.composer-note", { role: "status" });
     this.responder = h("div.responder.muted");
+    this.editing = h("div.editing-note", { role: "status" });
     this.approvals = h("div.approvals");
     this.bar = h("form.composer-bar", { onsubmit: (event) => { event.preventDefault(); this.#send(); } }, this.text,
       this.stop, this.send);
-    this.element = h("footer.composer", this.approvals, this.note, this.bar, this.responder);
+    this.element = h("footer.composer", this.approvals, this.note, this.editing, this.bar, this.responder);
   }
 
   show(detail, viewing) {
-    this.#detail = detail;
     const { session, responder } = detail, { about } = this.host, isReplay = session.relation === "replay";
     this.isRunning = session.status === "running" && detail.is_held !== false;
     const canAnswer = about.can_send && !responder?.problem;
@@ -42,11 +42,20 @@ export class Composer {
 
   focus() { this.text.focus(); }
 
-  /** Put a text into the message box, to be changed and sent. */
-  write(text) {
+  /** Put an earlier input into the message box; sending it starts a new branch before that input. */
+  edit(text, entry, leaf) {
+    this.#edited = { to: String(entry.seq - 1), leaf };
     this.text.value = text;
     this.#resize();
     this.text.focus();
+    fill(this.editing, icon("pencil"), h("span.grow", `Editing the message of turn ${entry.turn}. Sending starts a new branch; nothing is deleted.`),
+      button("cross", "Cancel", () => { this.text.value = ""; this.#endEdit(); }, { class: "quiet" }));
+  }
+
+  #endEdit() {
+    this.#edited = null;
+    fill(this.editing);
+    this.#resize();
   }
 
   #statusNodes({ session, next_action: next, queued, pending_approvals: waiting, is_running_here: isHere, responder }) {
@@ -91,6 +100,8 @@ export class Composer {
     const text = this.text.value;
     if (!text.trim()) return;
     await whileDisabled(this.send, async () => {
+      if (this.#edited) await sendJson("POST", sessionPath(this.host.id, "/rewind"), this.#edited);
+      this.#endEdit();
       const reply = await sendJson("POST", sessionPath(this.host.id, "/send"),
         { text, ...(this.isRunning ? { queue: true } : {}) });
       this.text.value = "";

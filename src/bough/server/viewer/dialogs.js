@@ -1,11 +1,11 @@
 // Dialogs for actions: fork, rewind, replay, compare, compact, label, start. Each is one form.
 // The caller decides what happens after the request succeeds.
 
-import { apiUrl, sendJson, sessionPath } from "./api.js";
-import { h, icon, notice } from "./dom.js";
+import { apiUrl, fetchJson, sendJson, sessionPath } from "./api.js";
+import { fill, h, icon, notice } from "./dom.js";
 import { sessionLink, buildUrl } from "./route.js";
 import { relationBadge } from "./session_list.js";
-import { money, printable } from "./format.js";
+import { ago, money, printable } from "./format.js";
 
 /** A form in a dialog. `act(values)` runs on submit; the dialog stays open if it returns true. */
 export function dialog(title, fields, submit, act) {
@@ -143,18 +143,46 @@ function outcomeNodes(id, job, words, box) {
     h("a.button.primary", { href: buildUrl("/diff", { a: id, b: replay }), onclick: leave }, "Compare")];
 }
 
-export function compareDialog(id, at, related, parent, navigate) {
-  const others = [...(parent ? [parent] : []), ...related];
-  const mine = at ? `${id}@${at}` : id;
-  const box = dialog("Compare with", [
-    others.length > 0 && h("div.choices",
-      others.map((session) => h("a.line", { href: buildUrl("/diff", { a: mine, b: session.id }), onclick: () => box.close() },
-      relationBadge(session) ?? h("span.badge", "parent"), h("span.line-text", printable(session.heading ?? session.id)), icon("compare")))),
-    field("Another session", h("input", { name: "other", placeholder: "ses_… or ses_…@1:7", autocomplete: "off" })),
-  ], "Compare", ({ other }) => {
-    if (!other.trim()) throw new Error("Enter a session id, or choose a session above.");
-    navigate(buildUrl("/diff", { a: mine, b: other.trim() }));
-  });
+/** Choose what to compare with: relatives first, then any session by its title. */
+export function compareDialog(session, at, related, parent) {
+  const mine = at ? `${session.id}@${at}` : session.id, relatives = [...(parent ? [parent] : []), ...related];
+  const list = h("div.choices"), input = h("input", { type: "search", "aria-label": "Find a session", placeholder: "Title, or ses_…@1:7", autocomplete: "off", oninput: () => schedule() });
+  const box = h("dialog", { "aria-label": "Compare with", onclose: () => box.remove() },
+    h("form", { method: "dialog", onsubmit: (event) => { event.preventDefault(); list.querySelector("a")?.click(); } }, h("h2", "Compare with"), input, list,
+      h("footer", h("button", { type: "button", onclick: () => box.close() }, "Cancel"))));
+  const line = (other) => h("a.line", { href: buildUrl("/diff", { a: mine, b: other.id }), onclick: () => box.close() },
+    relationBadge(other) ?? (other.id === parent?.id ? h("span.badge", "parent") : null), h("span.line-text", { dir: "auto" }, printable(other.heading ?? other.id)),
+    h("span.muted", other.updated_at ? ago(other.updated_at) : ""), icon("compare"));
+  let request = 0, timer = 0;
+  const schedule = () => { clearTimeout(timer); timer = setTimeout(draw, 150); };
+  const draw = async () => {
+    const number = ++request, text = input.value.trim();
+    if (/^ses_|@/.test(text)) return fill(list, line({ id: text, heading: text }));
+    const words = text.toLowerCase().split(/\s+/u), matches = relatives.filter((other) => words.every((word) => (other.heading ?? "").toLowerCase().includes(word)));
+    fill(list, matches.map(line));
+    const reply = await fetchJson("/sessions", { text, limit: 20 }).catch(() => ({ sessions: [] }));
+    const known = new Set([session.id, ...matches.map((other) => other.id)]), others = reply.sessions.filter((other) => !known.has(other.id));
+    if (number === request) fill(list, matches.map(line), others.length > 0 && matches.length > 0 && h("div.label", "Other sessions"), others.map(line),
+      !matches.length && !others.length && h("p.muted", "No sessions match."));
+  };
+  document.body.append(box);
+  box.showModal();
+  input.focus();
+  draw();
+}
+
+/** Download the session as a page, a text or a bundle. Secrets are masked unless the box is unchecked. */
+export function exportDialog(id) {
+  const redact = h("input", { type: "checkbox", checked: true, onchange: () => draw() }), list = h("div.choices");
+  const draw = () => fill(list, [["html", "Web page", "One file that opens offline in any browser, with this viewer inside"],
+    ["markdown", "Markdown", "A text for reading, issues and chats"], ["bundle", "Bundle", "Everything, for bough import into another store"]]
+    .map(([format, label, words]) => h("a.line.export-line", { href: apiUrl(sessionPath(id, "/share"), { format, redact: String(redact.checked) }), download: "", onclick: () => setTimeout(() => box.close()) },
+      icon("import"), h("span", h("strong", label), h("small.muted", words)))));
+  draw();
+  const box = h("dialog", { "aria-label": "Export or share", onclose: () => box.remove() }, h("form", { method: "dialog" }, h("h2", "Export or share"), list,
+    h("label.check", redact, "Mask secrets"), h("footer", h("button", "Close"))));
+  document.body.append(box);
+  box.showModal();
 }
 
 export async function whileDisabled(button, act) {
@@ -173,8 +201,8 @@ export function helpDialog() {
   const keys = [["j / k", "next, previous entry"], ["[ / ]", "previous, next turn"],
     ["o", "expand the selected tool calls"], ["t", "all tool calls: one line, preview, full"],
     ["i", "show or hide internal entries"], ["g l", "go to the current leaf"], ["g g", "go to the first entry"], ["f",
-      "fork at the selected entry"], ["l", "label the selected entry"], ["b", "jump to a label"], ["r", "write a message"],
-    ["/ or Ctrl K", "search"],
+      "fork at the selected entry"], ["l", "label the selected entry"], ["b", "jump to a label"], ["e / E", "next, previous error"], ["p", "what the model saw"], ["Ctrl F", "find in this session"], ["r", "write a message"],
+    ["/ or Ctrl K", "sessions and search"],
     ["n / p", "next, previous difference"], ["?", "show shortcuts"], ["Esc", "close dialog"]];
   const box = h("dialog", { "aria-label": "Keyboard shortcuts", onclose: () => box.remove() },
     h("form", { method: "dialog" }, h("h2", "Keyboard shortcuts"),

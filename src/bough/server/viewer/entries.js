@@ -8,7 +8,7 @@ import { jsonTree } from "./json_tree.js";
 import { labelBadge } from "./labels.js";
 import { markdown } from "./markdown.js";
 import { partsOf } from "./path.js";
-import { timeOfDay, count, firstLine, plural, printable, timestamp } from "./format.js";
+import { count, duration, firstLine, money, plural, printable, timeOfDay, timestamp, turnText } from "./format.js";
 
 const ROLES = { user: "User", assistant: "Assistant", system: "System", tool: "Tool result" };
 const FINISHES = {
@@ -30,16 +30,26 @@ export function entryRow(entry, context) {
     class: `kind-${entry.kind} role-${entry.role ?? "none"} ${isInput ? "is-input" : ""} ${entry.internal ? "is-internal" : ""}`,
     data: { seq: entry.seq, branch: entry.branch, place: `${entry.branch}:${entry.seq}` },
     tabindex: -1, "aria-posinset": entry.seq, "aria-setsize": context.path.total, "aria-label": `${label}, entry ${entry.seq}`,
-  }, head(entry, name, label, context), h("div.entry-body", ...body));
+  }, head(entry, name, label, context), h("div.entry-body", ...body), isInput && context.turnFigures?.(entry));
 }
 
 function head(entry, name, label, context) {
+  const position = `${entry.branch}:${entry.seq}`;
   return h("header.entry-head", icon(name), h("span.entry-label", label),
     entry.model && h("span.muted.model", printable(entry.model)),
     FINISHES[entry.finish] && finish(entry.finish), labelBadge(context.label?.(entry)),
-    h("span.grow"),
+    h("span.grow"), context.tools && h("span.entry-tools", { role: "group", "aria-label": "Actions" }, context.tools(entry)), figures(entry, context),
     h("time.muted", { title: timestamp(entry.at), datetime: new Date(entry.at / 1000).toISOString() }, timeOfDay(entry.at)),
-    h("a.seq", { href: context.link(entry), title: "Link to this entry" }, `${entry.branch}:${entry.seq}`));
+    h("a.seq", { href: context.link(entry), title: `Entry ${position}` }, turnText(entry) ?? `entry ${entry.seq}`));
+}
+
+/** How long the model took, and what the call cost. */
+function figures(entry, context) {
+  if (entry.role !== "assistant") return null;
+  const before = context.path.entry(entry.seq - 1), call = context.call?.(entry);
+  const micros = before && before.turn === entry.turn && entry.turn ? entry.at - before.at : 0;
+  const facts = [micros >= 50_000 && duration(micros), call && call.cost_microcents !== null && money(call.cost_microcents)].filter(Boolean);
+  return facts.length ? h("span.muted.entry-figures", { title: "Duration and cost of this model call" }, facts.join(" · ")) : null;
 }
 
 function finish(name) {

@@ -59,6 +59,17 @@ export function duration(micros) {
   return `${Math.floor(seconds / 3600)} h ${Math.round((seconds % 3600) / 60)} min`;
 }
 
+/** The day of a timestamp: Today, Yesterday, a weekday of the last week, or a date. */
+export function dayName(at, now = Date.now()) {
+  const midnight = (time) => new Date(time).setHours(0, 0, 0, 0);
+  const days = Math.round((midnight(now) - midnight(at / 1000)) / 864e5), when = new Date(at / 1000);
+  if (days <= 0) return "Today";
+  if (days === 1) return "Yesterday";
+  if (days < 7) return when.toLocaleDateString("en", { weekday: "long" });
+  const isThisYear = when.getFullYear() === new Date(now).getFullYear();
+  return when.toLocaleDateString("en", { day: "numeric", month: "long", ...(isThisYear ? {} : { year: "numeric" }) });
+}
+
 export function timeOfDay(at) {
   const when = new Date(at / 1000);
   return Number.isNaN(when.getTime()) ? "–" : when.toLocaleTimeString([],
@@ -84,6 +95,12 @@ export function printable(text) {
 export function firstLine(text, limit = 160) {
   const line = printable(String(text).slice(0, limit * 4)).trim().split("\n", 1)[0];
   return line.length > limit ? `${line.slice(0, limit - 1)}…` : line;
+}
+
+/** "turn 207 · step 3"; null before the first turn. A turn is named by the entry of its input. */
+export function turnText({ turn, step }) {
+  if (!turn) return null;
+  return step ? `turn ${turn} · step ${step}` : `turn ${turn}`;
 }
 
 export function formatPosition(leaf) {

@@ -2,9 +2,11 @@
 // Each tab is loaded when it is opened.
 
 import { fetchJson, rawUrl, sessionPath } from "./api.js";
-import { button, copy, fill, h, icon, savePreference, loadPreference } from "./dom.js";
+import { button, copy, fill, h, savePreference, loadPreference } from "./dom.js";
 import { jsonTree } from "./json_tree.js";
-import { bytes, cost, count, plural, money, printable, timestamp, tokens } from "./format.js";
+import { splitter } from "./layout.js";
+import { PromptView, promptDialog } from "./prompt_view.js";
+import { bytes, cost, count, plural, money, printable, timestamp, tokens, turnText } from "./format.js";
 
 const TABS = [["entry", "Entry"], ["prompt", "Prompt"], ["usage", "Usage"], ["raw", "JSON"]];
 const TOTALS = [["calls", "calls"], ["input_tokens", "input"], ["output_tokens", "output"],
@@ -24,7 +26,7 @@ export class Inspector {
     }, label)));
     this.body = h("div.inspected",
       { id: "inspected", role: "tabpanel", tabindex: 0, "aria-labelledby": `tab-${this.tab}` });
-    this.element = h("aside.pane.inspector", { "aria-label": "Inspector" }, this.tabs, this.body);
+    this.element = h("aside.pane.inspector", { "aria-label": "Inspector" }, this.tabs, this.body, splitter("inspector", "the details"));
     fill(this.body, h("p.empty", "Select an entry to see its prompt, cost and actions."));
   }
 
@@ -71,7 +73,7 @@ async function entryTab(entry, host) {
   const { call, reference } = reply, detail = reply.entry;
   return [
     h("div.row-actions", host.actions(entry)),
-    facts([["position", h("code", placeOf(detail))], ["turn", detail.turn ? `${detail.turn}, step ${detail.step}` : "before the first turn"],
+    facts([["position", h("code", placeOf(detail))], ["turn", turnText(detail) ?? "before the first turn"],
       ["kind", detail.role ? `${detail.kind}, ${detail.role}` : detail.kind],
       ["visibility", detail.internal ? "internal" : "public"], ["time", timestamp(detail.at)],
       ["model", detail.model && printable(detail.model)], ["finish", detail.finish],
@@ -105,87 +107,9 @@ function commandRow(command) {
 // -- the prompt -------------------------------------------------------------------------------
 
 async function promptTab(entry, host) {
-  const box = h("div"), providers = host.about.providers;
-  if (host.about.copy) return copiedPrompt(entry, host, box);
-  const choice = h("select", { "aria-label": "Provider", onchange: () => read(choice.value, null) },
-    providers.map((name) => h("option", { value: name }, name)));
-  const read = async (provider, first) => {
-    const reply = await fetchJson(sessionPath(host.id, "/request"), { at: placeOf(entry), provider, first, limit: 50 });
-    choice.value = reply.provider;
-    fill(box, promptNodes(reply, entry, host, (from) => read(choice.value, from)));
-  };
-  await read(null, null);
-  return [h("div.bar", h("span.muted", "provider format"), choice), box];
-}
-
-/** A read-only copy contains each request in one format, rendered when the copy was made. */
-async function copiedPrompt(entry, host, box) {
-  const read = async (first) => {
-    const reply = await fetchJson(sessionPath(host.id, "/request"), { at: placeOf(entry), first, limit: 50 });
-    fill(box, h("p.muted", `In ${reply.provider} format, rendered from this copy. Values redacted here were not redacted for the model; media are not included.`),
-      promptNodes(reply, entry, host, read));
-  };
-  await read(null);
-  return box;
-}
-
-function promptNodes(reply, entry, host, from) {
-  const { request, messages_key: history } = reply, messages = request[history];
-  const rest = Object.fromEntries(Object.entries(request).filter(([name]) => name !== history && name !== "tools"));
-  return [
-    h("p.muted", entry.role === "assistant" ? `The request behind answer ${reply.at}: the path up to ${reply.after}.`
-      : `The request a model would get after ${reply.after}.`, reply.model && ` Model: ${printable(reply.model)}.`),
-    tokenBar(reply.tokens, reply.window, reply.call),
-    difference(reply),
-    Object.keys(rest).length > 0 && jsonTree(rest, { open: 1 }),
-    h("h3", "tools"),
-    h("div.prompt-tools", request.tools ? toolNodes(request.tools) : h("p.muted", "None recorded.")),
-    h("h3", `${history} ${reply.total ? `${reply.first + 1}–${reply.first + messages.length} of ${reply.total}` : "none"}`),
-    reply.first > 0 && h("button.quiet", { type: "button", onclick: () => from(Math.max(0, reply.first - 50)) },
-      `Show ${plural(reply.first, "earlier message")}`),
-    messages.map((message, at) => h("div.prompt-message",
-      jsonTree(message, { open: at >= messages.length - 3 ? 4 : 0,
-      name: `${reply.first + at} ${message.role ?? message.type ?? ""}` }))),
-    reply.first + messages.length < reply.total && h("button.quiet",
-      { type: "button", onclick: () => from(reply.first + messages.length) }, "Show later messages"),
-    reply.omitted_chars > 0 && h("p.muted", `${reply.omitted_chars.toLocaleString("en")} characters omitted.`),
-  ];
-}
-
-/** Tools in any provider's format: Gemini's are in groups, those of Chat Completions in a wrapper. */
-function toolNodes(tools) {
-  return tools.flatMap((tool) => tool.functionDeclarations ?? [tool.function ?? tool])
-    .map((tool) => jsonTree(tool, { open: 0, name: `${tool.name ?? ""} ${tool.description ?? ""}`.trim() }));
-}
-
-/** A bar of tokens by part, with widths by share. */
-function tokenBar(tokens, windowTokens, call) {
-  const estimate = tokens.reduce((sum, part) => sum + part.tokens, 0), billed = call?.usage?.input_tokens;
-  const parts = tokens.filter((part) => part.tokens > 0);
-  const barNode = h("div.token-bar",
-    { role: "img", "aria-label": `about ${estimate} tokens: ${parts.map((part) => `${part.part} ${part.tokens}`).join(", ")}` },
-    parts.map(tokenShare));
-  return h("div", barNode, h("div.legend",
-    parts.map((part) => h("span", h("i", { class: slug(part.part) }), `${part.part} ${count(part.tokens)}`))),
-    h("p.muted", `about ${count(estimate)} ${windowTokens ? `of ${count(windowTokens)} ` : ""}tokens${
-      windowTokens ? ` (${Math.floor((100 * estimate) / windowTokens)} % of the window)` : ""}, estimated${billed ? `; billed: ${count(billed)}` : ""}`));
-}
-
-function tokenShare({ part, tokens }) {
-  const piece = h("span", { class: slug(part), title: `${part}: about ${count(tokens)}` });
-  piece.style.flexGrow = tokens;
-  return piece;
-}
-
-const slug = (words) => `part-${words.replaceAll(" ", "-")}`;
-
-function difference({ previous, difference: change }) {
-  if (!previous) return h("p.muted", "First model call on this path.");
-  if (!change) return h("p.good", icon("check"),
-    ` Extends the request after ${previous}; the provider's prompt cache still applies.`);
-  return h("section.differs", h("h3", icon("compare"), ` First difference from the request after ${previous}`),
-    h("code", change.path),
-    h("div.label", "before"), jsonTree(change.before, { open: 1 }), h("div.label", "after"), jsonTree(change.after, { open: 1 }));
+  const view = new PromptView(host, entry);
+  await view.open();
+  return [h("div.bar", button("expand", "Wide", () => promptDialog(host, entry)), h("span.grow"), ...view.controls), view.element];
 }
 
 // -- usage and JSON ---------------------------------------------------------------------------

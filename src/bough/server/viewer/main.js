@@ -3,6 +3,8 @@
 import { Problem, fetchJson, assetUrl, sendJson, locked } from "./api.js";
 import { helpDialog, loginDialog, startDialog } from "./dialogs.js";
 import { DiffPage } from "./diff_page.js";
+import { HomePage } from "./home.js";
+import { applyLayout, togglePane } from "./layout.js";
 import { button, fill, h, icon, savePreference, loadPreference } from "./dom.js";
 import { listenForShortcuts } from "./shortcuts.js";
 import { LabPage } from "./lab_page.js";
@@ -13,11 +15,16 @@ import { SessionPage } from "./session_page.js";
 import { UsagePage } from "./usage_page.js";
 import { printable } from "./format.js";
 
-const PANES = [["sessions", "Sessions"], ["tree", "Tree"], ["transcript", "Transcript"], ["inspector", "Details"]];
+const TABS = {
+  sessions: [["transcript", "Home"], ["sessions", "Sessions"]],
+  session: [["sessions", "Sessions"], ["tree", "Tree"], ["transcript", "Transcript"], ["inspector", "Details"]],
+};
 let about = null, listing = null, page = null, panes = null;
+const tabBar = h("nav.tab-bar", { "aria-label": "Panes" });
 
 async function begin() {
   theme(loadPreference("theme", "system"));
+  applyLayout();
   await logIn();
   try {
     about = await fetchJson("");
@@ -28,7 +35,7 @@ async function begin() {
     return;
   }
   listing = new SessionList(about, start);
-  document.body.replaceChildren(top(), (panes = h("div.panes")), tabBar());
+  document.body.replaceChildren(top(), (panes = h("div.panes")), tabBar);
   followLinks();
   listenForShortcuts(() => page);
   route.on(show);
@@ -60,9 +67,10 @@ function top() {
   return h("header.top", h("a.skip",
     { href: "#main", onclick: (event) => { event.preventDefault(); document.querySelector(".transcript, #main")?.focus(); } },
     "Skip to content"),
+    !about.copy && button("list", "", () => togglePane("sessions"), { class: "quiet toggle-sessions", title: "Show or hide the list of sessions", "aria-label": "Show or hide the list of sessions" }),
     h("a.brand", { href: buildUrl("/") }, h("img", { src: assetUrl("icon.svg"), alt: "", width: 18, height: 18 }), "Bough"),
     about.copy ? copyButton(about.copy) : h("nav", { "aria-label": "Pages" },
-      h("a", { href: "/", data: { page: "sessions" } }, "Sessions"),
+      h("a", { href: "/", data: { page: "sessions" } }, "Home"),
       about.level === "service" && [h("a", { href: "/usage", data: { page: "usage" } }, "Usage"),
         h("a", { href: "/lab", data: { page: "lab" } }, "Lab")]),
     h("span.grow"),
@@ -80,9 +88,8 @@ function copyButton({ label, name, save }) {
     onclick: (event) => { event.currentTarget.href = save(); } }, icon("import"), h("span", "Read-only copy: download bundle"));
 }
 
-function tabBar() {
-  return h("nav.tab-bar", { "aria-label": "Panes" },
-    PANES.map(([name, label]) => h("button", { type: "button", data: { tab: name }, onclick: () => showPane(name) }, label)));
+function drawTabs(name) {
+  fill(tabBar, (TABS[name] ?? []).map(([tab, label]) => h("button", { type: "button", data: { tab }, onclick: () => showPane(tab) }, label)));
 }
 
 function showPane(name) {
@@ -108,15 +115,16 @@ async function show() {
   const { page: name, id, query } = route.now;
   document.body.dataset.page = name;
   for (const link of document.querySelectorAll(".top nav a")) link.toggleAttribute("aria-current",
-    link.dataset.page === (name === "session" ? "sessions" : name));
+    link.dataset.page === name);
   if (name === "session" && page?.id === id) return again(query);
+  if (name === "sessions" && page instanceof HomePage) { showPane(Object.keys(filters()).length ? "sessions" : "transcript"); return listing.show(); }
   page?.close();
   page = { session: () => new SessionPage(id, about, listing), diff: () => new DiffPage(), usage: () => new UsagePage(),
-    lab: () => new LabPage(id),
-    sessions: () => null }[name]();
+    lab: () => new LabPage(id), sessions: () => new HomePage(about, start) }[name]();
   draw(name);
   const isList = name === "session" || name === "sessions";
-  showPane(name === "session" ? "transcript" : "sessions");
+  drawTabs(name);
+  showPane(Object.keys(filters()).length && name === "sessions" ? "sessions" : "transcript");
   await Promise.all([isList && listing.show(), openPage(page, query.at)]);
 }
 
@@ -130,11 +138,7 @@ async function again(query) {
 function draw(name) {
   document.title = { session: "Session · Bough", diff: "Compare · Bough", usage: "Usage · Bough", lab: "Lab · Bough" }[name] ?? "Bough";
   if (name === "diff" || name === "usage" || name === "lab") fill(panes, page.element);
-  else if (page) fill(panes, listing.element, page.element, about.level === "service" && page.inspector.element);
-  else fill(panes, listing.element,
-    h("section.pane.center.nothing", { id: "main", tabindex: -1 },
-    h("div.empty", h("img", { src: assetUrl("icon.svg"), alt: "", width: 40, height: 40 }), h("p", "Choose a session."),
-      h("p.muted", h("kbd", "/"), " to search, ", h("kbd", "?"), " for shortcuts."))));
+  else fill(panes, listing.element, page.element, name === "session" && about.level === "service" && page.inspector.element);
 }
 
 async function openPage(opened, at) {

@@ -26,7 +26,7 @@ export async function fetchJson(path, params = {}) {
 }
 
 function ofSession(session, verb, place, query) {
-  const answer = { "": detail, path: pathWindow, entries: entryDetail, turns, branches, outline, usage, storage, journal, labels, request }[verb];
+  const answer = { "": detail, path: pathWindow, entries: entryDetail, turns, calls: modelCalls, branches, outline, usage, storage, journal, labels, request }[verb];
   if (!answer) throw new Problem(404, { code: "copy", detail: `${verb} is not available in this read-only copy.` });
   return answer(session, query, place);
 }
@@ -75,7 +75,10 @@ function heading(session) {
 
 function childrenOf(session) { return [...sessions.values()].filter((other) => other.row.parent_session === session.id); }
 
-function listSessions() { return { sessions: [...sessions.values()].map(view), next: null }; }
+function listSessions({ text: words = "" }) {
+  const all = [...sessions.values()].map(view);
+  return { sessions: all.filter((row) => words.toLowerCase().split(/\s+/u).every((word) => row.heading.toLowerCase().includes(word))), next: null };
+}
 
 function facetCounts() { return { total: sessions.size, facets: {} }; }
 
@@ -202,10 +205,25 @@ function callOf(session, place) {
 }
 
 function turns(session, { leaf: value, before, limit = 50 }) {
-  const leaf = resolvePosition(session, value), end = before ? Math.min(before - 1, leaf.seq) : leaf.seq;
-  const inputs = session.path(leaf, 1, end).filter(isInput).reverse();
-  const data = inputs.slice(0, limit).map((entry) => ({ turn: entry.seq, input: oneLine(text(entry)), at: entry.at }));
+  const leaf = resolvePosition(session, value), end = before ? Math.min(before - 1, leaf.seq) : leaf.seq, entries = session.path(leaf, 1, end);
+  const inputs = entries.filter(isInput).reverse(), data = inputs.slice(0, limit).map((entry, at) => turnSummary(session, leaf, entry, entries, at ? inputs[at - 1].seq - 1 : end));
   return { leaf: `${leaf.branch}:${leaf.seq}`, turns: data, next: inputs.length > limit ? data.at(-1).turn : null };
+}
+
+function turnSummary(session, leaf, input, entries, last) {
+  const own = entries.filter((entry) => entry.turn === input.turn && entry.seq <= last), calls = own.flatMap((entry) => parts(entry, "tool_call"));
+  const errors = own.flatMap((entry) => parts(entry, "tool_result")).filter((result) => result.error).length;
+  return { turn: input.seq, last, input: oneLine(text(input)), at: input.at, ended_at: own.at(-1).at, steps: own.filter((entry) => entry.role === "assistant").length,
+    tools: calls.length ? [{ name: "", calls: calls.length, errors }] : [], usage: total(callsInRange(session, leaf, input.seq, last)) };
+}
+
+function callsInRange(session, leaf, first, last) {
+  return callsOnPath(session, leaf, 0).filter(({ answer_seq: answer, after_seq: after }) => (answer ?? after) >= first && (answer ?? after) <= last);
+}
+
+function modelCalls(session, { leaf: value, first, last }) {
+  const leaf = resolvePosition(session, value);
+  return { leaf: `${leaf.branch}:${leaf.seq}`, calls: callsInRange(session, leaf, first, last).map((call) => ({ ...call, cost_microcents: call.price?.microcents ?? null })) };
 }
 
 function journal(session, { after = 0, limit = 100 }) {
@@ -252,6 +270,7 @@ function outline(session, { branch, leaf: value, positions, first = 1, last, kin
 
 function isIncluded(entry, kinds) {
   if (kinds === "inputs") return isInput(entry);
+  if (kinds === "errors") return parts(entry, "tool_result").some((result) => result.error || (result.outcome ?? "done") !== "done");
   return kinds === "all" || ((entry.role === "user" || entry.role === "assistant") && text(entry).trim() !== "");
 }
 

@@ -31,6 +31,14 @@ export class Path {
     return [reply.first, reply.last];
   }
 
+  /** The loaded range around a seq. */
+  range(seq) {
+    let first = seq, last = seq;
+    while (this.#entries.has(first - 1)) first--;
+    while (this.#entries.has(last + 1)) last++;
+    return this.#entries.has(seq) ? [first, last] : [1, 0];
+  }
+
   /** Append an entry; return false if it does not follow the last one. */
   push(entry) {
     if (entry.seq !== this.total + 1) return false;

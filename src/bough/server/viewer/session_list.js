@@ -1,10 +1,11 @@
-// The list of sessions: last active first, filtered by the URL, loaded while scrolling.
+// The list of sessions: last active first, by day, filtered by the URL, loaded while scrolling.
 // Sessions open through ordinary links.
 
 import { fetchJson, sendJson, sessionPath } from "./api.js";
 import { button, fill, h, icon, notice } from "./dom.js";
 import { filters, navigate, replaceUrl, route, sessionLink, buildUrl } from "./route.js";
-import { STATUSES, ago, cost, plural, printable, timestamp } from "./format.js";
+import { STATUSES, ago, cost, dayName, plural, printable, timestamp } from "./format.js";
+import { closeDrawer, splitter } from "./layout.js";
 import { VirtualList } from "./virtual_list.js";
 
 const FACETS = [["status", "Status"], ["agent", "Agent"], ["model", "Model"], ["relation", "Relation"]];
@@ -33,7 +34,8 @@ export class SessionList {
         !about.copy && button("plus", "", start, { "aria-label": "New session", title: "New session", class: "quiet" }),
         button("settings", "", () => this.#toggleFacets(),
         { "aria-label": "Filters", title: "Filters", "aria-expanded": "false", class: "quiet facets-button" })),
-      this.facets, h("div.bar.slim", this.total, h("span.grow"), !this.isClient && this.#trashSwitch()), this.emptyState, this.scroller);
+      this.facets, h("div.bar.slim", this.total, h("span.grow"), !this.isClient && this.#trashSwitch()), this.emptyState, this.scroller,
+      splitter("sessions", "the list of sessions"));
     this.#list = new VirtualList(this.scroller,
       { estimatedHeight: 64, draw: (index) => this.#row(index), onVisible: (_, last) => this.#loadMore(last) });
     this.facets.hidden = !Object.keys(filters()).some((name) => !["text", "tag", "trashed"].includes(name));
@@ -48,6 +50,7 @@ export class SessionList {
   /** Show the sessions that match the current URL. */
   async show() {
     const filterKey = JSON.stringify(filters());
+    closeDrawer();
     if (filterKey === this.#filterKey && this.#rows.length) return this.#markCurrent();
     this.#filterKey = filterKey;
     const { tag, text } = route.now.query;
@@ -69,7 +72,7 @@ export class SessionList {
       return;
     }
     if (filterKey !== this.#filterKey || this.#isLoading || this.#editing) return;
-    const before = this.#rows.map(rowKey), known = new Set(reply.sessions.map((row) => row.id));
+    const before = keys(this.#rows), known = new Set(reply.sessions.map((row) => row.id));
     const end = this.#rows.findIndex((row) => row.id === reply.sessions.at(-1)?.id);
     const older = reply.next ? this.#rows.slice(end + 1).filter((row) => !known.has(row.id)) : [];
     const isNew = reply.sessions.some((row, index) => row.id !== this.#rows[index]?.id) || this.total.dataset.of !== filterKey;
@@ -84,7 +87,8 @@ export class SessionList {
     const focus = this.#focus(), top = this.#list.top, id = this.#rows[top?.index]?.id;
     this.#rows = rows;
     this.#resize();
-    this.#list.changed([...rows.keys()].filter((index) => before[index] !== rowKey(rows[index])));
+    const after = keys(rows);
+    this.#list.changed([...rows.keys()].filter((index) => before[index] !== after[index]));
     const index = this.scroller.scrollTop > 0 ? rows.findIndex((row) => row.id === id) : -1;
     if (index >= 0 && index !== top.index) this.#list.show(index, top.offset);
     focus?.();
@@ -150,6 +154,7 @@ export class SessionList {
     if (!row) return h("div.session-row.waiting", h("span.muted", "…"));
     const isHere = route.now.id === row.id;
     return h("div.session-row", { role: "listitem", class: isHere ? "selected" : "", data: { id: row.id } },
+      dayHeading(row, this.#rows[index - 1]),
       h("a", { href: sessionLink(row.id), "aria-current": isHere ? "page" : null },
         h("span.session-heading", statusDot(row), h("span.ellipsis", { dir: "auto" }, printable(row.heading)), relationBadge(row)),
         h("span.session-facts", ...factSpans(row))),
@@ -320,8 +325,14 @@ export class SessionList {
   }
 }
 
-/** A string that changes when the row must be redrawn. */
-function rowKey(row) { return row && JSON.stringify([row, ago(row.updated_at)]); }
+/** For each row a string that changes when the row must be redrawn. */
+function keys(rows) { return rows.map((row, at) => JSON.stringify([row, ago(row.updated_at), dayHeading(row, rows[at - 1])?.textContent])); }
+
+/** The day of a session's last activity, above the first session of that day. */
+export function dayHeading(row, before) {
+  const day = dayName(row.updated_at);
+  return !before || (row.updated_at < before.updated_at && day !== dayName(before.updated_at)) ? h("div.day", day) : null;
+}
 
 export function statusDot(row) {
   const [label, title] = STATUSES[row.status] ?? [row.status, row.status];

@@ -3,13 +3,17 @@
 
 import { fetchJson, sendJson, sessionPath } from "./api.js";
 import { Composer } from "./composer.js";
-import { compactDialog, compareDialog, forkDialog, labelDialog, replayDialog, rewindDialog, whileDisabled } from "./dialogs.js";
+import { compactDialog, compareDialog, exportDialog, forkDialog, labelDialog, replayDialog, rewindDialog, whileDisabled } from "./dialogs.js";
 import { button, copy, fill, h, icon, notice, savePreference, loadPreference } from "./dom.js";
+import { FindBar } from "./find_bar.js";
 import { Inspector } from "./inspector.js";
 import { Labels, labelsDialog } from "./labels.js";
 import { relationBadge, statusDot } from "./session_list.js";
+import { togglePane } from "./layout.js";
 import { Live } from "./live.js";
 import { navigate, replaceUrl, sessionLink } from "./route.js";
+import { partsOf } from "./path.js";
+import { promptDialog } from "./prompt_view.js";
 import { Transcript } from "./transcript.js";
 import { Tree } from "./tree.js";
 import { cost, plural, parsePosition, formatPosition, printable } from "./format.js";
@@ -34,7 +38,7 @@ export class SessionPage {
     this.labels = new Labels(id);
     const link = (entry) => sessionLink(id, entry), label = (entry) => this.labels.of(entry);
     const approve = this.canChange ? (call, allow) => this.#approve(call, allow) : null;
-    this.transcript = new Transcript({ id, link, label, approve, canChange: this.canChange,
+    this.transcript = new Transcript({ id, link, label, approve, canChange: this.canChange, isClient: this.isClient, tools: this.isClient ? null : (entry) => this.#entryTools(entry),
       selected: (entry, isExplicit) => this.#selected(entry, isExplicit),
       openCall: (entry, index) => this.#openCall(entry, index), uncompact: () => this.#uncompact() });
     this.tree = new Tree({ id, labels: this.labels, view: (at) => this.view(at), jump: () => this.jump(),
@@ -43,11 +47,11 @@ export class SessionPage {
     this.composer = new Composer({ id, about, approve, changed: () => this.#reloadDetail() });
     this.head = h("header.session-head");
     this.banner = h("div.banner", { role: "alert", hidden: true }, icon("error"), "Connection lost. Reconnecting…");
+    this.find = new FindBar({ id, element: this.transcript.element, goTo: (hit) => this.view(hit) });
     this.viewingBar = h("div.viewing-bar", { role: "status", hidden: true });
-    const middle = h("div.middle", this.head, this.banner, this.viewingBar, this.transcript.element, this.composer.element);
+    const middle = h("div.middle", this.head, this.banner, this.viewingBar, this.find.element, this.transcript.element, this.composer.element);
     this.element = h("section.pane.center",
-      { "aria-label": "Session", class: loadPreference("tree-shown", "yes") === "no" || this.isClient ? "no-tree" : "" },
-      !this.isClient && this.tree.element, middle);
+      { "aria-label": "Session", class: this.isClient ? "no-tree" : "" }, !this.isClient && this.tree.element, middle);
   }
 
   close() {
@@ -203,25 +207,35 @@ export class SessionPage {
     const quiet = (name, label, act) => button(name, "", (event) => act(event.currentTarget),
       { title: label, "aria-label": label, class: `quiet tool-${name}` });
     return [
-      quiet("tree", "Show or hide the tree", () => this.#toggleTree()), cards,
+      quiet("tree", "Show or hide the tree", () => togglePane("tree")), quiet("side", "Show or hide the details", () => togglePane("inspector")), cards,
       button(this.isPublic ? "shut" : "eye", "", () => this.setPublic(!this.isPublic), { "aria-pressed": String(!this.isPublic),
         "aria-label": this.isPublic ? "Internal entries hidden" : "Internal entries shown", title: "Show or hide internal entries (i)", class: "quiet" }),
       ...(this.canChange ? this.#movers(quiet) : []),
     ];
   }
 
+  /** The buttons on a message that appear with the pointer or the focus. */
+  #entryTools(entry) {
+    const small = (name, label, act) => button(name, "", (event) => { event.stopPropagation(); act(); }, { class: "quiet", title: label, "aria-label": label });
+    const text = partsOf(entry, "text").map((part) => part.text).join("\n\n"), isInput = entry.turn > 0 && entry.turn === entry.seq;
+    return [
+      entry.role === "assistant" && small("eye", "What the model saw", () => this.prompt(entry)),
+      this.canChange && isInput && this.about.can_send && !this.viewing && small("pencil", "Edit and resend", () => this.composer.edit(text, entry, this.#leaf())),
+      this.canChange && small("fork", "Fork at this entry", () => this.fork(entry)),
+      text && small("copy", "Copy text", () => copy(text)),
+      small("link", "Copy a link", () => copy(new URL(sessionLink(this.id, entry), location.href).href)),
+    ];
+  }
+
   #movers(quiet) {
     return [
+      quiet("import", "Export or share", () => exportDialog(this.id)),
       quiet("undo", "Undo the latest turn", (pressed) => this.#move(pressed, "/undo")),
       quiet("redo", "Redo", (pressed) => this.#move(pressed, "/redo")),
       quiet("compaction", "Compact", () => compactDialog(this.id, this.#leaf(), () => undefined)),
       quiet("compare", "Compare with…",
-        () => compareDialog(this.id, this.viewing, this.detail.related ?? [], this.detail.parent, navigate)),
+        () => this.compare(this.viewing)),
     ];
-  }
-
-  #toggleTree() {
-    savePreference("tree-shown", this.element.classList.toggle("no-tree") ? "no" : "yes");
   }
 
   // -- actions --------------------------------------------------------------------------------
@@ -236,8 +250,7 @@ export class SessionPage {
       button("fork", "Fork here", () => this.fork(entry)),
       button("undo", "Rewind here", () => this.rewind(entry)),
       button("replay", "Replay from here", () => replayDialog(this.id, entry.seq, this.about.models)),
-      button("compare", "Compare with…",
-        () => compareDialog(this.id, at, this.detail.related ?? [], this.detail.parent, navigate)),
+      button("compare", "Compare with…", () => this.compare(at)),
       button("label", "Label", () => this.label(entry)), link,
     ];
   }
@@ -249,6 +262,10 @@ export class SessionPage {
       navigate(sessionLink(session.id));
     });
   }
+
+  prompt(entry) { promptDialog({ id: this.id, about: this.about }, entry); }
+
+  compare(at) { compareDialog(this.detail.session, at, this.detail.related ?? [], this.detail.parent); }
 
   label(entry) {
     labelDialog(this.id, `${entry.branch}:${entry.seq}`, this.labels.of(entry), () => undefined);
@@ -329,6 +346,7 @@ export class SessionPage {
     if (entries.some((entry) => entry.role === "assistant") || ["turn_ended", "turn_refused"].includes(fact.kind)) {
       this.#draft = null;
       this.transcript.endDraft();
+      this.transcript.turnEnded();
     }
     const isMoved = fact.kind === "moved" || fact.omitted_entries;
     for (const entry of entries) this.#append(entry);

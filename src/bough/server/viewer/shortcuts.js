@@ -9,6 +9,8 @@ export function listenForShortcuts(page) {
   addEventListener("keydown", (event) => {
     if ((event.metaKey || event.ctrlKey)
       && event.key.toLowerCase() === "k") { event.preventDefault(); openSearch(); return; }
+    if ((event.metaKey || event.ctrlKey) && !event.shiftKey && event.key.toLowerCase() === "f" && page()?.find && !page().isClient
+      && !document.querySelector("dialog[open]")) { event.preventDefault(); page().find.open(); return; }
     if (event.metaKey || event.ctrlKey || event.altKey || isTyping(event.target)
       || document.querySelector("dialog[open]")) return;
     const action = shortcuts(page(), previousKey)[event.key];
@@ -34,6 +36,7 @@ function shortcuts(page, previousKey) {
     ...common, j: () => transcript.step(1), k: () => transcript.step(-1), "[": () => transcript.stepTurn(-1), "]": () => transcript.stepTurn(1),
     o: () => transcript.cycleSelected(), t: () => transcript.cycleCards(), i: () => page.setPublic(!page.isPublic),
     f: () => { if (selected && page.canChange) page.fork(selected); },
-    l: () => { if (selected && page.canChange) page.label(selected); }, b: () => page.jump(), r: () => page.composer.focus(), ...sequence,
+    l: () => { if (selected && page.canChange) page.label(selected); }, b: () => page.jump(), r: () => page.composer.focus(),
+    e: () => page.tree.stepError(1), E: () => page.tree.stepError(-1), p: () => { if (selected && !page.isClient) page.prompt(selected); }, ...sequence,
   };
 }

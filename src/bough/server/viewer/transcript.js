@@ -6,9 +6,10 @@ import { nextState } from "./tool_cards.js";
 import { h, notice, savePreference, loadPreference } from "./dom.js";
 import { draftRow, entryRow, hasCalls } from "./entries.js";
 import { Path, partsOf } from "./path.js";
+import { turnFigures } from "./waterfall.js";
 import { VirtualList } from "./virtual_list.js";
 
-const ESTIMATED_HEIGHT = 96, MARGIN = 12;
+const ESTIMATED_HEIGHT = 96, MARGIN = 12, TURNS = 30;
 
 export class Transcript {
   #list;
@@ -18,9 +19,11 @@ export class Transcript {
   #draft = null;
   #status = "";
   #frame = 0;
+  #calls = new Map(); // branch:seq of an answer → its model call
+  #turns = new Map(); // seq of an input → the summary of its turn
   #isExplicit = false; // whether the selection was made by the user; otherwise it follows the newest entry
 
-  /** host: {id, link, selected(entry), approve, uncompact, openCall(entry, index), label(entry), canChange} */
+  /** host: {id, link, selected(entry), approve, uncompact, openCall(entry, index), label(entry), tools(entry), canChange, isClient} */
   constructor(host) {
     this.host = host;
     this.cards = loadPreference("cards", "preview");
@@ -42,12 +45,34 @@ export class Transcript {
     await path.load(seq ? { around: seq } : { newest: true });
     if (this.opening !== path) return; // another path was opened meanwhile
     this.path = path;
+    this.#calls.clear();
+    this.#turns.clear();
     this.#list.reset(path.total + 1);
     this.#hideUnshown(1, path.total);
     this.element.setAttribute("aria-busy", "false");
     if (seq) this.#list.show(this.#index(seq), -60);
     else this.#list.goToEnd();
+    this.#loadFigures(path, ...path.range(seq ?? path.total));
   }
+
+  /** Load the costs of model calls and turns in a range, and show them on the rows that are drawn. */
+  async #loadFigures(path, first, last) {
+    if (this.host.isClient || last < first || path.isPublic) return;
+    const where = { leaf: path.leaf };
+    try {
+      const [{ calls }, { turns }] = await Promise.all([
+        fetchJson(sessionPath(this.host.id, "/calls"), { ...where, first, last }),
+        fetchJson(sessionPath(this.host.id, "/turns"), { ...where, before: last + 1, limit: TURNS }),
+      ]);
+      if (path !== this.path) return;
+      for (const call of calls) if (call.answer_seq && call.purpose === "answer") this.#calls.set(call.answer_seq, call);
+      for (const turn of turns) this.#turns.set(turn.turn, turn);
+      this.redrawRows([...calls.map((call) => call.answer_seq ?? 0), ...turns.map((turn) => turn.turn)].filter((seq) => seq >= first && seq <= last));
+    } catch { /* figures are an extra: the transcript is complete without them */ }
+  }
+
+  /** A turn ended: load its figures. */
+  turnEnded() { this.#loadFigures(this.path, Math.max(1, this.path.total - 60), this.path.total); }
 
   /** Append an entry; return false if it does not follow the last one. */
   push(entry) {
@@ -195,7 +220,7 @@ export class Transcript {
 
   #onClick(event) {
     const row = event.target.closest("article.entry");
-    if (!row || event.target.closest("a, input") || String(getSelection())) return;
+    if (!row || event.target.closest("a, input, .entry-tools") || String(getSelection())) return;
     const entry = this.path.entry(Number(row.dataset.seq));
     if (entry) this.select(entry, { reveal: false });
   }
@@ -215,7 +240,9 @@ export class Transcript {
   #renderContext() {
     return {
       path: this.path, link: this.host.link, approve: this.host.approve, uncompact: this.host.uncompact, canChange: this.host.canChange,
-      openCall: this.host.openCall, label: this.host.label,
+      openCall: this.host.openCall, label: this.host.label, tools: this.host.tools,
+      call: (entry) => this.#calls.get(entry.seq),
+      turnFigures: (entry) => this.#turns.has(entry.seq) && turnFigures(this.host.id, this.path.leaf, this.#turns.get(entry.seq)),
       cardState: (name) => this.#state(name),
       setCard: (name, state, entry) => { this.#cards.set(name, state); this.#list.changed([entry.seq - 1]); },
       showAll: (entry, owner = entry) => this.#showAll(entry, owner),
@@ -255,6 +282,7 @@ export class Transcript {
       const rows = [];
       for (let seq = Math.max(1, first - 20); seq <= Math.min(path.total, last + 20); seq++) rows.push(seq - 1);
       this.#list.changed(rows);
+      this.#loadFigures(path, first, last);
     } catch (problem) {
       notice(problem.text, { kind: "bad" });
     } finally {

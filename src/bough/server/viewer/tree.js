@@ -6,9 +6,11 @@ import { TreeRows, ENTRY, PARENT, RELATED, SIDE } from "./tree_rows.js";
 import { button, fill, h, icon, savePreference, loadPreference } from "./dom.js";
 import { labelBadge } from "./labels.js";
 import { plural, parsePosition, printable } from "./format.js";
+import { splitter } from "./layout.js";
+import { Minimap } from "./minimap.js";
 import { VirtualList } from "./virtual_list.js";
 
-const ROW = 26, PAGE = 300, LABELS = 150, DEEPEST = 8;
+const ROW = 26, PAGE = 300, LABELS = 150, DEEPEST = 8, HUES = 5, ERROR_STEP = 5_000, ERROR_ROUNDS = 4;
 const FILTERS = [["inputs", "Inputs"], ["messages", "Messages"], ["all", "All"]];
 const FLAG_ICONS = { error: "error", unknown: "unknown", denied: "denied", interrupted: "interrupted", dry_run: "dry_run",
   cancelled: "denied", cut_off: "error" };
@@ -22,20 +24,24 @@ export class Tree {
   #isLoading = false;
   #trunk = [];
   #selected = "";
+  #errors = new Set(); // branch:seq of entries with an error
+  #errorsOf = "";
 
-  /** host: {id, labels, view({branch, seq}), related(id, seq), jump()} */
+  /** host: {id, labels, view({branch, seq}), related(id, seq), jump()}. Shows the trunk straight down, branches beside it. */
   constructor(host) {
     this.host = host;
     this.branches = null;
     this.kinds = loadPreference("tree", "messages");
-    this.rows = h("div.tree-rows", { role: "tree", "aria-label": "TreeRows", tabindex: 0 });
+    this.rows = h("div.tree-rows", { role: "tree", "aria-label": "Entries", tabindex: 0 });
     this.filters = h("div.choice", { role: "radiogroup", "aria-label": "Lines shown" }, FILTERS.map(([kind, word]) =>
       h("button", { type: "button", role: "radio", "aria-checked": String(kind === this.kinds),
         onclick: () => this.filter(kind) }, word)));
     this.summary = h("span.muted");
     this.jump = button("label", "", () => host.jump(), { class: "quiet", hidden: true, title: "Jump to a label (b)" });
+    this.errorButton = button("error", "", () => this.stepError(1), { class: "quiet errors-button", hidden: true });
+    this.minimap = new Minimap(this.rows);
     this.element = h("section.tree", { "aria-label": "Tree" },
-      h("header.bar", this.summary, this.jump, h("span.grow"), this.filters), this.rows);
+      h("header.bar", this.summary, this.jump, this.errorButton, h("span.grow"), this.filters), h("div.tree-body", this.rows, this.minimap.element), splitter("tree", "the tree"));
     this.#list = new VirtualList(this.rows,
       { estimatedHeight: ROW, draw: (index) => this.#row(index), onVisible: (first, last) => this.#loadVisible(first, last) });
     this.rows.addEventListener("keydown", (event) => this.#key(event));
@@ -52,6 +58,50 @@ export class Tree {
     this.#trunk = this.branches.ranges(parsePosition(this.viewing));
     this.summary.textContent = plural(this.branches.size, "branch", "branches");
     this.#rebuild(place ?? (isFirst ? this.viewing : null));
+    if (this.#errorsOf !== this.viewing) this.#loadErrors();
+  }
+
+  /** View the next (1) or previous (-1) error after the selected entry, starting again at the other end. */
+  stepError(by) {
+    const places = [...this.#errors].map(parsePosition).sort((a, b) => a.seq - b.seq);
+    if (!places.length) return;
+    const here = parsePosition(this.#selected || "0:0").seq, ordered = by > 0 ? places : places.reverse();
+    this.host.view(ordered.find(({ seq }) => (by > 0 ? seq > here : seq < here)) ?? ordered[0]);
+  }
+
+  /** Find the errors of the viewed path, newest part first, a bounded number of entries. */
+  async #loadErrors() {
+    const leaf = this.viewing, { seq: end } = parsePosition(leaf), places = new Set();
+    this.#errorsOf = leaf;
+    for (let last = end, round = 0; last > 0 && round < ERROR_ROUNDS; last -= ERROR_STEP, round++) {
+      const first = Math.max(1, last - ERROR_STEP + 1);
+      const reply = await fetchJson(sessionPath(this.host.id, "/outline"), { leaf, first, last, kinds: "errors" }).catch(() => null);
+      if (!reply || this.#errorsOf !== leaf) return;
+      for (const line of reply.lines) places.add(`${line.branch}:${line.seq}`);
+      this.#errors = new Set(places);
+      this.#showErrors();
+    }
+  }
+
+  #showErrors() {
+    const { size } = this.#errors;
+    this.errorButton.hidden = !size;
+    this.errorButton.setAttribute("aria-label", `Go to one of ${plural(size, "error")}`);
+    this.errorButton.title = "Next error (e)";
+    fill(this.errorButton, icon("error"), h("span", size));
+    this.#map();
+  }
+
+  /** Draw the minimap. */
+  #map() {
+    const marks = [], { labels } = this.host;
+    this.#slots.forEach(([kind, branch, seq], index) => {
+      const name = `${branch}:${seq}`;
+      const mark = kind === SIDE ? "side" : kind !== ENTRY ? null : this.#errors.has(name) ? "error" : name === this.#selected ? "selected"
+        : labels.size && labels.of({ branch, seq }) !== undefined ? "label" : null;
+      if (mark) marks.push({ share: this.#list.share(index), kind: mark });
+    });
+    this.minimap.show(marks);
   }
 
   filter(kind) {
@@ -72,6 +122,8 @@ export class Tree {
       this.#trunk = this.branches.ranges(parsePosition(this.viewing));
     }
     this.#lines.delete(wasLeaf);
+    if (hasError(entry)) { this.#errors.add(`${entry.branch}:${entry.seq}`); this.#errorsOf = this.viewing; this.#showErrors(); }
+    this.#errorsOf = this.viewing;
     this.#rebuild();
     return true;
   }
@@ -94,6 +146,7 @@ export class Tree {
     for (const row of this.rows.querySelectorAll(".entry-row")) row.classList.toggle("selected",
       row.dataset.place === this.#selected);
     const index = this.#indexOf(this.#selected);
+    this.#map();
     if (index >= 0 && this.#isShown(this.#slots[index]) && this.rows.clientHeight) this.#list.reveal(index);
   }
 
@@ -112,6 +165,7 @@ export class Tree {
     this.#slots.forEach((slot, index) => { if (!this.#isShown(slot)) this.#list.hide(index); });
     const index = this.#indexOf(place);
     this.#list.paint(index < 0 ? { index: 0, offset: scrollTop } : { index, offset: -this.rows.clientHeight / 2 });
+    this.#map();
   }
 
   #isShown([kind, branch, seq]) {
@@ -125,6 +179,9 @@ export class Tree {
     const row = kind === SIDE ? this.#sideRow(branch, seq) : kind === ENTRY ? this.#entryRow(branch, seq,
       depth) : kind === RELATED ? this.#relatedRow(other) : this.#parentRow();
     row.style.setProperty("--depth", Math.min(depth, DEEPEST));
+    row.classList.add(`rail-${depth ? (branch % HUES) + 1 : 0}`);
+    if (index === 0) row.classList.add("is-first");
+    if (index === this.#slots.length - 1) row.classList.add("is-last");
     row.setAttribute("aria-level", depth + 1);
     return row;
   }
@@ -142,12 +199,12 @@ export class Tree {
     const name = `${branch}:${seq}`, line = this.#lines.get(name);
     const role = line?.role ?? line?.kind ?? "none", isSelected = name === this.#selected;
     const text = line ? printable(line.text) : line === null ? h("span.muted", this.branches.leaf === name ? "the leaf" : "") : "…";
+    const flags = (line?.flags ?? []).filter((flag) => FLAG_ICONS[flag]);
     return h("div.tree-row.entry-row", {
       role: "treeitem", tabindex: -1, data: { place: name }, onclick: () => this.host.view({ branch, seq }),
-      class: `${depth ? "off-path" : "on-path"} role-${role} ${isSelected ? "selected" : ""}`,
-    }, h("span.seq", seq), line && icon(line.kind === "message" ? line.role : line.kind),
-    labelBadge(this.host.labels.of({ branch, seq })), h("span.tree-line", text),
-    (line?.flags ?? []).filter((flag) => FLAG_ICONS[flag]).map(flagIcon), this.branches.leaf === name && leafMark());
+      class: `${depth ? "off-path" : "on-path"} role-${role} ${isSelected ? "selected" : ""} ${flags.includes("error") ? "has-error" : ""}`,
+    }, labelBadge(this.host.labels.of({ branch, seq })), h("span.tree-line", { title: line ? `${line.role ?? line.kind}: ${printable(line.text)}` : "" }, text),
+    flags.map(flagIcon), this.branches.leaf === name && leafMark(), h("span.seq", seq));
   }
 
   #relatedRow(other) {
@@ -221,6 +278,7 @@ export class Tree {
     this.#slots.forEach((slot, index) => { if (matches(slot)) rows.push(index); });
     for (const index of rows) if (!this.#isShown(this.#slots[index])) this.#list.hide(index);
     this.#list.changed(rows);
+    this.#map();
   }
 
   #key(event) {
@@ -236,6 +294,10 @@ export class Tree {
       if ((row.getAttribute("aria-expanded") === "true") === (event.key === "ArrowLeft")) row.click();
     }
   }
+}
+
+function hasError(entry) {
+  return (entry.payload?.parts ?? []).some((part) => part.type === "tool_result" && (part.error || (part.outcome ?? "done") !== "done"));
 }
 
 function flagIcon(flag) {

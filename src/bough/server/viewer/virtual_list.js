@@ -110,6 +110,9 @@ export class VirtualList {
   /** The row at the top edge and how much of it is scrolled out: {index, offset}. */
   get top() { return this.#currentAnchor(); }
 
+  /** Where a row is, as a share of the height of all rows. */
+  share(index) { return this.#heights.before(index) / Math.max(1, this.#heights.before(this.count)); }
+
   isHidden(index) { return this.#heights.own[index] === 0; }
 
   schedulePaint() {

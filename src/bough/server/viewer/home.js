@@ -1,0 +1,131 @@
+// The home page: what waits for approval, what failed, what runs, what it cost, and the latest sessions by day.
+// An empty store gets the first steps instead.
+
+import { fetchJson, sendJson, sessionPath } from "./api.js";
+import { button, copy, fill, h, icon, loadPreference, notice, savePreference } from "./dom.js";
+import { buildUrl, sessionLink } from "./route.js";
+import { dayHeading, relationBadge, statusDot } from "./session_list.js";
+import { argumentNodes } from "./tool_views.js";
+import { taskLink } from "./tool_cards.js";
+import { ago, cost, money, printable, timestamp } from "./format.js";
+
+const POLL_MS = 5_000, RECENT = 8;
+
+export class HomePage {
+  #timer = 0;
+  #drawn = "";
+
+  /** start(): opens the dialog for a new session. */
+  constructor(about, start) {
+    this.about = about;
+    this.start = start;
+    this.element = h("main.pane.center.home", { id: "main", tabindex: -1, "aria-label": "Home" });
+  }
+
+  close() { clearInterval(this.#timer); }
+
+  async open() {
+    await this.#refresh();
+    this.#timer = setInterval(() => { if (document.visibilityState === "visible") this.#refresh().catch(() => undefined); }, POLL_MS);
+  }
+
+  async #refresh() {
+    if (this.about.level === "client") { fill(this.element, h("div.empty", h("p", "Choose a session."))); return; }
+    const [overview, recent] = await Promise.all([fetchJson("/overview"), fetchJson("/sessions", { limit: RECENT })]);
+    const key = JSON.stringify([overview, recent.sessions, Math.floor(Date.now() / 60_000)]);
+    if (key === this.#drawn || this.element.contains(document.activeElement) && this.#drawn) return; // keep the focus where it is
+    this.#drawn = key;
+    fill(this.element, overview.total ? this.#content(overview, recent.sessions) : this.#welcome());
+  }
+
+  #content(overview, recent) {
+    const { counts, waiting, failed, interrupted, running } = overview;
+    return h("div.home-inner", h("header.head-line", h("h1", "Home"), h("span.grow"), button("plus", "New session", this.start)),
+      h("div.tiles",
+        tile("wait", "Waiting for approval", counts.waiting ?? 0, "/?status=waiting", "warn"),
+        tile("error", "Failed", counts.failed ?? 0, "/?status=failed", "bad"),
+        tile("interrupted", "Interrupted", counts.interrupted ?? 0, "/?status=interrupted", "special"),
+        tile("replay", "Running", counts.running ?? 0, "/?status=running", "info"),
+        costTile("Cost today", overview.cost_today, null), costTile("Cost in 7 days", overview.cost_week, overview.days)),
+      waiting.length > 0 && h("section", h("h2", "Waiting for approval ", h("span.badge.is-waits_for_approval", counts.waiting)), waiting.map((item) => this.#waiting(item))),
+      group("Failed", failed, counts.failed, "failed", errorText), group("Interrupted", interrupted, counts.interrupted, "interrupted", () => "Open it to resume."),
+      group("Running", running, counts.running, "running"), recentSection(recent), this.#importHint());
+  }
+
+  #waiting({ session, approvals }) {
+    return h("div.home-approval", sessionLine(session), approvals.map((call) => h("div.approval", { role: "group", "aria-label": `Approval of ${call.name}` },
+      h("div.approval-head", icon("wait"), h("span.grow", h("strong", printable(call.name)), call.parent_call && [" in ", taskLink(call)]),
+        button("check", "Approve", (event) => this.#approve(event.currentTarget, session, call, true), { class: "primary" }),
+        button("denied", "Deny", (event) => this.#approve(event.currentTarget, session, call, false))),
+      h("div.approval-arguments", { tabindex: 0 }, ...argumentNodes(call)))));
+  }
+
+  async #approve(pressed, session, call, allow) {
+    pressed.disabled = true;
+    try {
+      await sendJson("POST", sessionPath(session.id, "/approve"),
+        { session_id: call.session_id, seq: call.seq, index: call.index, allow, resume: this.about.can_send });
+      notice(`${allow ? "Approved" : "Denied"} ${call.name}`);
+    } catch (problem) {
+      notice(problem.text, { kind: "bad" });
+    }
+    this.#drawn = "";
+    await this.#refresh();
+  }
+
+  #importHint() {
+    if (loadPreference("import-hint", "on") === "off") return null;
+    const hint = h("aside.hint", icon("import"), h("div.grow", h("strong", "Import your Claude Code sessions"),
+      h("p.muted", "They are read from this computer and never changed. Codex, Gemini, ChatGPT and others work too.")), commandNode("bough import --from claude-code"),
+      h("button.quiet", { type: "button", "aria-label": "Dismiss", onclick: () => { savePreference("import-hint", "off"); hint.remove(); } }, icon("cross")));
+    return hint;
+  }
+
+  #welcome() {
+    return h("div.home-inner.welcome", h("h1", "Welcome to Bough"), h("p", "This store has no sessions yet. Three ways to get one:"),
+      h("ol.steps",
+        h("li", h("h2", "Import your Claude Code sessions"), h("p.muted", "Read from this computer, never changed. Codex, Gemini, ChatGPT and others work too."), commandNode("bough import --from claude-code")),
+        h("li", h("h2", "Watch an agent crash and recover"), h("p.muted", "The demo needs no key and no network."), commandNode("bough demo --open")),
+        h("li", h("h2", "Record your own agent"), h("p.muted", "Any program whose model address can be set, without changing its code."), commandNode("bough record -- python agent.py")),
+        this.about.can_send && h("li", h("h2", "Or write a message"), button("plus", "New session", this.start, { class: "primary" }))));
+  }
+}
+
+function tile(name, label, number, url, kind) {
+  return h("a.tile", { href: url, class: number ? `is-${kind}` : "is-zero" }, h("span.tile-label", icon(name), label), h("span.tile-value", number));
+}
+
+function costTile(label, totals, days) {
+  return h("a.tile", { href: "/usage?since=7d" }, h("span.tile-label", icon("chart"), label), h("span.tile-value", cost(totals)),
+    days && spark(days));
+}
+
+/** Seven bars, one per day. */
+function spark(days) {
+  const most = Math.max(...days.map(({ totals }) => totals.cost_microcents), 1);
+  return h("span.spark", { role: "img", "aria-label": days.map(({ name, totals }) => `${name} ${money(totals.cost_microcents)}`).join(", ") },
+    days.map(({ totals }) => { const bar = h("i"); bar.style.height = `${Math.max(6, (totals.cost_microcents / most) * 100)}%`; return bar; }));
+}
+
+function group(title, sessions, count, status, note) {
+  if (!sessions.length) return null;
+  return h("section", h("h2", `${title} `, h("span.badge", count)), sessions.slice(0, 5).map((session) => sessionLine(session, note?.(session))),
+    count > 5 && h("a", { href: buildUrl("/", { status }) }, `Show all ${count}`));
+}
+
+const errorText = ({ error }) => error && String(error.message ?? error.code ?? error).slice(0, 240);
+
+function sessionLine(session, note) {
+  return h("a.home-line", { href: sessionLink(session.id) }, statusDot(session), h("span.home-heading.ellipsis", { dir: "auto" }, printable(session.heading)), relationBadge(session),
+    h("span.muted", [session.agent, session.totals && cost(session.totals)].filter(Boolean).map(printable).join(" · ")),
+    h("time.muted", { title: timestamp(session.updated_at) }, ago(session.updated_at)), note && h("span.home-note", printable(note)));
+}
+
+/** The latest sessions by the day of their last activity. */
+function recentSection(sessions) {
+  return h("section", h("h2", "Recent"), sessions.flatMap((session, at) => [dayHeading(session, sessions[at - 1]), sessionLine(session)]));
+}
+
+function commandNode(command) {
+  return h("div.command-row", h("code", command), button("copy", "", () => copy(command), { "aria-label": `Copy: ${command}`, title: "Copy", class: "quiet" }));
+}
