@@ -186,8 +186,9 @@ class ToolRunner:
             return call, hidden_result(call.call, may_have_run=was_started and tool.effect != "read")
         key = await self.writer.run_blocking(self.log.idempotency_key, call.seq, call.index)
         is_repeated = was_started and call.seq not in self.writer.own_answers
+        state = await self.writer.run_blocking(lambda: self.log.state)
         context = ToolContext(
-            key, self.log.session_id, original, self.log.state, self.tasks.run, is_repeated=is_repeated
+            key, self.log.session_id, original, state, self.tasks.run, is_repeated=is_repeated
         )
         self._blobs[call.seq, call.index] = context.blobs
         if is_repeated and tool.effect == "unsafe":

@@ -29,7 +29,7 @@ from ..log.log import Log
 from ..log.prompt import load
 from ..models.model import Model, model_name
 from ..models.prices import price_of
-from ..stores.base import CommitResult, SessionDetail, SessionRow
+from ..stores.base import CommitResult, PathSnapshot, SessionDetail, SessionRow
 from .cancellation import CancelPoll, is_cancel_requested
 
 P = ParamSpec("P")
@@ -95,11 +95,17 @@ class Writer:
 
     async def load(self) -> SessionRow:
         """Read row, details and what the model sees of the path at the session's current leaf."""
-        reading = await self.run_blocking(load, self.log)
-        self.history, self.detail, self.queued = PromptPath(reading.entries), reading.detail, reading.queued
+        reading, self.history = await self.run_blocking(self._load)
+        self.detail, self.queued = reading.detail, reading.queued
         self.leaf, self.session_tools = reading.row.leaf, reading.row.tool_names
         self.context_window = reading.row.context_window
         return reading.row
+
+    def _load(self) -> tuple[PathSnapshot, PromptPath]:
+        reading = load(self.log)
+        history = PromptPath(reading.entries)
+        history.settings()  # here and not on the event loop: of a long path it takes a while
+        return reading, history
 
     def check(self, row: SessionRow) -> None:
         """Refuse a replay: a recording answered its tools, and they must not run now by accident."""
