@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import os
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -86,6 +88,8 @@ def file_contents(folder: Path) -> dict[str, tuple[bytes, int]]:
 def write_jsonl(path: Path, records: Sequence[object]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    an_hour_ago = time.time() - 3_600  # at rest: of a file that is being written the last answer waits
+    os.utime(path, (an_hour_ago, an_hour_ago))
     return path
 
 

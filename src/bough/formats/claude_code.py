@@ -121,14 +121,6 @@ def is_boundary(line: TranscriptLine) -> bool:
     return line.get("type") == "system" and line.get("subtype") == "compact_boundary"
 
 
-def is_storable(value: object) -> bool:
-    try:
-        to_json(value, "value")
-    except InvalidValue:
-        return False
-    return True
-
-
 # -- blocks ----------------------------------------------------------------------------------------
 
 

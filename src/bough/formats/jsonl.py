@@ -16,8 +16,9 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from ..core.codec import to_json
 from ..core.usage import MAX_COUNT
-from ..errors import BoughError, InvalidSource
+from ..errors import BoughError, InvalidSource, InvalidValue
 from .records import LossReport
 
 INVALID_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -141,6 +142,15 @@ def token_counts(usage: object, names: tuple[str, ...]) -> tuple[int, ...] | Non
         return None
     counts = [usage.get(name, 0) for name in names]
     return tuple(counts) if all(type(count) is int and 0 <= count <= MAX_COUNT for count in counts) else None
+
+
+def is_storable(value: object) -> bool:
+    """Whether every store can keep the value as JSON."""
+    try:
+        to_json(value, "value")
+    except InvalidValue:
+        return False
+    return True
 
 
 def gemini_signature(value: object) -> str | None:

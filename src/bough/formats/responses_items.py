@@ -64,6 +64,11 @@ class AnswerBuilder:
             self.losses.add("a part of an answer of unknown shape", str(error))
         return True
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it holds items of an answer that was not finished."""
+        return bool(self._parts)
+
     def finish(self) -> Answer | None:
         """Return the answer so far, if any, and start the next one."""
         parts, proofs = tuple(self._parts), self._proofs
@@ -110,11 +115,29 @@ def read_input_item(item: Item, losses: LossReport) -> list[Message]:
         if isinstance(kind, str) and kind in OUTPUT_TYPES:
             return [_read_output(kind, item)]
         if kind == "message":
-            return PROVIDERS[NAME].parse_messages([item])
+            return _read_message(item, losses)
         losses.add("an item of unknown type", str(kind))
     except UNEXPECTED_SHAPE as error:
         losses.add("a message of unknown shape", str(error))
     return []
+
+
+def _read_message(item: Item, losses: LossReport) -> list[Message]:
+    """Convert an input or an instruction; a piece that cannot be read is counted, and costs no other."""
+    pieces = item.get("content")
+    try:
+        return PROVIDERS[NAME].parse_messages([item])
+    except UNEXPECTED_SHAPE:
+        if not isinstance(pieces, list) or len(pieces) < 2:
+            raise
+    readable = []
+    for piece in pieces:
+        try:
+            PROVIDERS[NAME].parse_messages([{**item, "content": [piece]}])
+            readable.append(piece)
+        except UNEXPECTED_SHAPE as error:
+            losses.add("a piece of a message that cannot be read", str(error))
+    return PROVIDERS[NAME].parse_messages([{**item, "content": readable}]) if readable else []
 
 
 def _read_output(kind: str, item: Item) -> Message:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 
-from bough.core.entries import Compaction, Note
+from bough.core.entries import Compaction, Note, Settings
 from bough.core.messages import Media, Reasoning, Text, ToolCall
 from bough.store import Store
 from support.import_sources import (
@@ -220,6 +223,79 @@ class TestARollout:
         assert [entry.role for entry in entries_of(session)] == ["system", "user", "assistant"]
         assert report.losses == {}
 
+    def test_keeps_exit_codes_and_diffs_for_the_host(self, store: Store, tmp_path: Path) -> None:
+        changes = {"/home/ann/shop/a.py": {"type": "update", "unified_diff": "@@ -1 +1 @@\n-a\n+b\n"}}
+        ended = {
+            "type": "exec_command_end",
+            "call_id": "call_1",
+            "exit_code": 2,
+            "duration": {"secs": 1, "nanos": 5},
+        }
+        patched = {
+            "type": "patch_apply_end",
+            "call_id": "call_2",
+            "success": True,
+            "changes": changes,
+            "stdout": "ok",
+        }
+        sample = list(SAMPLE)
+        sample.insert(12, line("event_msg", {**ended, "aggregated_output": "long"}, 3))
+        sample.insert(16, line("event_msg", patched, 5))
+        for number, output in enumerate(
+            [
+                '{"output":"x","metadata":{"exit_code":1,"duration_seconds":0.1}}',
+                "Exit code: 3\nWall time: 1 s\nOutput:\nx",
+            ]
+        ):
+            sample.append(item("function_call", 7, name="shell", arguments="{}", call_id=f"more_{number}"))
+            sample.append(item("function_call_output", 8, call_id=f"more_{number}", output=output))
+        session, _ = import_one(store, "codex", write_jsonl(tmp_path / "rollout-a.jsonl", sample))
+        results = [part for entry in entries_of(session) if entry.message for part in entry.message.results]
+        assert [(part.details or {}).get("codex") for part in results] == [
+            {"exit_code": 2, "duration": {"secs": 1, "nanos": 5}},
+            {"success": True, "changes": changes},
+            {"exit_code": 1},
+            {"exit_code": 3},
+        ]
+        assert [part.error for part in results] == [True, False, True, True]
+
+    def test_its_effort_is_an_option_from_where_it_was_set(self, store: Store, tmp_path: Path) -> None:
+        sample = list(SAMPLE)
+        for at, effort in ((len(sample), "high"), (3, "low")):
+            sample.insert(at, line("turn_context", {"model": "gpt-5-codex", "effort": effort}))
+        sample += [message_item("user", "More?", 7), message_item("assistant", "No.", 8)]
+        session, report = import_one(store, "codex", write_jsonl(tmp_path / "rollout-a.jsonl", sample))
+        settings = [e.payload.options for e in entries_of(session) if isinstance(e.payload, Settings)]
+        assert settings == [{"effort": "low"}, {"effort": "high"}]
+        assert session.row.turns == 2
+        assert session.request("openai")["reasoning"]["effort"] == "high"
+        assert report.missing == ("tool definitions",)
+
+    def test_keeps_the_git_branch_and_the_last_name(self, store: Store, tmp_path: Path) -> None:
+        names = [
+            line("event_msg", {"type": "thread_name_updated", "thread_name": name}) for name in ("One", "Two")
+        ]
+        sample = [meta(git={"branch": "main", "commit_hash": "abc"}), *SAMPLE[1:], names[0]]
+        place = tmp_path / "rollout-a.jsonl"
+        session, _ = import_one(store, "codex", write_jsonl(place, sample))
+        assert (session.row.tags["git_branch"], session.row.title) == ("main", "One")
+        session, report = import_one(store, "codex", write_jsonl(place, [*sample, names[1]]))
+        assert (session.row.title, report.entries) == ("Two", 0)
+
+    def test_a_picture_that_cannot_be_read_costs_no_words(self, store: Store, tmp_path: Path) -> None:
+        """One unreadable image dropped the whole prompt."""
+        content = [
+            {"type": "input_text", "text": "What is this?"},
+            {"type": "input_image", "image_url": "data:image/png;base64,%%%"},
+            {"type": "input_image", "image_url": f"data:image/png;base64,{PIXEL}"},
+        ]
+        sample = [*SAMPLE, item("message", 7, role="user", content=content)]
+        session, report = import_one(store, "codex", write_jsonl(tmp_path / "rollout-a.jsonl", sample))
+        message = entries_of(session)[-1].message
+        assert message is not None
+        assert [type(part) for part in message.parts] == [Text, Media]
+        assert report.losses["a piece of a message that cannot be read"].count == 1
+
     def test_says_what_it_lost(self, store: Store, tmp_path: Path) -> None:
         search = item("web_search_call", 7, id="ws_1", action={"type": "search", "query": "pytest"})
         strange = [line("hologram", {}), item("dream", 7, text="?"), search]
@@ -324,6 +400,22 @@ class TestTheSource:
         before = file_contents(tmp_path / "in")
         import_all(store, "codex", tmp_path / "in")
         assert file_contents(tmp_path / "in") == before
+
+    @pytest.mark.parametrize("age", [0, 3_600])
+    def test_line_by_line_grows_into_the_same_ledger(self, age: int, tmp_path: Path) -> None:
+        sample = [*SAMPLE, line("turn_context", {"model": "gpt-5-codex", "effort": "high"}, 7)]
+        sample += [message_item("user", "More?", 7), message_item("assistant", "No.", 8)]
+        sample += [token_count_line((500, 200, 40), (50, 10, 5), 9)]
+        place = tmp_path / "rollout-a.jsonl"
+        with memory_store() as growing, memory_store() as whole:
+            for end in range(1, len(sample) + 1):
+                write_jsonl(place, sample[:end])
+                os.utime(place, (time.time() - age,) * 2)
+                reports = import_all(growing, "codex", place)
+            grown, once = growing.session(reports[0].session_id), import_one(whole, "codex", place)[0]
+            assert [e.payload for e in grown.path()] == [e.payload for e in once.path()]
+            assert grown.usage("path") == grown.usage() == once.usage()
+            assert age or len(grown.branches()) == 1
 
     def test_however_far_it_had_come_grows_into_the_same_session(self, tmp_path: Path) -> None:
         path = tmp_path / "rollout-1.jsonl"

@@ -7,16 +7,27 @@ counted as lost.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
-from ...core.entries import Compaction, Evidence, Note, Payload
-from ...core.messages import Message, Text, system, user
+from ...core.entries import Compaction, Evidence, Note, Payload, Settings
+from ...core.messages import Message, Text, ToolResult, system, user
 from ...core.usage import Usage
-from ...formats.jsonl import find_files, parse_time, read_objects, text_or_none, token_counts
+from ...formats.jsonl import (
+    WRITTEN_SECONDS,
+    find_files,
+    is_storable,
+    json_object,
+    parse_time,
+    read_objects,
+    seconds_since_written,
+    text_or_none,
+    token_counts,
+)
 from ...formats.records import START, EntryRecord, LossReport, SessionRecord
 from ...formats.responses_items import AnswerBuilder, read_input_item
 
@@ -46,6 +57,14 @@ IGNORED_TYPES = {
     "inter_agent_communication_metadata",
     "event_msg",
 }
+ENDS = {
+    "exec_command_end": ("exit_code", "status", "duration", "cwd", "command"),
+    "patch_apply_end": ("success", "status", "changes"),
+    "mcp_tool_call_end": ("duration", "invocation"),
+}
+"""Events about a call that ended, and what they know beside the output the model was given."""
+_EXIT_CODE = re.compile(r"(?:\A|\n)(?:Exit code:|Process exited with code) (-?\d{1,10})(?=\n|\Z)")
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 TOKENS = ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_input_tokens")
 
 RolloutLine = dict[str, Any]
@@ -145,15 +164,26 @@ class CodexRollout:
         """Messages that arrived while calls were open. Codex writes them before the results, where no provider accepts them."""
         self._total: Tokens = (0,) * len(TOKENS)
         self._without_usage: int | None = None
+        self._title: str | None = None
+        self._options: dict[str, Any] = {}
+        self._new_options: dict[str, Any] = {}
+        self._details: dict[str, dict[str, Any]] = {}
+        """What events said about calls, by call; they come before the output that the model was given."""
+        self.unfinished = 0
         for line in read_objects(path, self.losses):
             self._read(line)
-        self._finish_answer()
+        if self._answer.is_open and seconds_since_written(path) < WRITTEN_SECONDS:
+            self.unfinished = 1  # more of it may come: a later import adds it in one piece
+        else:
+            self._finish_answer()
         self._release_messages()
 
     def record(self, tasks: tuple[SessionRecord, ...], titles: Mapping[str, str]) -> SessionRecord:
         metadata = self.metadata or {}
+        git = metadata.get("git")
         tags = {
             "cwd": text_or_none(metadata.get("cwd")),
+            "git_branch": text_or_none(git.get("branch")) if isinstance(git, dict) else None,
             "forked_from": text_or_none(metadata.get("forked_from_id")),
         }
         if isinstance(metadata.get("history_base"), dict):
@@ -165,12 +195,14 @@ class CodexRollout:
             tuple(self.entries),
             tuple(self._prompt() + self.seeds),
             leaf=(self._path[-1][0] if self._path else START) if self._has_moved else None,
-            title=titles.get(thread),
+            title=self._title or titles.get(thread),
             agent=text_or_none(metadata.get("agent_role")) or "codex",
             started_at=parse_time(metadata.get("timestamp")),
             tags={name: value for name, value in tags.items() if value},
             losses=self.losses,
             tasks=tasks,
+            missing=("tool definitions",) if self._prompt() else ("system prompt", "tool definitions"),
+            unfinished=self.unfinished,
         )
 
     def _prompt(self) -> list[Message]:
@@ -196,6 +228,11 @@ class CodexRollout:
             self._read_event(payload, at)
         elif kind == "turn_context":
             self._model = text_or_none(payload.get("model")) or self._model
+            effort = text_or_none(payload.get("effort"))
+            if effort not in (None, *EFFORTS):
+                self.losses.add("an unknown effort", str(effort))
+            elif effort != self._options.get("effort"):
+                self._new_options = {"effort": effort}
         elif kind == "compacted":
             self._read_compacted(payload, at)
         elif kind == "inter_agent_communication":
@@ -253,11 +290,18 @@ class CodexRollout:
             self.losses.add("an encrypted message between agents")
 
     def _read_event(self, event: RolloutLine, at: int | None) -> None:
-        kind = event.get("type")
+        kind = text_or_none(event.get("type"))
         if kind == "token_count":
             self._read_usage(event.get("info"), at)
         elif kind == "thread_rolled_back":
             self._roll_back(event.get("num_turns"))
+        elif kind in ("task_complete", "turn_complete", "turn_aborted"):
+            self._finish_answer()
+        elif kind == "thread_name_updated":
+            self._title = text_or_none(event.get("thread_name")) or self._title
+        elif kind in ENDS and isinstance(event.get("call_id"), str):
+            known = {name: event[name] for name in ENDS[kind] if event.get(name) is not None}
+            self._details.setdefault(event["call_id"], {}).update(known)
 
     def _read_usage(self, info: object, at: int | None) -> None:
         """Add the growth of the running totals, which are repeated with every change of the rate limits."""
@@ -313,6 +357,20 @@ class CodexRollout:
 
     # -- telling -----------------------------------------------------------------------------------
 
+    def _with_details(self, message: Message) -> Message:
+        """Add what Codex knew about a call: its exit code, how long it took, the changes of a patch."""
+        parts = []
+        for part in message.parts:
+            if isinstance(part, ToolResult):
+                details = self._details.pop(part.call_id, {})
+                if "exit_code" not in details and (code := _exit_code(part)) is not None:
+                    details = {"exit_code": code, **details}
+                has_failed = details.get("exit_code") not in (None, 0) or details.get("success") is False
+                if details and is_storable(details):
+                    part = replace(part, details={"codex": details}, error=part.error or has_failed)
+            parts.append(part)
+        return replace(message, parts=tuple(parts))
+
     def _finish_answer(self) -> None:
         text = self._answer.finish()
         if text is not None:
@@ -336,6 +394,13 @@ class CodexRollout:
         key = str(len(self.entries) + 1)
         after = self._path[-1][0] if self._path else START
         role = payload.role if isinstance(payload, Message) else None
+        if isinstance(payload, Message) and role == "tool":
+            payload = self._with_details(payload)
+        elif role in ("user", "assistant") and self._new_options and not self._open:
+            options, self._new_options = self._new_options, {}
+            self._options |= options
+            self._add(Settings(options=options), at)
+            key, after = str(len(self.entries) + 1), self._path[-1][0]
         by_model = role == "assistant" or usage is not None
         entry = EntryRecord(
             payload, key, after if self._has_moved else None, at=at, evidence=evidence, usage=usage
@@ -344,6 +409,15 @@ class CodexRollout:
             entry = replace(entry, model=self._model, provider=self._provider or "openai")
         self.entries.append(entry)
         self._path.append((key, role == "user"))
+
+
+def _exit_code(result: ToolResult) -> int | None:
+    """Return the exit code of a command that the output itself states, as versions wrote it in text or JSON."""
+    text = "".join(part.text for part in result.content if isinstance(part, Text))
+    stated = _EXIT_CODE.search(text, 0, 500)
+    metadata = json_object(text).get("metadata") if text.startswith("{") else None
+    code = metadata.get("exit_code") if isinstance(metadata, dict) else None
+    return int(stated[1]) if stated else code if type(code) is int else None
 
 
 def _is_from_codex(message: Message) -> bool:
