@@ -12,6 +12,7 @@ import apsw
 import pytest
 from hypothesis import given
 
+from bough.core.entries import Settings
 from bough.core.messages import Media, Reasoning, Text, ToolCall
 from bough.errors import InvalidSource
 from bough.store import Store
@@ -187,6 +188,26 @@ class TestAnOlderConversation:
         assert {what: lost.count for what, lost in report.losses.items()} == {
             "an attachment stored elsewhere; only its location is kept": 1
         }
+
+    def test_its_options_and_tools_are_settings_where_they_change(self, store: Store, tmp_path: Path) -> None:
+        schema = {"type": "object", "properties": {"order": {"type": "integer"}}}
+        rows = [
+            *ROWS,
+            row("tools", id=7, name="look", description="Look up an order.", input_schema=schema),
+            row("tool_responses", tool_id=7, response_id="q1"),
+            row("tool_responses", tool_id=7, response_id="q2"),
+            response("q3", "And 42?", "Here.", options_json={"temperature": 0.5, "mood": "good"}),
+        ]
+        session, report = import_one(store, "llm", write_sqlite(tmp_path / "logs.db", rows))
+        settings = [e.payload for e in entries_of(session) if isinstance(e.payload, Settings)]
+        assert [
+            (one.options, one.tool_definitions.names if one.tool_definitions else None) for one in settings
+        ] == [
+            (None, ("look",)),
+            ({"temperature": 0.5}, ()),
+        ]
+        assert session.request("anthropic", at=2)["tools"][0]["input_schema"] == schema
+        assert report.losses["an option of a model call that is not known here"].examples == ["mood='good'"]
 
     def test_another_prompt_is_told_where_it_began(self, store: Store, tmp_path: Path) -> None:
         more = response("q3", "And 42?", "Here.", system="You are brief.")

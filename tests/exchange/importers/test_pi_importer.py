@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import given
 
-from bough.core.entries import BranchSummary, Compaction, Note
+from bough.core.entries import BranchSummary, Compaction, Note, Settings
 from bough.core.messages import Media, Reasoning, Text, ToolCall
 from bough.store import Store
 from support.import_sources import (
@@ -197,15 +197,32 @@ class TestASession:
             entry("hologram", "d1", "a4"),
             message("d2", "d1", "goblin", "x"),
             message("d3", "d2", "user", [{"type": "smell"}, text_part("x")]),
-            entry("thinking_level_change", "d4", "d3", thinkingLevel="high"),
+            entry("thinking_level_change", "d4", "d3", thinkingLevel="much"),
         ]
         _, report = import_one(store, "pi", write_jsonl(tmp_path / "s.jsonl", [*LINE, *strange]))
         assert {what: loss.count for what, loss in report.losses.items()} == {
-            "an entry of unknown type": 1,
+            "an item of unknown kind, kept as a note": 1,
             "a message of unknown role": 1,
             "a part of a message of unknown shape": 1,
-            "a change of the thinking level": 1,
+            "an option of a model call that is not known here": 1,
         }
+
+    def test_a_thinking_level_is_an_option_from_there_on_and_waits_for_results(
+        self, store: Store, tmp_path: Path
+    ) -> None:
+        levels = [
+            entry("thinking_level_change", "l1", "a1", thinkingLevel="high"),
+            LINE[3] | {"parentId": "l1"},
+            entry("thinking_level_change", "l2", "a2", thinkingLevel="off"),
+            LINE[4] | {"parentId": "l2"},
+            LINE[5],
+        ]
+        session, report = import_one(store, "pi", write_jsonl(tmp_path / "s.jsonl", [*LINE[:3], *levels]))
+        kinds = [entry.role or entry.kind for entry in entries_of(session)]
+        assert kinds == ["user", "settings", "assistant", "tool", "settings", "assistant"]
+        options = [e.payload.options for e in entries_of(session) if isinstance(e.payload, Settings)]
+        assert options == [{"effort": "high"}, {"effort": None}]
+        assert (report.losses, report.missing) == ({}, ("system prompt", "tool definitions"))
 
 
 class TestATree:

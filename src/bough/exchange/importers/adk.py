@@ -59,6 +59,7 @@ class AdkSession:
             started_at=parse_time(self.row.get("create_time")),
             tags={key: value for key, value in (("app", app), ("user", user)) if value.strip()},
             losses=self.losses,
+            missing=("system prompt", "tool definitions", "options"),
         )
 
     def _add_event(self, row: Row) -> None:

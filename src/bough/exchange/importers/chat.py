@@ -11,11 +11,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from ...core.entries import Settings
 from ...core.messages import Message
 from ...formats.jsonl import UNEXPECTED_SHAPE, find_files, parse_time, read_objects
 from ...formats.records import EntryRecord, LossReport, SessionRecord
+from ...formats.settings import known_options, tool_specs
 from ...wire import parse_history
 from ...wire.base import HistoryMessage
+from ...wire.options import COMMON
 
 SHAREGPT_ROLES = {
     "human": "user",
@@ -45,8 +48,19 @@ def _read_file(path: Path) -> Iterator[SessionRecord]:
             losses.add("a line without a conversation", f"{path.name}:{number}")
             continue
         name = line.get("id") or line.get("conversation_id") or number
-        yield _session(f"{path.stem}-{name}", messages, losses, line.get("title"))
+        yield _session(f"{path.stem}-{name}", messages, losses, line.get("title"), _setup(line, losses))
         losses = LossReport()
+
+
+def _setup(line: dict[str, Any], losses: LossReport) -> EntryRecord | None:
+    """Return the tools and options that a conversation was recorded with, if it names any."""
+    tools = line.get("tools", line.get("functions"))
+    definitions = tool_specs(tools, losses) if isinstance(tools, list) else None
+    named = {name: line[name] for name in COMMON if line.get(name) is not None}
+    options = known_options(named, losses)
+    if definitions is None and not options:
+        return None
+    return EntryRecord(Settings(options=options or None), tools=definitions)
 
 
 def _conversation(line: dict[str, Any]) -> list[dict[str, Any]] | None:
@@ -57,7 +71,11 @@ def _conversation(line: dict[str, Any]) -> list[dict[str, Any]] | None:
 
 
 def _session(
-    name: str, lines: Sequence[dict[str, Any]], losses: LossReport, title: object = None
+    name: str,
+    lines: Sequence[dict[str, Any]],
+    losses: LossReport,
+    title: object = None,
+    setup: EntryRecord | None = None,
 ) -> SessionRecord:
     entries = read_chat_messages(lines, losses)
     messages = [entry.payload for entry in entries if isinstance(entry.payload, Message)]
@@ -65,10 +83,11 @@ def _session(
     return SessionRecord(
         "chat",
         name,
-        tuple(entries[seeds:]),
+        (*([setup] if setup else []), *entries[seeds:]) if len(entries) > seeds else (),
         tuple(messages[:seeds]),
         title=title if isinstance(title, str) else None,
         losses=losses,
+        missing=() if setup is not None and setup.tools is not None else ("tool definitions",),
     )
 
 

@@ -51,6 +51,7 @@ from ...formats.jsonl import (
     seconds_since_written,
 )
 from ...formats.records import START, EntryRecord, LossReport, SessionRecord
+from ...formats.unknown_kinds import unknown_note
 
 NAME = "claude-code"
 AGENT_FILES = "agent-*.jsonl"
@@ -329,7 +330,9 @@ class Transcript:
         elif kind in BOOKKEEPING:
             self._count_loss(BOOKKEEPING_LINE, kind)
         elif kind not in TITLES:
-            self._count_loss("a line of unknown type", kind)
+            unit = self._new_unit(line, uid)
+            unit.rest.append((unknown_note(NAME, kind, line, self.losses), unit.at))
+            return unit
         return None
 
     def _count_loss(self, what: str, kind: str) -> None:

@@ -30,6 +30,7 @@ from ...formats.jsonl import (
 )
 from ...formats.records import START, EntryRecord, LossReport, SessionRecord
 from ...formats.responses_items import AnswerBuilder, read_input_item
+from ...formats.unknown_kinds import unknown_note
 
 MAX_TASK_DEPTH = 20
 """Sub-agents nested deeper become sessions of their own."""
@@ -240,7 +241,8 @@ class CodexRollout:
         elif kind == "response_item" or ("payload" not in line and kind is not None):
             self._read_item(payload, at)
         elif kind not in IGNORED_TYPES and "record_type" not in line:
-            self.losses.add("a line of unknown type", kind or self.path.name)
+            self._finish_answer()
+            self._add(unknown_note("codex", kind or self.path.name, line, self.losses), at)
 
     def _read_item(self, item: RolloutLine, at: int | None) -> None:
         kind = item.get("type", "message")

@@ -212,6 +212,7 @@ class SessionBuilder:
         )
         self.log = self._start(staging, parent)
         self.places = {START: self.log.leaf}
+        self.waiting: list[EntryRecord] = []
         losses.merge(record.losses)
         self._count_redactions()
 
@@ -255,6 +256,8 @@ class SessionBuilder:
             self._add(entry)
             if entry.key is not None:
                 self.places[entry.key] = self.log.leaf
+        if self.waiting and not self.log.cursor.open_calls:
+            self._append_waiting()
         if self.record.leaf is not None:
             self._move_after(self.record.leaf)
         self._label()
@@ -274,9 +277,19 @@ class SessionBuilder:
         if results and not self._are_open(results):
             self.losses.add("a tool result without an open call", results[0].call_id)
             return
+        if isinstance(entry.payload, Settings) and self.log.cursor.open_calls:
+            self.waiting.append(entry)  # only results and notes may follow a call
+            return
         if not results and not isinstance(entry.payload, Note):
             self._close_calls()
+            self._append_waiting()
         self._append(entry)
+
+    def _append_waiting(self) -> None:
+        """Append the settings that waited for results."""
+        waiting, self.waiting = self.waiting, []
+        for entry in waiting:
+            self._append(entry)
 
     def _are_open(self, results: tuple[ToolResult, ...]) -> bool:
         open_calls = {call.call.id for call in self.log.cursor.open_calls}
@@ -288,6 +301,7 @@ class SessionBuilder:
             self.losses.add("a missing parent; the entry follows the previous one instead", key)
         elif place != self.log.leaf:
             self._close_calls()
+            self._append_waiting()
             self.log.move(place)
 
     def _append(self, entry: EntryRecord) -> None:

@@ -92,6 +92,7 @@ class LangGraphThread:
             agent=self.namespace.rpartition("|")[2].partition(":")[0] or None,
             started_at=self.started_at,
             losses=self.losses,
+            missing=("system prompt", "tool definitions", "options"),
         )
 
     def _add_checkpoint(self, row: Row) -> None:

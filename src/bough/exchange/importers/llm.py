@@ -14,11 +14,13 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from ...core.entries import Evidence
+from ...core.entries import Evidence, Settings
 from ...core.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResult
+from ...core.tool_definitions import ToolSpec
 from ...core.usage import MAX_COUNT, Usage
 from ...formats.jsonl import INVALID_JSON, parse_time, text_or_none
 from ...formats.records import START, EntryRecord, LossReport, SessionRecord
+from ...formats.settings import known_options, option_changes, tool_specs
 from ...wire.parsing import parse_tool_call
 from .sqlite_files import Row, SourceTables, open_tables
 
@@ -133,6 +135,7 @@ class LlmThread:
                 title=text_or_none(older.get("name")) or text_or_none(self.row.get("name")),
                 tags={"forked_from": origin} if origin else {},
                 losses=self.losses,
+                missing=("tool definitions", "options"),
             )
 
     def _add_path(self, tip: object, at: int | None) -> None:
@@ -293,6 +296,10 @@ def _answer_time(row: Row) -> int | None:
 def _count_options(row: Row, losses: LossReport) -> None:
     if _json(row.get("options_json")):
         losses.add("the options of a model call", str(row["options_json"]))
+    _count_schema(row, losses)
+
+
+def _count_schema(row: Row, losses: LossReport) -> None:
     if row.get("schema_id"):
         losses.add("the output schema of an answer", str(row["schema_id"]))
 
@@ -305,6 +312,8 @@ def _read_responses(tables: SourceTables, fields: Row, where: str, value: object
     parts = PartTables(tables, losses)
     entries: list[EntryRecord] = []
     prompt = ""
+    options: dict[str, Any] = {}
+    tools: tuple[ToolSpec, ...] = ()
     for row in tables.rows("responses", where, _key(value), order="datetime_utc, id"):
         at = parse_time(row.get("datetime_utc"))
         inputs = list(_read_inputs(parts, row))
@@ -314,16 +323,38 @@ def _read_responses(tables: SourceTables, fields: Row, where: str, value: object
         if system.strip() and system.strip() != prompt:
             prompt = system.strip()
             inputs.insert(0, Message("system", (Text(prompt),)))
-        entries.extend(EntryRecord(message, at=at) for message in inputs)
         answer = _answer(tables, row)
         if answer.parts:
+            new_options, new_tools = _options(row, losses), _tools(tables, row, losses)
+            changes = option_changes(options, new_options)
+            if changes or new_tools != tools:
+                given = None if new_tools == tools else new_tools
+                entries.append(EntryRecord(Settings(options=changes or None), at=at, tools=given))
+            options, tools = new_options, new_tools
+        entries.extend(EntryRecord(message, at=at) for message in inputs)
+        if answer.parts:
             entries.append(EntryRecord(answer, at=_answer_time(row), model=_model(row), usage=_usage(row)))
-        _count_options(row, losses)
+        _count_schema(row, losses)
     name = text_or_none(fields.get("id"))
     if entries and name is not None:
         yield SessionRecord(
             "llm", name, tuple(entries), title=text_or_none(fields.get("name")), losses=losses
         )
+
+
+def _options(row: Row, losses: LossReport) -> dict[str, Any]:
+    stored = _json(row.get("options_json"))
+    return known_options(stored if isinstance(stored, dict) else {}, losses)
+
+
+def _tools(tables: SourceTables, row: Row, losses: LossReport) -> tuple[ToolSpec, ...]:
+    definitions = []
+    for link in tables.rows("tool_responses", "response_id = ?", _key(row.get("id"))):
+        tool = tables.row("tools", "id = ?", _key(link.get("tool_id")))
+        schema = _json(tool.get("input_schema"))
+        definition = {"name": tool.get("name"), "description": tool.get("description") or ""}
+        definitions.append({**definition, "parameters": schema} if schema else definition)
+    return tool_specs(definitions, losses)
 
 
 def _read_inputs(parts: PartTables, row: Row) -> Iterator[Message]:

@@ -58,6 +58,7 @@ class AgentsSession:
             leaf=self.leaf,
             started_at=parse_time(row.get("created_at")),
             losses=self.losses,
+            missing=("system prompt", "tool definitions", "options"),
         )
 
     def entry_key(self, after: str, *rows: int) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from ...core.entries import BranchSummary, Compaction, Evidence, Note, Payload
+from ...core.entries import BranchSummary, Compaction, Evidence, Note, Payload, Settings
 from ...core.messages import Attachment, Message, Part, Reasoning, Text, ToolResult
 from ...core.usage import Usage
 from ...formats.jsonl import (
@@ -25,6 +25,8 @@ from ...formats.jsonl import (
     token_counts,
 )
 from ...formats.records import START, EntryRecord, LossReport, SessionRecord
+from ...formats.settings import known_options
+from ...formats.unknown_kinds import unknown_note
 from ...wire.parsing import parse_base64, parse_tool_call
 
 TOKENS = ("input", "output", "cacheRead", "cacheWrite")
@@ -90,6 +92,7 @@ class PiSession:
             started_at=parse_time(self.metadata.get("timestamp")),
             tags={name: value for name, value in tags.items() if value},
             losses=self.losses,
+            missing=("system prompt", "tool definitions"),
         )
 
     def _read(self, line: Line, number: int, last: str | None) -> str:
@@ -134,9 +137,15 @@ class PiSession:
         elif kind == "model_change":
             self._model = (text_or_none(line.get("provider")), text_or_none(line.get("modelId")))
         elif kind == "thinking_level_change":
-            self.losses.add("a change of the thinking level", str(line.get("thinkingLevel")))
+            level = line.get("thinkingLevel")
+            options = {} if level == "off" else known_options({"effort": level}, self.losses)
+            return (
+                EntryRecord(Settings(options=options or {"effort": None}))
+                if options or level == "off"
+                else None
+            )
         else:
-            self.losses.add("an entry of unknown type", str(kind))
+            return EntryRecord(unknown_note("pi", kind, line, self.losses))
         return None
 
     def _label(self, target: object, label: object) -> None:

@@ -87,7 +87,8 @@ def _read_key(redis: Redis, key: bytes) -> SessionRecord | None:
     else:
         return None
     name = key.decode("utf-8", "backslashreplace").removeprefix(LANGCHAIN_PREFIX)
-    return SessionRecord("redis", name, tuple(entries), losses=losses) if entries else None
+    missing = ("tool definitions", "options")
+    return SessionRecord("redis", name, tuple(entries), losses=losses, missing=missing) if entries else None
 
 
 def _list_items(redis: Any, key: bytes) -> Iterator[object]:
