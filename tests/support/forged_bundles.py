@@ -15,7 +15,7 @@ from bough import Budget, Session, Store
 from bough.agent.call_status import read_call_status
 from bough.agent.prompt_window import tree_message_limits
 from bough.core.codec import chain_id
-from bough.errors import NothingToRedo
+from bough.errors import NotFound, NothingToRedo, SessionTrashed
 from bough.log.ledger import by_turn
 from bough.wire import PROVIDERS
 
@@ -123,6 +123,12 @@ def read_with_every_verb(store: Store) -> None:
     store.search("parcel")
     store.backend.count(bough.stores.base.SessionQuery(), "agent")
     store.backend.daily_usage()
+    for row in rows:
+        with suppress(NotFound, SessionTrashed):  # it went with the session that started it
+            store.delete(row.session_id)
+    for row in list(store.all_sessions(trashed=True)):
+        with suppress(NotFound):
+            store.purge(row.session_id)
 
 
 def _read(store: Store, session: Session) -> None:
@@ -150,6 +156,7 @@ def _read(store: Store, session: Session) -> None:
     for what in ("path", "all", "events"):
         list(session.jsonl(what))
     list(session.markdown())
+    session.html(io.BytesIO())
     list(session.spans(content=True))
     for write in (session.finetune, session.workflow, session.inspect):
         write()

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import apsw
@@ -123,6 +124,25 @@ def mangled_records(draw: st.DrawFn, records: Sequence[Record]) -> list[Record]:
             case _:
                 holder, key = draw(st.sampled_from(_locations(mangled[at])))
                 holder[key] = copy.deepcopy(draw(st.sampled_from(JUNK)))
+    return mangled
+
+
+def mangle(records: Sequence[Record], random: Random) -> list[Record]:
+    """The same by chance: for long campaigns, and to name a case by its seed."""
+    mangled = [copy.deepcopy(record) for record in records]
+    for _ in range(random.randint(1, 4)):
+        at = random.randrange(len(mangled))
+        match random.randrange(8):
+            case 0 if len(mangled) > 1:
+                del mangled[at]
+            case 1:
+                mangled.insert(at, copy.deepcopy(mangled[at]))
+            case 2:
+                other = random.randrange(len(mangled))
+                mangled[at], mangled[other] = mangled[other], mangled[at]
+            case _ if locations := _locations(mangled[at]):
+                holder, key = random.choice(locations)
+                holder[key] = copy.deepcopy(random.choice(JUNK))
     return mangled
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -106,6 +107,33 @@ def test_a_fact_of_another_shape_is_refused_by_its_number(
     fact = next(line for line in forged if line["line"] == "fact" and line["kind"] == kind)
     fact["data"] = {**fact["data"], field: value}
     with pytest.raises(InvalidBundle, match=f"fact {fact['number']}"):
+        bough.open("memory:").import_bundle(io.BytesIO(written(forged)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"), [("appended", "branch"), ("appended", "last"), ("turn_started", "turn")]
+)
+def test_a_fact_that_lacks_what_verbs_read_is_refused_or_read(
+    lines: list[Line], kind: str, field: str
+) -> None:
+    """Accepted, purge, the HTML page, Inspect's log and explain raised KeyError."""
+    facts = [n for n, line in enumerate(lines) if line["line"] == "fact" and field in line.get("data", {})]
+    chosen = [n for n in facts if lines[n]["kind"] == kind][:3]
+    assert chosen
+    for n in chosen:
+        forged = [dict(line) for line in lines]
+        forged[n]["data"] = {name: value for name, value in lines[n]["data"].items() if name != field}
+        store = bough.open("memory:")
+        with suppress(InvalidBundle):
+            store.import_bundle(io.BytesIO(written(forged)))
+        read_with_every_verb(store)
+
+
+def test_a_call_whose_answer_is_entry_0_is_refused(lines: list[Line]) -> None:
+    forged = [dict(line) for line in lines]
+    call = next(line for line in forged if line["line"] == "call")
+    call["call"] = {**call["call"], "answer_seq": 0}
+    with pytest.raises(InvalidBundle):
         bough.open("memory:").import_bundle(io.BytesIO(written(forged)))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import time
@@ -11,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import bough
 from bough import BoughError, Media, ProviderBlock, Reasoning, Session, Text, ToolCall, Usage, wire
@@ -25,7 +22,6 @@ from bough.store import Store
 from support.claude_transcripts import (
     PICTURE,
     USAGE,
-    Line,
     Transcript,
     result,
     shop_transcript,
@@ -714,55 +710,7 @@ def import_hostile(place: Path) -> list[ToolImportResult]:
     return reports
 
 
-def value_locations(value: Any) -> list[tuple[Any, Any]]:
-    """Every place of a line where another value could stand."""
-    pairs = (
-        list(value.items())
-        if isinstance(value, dict)
-        else list(enumerate(value))
-        if isinstance(value, list)
-        else []
-    )
-    return [(value, key) for key, _ in pairs] + [
-        spot for _, inner in pairs for spot in value_locations(inner)
-    ]
-
-
-@st.composite
-def mangled_lines(draw: st.DrawFn) -> list[Line]:
-    made = shop_transcript()
-    made.compact("So far.", keeps="u-3")
-    made.user("on", parent="u-2")
-    lines = copy.deepcopy(made.lines)
-    for _ in range(draw(st.integers(1, 4))):
-        at, to = (draw(st.integers(0, len(lines) - 1)) for _ in range(2))
-        match draw(st.sampled_from(["drop", "double", "swap", "value", "value", "key"])):
-            case "drop" if len(lines) > 1:
-                del lines[at]
-            case "double":
-                lines.insert(to, lines[at])
-            case "swap":
-                lines[at], lines[to] = lines[to], lines[at]
-            case how:
-                lines[at] = copy.deepcopy(lines[at])
-                holder, key = draw(st.sampled_from(value_locations(lines[at])))
-                if how == "key" and isinstance(holder, dict):
-                    del holder[key]
-                else:
-                    holder[key] = draw(st.sampled_from(ODD))
-    return lines
-
-
 class TestHostile:
-    @given(lines=mangled_lines(), cut=st.integers(0, 400))
-    def test_whatever_befell_a_file_it_makes_a_sound_session_or_is_refused(
-        self, tmp_path_factory: pytest.TempPathFactory, lines: list[Line], cut: int
-    ) -> None:
-        place = tmp_path_factory.mktemp("mangled") / "s.jsonl"
-        data = "".join(json.dumps(line) + "\n" for line in lines).encode()
-        place.write_bytes(data[: len(data) - cut])
-        import_hostile(place)
-
     @pytest.mark.parametrize("odd", ODD)
     @pytest.mark.parametrize(
         "key", ["uuid", "parentUuid", "type", "message", "timestamp", "cwd", "isSidechain"]

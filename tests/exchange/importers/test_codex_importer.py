@@ -5,26 +5,21 @@ from __future__ import annotations
 import base64
 import json
 import os
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
 
 from bough.core.entries import Compaction, Note, Settings
 from bough.core.messages import Media, Reasoning, Text, ToolCall
 from bough.store import Store
 from support.import_sources import (
     Record,
-    assert_survived,
     entries_of,
     file_contents,
     import_all,
     import_one,
-    mangled_bytes,
-    mangled_records,
     memory_store,
     store,
     write_jsonl,
@@ -427,18 +422,6 @@ class TestTheSource:
             at_once, _ = import_one(whole, "codex", path)
             assert [e.entry_id for e in entries_of(session)] == [e.entry_id for e in entries_of(at_once)]
             assert session.usage() == at_once.usage()
-
-    @given(mangled_records(SAMPLE))
-    def test_however_mangled_gives_a_sound_session_or_a_reason(self, records: list[Record]) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            assert_survived("codex", write_jsonl(Path(folder, "rollout-1.jsonl"), records))
-
-    @given(mangled_bytes(SAMPLE))
-    def test_however_cut_gives_a_sound_session_or_a_reason(self, body: bytes) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, "rollout-1.jsonl")
-            path.write_bytes(body)
-            assert_survived("codex", path)
 
     def test_with_half_a_character_keeps_the_message(self, store: Store, tmp_path: Path) -> None:
         body = json.dumps(message_item("user", "a\ud83d b \\ud83d \ud83d\ude00"))

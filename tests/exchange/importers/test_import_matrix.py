@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bough.errors import BoughError
+from support.forged_bundles import read_with_every_verb
 from support.import_sources import (
     assert_survived,
     entries_of,
     file_contents,
     import_all,
+    mangle,
     mangled_records,
     memory_store,
 )
+from support.random_logs import SOAK
 from support.tool_sources import (
     ToolSource,
     chatgpt,
@@ -118,6 +124,18 @@ class TestASource:
             for row in whole.all_sessions(limit=500):
                 grown, at_once = (store.session(row.session_id) for store in (growing, whole))
                 assert [e.entry_id for e in entries_of(grown)] == [e.entry_id for e in entries_of(at_once)]
+
+    def test_whatever_was_imported_of_a_mangled_one_every_verb_can_read(
+        self, source: ToolSource, tmp_path: Path
+    ) -> None:
+        imported = 0
+        for seed in range(3_000 // len(SOURCES) if SOAK else 4):
+            place = source.write(tmp_path / str(seed), mangle(source.sample, Random(seed)))
+            with memory_store() as store:
+                with suppress(BoughError):  # refused, with a reason
+                    imported += sum(not report.error for report in store.import_from(source.tool, str(place)))
+                read_with_every_verb(store)
+        assert imported
 
     @settings(max_examples=2_000 if SOAK else 18)
     @given(data=st.data())
