@@ -220,7 +220,8 @@ def is_unfinished(lines: Sequence[TranscriptLine]) -> bool:
     sources = [line_message(line) for line in lines]
     if _last_text(sources, "model") in (SYNTHETIC, None):
         return False
-    kinds = {block.get("type") for line in lines for block in content_blocks(line) if isinstance(block, dict)}
+    blocks = (block for line in lines for block in content_blocks(line) if isinstance(block, dict))
+    kinds = {str(block.get("type")) for block in blocks}
     finish = _last_text(sources, "stop_reason")
     if finish == "tool_use":
         return "tool_use" not in kinds

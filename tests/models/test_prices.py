@@ -1,0 +1,38 @@
+"""Prices by the rates of the table: equal to what the table says for every call."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from genai_prices.data import providers
+
+from bough.core.usage import Usage
+from bough.models import prices
+from support.random_logs import SOAK
+
+MODELS = [(provider.id, model.id) for provider in providers for model in provider.models]
+SIZES = (1, 999, 20_000, 127_999, 128_000, 199_999, 200_000, 200_001, 271_000, 300_000, 1_000_000)
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_a_price_by_rates_is_the_one_of_the_table(part: int) -> None:
+    random = Random(part)
+    chosen = MODELS if SOAK else [("anthropic", "claude-sonnet-4-5"), *random.sample(MODELS, 40)]
+    compared = 0
+    for vendor, model in chosen:
+        for size in random.sample(SIZES, 4):
+            read = random.randrange(size)
+            written = random.randrange(size - read)
+            hour = random.choice((0, random.randrange(written + 1)))
+            usage = Usage(size, random.randrange(20_000), read, written)
+            units = {"cache_write_1h_tokens": hour} if hour else {}
+            try:
+                expected = prices._ask_table(vendor, model, usage, units)
+            except (LookupError, ValueError):
+                continue
+            by_rates = prices._price_by_rates(usage, vendor, model, units)
+            compared += by_rates is not None
+            microcents = [round(dollars * 10**8) for dollars in (by_rates, expected) if dollars is not None]
+            assert len(set(microcents)) == 1, (vendor, model, usage, units)
+    assert compared > len(chosen)
