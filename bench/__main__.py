@@ -15,6 +15,7 @@ from . import (
     append,
     crowd,
     fork,
+    importing,
     lab,
     load,
     long_sessions,
@@ -45,6 +46,7 @@ PARTS: dict[str, Callable[[Plan], Iterator[Figure]]] = {
     "serving": serving.figures,
     "proxy": proxy.figures,
     "lab": lab.figures,
+    "importing": importing.figures,
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -42,7 +41,6 @@ from support.tool_sources import (
     stored_counts,
 )
 
-SOAK = os.environ.get("BOUGH_SOAK") == "1"
 SOURCES = [
     module.SOURCE
     for module in (

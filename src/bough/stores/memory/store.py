@@ -152,9 +152,9 @@ class MemoryStore(StoreBackend):
         data.inbox = [queued for queued in data.inbox if queued.number != change.inbox_number]
         for call in change.calls:
             call = replace(call, branch=leaf.branch)
-            started = [
-                i for i, old in enumerate(data.calls) if change.replaces_call and old.call_id == call.call_id
-            ]
+            started: list[int] = []
+            if change.replaces_call:
+                started = [i for i, old in enumerate(data.calls) if old.call_id == call.call_id]
             growth = total([call])
             if started:
                 growth = difference(growth, total([data.calls[started[-1]]]))
@@ -162,9 +162,10 @@ class MemoryStore(StoreBackend):
             else:
                 data.calls.append(call)
             totals = add(totals, growth)
-        for call in [call for call in data.calls if call.call_id == change.drops_call]:
-            data.calls.remove(call)
-            totals = difference(totals, total([call]))
+        if change.drops_call is not None:
+            for call in [call for call in data.calls if call.call_id == change.drops_call]:
+                data.calls.remove(call)
+                totals = difference(totals, total([call]))
         content = change.data
         if change.entries:
             content = {"branch": leaf.branch, "first": change.entries[0].seq, "last": leaf.seq, **content}
