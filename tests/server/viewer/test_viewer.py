@@ -116,10 +116,12 @@ class TestPanes:
 
     def test_are_three_below_1400_pixels_and_tabs_below_1150(self, viewer: ViewerPage) -> None:
         page = viewer.open(f"/s/{WAITING}")
+        expect(page.locator(".approval-row")).to_be_visible()
         shown = [".pane.sessions", ".tree", ".middle", ".pane.inspector"]
         for size, visible in ((1440, 4), (1300, 3), (1024, 1)):
             page.set_viewport_size({"width": size, "height": 800})
             assert sum(page.locator(pane).is_visible() for pane in shown) == visible
+        expect(page.locator(".approval-row")).to_be_visible()
         approval = page.locator(".approval-row").bounding_box()
         assert approval is not None
         assert approval["height"] < 60  # it was one letter per line
