@@ -84,7 +84,7 @@ class TestWhatWeWrite:
         assert isinstance(compaction, Compaction)
         assert (compaction.summary, compaction.first_kept) == ("They talked.", 5)
 
-    @settings(max_examples=200 if SOAK else 8, phases=[Phase.generate])
+    @settings(max_examples=400 if SOAK else 12, phases=[Phase.generate])
     @given(sessions())
     def test_of_any_session_gives_the_same_messages_and_tokens(self, session: Session) -> None:
         with tempfile.TemporaryDirectory() as folder, memory_store() as other:

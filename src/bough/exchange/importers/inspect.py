@@ -295,8 +295,9 @@ class InspectSample:
         outcome: Any = recorded if recorded in get_args(Outcome) else "done"
         error = chat.get("error")
         content = tuple(p for p in self._parts(chat["content"]) if isinstance(p, Text | Attachment))
-        if isinstance(error, dict) and not content and text_or_none(error.get("message")):
-            content = (Text(error["message"]),)
+        text = text_or_none(error.get("message")) if isinstance(error, dict) else None
+        if text and text != recorded and not content:  # Bough names the outcome if a result has no text
+            content = (Text(text),)
         result = ToolResult(call_id, content, error is not None, outcome)
         last = self.entries[-1] if self.entries else None
         same = _RESULT_OF_THE_SAME_MESSAGE.fullmatch(name or "")
