@@ -103,7 +103,7 @@ class TestAWrongMemory:
 class TestHeads:
     def test_a_change_that_does_not_grow_the_session_is_not_answered_from_memory(self) -> None:
         heads = Heads("default", None)
-        heads.remember("s", SqliteHead(1, Leaf(1, 4), 7, 2, True))
+        heads.remember("s", SqliteHead(1, Leaf(1, 4), 7, 2, 0, True))
         grows = Change(session_id="s", key="k", at=1, after=Leaf(1, 4))
         assert heads.recall(grows) is not None
         for other in (
@@ -116,12 +116,12 @@ class TestHeads:
 
     def test_a_head_that_would_open_a_branch_is_not_kept(self) -> None:
         heads = Heads("default", None)
-        heads.remember("s", SqliteHead(1, Leaf(1, 4), 7, 2, True))
-        heads.remember("s", SqliteHead(1, Leaf(1, 2), 8, 2, False))
+        heads.remember("s", SqliteHead(1, Leaf(1, 4), 7, 2, 0, True))
+        heads.remember("s", SqliteHead(1, Leaf(1, 2), 8, 2, 0, False))
         assert heads.recall(Change(session_id="s", key="k", at=1, after=Leaf(1, 2))) is None
 
     def test_it_does_not_grow_without_end(self) -> None:
         heads = Heads("default", None)
         for number in range(Heads.MAX_SESSIONS * 3):
-            heads.remember(str(number), SqliteHead(number, Leaf(1, 1), 1, 0, True))
+            heads.remember(str(number), SqliteHead(number, Leaf(1, 1), 1, 0, 0, True))
         assert len(heads._known) <= Heads.MAX_SESSIONS

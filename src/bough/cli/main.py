@@ -82,7 +82,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "restore": ("commands.delete", "Restore a session from the trash."),
         "purge": ("commands.delete", "Delete a trashed session permanently."),
         "gc": ("commands.delete", "Delete unreferenced attachments and, if you ask, old sessions."),
-        "verify": ("commands.health", "Check the integrity of one session or of all."),
+        "verify": ("commands.health", "Check the integrity of one session, of all, or of a part."),
         "doctor": ("commands.health", "Check the health of a store, or of another tool's session folder."),
         "backup": ("commands.backup", "Copy the store to a file without blocking writers."),
         "migrate": ("commands.backup", "Upgrade the store to this version's format, after a backup."),

@@ -34,7 +34,7 @@ from ..store_option import StoreLocation, pass_location
 def verify(
     location: StoreLocation, reference: str | None, sample: int | None, since: str | None, is_json: bool
 ) -> int:
-    """Check the integrity of one session, of all, or of a part that takes bounded time.
+    """Check the integrity of one session, of all, or of a part.
 
     Checks hash chains, numbering, call/result pairs, totals, and the journal against the entries, so that removed ones
     are reported. Without REFERENCE every session is checked, trashed ones too. Exit code 1 if something is wrong.
