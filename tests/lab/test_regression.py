@@ -50,6 +50,23 @@ def edit(folder: Path, name: str, change: Callable[[str], str]) -> None:
 
 
 class TestRunCase:
+    def test_a_case_whose_attachment_stayed_behind_cannot_be_run(self, tmp_path: Path) -> None:
+        with bough.open("memory:") as store:
+            session = store.start("a")
+            picture = {
+                "type": "image",
+                "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="},
+            }
+            question = {"role": "user", "content": [{"type": "text", "text": "What is it?"}, picture]}
+            session.append([question, assistant("A cat.")])
+            promote(session.log, tmp_path, name="bare")
+            promote(session.log, tmp_path, name="whole", redact=False, blobs=True)
+        bare = run(tmp_path, "bare")
+        assert bare.status == "invalid"
+        assert "1 attachment of the recording is not in this store" in (bare.error or "")
+        assert "--no-redact --blobs" in (bare.error or "")
+        assert run(tmp_path, "whole").status == "passed"
+
     def test_a_promoted_case_passes_as_it_is(self, cases: Path) -> None:
         for name in ("lookup", "refund"):
             result = run(cases, name)

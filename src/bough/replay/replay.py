@@ -135,6 +135,7 @@ class Replay:
         cut, until = await asyncio.to_thread(self._find_cut)
         recording = Recording(path, cut.at, until)
         self._check_options(path[:until], cut.at)
+        await asyncio.to_thread(self._check_attachments, path[cut.at : until])
         overrides = Settings(
             model=_first_model_name(self.models),
             prompt=self.plan.prompt,
@@ -165,6 +166,18 @@ class Replay:
             options = merge_options(options, changed)
             for model in self.models:
                 check_options(model.provider, merge_options(options, self.plan.options))
+
+    def _check_attachments(self, entries: Sequence[Entry]) -> None:
+        """Raise `InvalidReplay` if an attachment is missing: a bundle leaves them out unless it is asked for them."""
+        digests = {media.hash for entry in entries if entry.message for media in entry.message.media}
+        missing = sum(self.source.store.blob(digest) is None for digest in digests)
+        if missing:
+            raise InvalidReplay(
+                f"{missing} attachment{'' if missing == 1 else 's'} of the recording "
+                f"{'is' if missing == 1 else 'are'} not in this store",
+                "export or promote the session again with redact=False, blobs=True",
+                "export or promote the session again with --no-redact --blobs",
+            )
 
     def _open_log(self, cut: Cut, overrides: Settings) -> Log:
         """Return the log of the replay: a new fork, or the target that an earlier run began."""
