@@ -150,7 +150,7 @@ class Replayed(NamedTuple):
     """What a case expects and the replay does not meet; empty for a bundle."""
 
 
-class Replay(Protocol):
+class ReplayFixture(Protocol):
     def __call__(
         self,
         path: str | Path,
@@ -166,7 +166,7 @@ class Replay(Protocol):
 
 
 @pytest.fixture
-def replayed(bough_store: Store, request: pytest.FixtureRequest) -> Replay:
+def replayed(bough_store: Store, request: pytest.FixtureRequest) -> ReplayFixture:
     """Replay a case or a bundle: `replayed("refund.case.toml", model=my_model).text`.
 
     A relative path is looked up next to the test's file first. Without a model the recorded answers are given again.

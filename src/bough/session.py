@@ -48,7 +48,7 @@ from .log.changes import AppendResult, Cut, check_callers_key
 from .log.fork import fork
 from .log.lease import check_free, interrupt, is_held
 from .log.log import HydratedSession, Log, hydrate
-from .log.storage import Storage, storage
+from .log.storage import SessionStorage, storage
 from .log.verify import Problem, verify
 from .stores.base import Fact, SessionQuery, SessionRow, Status
 from .turn import Turn
@@ -553,7 +553,7 @@ class Session:
 
     # -- usage -------------------------------------------------------------------------------------
 
-    def storage(self) -> Storage:
+    def storage(self) -> SessionStorage:
         """What the session's own branches hold, and what of it records tools and options."""
         return storage(self.log)
 

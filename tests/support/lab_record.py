@@ -9,8 +9,8 @@ import msgspec
 from bough import Leaf, Note, Store
 from bough.core.drafts import Draft
 from bough.core.usage import Totals
-from bough.lab.cohort import Cohort, Source
-from bough.lab.experiment import Cell, CellResult, Experiment, Plan, SetupChange, TurnClass, TurnResult
+from bough.lab.cohort import Cohort, CohortSession
+from bough.lab.experiment import CandidateChange, Cell, CellResult, Experiment, LabPlan, TurnClass, TurnResult
 from bough.lab.record import LabRecord
 from bough.replay.turn_comparison import Divergence
 
@@ -20,8 +20,8 @@ HOSTILE = '</script><img src=x onerror="window.hacked=1">'
 def write_run(store: Store, sessions: int, *, turns: int = 4, heading: str = "case", cut: int = 0) -> str:
     """Store a run of that many sessions and return its id. Of its last `cut` sessions nothing is done yet."""
     sources = tuple(_source(number, heading) for number in range(sessions))
-    experiment = Experiment(cohort=("agent:support",), change=SetupChange(prompt="Be brief."))
-    plan = Plan(experiment, Cohort(sources, (), sessions))
+    experiment = Experiment(cohort=("agent:support",), change=CandidateChange(prompt="Be brief."))
+    plan = LabPlan(experiment, Cohort(sources, (), sessions))
     record = LabRecord.create(store.backend, store.runtime, plan.run_id, plan)
     done = list(plan.cells())[: 3 * (sessions - cut)]
     drafts = [Draft(Note({"cell": msgspec.to_builtins(_result(cell, turns))}, hidden=True)) for cell in done]
@@ -30,8 +30,8 @@ def write_run(store: Store, sessions: int, *, turns: int = 4, heading: str = "ca
     return record.run_id
 
 
-def _source(number: int, heading: str) -> Source:
-    return Source(
+def _source(number: int, heading: str) -> CohortSession:
+    return CohortSession(
         session_id=f"ses_case_{number:04d}",
         leaf=Leaf(1, 10),
         heading=f"{heading} {number}",

@@ -35,7 +35,7 @@ from ..models.prices import UNPRICED_PROVIDERS, price_of
 from ..models.windows import SMALL_REQUEST, window_of
 from ..wire import Answer
 from ..wire.base import Blobs
-from .compaction_plan import Plan, Sizes, newest_turn, plan_compaction
+from .compaction_plan import CompactionPlan, Sizes, newest_turn, plan_compaction
 from .events import Event
 from .limits import LimitChecker, NextCall
 from .summary import MAX_SUMMARY, list_files, summarise_items, transcribe
@@ -146,7 +146,7 @@ class Compactor:
             return window - min(reserved, window // 2)
         return window - min(ANSWER_TOKENS, window // 4)
 
-    async def _compact(self, plan: Plan, goal: int, limit: int) -> Event:
+    async def _compact(self, plan: CompactionPlan, goal: int, limit: int) -> Event:
         writer, summariser = self._writer, self._limits.limits.summariser
         compaction = plan.compaction
         calls: list[Call] = []

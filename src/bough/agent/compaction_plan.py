@@ -47,7 +47,7 @@ class Sizes:
         return sum(map(self.tokens, items))
 
 
-class Plan(Struct, frozen=True):
+class CompactionPlan(Struct, frozen=True):
     """A compaction, and the estimated tokens of the next request after it."""
 
     compaction: Compaction
@@ -56,13 +56,13 @@ class Plan(Struct, frozen=True):
 
 def plan_compaction(
     path: Sequence[Entry], prompt_tokens: int, goal: int, limit: int, sizes: Sizes | None = None
-) -> Plan | None:
+) -> CompactionPlan | None:
     """Return the mildest compaction after which the request has at most `goal` tokens, or else the one that leaves the
     fewest, if that is at most `limit`. None: there is none.
 
     `prompt_tokens` are those of the system prompt and the tool definitions.
     """
-    best: Plan | None = None
+    best: CompactionPlan | None = None
     for plan in _Planner(path, prompt_tokens, sizes or Sizes()).plans(goal, limit):
         if plan.tokens <= goal:
             return plan
@@ -87,12 +87,12 @@ class _Planner:
         self.kept_tokens = prompt_tokens + sizes.total([item for item in newest_input if item is not None])
         self.total = prompt_tokens + sizes.total(self.items)
 
-    def plans(self, goal: int, limit: int) -> Iterator[Plan]:
+    def plans(self, goal: int, limit: int) -> Iterator[CompactionPlan]:
         for plan in self._plans(goal, limit):
             if plan.tokens < self.total:
                 yield plan
 
-    def _plans(self, goal: int, limit: int) -> Iterator[Plan]:
+    def _plans(self, goal: int, limit: int) -> Iterator[CompactionPlan]:
         length = min(
             MAX_SUMMARY, max(limit, MIN_LINE)
         )  # characters: a quarter of the limit is for the summary
@@ -120,7 +120,7 @@ class _Planner:
             count -= 1
         return min(count + 1, len(self.steps) - 1)
 
-    def _replace(self, count: int, length: int, *, keeps_prose: bool = True) -> Plan:
+    def _replace(self, count: int, length: int, *, keeps_prose: bool = True) -> CompactionPlan:
         """Replace everything before the turn and its first `count` steps; with a length of 0 by a word of it only."""
         replaced = [*self.older, *(item for step in self.steps[:count] for item in step)]
         rest = [item for step in self.steps[count:] for item in step]
@@ -134,14 +134,14 @@ class _Planner:
             kept_input=self.turn if is_cut else 0,
         )
         summary = measure(context.summary_item(0, compaction).message).tokens
-        return Plan(compaction, self.kept_tokens + summary + self.sizes.total(rest))
+        return CompactionPlan(compaction, self.kept_tokens + summary + self.sizes.total(rest))
 
-    def _shorten_results(self, goal: int, length: int) -> Plan:
+    def _shorten_results(self, goal: int, length: int) -> CompactionPlan:
         """Keep the newest step with its results shortened; what is before it is replaced, unless nothing is."""
         if self.older or len(self.steps) > 1:
             plan = self._replace(len(self.steps) - 1, length)
         else:
-            plan = Plan(Compaction("", 1, self.total - self.prompt_tokens), self.total)
+            plan = CompactionPlan(Compaction("", 1, self.total - self.prompt_tokens), self.total)
         items = [item for item in self.steps[-1] if item.message.role == "tool"]
         others = plan.tokens - self.sizes.total(items)
         originals = [self._message(item) for item in items]
@@ -152,7 +152,7 @@ class _Planner:
             is_longer = _longest_result(original) > length
             shortened += [(item.seq, length)] if is_longer else []
             tokens += _shortened_tokens(original, length) if is_longer else self.sizes.tokens(item)
-        return Plan(replace(plan.compaction, shortened=tuple(shortened)), tokens)
+        return CompactionPlan(replace(plan.compaction, shortened=tuple(shortened)), tokens)
 
     def _message(self, item: Item) -> Message:
         """Return the message of an item as it was appended, before any compaction shortened it."""

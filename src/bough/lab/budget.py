@@ -24,7 +24,7 @@ OVERHEAD_TOKENS = 500
 MIN_OUTPUT_TOKENS = 32
 
 
-class Budget:
+class CostBudget:
     """Counts what a run spends, and refuses calls beyond its limit. Safe to use from several threads."""
 
     def __init__(self, limit: int | None, spent: int = 0, longest_answer: int = 0) -> None:

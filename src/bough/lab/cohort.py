@@ -39,7 +39,7 @@ _SKIPPED_RELATIONS = {
 }
 
 
-class Source(Struct, frozen=True, kw_only=True):
+class CohortSession(Struct, frozen=True, kw_only=True):
     """A recorded session of a cohort, at the entry where it was when the run was planned."""
 
     session_id: str
@@ -56,7 +56,7 @@ class Source(Struct, frozen=True, kw_only=True):
     """The most input and output tokens that one of them had."""
 
 
-class Skipped(Struct, frozen=True):
+class SkippedSessions(Struct, frozen=True):
     """Sessions that were left out, and why."""
 
     reason: str
@@ -64,8 +64,8 @@ class Skipped(Struct, frozen=True):
 
 
 class Cohort(Struct, frozen=True):
-    sources: tuple[Source, ...]
-    skipped: tuple[Skipped, ...] = ()
+    sources: tuple[CohortSession, ...]
+    skipped: tuple[SkippedSessions, ...] = ()
     total: int = 0
     """How many sessions could be replayed, before sampling."""
 
@@ -98,7 +98,7 @@ class CohortFinder:
         chosen = sorted(chosen, key=lambda row: (row.started_at, row.session_id))
         names = headings(self._store, chosen)
         sources = [self._source(row, names[row.session_id]) for row in chosen]
-        skipped = tuple(Skipped(reason, tuple(ids)) for reason, ids in self._skipped.items())
+        skipped = tuple(SkippedSessions(reason, tuple(ids)) for reason, ids in self._skipped.items())
         return Cohort(tuple(sources), skipped, len(rows))
 
     def _matches(self, expressions: Sequence[str]) -> Iterator[tuple[SessionRow, bool]]:
@@ -171,11 +171,11 @@ class CohortFinder:
     def _skip(self, reason: str, row: SessionRow) -> None:
         self._skipped.setdefault(reason, []).append(row.session_id)
 
-    def _source(self, row: SessionRow, heading: str) -> Source:
+    def _source(self, row: SessionRow, heading: str) -> CohortSession:
         log = Log(self._store, row, self._runtime)
         calls = ledger.model_calls(log, "path", None)
         path = log.path().entries
-        return Source(
+        return CohortSession(
             session_id=row.session_id,
             leaf=row.leaf,
             heading=heading,

@@ -32,7 +32,7 @@ TURN_CLASSES: tuple[TurnClass, ...] = get_args(TurnClass)
 _sorted = msgspec.json.Encoder(order="deterministic")
 
 
-class SetupChange(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class CandidateChange(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the candidate has that the recorded setup has not."""
 
     model: str | None = None
@@ -45,7 +45,7 @@ class SetupChange(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_empty(self) -> bool:
-        return self == SetupChange()
+        return self == CandidateChange()
 
 
 class Experiment(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -54,7 +54,7 @@ class Experiment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cohort: tuple[str, ...]
     sample: int | None = None
     seed: int = 0
-    change: SetupChange = SetupChange()
+    change: CandidateChange = CandidateChange()
     baseline_model: str | None = None
     """The model of the baseline; None: the one that each session ran with."""
     baseline_tools_hash: str | None = None
@@ -70,7 +70,7 @@ class Experiment(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return digest(replace(self, number=1))
 
 
-class Plan(Struct, frozen=True):
+class LabPlan(Struct, frozen=True):
     """An experiment and its sessions."""
 
     experiment: Experiment

@@ -42,17 +42,17 @@ from ..models.availability import available_models
 from ..models.model import Model, model_name
 from ..models.prices import price_of
 from ..stores.base import StoreBackend
-from .budget import Budget, RunStopping
+from .budget import CostBudget, RunStopping
 from .cell import CellSetup, ModelUnreachable, observe, run_cell
-from .cohort import CohortFinder, Source
+from .cohort import CohortFinder, CohortSession
 from .experiment import (
     AfterDivergence,
+    CandidateChange,
     Cell,
     CellResult,
     Experiment,
     LabMode,
-    Plan,
-    SetupChange,
+    LabPlan,
     digest,
 )
 from .gates import Gate, parse_gate
@@ -136,14 +136,14 @@ class Lab:
         else:
             self._experiment = replace(self._experiment, number=record.plan.experiment.number)
             # The stored experiment may be redacted; what is replayed is what was passed.
-            self.plan, self.run_id = Plan(self._experiment, record.plan.cohort), record.run_id
+            self.plan, self.run_id = LabPlan(self._experiment, record.plan.cohort), record.run_id
             self.planned_at = store.session(record.run_id).started_at
         self._sources = {source.session_id: source for source in self.plan.cohort.sources}
         self._check_models()
 
     # -- the plan ----------------------------------------------------------------------------------
 
-    def _build_plan(self) -> Plan:
+    def _build_plan(self) -> LabPlan:
         experiment = self._experiment
         finder = CohortFinder(self._store, self._runtime)
         cohort = finder.find(
@@ -156,10 +156,10 @@ class Lab:
             raise EmptyCohort(
                 experiment.cohort, [(each.reason, len(each.session_ids)) for each in cohort.skipped]
             )
-        plan = Plan(experiment, cohort)
+        plan = LabPlan(experiment, cohort)
         while self._is_to_be_repeated(plan.run_id):
             self._experiment = replace(self._experiment, number=self._experiment.number + 1)
-            plan = Plan(self._experiment, cohort)
+            plan = LabPlan(self._experiment, cohort)
         return plan
 
     def _is_to_be_repeated(self, run_id: str) -> bool:
@@ -248,7 +248,7 @@ class Lab:
         names = [*METRICS, *(each.name for each in functions), *([] if judge is None else [judge.name])]
         gates = [parse_gate(text, names) for text in fail_if]
         if max_cost_microcents is not None:
-            budget = Budget(max_cost_microcents)
+            budget = CostBudget(max_cost_microcents)
             for model in self._all_models(judge):
                 budget.check_price(model)
         return RunChecks(gates, functions)
@@ -284,7 +284,7 @@ class Lab:
         record = await asyncio.to_thread(LabRecord.create, self._store, self._runtime, self.run_id, self.plan)
         spent, unknown = await asyncio.to_thread(self._spent, record)
         longest = max((source.longest_answer for source in self.plan.cohort.sources), default=0)
-        budget = Budget(max_cost_microcents, spent + unknown, longest)
+        budget = CostBudget(max_cost_microcents, spent + unknown, longest)
         runner = _Runner(self, record, budget, checks.scorers, judge, progress)
         await runner.run(workers)
         spent, _ = await asyncio.to_thread(self._spent, record)
@@ -360,7 +360,7 @@ class Lab:
     def replay_log(self, session_id: str) -> Log:
         return Log(self._store, self._store.session(session_id), self._runtime)
 
-    async def run_cell(self, cell: Cell, budget: Budget) -> CellResult:
+    async def run_cell(self, cell: Cell, budget: CostBudget) -> CellResult:
         """Replay one cell, or continue its replay."""
         source = self._sources[cell.source]
         log = await asyncio.to_thread(self.source_log, cell.source)
@@ -368,7 +368,7 @@ class Lab:
         tools = self._tools if cell.lane == "candidate" else self._baseline_tools
         return await run_cell(cell, log, self.run_id, self._experiment, CellSetup(model, tools), budget)
 
-    def _model(self, cell: Cell, source: Source) -> ModelLike | None:
+    def _model(self, cell: Cell, source: CohortSession) -> ModelLike | None:
         """Return the model of a cell; None for the recorded answers."""
         if self._experiment.mode == "strict":
             return None
@@ -393,7 +393,7 @@ class _Runner:
         self,
         lab: Lab,
         record: LabRecord,
-        budget: Budget,
+        budget: CostBudget,
         scorers: Sequence[Scorer],
         judge: Judge | None,
         progress: Progress | None,
@@ -514,7 +514,7 @@ def _judged(judge: Judge, cell: Cell) -> str:
     return score_key(judge.name, judge.version, cell)
 
 
-def _judge_usage(source: Source) -> Usage:
+def _judge_usage(source: CohortSession) -> Usage:
     """Estimate what a judge reads and writes about the turns of a session: what they say, and its prompt."""
     read = source.longest_request + source.usage.output_tokens + source.turns * JUDGE_PROMPT_TOKENS
     return Usage(read, source.turns * JUDGE_ANSWER_TOKENS, 0, 0)
@@ -536,7 +536,7 @@ def _experiment(
         )
     if type(options.repeat) is not int or options.repeat < 1:
         raise InvalidArgument("repeat", options.repeat, "a number from 1 up")
-    change = SetupChange(
+    change = CandidateChange(
         model=_name(options.model),
         prompt=options.prompt,
         prompt_patch=options.prompt_patch,

@@ -24,7 +24,7 @@ from ..log.new_session import new_session
 from ..log.runtime import Runtime
 from ..stores.base import SessionQuery, SessionRow, StoreBackend
 from .cohort import AGENT
-from .experiment import Cell, CellResult, Plan
+from .experiment import Cell, CellResult, LabPlan
 
 RUN_PREFIX = "lab_"
 FORMAT = 1
@@ -51,13 +51,13 @@ class LabRecord:
         self.log = log
         self._lock = Lock()
         self.fence: int | None = None
-        plan: Plan | None = None
+        plan: LabPlan | None = None
         self.cells: dict[Cell, CellResult] = {}
         self.scores: dict[tuple[str, str, Cell, int | None], Score] = {}
         self._keys: set[str] = {fact.key for fact in log.store.journal(log.session_id) if fact.key}
         for data in _notes(log.path().entries):
             if "plan" in data:
-                plan = msgspec.convert(data["plan"], Plan)
+                plan = msgspec.convert(data["plan"], LabPlan)
             elif "cell" in data:
                 result = msgspec.convert(data["cell"], CellResult)
                 self.cells[result.cell] = result
@@ -78,7 +78,7 @@ class LabRecord:
         return all(cell in self.cells for cell in self.plan.cells())
 
     @classmethod
-    def create(cls, store: StoreBackend, runtime: Runtime, run_id: str, plan: Plan) -> LabRecord:
+    def create(cls, store: StoreBackend, runtime: Runtime, run_id: str, plan: LabPlan) -> LabRecord:
         """Store the plan; if it is stored already, return the run as it is."""
         with suppress(NotFound):
             return cls.load(store, runtime, run_id)

@@ -19,8 +19,8 @@ from .experiment import (
     Cell,
     CellResult,
     Experiment,
+    LabPlan,
     Lane,
-    Plan,
     TurnClass,
     TurnResult,
 )
@@ -185,7 +185,7 @@ class LabReport(Struct, frozen=True, kw_only=True):
 
 def build_report(
     run_id: str,
-    plan: Plan,
+    plan: LabPlan,
     results: Mapping[Cell, CellResult],
     scores: Iterable[Score],
     versions: Mapping[str, str],
@@ -233,7 +233,7 @@ def _against(metric: str) -> str:
 class _Results:
     """The results of a run, grouped by lane, session and turn."""
 
-    def __init__(self, plan: Plan, results: Mapping[Cell, CellResult], scores: Sequence[Score]) -> None:
+    def __init__(self, plan: LabPlan, results: Mapping[Cell, CellResult], scores: Sequence[Score]) -> None:
         self._plan, self._results = plan, results
         self._scores: dict[Cell, dict[str, dict[int | None, Score]]] = {}
         for score in scores:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..core.usage import format_cost, format_dollars
-from .experiment import Experiment, Plan
+from .experiment import Experiment, LabPlan
 from .report import CLASS_METRICS, LabReport, LaneReport, SessionReport
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def _plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def plan_lines(plan: Plan, estimate: Estimate) -> list[str]:
+def plan_lines(plan: LabPlan, estimate: Estimate) -> list[str]:
     """Say what a run will do and cost, before it costs anything."""
     experiment, cohort = plan.experiment, plan.cohort
     sessions = _plural(estimate.sessions, "session")

@@ -30,7 +30,7 @@ from ..models.model import Model, Request, model_name
 from ..models.prices import price_of
 from ..replay.turn_reader import TurnView, message_text, read_turns, result_text
 from ..wire import Answer
-from .budget import Budget
+from .budget import CostBudget
 from .cell import ModelUnreachable
 from .experiment import Cell, CellResult, Lane, TurnClass, digest
 from .record import LabRecord, Score
@@ -224,7 +224,7 @@ async def _apply(scorer: Scorer, cell: Cell, turn: int | None, subject: ScoredTu
 class JudgeCaller:
     """Asks the judge, within the run's budget, and stores each score with the call that it cost."""
 
-    def __init__(self, judge: Judge, record: LabRecord, budget: Budget) -> None:
+    def __init__(self, judge: Judge, record: LabRecord, budget: CostBudget) -> None:
         self._judge, self._record, self._budget = judge, record, budget
         self._model = resolve_models(judge.model)[0]
         self._version = judge.version

@@ -9,7 +9,7 @@ from ..core.entries import Settings
 from .log import Log
 
 
-class Storage(Struct, frozen=True):
+class SessionStorage(Struct, frozen=True):
     """What a session's own branches hold."""
 
     entries: int
@@ -27,14 +27,16 @@ class Storage(Struct, frozen=True):
     tool_bytes: int
 
 
-def storage(log: Log) -> Storage:
+def storage(log: Log) -> SessionStorage:
     size = log.store.storage_size(log.session_id)
     path = log.store.control_entries(log.session_id, leaf=log.leaf)
     settings = [entry.payload for entry in path if isinstance(entry.payload, Settings)]
     tools = {
-        given.hash: given.size for given in (one.tool_definitions for one in settings) if given is not None
+        definitions.hash: definitions.size
+        for definitions in (one.tool_definitions for one in settings)
+        if definitions is not None
     }
-    return Storage(
+    return SessionStorage(
         size.entries,
         size.bytes,
         size.branches,

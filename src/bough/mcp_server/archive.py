@@ -107,18 +107,18 @@ class Archive:
         _check("limit", limit, 1, 200)
         _check("first", first, 1)
         _check("offset", offset, 0)
-        found, seq = self._resolve(session)
+        position, seq = self._resolve(session)
         if seq is not None:
-            return self._show_entry(found, seq, offset)
-        row = found.row
-        last = found.leaf.seq
+            return self._show_entry(position, seq, offset)
+        row = position.row
+        last = position.leaf.seq
         lines = [_row_text(row, self._store.headings([row])[row.session_id])]
         if row.parent_session is not None:
             lines.append(f"{row.relation} of {row.parent_session} at entry {row.parent_seq}")
-        entries = found.path(since=first - 1)[:limit]
+        entries = position.path(since=first - 1)[:limit]
         shown = first - 1
         for entry in entries:
-            text = _entry_text(entry, MAX_ENTRY, found.session_id)
+            text = _entry_text(entry, MAX_ENTRY, position.session_id)
             if sum(map(_size, lines)) + _size(text) > MAX_BYTES and shown >= first:
                 break
             lines.append(text)
@@ -140,14 +140,14 @@ class Archive:
     def tree(self, session: str, first_line: int = 1) -> str:
         """Show the branches of a session as a tree, and its forks, tasks and replays."""
         _check("first_line", first_line, 1)
-        found, _ = self._resolve(session)
+        position, _ = self._resolve(session)
         children = [
             f"{child.relation} {child.session_id} at entry {child.parent_seq}"
-            for child in islice(self._store.all_sessions(parent_session=found.session_id), MAX_ROWS)
+            for child in islice(self._store.all_sessions(parent_session=position.session_id), MAX_ROWS)
         ]
         lines: list[str] = []
         number, room = first_line - 1, MAX_BYTES - sum(map(_size, children))
-        for line in islice((line.text for line in found.tree_lines()), first_line - 1, None):
+        for line in islice((line.text for line in position.tree_lines()), first_line - 1, None):
             room -= _size(line) + 1
             if room < 0:
                 return _bounded([*lines, *children], f"more: first_line={number + 1}")
@@ -219,9 +219,9 @@ class Archive:
 
     def _calls(self, session: str | None) -> Iterator[tuple[SessionRow, Call]]:
         if session is not None:
-            found, _ = self._resolve(session)
-            row = found.row
-            yield from ((row, call) for call in found.model_calls("tree"))
+            position, _ = self._resolve(session)
+            row = position.row
+            yield from ((row, call) for call in position.model_calls("tree"))
             return
         for row in self._store.all_sessions():
             if row.totals.calls:

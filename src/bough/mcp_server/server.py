@@ -39,11 +39,11 @@ def build_server(archive: Archive) -> MCPServer[Any]:
     )
     hints = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
     for verb in (archive.search, archive.sessions, archive.show, archive.tree, archive.usage, archive.diff):
-        server.tool(annotations=hints, structured_output=False)(_telling(verb))
+        server.tool(annotations=hints, structured_output=False)(_with_error_text(verb))
     return server
 
 
-def _telling(verb: Callable[..., str]) -> Callable[..., str]:
+def _with_error_text(verb: Callable[..., str]) -> Callable[..., str]:
     """Return the verb with its errors as texts for the model: what happened and what to do."""
 
     @functools.wraps(verb)
@@ -119,8 +119,8 @@ def _require_token(app: ASGIApp, token: str) -> ASGIApp:
 
     async def checked(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-            if not hmac.compare_digest(given, secret):
+            token = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+            if not hmac.compare_digest(token, secret):
                 headers = [(b"www-authenticate", b"Bearer"), (b"content-type", b"text/plain")]
                 await send({"type": "http.response.start", "status": 401, "headers": headers})
                 await send(

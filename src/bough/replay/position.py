@@ -38,13 +38,13 @@ def host_key(entries: Sequence[Entry]) -> str:
     return f"{_HOST}{entries[-1].seq}"
 
 
-def read_position(log: Log, path: Sequence[Entry], kept: int) -> ReplayPosition:
+def read_position(log: Log, path: Sequence[Entry], cut: int) -> ReplayPosition:
     """Return how far the replay came after the entries 1..`kept` that it shares with its source."""
     journal = log.store.journal(log.session_id)
     keys = [fact.key or "" for fact in journal]
     hosts = [int(key.removeprefix(_HOST)) for key in keys if key.startswith(_HOST)]
     ended = next((fact.data for fact in reversed(journal) if fact.kind == "ended"), {})
-    after = path[kept:]
+    after = path[cut:]
     is_stopped = bool(after) and after[-1].finish == "error"
     return ReplayPosition(
         turns=sum(entry.is_input for entry in after),

@@ -19,7 +19,7 @@ REF = "#/components/schemas/{name}"
 Json = dict[str, Any]
 
 
-class Leaf(Struct):
+class LeafPosition(Struct):
     """A position in a session's tree."""
 
     branch: int
@@ -46,7 +46,7 @@ class SessionView(Struct, kw_only=True):
     parent_seq: int | UnsetType | None = UNSET
     model: str | UnsetType | None = UNSET
     tool_names: list[str] | UnsetType = UNSET
-    leaf: Leaf | UnsetType = UNSET
+    leaf: LeafPosition | UnsetType = UNSET
     totals: Totals | UnsetType = UNSET
     tags: dict[str, str] | UnsetType = UNSET
     completed_at: int | UnsetType | None = UNSET
@@ -106,7 +106,7 @@ class JobView(Struct, kw_only=True):
     problem: dict[str, Any] | None
 
 
-class CallView(Struct, kw_only=True):
+class ModelCallView(Struct, kw_only=True):
     """A model call. Money is in units of 1e-8 dollars."""
 
     call_id: str
@@ -176,7 +176,17 @@ class ResyncEvent(Struct):
 
 
 EVENTS = (FactEvent, DraftEvent, ResyncEvent)
-VIEWS = (SessionView, EntryView, HitView, JobView, CallView, ToolCallView, NamedTotals, FactView, *EVENTS)
+VIEWS = (
+    SessionView,
+    EntryView,
+    HitView,
+    JobView,
+    ModelCallView,
+    ToolCallView,
+    NamedTotals,
+    FactView,
+    *EVENTS,
+)
 FIELDS: dict[type[Struct], tuple[str, ...]] = {
     SessionView: (
         "SessionList.sessions",
@@ -192,7 +202,7 @@ FIELDS: dict[type[Struct], tuple[str, ...]] = {
     EntryView: ("PathWindow.entries", "EntryDetail.entry"),
     HitView: ("SearchResults.hits",),
     JobView: ("JobResult.job",),
-    CallView: ("CallList.calls",),
+    ModelCallView: ("CallList.calls",),
     ToolCallView: (
         "SessionResponse.open_tool_calls",
         "SessionResponse.pending_approvals",

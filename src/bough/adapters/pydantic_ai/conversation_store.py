@@ -174,10 +174,10 @@ class BoughSteps(AbstractCapability[Any]):
         self, ctx: RunContext[Any], request_context: ModelRequestContext
     ) -> ModelRequestContext:
         await self._save(ctx)
-        given = request_context.model_request_parameters
+        parameters = request_context.model_request_parameters
         tools = [
             ToolSpec(tool.name, tool.description or "", tool.parameters_json_schema)
-            for tool in (*given.function_tools, *given.output_tools)
+            for tool in (*parameters.function_tools, *parameters.output_tools)
         ]
         await self.store.write_tools(self._conversation.conversation_id, tools)
         return request_context

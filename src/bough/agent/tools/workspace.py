@@ -54,9 +54,9 @@ class Spills:
     def _version(self, snapshot: Snapshot) -> FileVersion:
         if snapshot.data is None:
             return large_version(snapshot.hash, snapshot.size, snapshot.mode)
-        kept, blob = version(snapshot.data, snapshot.mode, self._log.runtime.redactor)
+        saved, blob = version(snapshot.data, snapshot.mode, self._log.runtime.redactor)
         self.blobs += [] if blob is None else [blob]
-        return kept
+        return saved
 
     def store(self, data: bytes, mime: str) -> str:
         redacted = self._log.runtime.redactor.redact_text(data.decode("utf-8", "replace")).encode()

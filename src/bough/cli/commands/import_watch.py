@@ -30,7 +30,7 @@ def watch(location: StoreLocation, tool: str | None, arguments: Sequence[str], *
     folders = watched_folders(tool, arguments)
     store = location.open_or_create()
     following = Watch(store.backend, store.runtime, folders, state_file(location, folders))
-    screen = Screen(following, is_json=is_json)
+    screen = WatchOutput(following, is_json=is_json)
     with contextlib.closing(ChangeSignal()) as signal:
         for folder in folders:
             notify(safe(f"watching {folder.root} ({folder.tool}); Ctrl-C ends"))
@@ -92,7 +92,7 @@ def state_file(location: StoreLocation, folders: Sequence[WatchedFolder]) -> Pat
     return Path(base) / "bough" / "watch" / f"{sha256(chr(0).join(names).encode()).hexdigest()[:20]}.json"
 
 
-class Screen:
+class WatchOutput:
     """Shows what was imported: JSON lines, lines of text, and at a terminal one line of status."""
 
     def __init__(self, following: Watch, *, is_json: bool) -> None:

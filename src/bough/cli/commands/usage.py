@@ -9,7 +9,7 @@ import click
 
 from ...core.time_text import parse_time
 from ...core.usage import Call, Totals, format_cost, total
-from ...log.storage import Storage
+from ...log.storage import SessionStorage
 from ...session import Session, UsageView
 from ...store import Store
 from ...stores.base import SessionRow
@@ -64,7 +64,7 @@ def usage(
         raise CommandError(f"--view needs a session, such as bough usage latest --view {view}")
     if reference is None and storage:
         raise CommandError("--storage needs a session, such as bough usage latest --storage")
-    stored: Storage | None = None
+    stored: SessionStorage | None = None
     turns = 0
     if reference is not None:
         session = resolve(location, reference).session_at()
@@ -97,7 +97,7 @@ def usage(
         )
 
 
-def _storage_rows(stored: Storage, turns: int) -> Iterator[tuple[str, ...]]:
+def _storage_rows(stored: SessionStorage, turns: int) -> Iterator[tuple[str, ...]]:
     per_turn = f"{stored.settings_bytes / turns:,.0f}" if turns else ""
     yield "entries", f"{stored.entries:,}", f"{stored.bytes:,}", ""
     yield "  settings: tools and options", f"{stored.settings:,}", f"{stored.settings_bytes:,}", per_turn

@@ -55,7 +55,7 @@ def _conversations(files: ExportFiles, losses: LossReport) -> Iterator[SessionRe
             yield session.record(f"{name.removesuffix('.json')}-{number}")
 
 
-class Run(Struct, frozen=True):
+class NodeRun(Struct, frozen=True):
     """Consecutive nodes that become one entry."""
 
     kind: str
@@ -119,8 +119,8 @@ class ChatGptConversation:
 
     def _walk(self) -> None:
         """Visit every node after its parent, each branch to its end, with the run it may continue."""
-        waiting: list[tuple[str, Run]] = [
-            (name, Run("start", START)) for name in reversed(self._children.get(None, ()))
+        waiting: list[tuple[str, NodeRun]] = [
+            (name, NodeRun("start", START)) for name in reversed(self._children.get(None, ()))
         ]
         visited = 0
         while waiting:
@@ -134,7 +134,7 @@ class ChatGptConversation:
         if visited < len(self.mapping):
             self.losses.add("a message whose parents form a circle", count=len(self.mapping) - visited)
 
-    def _visit(self, name: str, run: Run) -> Run:
+    def _visit(self, name: str, run: NodeRun) -> NodeRun:
         """Return the run after this node: the same one continued, or a new one."""
         message = self.mapping[name].get("message")
         if not isinstance(message, dict):
@@ -165,7 +165,7 @@ class ChatGptConversation:
         after = self._finish(run)
         return replace(new, after=after, nodes=(name,))
 
-    def _finish(self, run: Run) -> str:
+    def _finish(self, run: NodeRun) -> str:
         """Add the entry of a run and return its key."""
         if not run.nodes:
             return run.after
@@ -176,7 +176,7 @@ class ChatGptConversation:
         self.keys[run.key] = run.key
         return run.key
 
-    def _entry(self, run: Run) -> EntryRecord:
+    def _entry(self, run: NodeRun) -> EntryRecord:
         entry = EntryRecord(Message("system"), run.key, run.after, at=run.at)
         if run.kind == "note":
             return replace(entry, payload=unknown_note(NAME, *self._unknown(run), self.losses))
@@ -191,7 +191,7 @@ class ChatGptConversation:
             return replace(entry, payload=Message("user", run.parts, details=run.details))
         return replace(entry, payload=Message("system", run.parts, details=run.details))
 
-    def _unknown(self, run: Run) -> tuple[str, object]:
+    def _unknown(self, run: NodeRun) -> tuple[str, object]:
         message = self.mapping[run.key]["message"]
         content, author = message.get("content"), message.get("author")
         kind = content.get("content_type") if isinstance(content, dict) else "message"
@@ -200,11 +200,11 @@ class ChatGptConversation:
 
     # -- messages ----------------------------------------------------------------------------------
 
-    def _read(self, name: str, message: Node, run: Run) -> Run | None:
+    def _read(self, name: str, message: Node, run: NodeRun) -> NodeRun | None:
         """Return what a node adds, as a run without a place; None if it adds nothing."""
         author, content, metadata = (_object(message.get(key)) for key in ("author", "content", "metadata"))
         kind, role = text_or_none(content.get("content_type")), author.get("role")
-        new = Run(
+        new = NodeRun(
             "note",
             START,
             at=parse_time(message.get("create_time")),
@@ -228,8 +228,8 @@ class ChatGptConversation:
         return replace(new, kind="system", parts=texts) if texts else None
 
     def _answer(
-        self, name: str, message: Node, parts: tuple[Part, ...], metadata: Node, new: Run
-    ) -> Run | None:
+        self, name: str, message: Node, parts: tuple[Part, ...], metadata: Node, new: NodeRun
+    ) -> NodeRun | None:
         recipient = message.get("recipient")
         call_id = None
         if isinstance(recipient, str) and recipient not in EVERYONE:
@@ -244,7 +244,9 @@ class ChatGptConversation:
             new, kind="answer", parts=parts, call_id=call_id, model=model, finish=text_or_none(finish)
         )
 
-    def _result(self, parts: tuple[Part, ...], kind: object, author: Node, run: Run, new: Run) -> Run | None:
+    def _result(
+        self, parts: tuple[Part, ...], kind: object, author: Node, run: NodeRun, new: NodeRun
+    ) -> NodeRun | None:
         """Return the result of the open call; what a tool shows without one is a system message."""
         is_error = kind == "system_error"
         if run.call_id is not None:
@@ -306,9 +308,9 @@ class ChatGptConversation:
     def _asset(self, pointer: object, kind: str) -> Text | Attachment:
         """Return the file a pointer names, or a text that names it if the export does not have it."""
         file_id = pointer.rpartition("//")[2].partition("?")[0] if isinstance(pointer, str) else ""
-        found = self.files.file(file_id) if len(file_id) > len("file-") else None
-        if found is not None and found[1]:
-            name, data = found
+        file = self.files.file(file_id) if len(file_id) > len("file-") else None
+        if file is not None and file[1]:
+            name, data = file
             return Attachment(data, mimetypes.guess_type(name)[0] or "application/octet-stream", name)
         self.losses.add("a file that is not in the export", file_id or kind)
         return Text(f"[{kind.split('_')[0]} {file_id}: not in the export]")
@@ -322,10 +324,10 @@ class ChatGptConversation:
             file_id, name = text_or_none(item.get("id")), text_or_none(item.get("name"))
             if file_id is None or file_id in shown:
                 continue
-            found = self.files.file(file_id) if len(file_id) > len("file-") else None
+            file = self.files.file(file_id) if len(file_id) > len("file-") else None
             mime = text_or_none(item.get("mime_type") or item.get("mimeType")) or "application/octet-stream"
-            if found is not None and found[1]:
-                parts.append(Attachment(found[1], mime, name or found[0]))
+            if file is not None and file[1]:
+                parts.append(Attachment(file[1], mime, name or file[0]))
             else:
                 self.losses.add("a file that is not in the export", name or file_id)
                 parts.append(Text(f"[file {name or file_id}: not in the export]"))
@@ -349,8 +351,8 @@ def _call(name: str, tool: str, text: str) -> Part:
 
 
 def _texts(content: Node, *names: str) -> tuple[Part, ...]:
-    found = [content[name] for name in names if text_or_none(content.get(name))]
-    return (Text("\n".join(found)),) if found else ()
+    texts = [content[name] for name in names if text_or_none(content.get(name))]
+    return (Text("\n".join(texts)),) if texts else ()
 
 
 def _details(author: Node, metadata: Node) -> dict[str, Any] | None:

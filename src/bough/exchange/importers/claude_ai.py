@@ -88,7 +88,7 @@ class ClaudeConversation:
         if sender == "human":
             last = self._input(message, name, after, at)
         elif sender == "assistant":
-            last = AnswerReader(self, message, name, after, at).last
+            last = ClaudeAiAnswer(self, message, name, after, at).last
         else:
             note = unknown_note(NAME, f"sender {sender}", message, self.losses)
             last = self.add(EntryRecord(note, name, after, at=at))
@@ -129,7 +129,7 @@ class ClaudeConversation:
             yield Text(f"[file {name}: not in the export]")
 
 
-class AnswerReader:
+class ClaudeAiAnswer:
     """Reads one message of Claude: answers, each followed by the results of its calls."""
 
     def __init__(

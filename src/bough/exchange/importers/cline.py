@@ -62,7 +62,7 @@ def read_tasks(source: str, tool: str) -> Iterator[SessionRecord]:
     yield from with_source_losses(tool, _with_children({**tasks, **sessions}), losses)
 
 
-def _with_children(tasks: dict[str, Transcript]) -> Iterator[SessionRecord]:
+def _with_children(tasks: dict[str, ClineTranscript]) -> Iterator[SessionRecord]:
     children: dict[str, list[str]] = {}
     for name, task in tasks.items():
         if task.parent in tasks and task.parent != name:
@@ -84,7 +84,7 @@ def _with_children(tasks: dict[str, Transcript]) -> Iterator[SessionRecord]:
                 yield record
 
 
-class Request(Struct, frozen=True):
+class RequestUsage(Struct, frozen=True):
     """What one model call used, as the screen showed it."""
 
     at: int
@@ -92,7 +92,7 @@ class Request(Struct, frozen=True):
     price: Price | None
 
 
-class Transcript:
+class ClineTranscript:
     """The entries of one session: messages with Anthropic's blocks, whichever provider answered."""
 
     def __init__(self, path: Path, tool: str) -> None:
@@ -167,7 +167,7 @@ class Transcript:
             self.losses.add("reasoning that only its provider can read")
 
 
-class ClineTask(Transcript):
+class ClineTask(ClineTranscript):
     """A task folder."""
 
     def __init__(self, path: Path, tool: str, source_losses: LossReport) -> None:
@@ -183,8 +183,8 @@ class ClineTask(Transcript):
         item = read_json(self.path / ITEM, None)
         if not isinstance(item, dict):
             index = read_json(self.path.parent.parent / "state" / INDEX, None)
-            found = [each for each in index if isinstance(each, dict)] if isinstance(index, list) else []
-            item = next((each for each in found if each.get("id") == self.path.name), {})
+            entries = [each for each in index if isinstance(each, dict)] if isinstance(index, list) else []
+            item = next((each for each in entries if each.get("id") == self.path.name), {})
         self.title = text_or_none(item.get("task"))
         self.parent = text_or_none(item.get("parentTaskId"))
         cwd = text_or_none(item.get("workspace")) or text_or_none(item.get("cwdOnTaskInitialization"))
@@ -193,7 +193,7 @@ class ClineTask(Transcript):
         if self.path.name.isdigit():  # the id is the time it was started
             self.started_at = parse_time(int(self.path.name))
 
-    def _read_requests(self) -> list[Request]:
+    def _read_requests(self) -> list[RequestUsage]:
         shown = read_json(self.path / SCREEN, self.losses)
         requests = []
         for each in shown if isinstance(shown, list) else ():
@@ -208,7 +208,7 @@ class ClineTask(Transcript):
             elif any(counts):
                 at = parse_time(each.get("ts")) or 0
                 requests.append(
-                    Request(at, self._usage(counts), recorded_price(fields.get("cost"), self.tool))
+                    RequestUsage(at, self._usage(counts), recorded_price(fields.get("cost"), self.tool))
                 )
         return sorted(requests, key=lambda request: request.at)
 
@@ -267,10 +267,10 @@ class ClineTask(Transcript):
 
     def _match(
         self, answers: list[int], times: list[int | None]
-    ) -> tuple[dict[int, Request], dict[int, list[Request]]]:
+    ) -> tuple[dict[int, RequestUsage], dict[int, list[RequestUsage]]]:
         """Return the request of each answer, and those that no answer followed, by the message before which they ended."""
-        used: dict[int, Request] = {}
-        unanswered: dict[int, list[Request]] = {}
+        used: dict[int, RequestUsage] = {}
+        unanswered: dict[int, list[RequestUsage]] = {}
         if any(times[index] is None for index in answers):  # without times, in order
             used = dict(zip(answers, self._requests, strict=False))
             if len(self._requests) > len(answers):
@@ -302,7 +302,7 @@ class ClineTask(Transcript):
         return {"model": model, "provider": PROVIDERS.get(provider or "", provider)}
 
 
-class ClineSession(Transcript):
+class ClineSession(ClineTranscript):
     """A file of messages with a version."""
 
     def __init__(self, path: Path, tool: str, source_losses: LossReport) -> None:
@@ -369,9 +369,9 @@ def _named_model(message: Fields) -> str | None:
     blocks = content if isinstance(content, list) else [{"text": content}]
     for block in reversed(blocks):
         text = block.get("text") if isinstance(block, dict) else None
-        found = (
+        model = (
             MODEL_IN_TEXT.search(text) if isinstance(text, str) and "<environment_details>" in text else None
         )
-        if found:
-            return found[1]
+        if model:
+            return model[1]
     return None

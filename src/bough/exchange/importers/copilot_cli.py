@@ -82,8 +82,8 @@ class CopilotSession:
         self.start: Event = {}
         self.title: str | None = None
         self.tags: dict[str, str] = {}
-        self.main = Transcript(self.losses)
-        self.agents: dict[str, Transcript] = {}
+        self.main = CopilotTranscript(self.losses)
+        self.agents: dict[str, CopilotTranscript] = {}
         self.names: dict[str, str] = {}
         """By the call that started a sub-agent: its name."""
         for line in read_objects(path, self.losses):
@@ -142,10 +142,10 @@ class CopilotSession:
             if text_or_none(value):
                 self.tags.setdefault(tag, str(value))
 
-    def _agent(self, agent_id: str, fields: Event) -> Transcript:
+    def _agent(self, agent_id: str, fields: Event) -> CopilotTranscript:
         """Return the transcript of a sub-agent; it begins with the prompt of the call that started it."""
         if agent_id not in self.agents:
-            transcript = self.agents[agent_id] = Transcript(self.losses)
+            transcript = self.agents[agent_id] = CopilotTranscript(self.losses)
             call_id = text_or_none(fields.get("parentToolCallId")) or agent_id
             transcript.agent = self.names.get(call_id)
             call = self.main.calls.get(call_id)
@@ -155,7 +155,7 @@ class CopilotSession:
         return self.agents[agent_id]
 
 
-class Transcript:
+class CopilotTranscript:
     """Converts the events of one agent."""
 
     def __init__(self, losses: LossReport) -> None:

@@ -188,15 +188,15 @@ class GeminiChat:
         """Add a compaction if new messages replace the beginning. Results cut from old messages stay as they were."""
         known = self._known | self._messages.keys()
         new = [each for each in messages if each.get("id") not in known]
-        kept = [str(each.get("id")) for each in messages if each.get("id") in known]
-        if not new or len(kept) == len(known):
+        known_ids = [str(each.get("id")) for each in messages if each.get("id") in known]
+        if not new or len(known_ids) == len(known):
             for message in new:
                 if isinstance(message.get("id"), str):
                     self._read_message(message)
             return
         self._convert_waiting()
         summary = "\n\n".join(filter(None, (_text(each.get("content")) for each in new)))
-        first = next((key for name, key in self._path if name in kept), None)
+        first = next((key for name, key in self._path if name in known_ids), None)
         if summary:
             at = parse_time(new[0].get("timestamp"))
             self._add(Compaction(summary, 0, replaces_earlier=True), at, refers_to=first)

@@ -108,8 +108,8 @@ def _read_archive(path: Path, losses: LossReport) -> Iterator[SessionRecord]:
         for name in ("header.json", "_journal/start.json"):  # the second is all that an unfinished log has
             if name in names and not about:
                 header = decode_json(archive.read(name), losses, name)
-                found = header.get("eval") if isinstance(header, dict) else None
-                about = found if isinstance(found, dict) else {}
+                evaluation = header.get("eval") if isinstance(header, dict) else None
+                about = evaluation if isinstance(evaluation, dict) else {}
         if not about:
             raise InvalidSource(str(path), NAME, "the archive has no header.json")
         for name in sorted(each for each in names if each.startswith("samples/") and each.endswith(".json")):
@@ -204,12 +204,12 @@ class InspectSample:
             self.losses.add("a compaction without a summary")
             return
         name, _, seq = str(event.get("uuid")).rpartition("/")
-        kept = f"{name}@{first}" if f"{name}@{first}" in self._positions else None
+        first_kept = f"{name}@{first}" if f"{name}@{first}" in self._positions else None
         tokens = event.get("tokens_before")
         payload = Compaction(
             summary, 0, tokens if type(tokens) is int and tokens >= 0 else 0, replaces_earlier=True
         )
-        entry = EntryRecord(payload, at=_time(event, "timestamp"), refers_to=kept)
+        entry = EntryRecord(payload, at=_time(event, "timestamp"), refers_to=first_kept)
         if seq.isdigit():  # Bough's own: the numbers of the entries before it are smaller
             before = [n for chat, n in self._positions.items() if _seq(chat) < int(seq)]
             self._others.setdefault(max(before, default=-1), []).append(entry)
@@ -277,11 +277,11 @@ class InspectSample:
             parts = tuple(self._parts(chat["content"]))
             texts = tuple(part for part in parts if isinstance(part, Text))
             message = Message("user", parts) if role == "user" else Message("system", texts)
-            self._add(message, self._asked(position), key=name)
+            self._add(message, self._asked_at(position), key=name)
         else:
             self._add(unknown_note(NAME, f"role {role}", chat, self.losses), None)
 
-    def _asked(self, position: int) -> int | None:
+    def _asked_at(self, position: int) -> int | None:
         """Return when the next model call was made."""
         event = self._models.get(min((n for n in self._models if n > position), default=-1), {})
         return _time(event, "timestamp")
@@ -343,8 +343,8 @@ class InspectSample:
         if not isinstance(text, str):
             raise TypeError("content that is not text")
         if text.startswith(ATTACHMENT):
-            found = self._attachments.get(text.removeprefix(ATTACHMENT))
-            return found if isinstance(found, str) else text
+            attachment = self._attachments.get(text.removeprefix(ATTACHMENT))
+            return attachment if isinstance(attachment, str) else text
         return text
 
 

@@ -328,8 +328,8 @@ def _read_responses(tables: SourceTables, fields: Row, where: str, value: object
             new_options, new_tools = _options(row, losses), _tools(tables, row, losses)
             changes = option_changes(options, new_options)
             if changes or new_tools != tools:
-                given = None if new_tools == tools else new_tools
-                entries.append(EntryRecord(Settings(options=changes or None), at=at, tools=given))
+                changed_tools = None if new_tools == tools else new_tools
+                entries.append(EntryRecord(Settings(options=changes or None), at=at, tools=changed_tools))
             options, tools = new_options, new_tools
         entries.extend(EntryRecord(message, at=at) for message in inputs)
         if answer.parts:

@@ -152,11 +152,11 @@ def _file_sessions(storage: Path, losses: LossReport) -> dict[str, SourceSession
             continue
 
         def messages(name: str = name) -> list[tuple[Fields, list[Fields]]]:
-            found = []
+            messages_read = []
             for path in sorted((storage / "message" / name).glob("*.json")):
                 parts = sorted((storage / "part" / path.stem).glob("*.json"))
-                found.append((_read_json(path, losses), [_read_json(part, losses) for part in parts]))
-            return found
+                messages_read.append((_read_json(path, losses), [_read_json(part, losses) for part in parts]))
+            return messages_read
 
         sessions[name] = SourceSession(name, text_or_none(fields.get("parentID")), fields, messages)
     return sessions
@@ -231,7 +231,7 @@ class OpencodeSession:
             elif message.get("summary") is True:
                 self._summary(message, parts)
             else:
-                AnswerReader(self, message, parts)
+                OpencodeAnswer(self, message, parts)
         else:
             self.add(unknown_note(NAME, f"role {role}", message, self.losses), _time(message, "created"))
 
@@ -284,8 +284,8 @@ class OpencodeSession:
         if not text:
             self.add(Note({NAME: "a failed compaction", "error": _json_error(message)}), at, **usage)
             return
-        kept = self._first_kept(message)
-        self.add(Compaction(text, 0, replaces_earlier=True), at, refers_to=kept, **usage)
+        first_kept = self._first_kept(message)
+        self.add(Compaction(text, 0, replaces_earlier=True), at, refers_to=first_kept, **usage)
 
     def _first_kept(self, message: Fields) -> str | None:
         parent = message.get("parentID")
@@ -295,7 +295,7 @@ class OpencodeSession:
         return self.entries[index].key if index is not None and index < len(self.entries) else None
 
 
-class AnswerReader:
+class OpencodeAnswer:
     """Adds the steps of one message of the model."""
 
     def __init__(self, session: OpencodeSession, message: Fields, parts: list[Fields]) -> None:
@@ -351,16 +351,16 @@ class AnswerReader:
         times = state.get("time")
         at = parse_time(times.get("end")) if isinstance(times, dict) else None
         details = {name: state[name] for name in ("title", "metadata") if state.get(name)}
-        kept = {NAME: details} if details else None
+        extra = {NAME: details} if details else None
         if status == "error":
             content: list[Text | Attachment] = [Text(str(state.get("error")))]
-            result = ToolResult(call.id, tuple(content), True, details=kept)
+            result = ToolResult(call.id, tuple(content), True, details=extra)
         elif status == "completed":
             content = [Text(state["output"])] if state.get("output") else []
             for file in state.get("attachments") or ():
                 attachment = parse_data_url(file.get("url"), file.get("filename"))
                 content += [attachment] if attachment is not None else []
-            result = ToolResult(call.id, tuple(content), details=kept)
+            result = ToolResult(call.id, tuple(content), details=extra)
         else:  # the process ended before the tool did
             result = ToolResult(call.id, (Text("The call was interrupted."),), True, "interrupted")
         return EntryRecord(Message("tool", (result,)), at=at)
@@ -404,12 +404,12 @@ def _proof(issuer: str | None, metadata: object) -> dict[str, Any]:
     if not isinstance(fields, dict):
         return {}
     if issuer == "anthropic":
-        found = {"signature": fields.get("signature"), "data": fields.get("redactedData")}
+        proof = {"signature": fields.get("signature"), "data": fields.get("redactedData")}
     elif issuer == "gemini":
-        found = {"signature": gemini_signature(fields.get("thoughtSignature"))}
+        proof = {"signature": gemini_signature(fields.get("thoughtSignature"))}
     else:
-        found = {"id": fields.get("itemId"), "encrypted_content": fields.get("reasoningEncryptedContent")}
-    return {name: value for name, value in found.items() if text_or_none(value)}
+        proof = {"id": fields.get("itemId"), "encrypted_content": fields.get("reasoningEncryptedContent")}
+    return {name: value for name, value in proof.items() if text_or_none(value)}
 
 
 def _json_error(message: Fields) -> str:

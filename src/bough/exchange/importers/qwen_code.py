@@ -116,12 +116,12 @@ class QwenSession:
     def _describe(self, line: Line) -> None:
         self.agent = text_or_none(line.get("agentName")) or self.agent
         origin = line.get("forkedFrom")
-        found = {
+        fields = {
             "cwd": line.get("cwd"),
             "git_branch": line.get("gitBranch"),
             "forked_from": origin.get("sessionId") if isinstance(origin, dict) else None,
         }
-        for tag, value in found.items():
+        for tag, value in fields.items():
             if text_or_none(value):
                 self.tags.setdefault(tag, str(value))
 

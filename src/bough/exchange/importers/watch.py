@@ -83,16 +83,16 @@ class Watch:
     def scan(self) -> Iterator[SourceChange]:
         """Import every source that changed since it was read, and those whose time has come."""
         self.directories, self.file_count = set(), 0
-        found: set[str] = set()
+        present: set[str] = set()
         for folder in self.folders:
             for source, files in self._sources(folder).items():
                 name = f"{folder.tool} {source}"
-                found.add(name)
+                present.add(name)
                 if self._is_due((folder.tool, source)) or self._has_changed(name, files):
                     yield self._import(folder, source, files)
                     if self._clock() - self._saved_at >= SAVE_SECONDS:
                         self._save()
-        for name in self._states.keys() - found:  # it is gone; its session stays
+        for name in self._states.keys() - present:  # it is gone; its session stays
             del self._states[name]
             self._is_saved = False
         self._save()

@@ -139,13 +139,13 @@ def calls(
     session = context.session_at(context.session(caller, session_id), leaf)
     last = min(last, first + 499, session.leaf.seq)
     by_entry = context.calls_by_entry(session)
-    found = [
+    calls_read = [
         call_view(call)
         for part in session.log.ranges()
         for seq in range(max(first, part.first), min(last, part.last) + 1)
         for call in by_entry.get((part.branch, seq), ())
     ]
-    return CallList(leaf=str(session.leaf), calls=found)
+    return CallList(leaf=str(session.leaf), calls=calls_read)
 
 
 @get("/api/sessions/{session_id:str}/state", tags=["entries"])

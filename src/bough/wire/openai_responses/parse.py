@@ -206,8 +206,8 @@ def _parse_part(part: dict[str, Any]) -> tuple[Text | Attachment | ProviderBlock
     kind = part.get("type")
     if kind in ("text", "input_text", "output_text"):
         annotations = to_plain(part.get("annotations"))
-        kept = isinstance(annotations, list) and annotations
-        return Text(text_field(part, "text")), {"annotations": annotations} if kept else {}
+        has_annotations = isinstance(annotations, list) and annotations
+        return Text(text_field(part, "text")), {"annotations": annotations} if has_annotations else {}
     if kind == "refusal":
         return Text(text_field(part, "refusal")), {"refusal": True}
     if kind == "input_image":

@@ -81,13 +81,13 @@ class ServerTool(Tool, frozen=True, kw_only=True):
     async def run(self, context: ToolContext, *, in_thread: bool = True) -> Message:
         try:
             return await super().run(context, in_thread=in_thread)
-        except ConnectionLost as lost:
+        except ServerGone as lost:
             why = f"{lost}; whether it took effect is unknown" if self.effect == "unsafe" else str(lost)
             outcome = "unknown" if self.effect == "unsafe" else "done"
             return tool_result(context.call.id, why, error=True, outcome=outcome)  # type: ignore[arg-type]
 
 
-class ConnectionLost(BaseException):
+class ServerGone(BaseException):
     """Leaves a call whose server is gone. Not an `Exception`: `Tool.run` would turn it into a plain error."""
 
 
@@ -144,14 +144,14 @@ class McpConnection:
             result = await client.call_tool(name, dict(arguments))
         except MCPError as error:
             if error.code == CONNECTION_CLOSED:
-                raise ConnectionLost(f"{self.server} is gone: {self._end(str(error))}") from None
+                raise ServerGone(f"{self.server} is gone: {self._end(str(error))}") from None
             return self._error(f"the server refused the call: {error}")
         except ValidationError as error:
             return self._error(f"the server returned an invalid result: {error.errors()[0]['msg']}")
         except RuntimeError as error:  # what the SDK raises of a result that is not what its schema says
             return self._error(str(error))
         except httpx2.HTTPError as error:
-            raise ConnectionLost(f"{self.server} is gone: {error}") from None
+            raise ServerGone(f"{self.server} is gone: {error}") from None
         return self._result(result)
 
     # -- connecting --------------------------------------------------------------------------------

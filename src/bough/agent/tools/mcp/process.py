@@ -112,8 +112,8 @@ class ServerProcess:
             return self.failure
         code = None if self._process is None else self._process.returncode
         end = "it closed its output" if code is None else f"it ended with exit code {code}"
-        said = self._stderr.decode("utf-8", "replace").strip()
-        return f"{end}: {said}" if said else end
+        output = self._stderr.decode("utf-8", "replace").strip()
+        return f"{end}: {output}" if output else end
 
     async def _start(self, life: int) -> asyncio.subprocess.Process:
         server = self._server
