@@ -86,6 +86,14 @@ class TestLanes:
         kinds = [turn.candidate[0].kind for turn in session.turns]
         assert kinds == ["reworded", "arguments changed", "tool changed"]
 
+    def test_why_turns_failed_is_said(self, store: Store) -> None:
+        """It said "failed 100 %" and no word of why."""
+        silent = ScriptedModel([], model="silent", rates=RATES)
+        report = store.lab("agent:support", baseline_model=noisy(1), model=silent).run_sync()
+        assert report.lane("candidate").classes["failed"].value == 1.0
+        assert all("its script has no more lines" in session.failures[0] for session in report.sessions)
+        assert any(line.startswith("failed turns: 4 sessions: silent gave") for line in report.lines())
+
     def test_the_sources_do_not_change(self, store: Store) -> None:
         sources = [row.session_id for row in store.all_sessions()][::-1]
         before = [msgspec.json.encode(store.session(each).path()) for each in sources]

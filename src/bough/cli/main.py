@@ -78,7 +78,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "copy": ("commands.import_", "Copy sessions to another store."),
     },
     "Maintain": {
-        "rm": ("commands.delete", "Move a session and its children to the trash."),
+        "rm": ("commands.delete", "Move a session and its tasks to the trash."),
         "restore": ("commands.delete", "Restore a session from the trash."),
         "purge": ("commands.delete", "Delete a trashed session permanently."),
         "gc": ("commands.delete", "Delete unreferenced attachments and, if you ask, old sessions."),

@@ -135,6 +135,8 @@ class SessionReport(Struct, frozen=True):
     turns: tuple[TurnReport, ...]
     errors: tuple[str, ...] = ()
     """Why it could not be replayed."""
+    failures: tuple[str, ...] = ()
+    """Why turns of its replays failed."""
 
 
 class LabReport(Struct, frozen=True, kw_only=True):
@@ -198,6 +200,8 @@ def build_report(
     scorers = list(versions)
     cells = list(plan.cells())
     done = {cell: results[cell] for cell in cells if cell in results}
+    if len(done) == len(cells) and why is None and not any(result.replay for result in done.values()):
+        why = "no session of the cohort could be replayed"
     is_complete = len(done) == len(cells) and why is None
     view = _Results(plan, done, [score for score in scores if versions.get(score.scorer) == score.version])
     comparisons = [
@@ -224,6 +228,11 @@ def build_report(
         gates=tuple(outcomes),
         sessions=tuple(view.sessions()),
     )
+
+
+def _failure(result: CellResult) -> str | None:
+    """Return why the last turn of a replay failed, if it did."""
+    return result.stop_reason if any(turn.kind == "failed" for turn in result.turns) else None
 
 
 def _against(metric: str) -> str:
@@ -346,6 +355,7 @@ class _Results:
                 round(_change(turns), 4),
                 tuple(turns),
                 tuple(dict.fromkeys(r.error for r in results if r.error is not None)),
+                tuple(dict.fromkeys(filter(None, map(_failure, results)))),
             )
 
     def _turns(self, results: Sequence[CellResult], number: int) -> tuple[ReplayedTurn, ...]:

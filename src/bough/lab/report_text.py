@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from ..core.usage import format_cost, format_dollars
@@ -122,11 +123,10 @@ def _session_line(session: SessionReport) -> str:
 def _errors(report: LabReport) -> list[str]:
     counts: dict[str, int] = dict(report.skipped)
     lines = [f"left out: {count:,} {reason}" for reason, count in counts.items()]
-    failures: dict[str, int] = {}
-    for session in report.sessions:
-        for error in session.errors:
-            failures[error] = failures.get(error, 0) + 1
-    lines += [f"not replayed: {_plural(count, 'session')}: {error}" for error, count in failures.items()]
+    errors = Counter(error for session in report.sessions for error in session.errors)
+    failures = Counter(why for session in report.sessions for why in session.failures)
+    lines += [f"not replayed: {_plural(count, 'session')}: {error}" for error, count in errors.items()]
+    lines += [f"failed turns: {_plural(count, 'session')}: {why}" for why, count in failures.items()]
     for lane in report.lanes:
         lines += [
             f"scorer {name} had no value in {_plural(count, 'case')} ({lane.lane}): {why}"

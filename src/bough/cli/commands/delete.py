@@ -34,7 +34,7 @@ references_argument = click.argument(
 @json_option
 @pass_location
 def rm(location: StoreLocation, references: tuple[str, ...], yes: bool, is_json: bool) -> int:
-    """Move a session and its children to the trash.
+    """Move a session and its tasks to the trash.
 
     bough restore brings them back; bough purge deletes them permanently.
     """
@@ -59,7 +59,7 @@ def rm(location: StoreLocation, references: tuple[str, ...], yes: bool, is_json:
 @json_option
 @pass_location
 def restore(location: StoreLocation, references: tuple[str, ...], is_json: bool) -> None:
-    """Restore a session from the trash, with its children."""
+    """Restore a session from the trash, with its tasks."""
     selected = _sessions(location, references, trashed=True)
     store = location.open()
     restored = [name for session in selected for name in store.restore(session.session_id)]
