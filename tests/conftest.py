@@ -26,7 +26,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["BOUGH_CONFIG"] = os.devnull  # not that of whoever runs the tests
 
 SOAK = os.environ.get("BOUGH_SOAK") == "1"
-settings.register_profile("bough", deadline=None, max_examples=2_000 if SOAK else 30)
+settings.register_profile("bough", deadline=None, max_examples=2_000 if SOAK else 25)
 settings.load_profile("bough")
 
 

@@ -87,7 +87,7 @@ def test_killed_at_every_point_it_goes_on(
     whole: tuple[list[tuple[str | None, str]], int], tmp_path: Path
 ) -> None:
     transcript, points = whole
-    tries = range(1, points + 1) if SOAK else range(1, points + 1, 5)
+    tries = range(1, points + 1) if SOAK else range(1, points + 1, 8)
     hit = 0
     for kill_at in tries:
         place = tmp_path / f"{kill_at}.db"
@@ -118,7 +118,7 @@ def test_killed_at_any_moment_it_still_goes_on(
     whole: tuple[list[tuple[str | None, str]], int], tmp_path: Path
 ) -> None:
     transcript, _ = whole
-    for seed in range(60 if SOAK else 6):
+    for seed in range(60 if SOAK else 4):
         rng = random.Random(seed)
         place = tmp_path / f"moment {seed}.db"
         told = run(place, after=rng.uniform(0.01, 0.4))

@@ -1426,15 +1426,15 @@ class TestQueue:
         session.enqueue("one")
         session.enqueue("two")
         again = store.session(session.session_id)
+        answers = iter("abcd")
 
-        async def main() -> bough.RunResult:
-            run = again.send("three", model=ScriptedModel(["a", "b", "c", "d"]))
-            async for event in run:
-                if event.type == "session:turn_started" and event.data["text"] == "two":
-                    store.session(session.session_id).enqueue("four")
-            return run.result
+        def answer(_: Any) -> str:
+            text = next(answers)
+            if text == "b":  # in the turn of "two"
+                store.session(session.session_id).enqueue("four")
+            return text
 
-        asyncio.run(main())
+        again.send_sync("three", model=ScriptedModel(answer))
         texts = [entry.message.text for entry in again.transcript()]
         assert texts == ["one", "a", "two", "b", "three", "c", "four", "d"]
         assert store.backend.inbox(session.session_id) == []

@@ -51,7 +51,7 @@ from support.random_logs import SOAK, paths
 from support.random_recordings import TOOLS, Turn, answers, record, scripts
 from support.runtime import deterministic_runtime
 
-MANY = settings(max_examples=2_000 if SOAK else 40, deadline=None)
+MANY = settings(max_examples=2_000 if SOAK else 25, deadline=None)
 
 
 def without_media(payload: Any) -> Any:

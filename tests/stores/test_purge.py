@@ -35,8 +35,8 @@ from bough import (
 from bough.log.log import Draft
 
 SOAK = os.environ.get("BOUGH_SOAK") == "1"
-STORES = 300 if SOAK else 30
-KILLS = 150 if SOAK else 10
+STORES = 300 if SOAK else 18
+KILLS = 150 if SOAK else 6
 
 
 @pytest.fixture

@@ -103,7 +103,7 @@ class TestActing:
 
     def test_an_answer_is_seen_as_it_is_spoken(self, viewer: ViewerPage, prompter: ManualModel) -> None:
         page = viewer.open("/")
-        page.get_by_role("button", name="New session").click()
+        page.get_by_role("main").get_by_role("button", name="New session").click()
         page.locator("dialog").get_by_label("Title").fill("Talk")
         page.locator("dialog").get_by_label("Model").fill("prompter")
         page.get_by_role("button", name="Start").click()

@@ -30,8 +30,8 @@ from support.paths import SUPPORT
 from support.terminal import bough as command
 
 SOAK = os.environ.get("BOUGH_SOAK") == "1"
-KILLS = 400 if SOAK else 24
-CUTS = 400 if SOAK else 40
+KILLS = 400 if SOAK else 14
+CUTS = 400 if SOAK else 24
 PAGE = 2048  # of a new store
 WRITER = SUPPORT / "crash_writer.py"
 NAMES = ("session", "commit", "length", "said", "state", "totals")
