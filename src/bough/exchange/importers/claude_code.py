@@ -305,8 +305,7 @@ class Transcript:
 
     def _note_facts(self, line: TranscriptLine) -> None:
         for tag, key in (("cwd", "cwd"), ("git_branch", "gitBranch")):
-            value = clean_text(line.get(key))
-            if value and tag not in self.tags:
+            if tag not in self.tags and (value := clean_text(line.get(key))):
                 self.tags[tag] = value
         kind = line_kind(line)
         name = clean_text(line.get(TITLES[kind])) if kind in TITLES else None

@@ -5,7 +5,7 @@ Written to be simple, not fast: dictionaries, one lock, no index. Nothing surviv
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import RLock
 
@@ -183,7 +183,7 @@ class MemoryStore(StoreBackend):
             + sum(entry.turn == entry.seq for entry in change.entries),
             facts=len(data.journal),
             updated_at=change.at,
-            tags={name: tag for name, tag in {**data.row.tags, **change.tags}.items() if tag is not None},
+            tags=_merge_tags(data.row.tags, change.tags) if change.tags else data.row.tags,
             **change.columns,
         )
         if data.active_at < change.inactive_before:
@@ -476,3 +476,7 @@ def _find_change(data: SessionData, key: str) -> CommitResult | None:
             leaf = Leaf(fact.data["branch"], fact.data["last"]) if "last" in fact.data else data.row.leaf
             return CommitResult(leaf, fact.number, is_repeat=True)
     return None
+
+
+def _merge_tags(tags: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: tag for name, tag in {**tags, **changes}.items() if tag is not None}
