@@ -344,6 +344,9 @@ class TestRunning:
         card.get_by_role("link", name=child_id).click()
         expect(page.locator("article.selected .card .badge")).to_have_text("needs approval")
         page.go_back()
+        expect(card.locator(".badge")).to_have_text(
+            "task needs approval"
+        )  # the page of the parent is there again
         page.locator(".card").get_by_role("button", name="Approve").click()
         expect(page.locator(".card")).to_have_attribute("data-outcome", "done")
         expect(page.locator("article strong", has_text="paid")).to_be_visible()
