@@ -14,7 +14,7 @@ from bough.cli.mcp_option import load_servers
 from bough.cli.rendering.error_text import CommandError
 from bough.server.context import ServerAgent
 from support.paths import ROOT
-from support.processes import is_alive
+from support.processes import dies
 from support.server import LocalServer, wait_until
 from support.terminal import Terminal, bough
 
@@ -75,7 +75,7 @@ class TestRun:
             wait_until(lambda: has_open_call(folder / "agent.db"))
             terminal.type("\x03")
             assert terminal.wait() == 130
-        assert not any(is_alive(int(pid)) for pid in pids.read_text().split())
+        assert all(dies(int(pid)) for pid in pids.read_text().split())
 
 
 class TestServe:

@@ -33,7 +33,7 @@ from bough.stores.memory.store import MemoryStore
 from conftest import Store
 from support import mcp_stdio_server
 from support.paths import ROOT
-from support.processes import is_alive
+from support.processes import dies, is_alive
 
 COMMAND = (sys.executable, "-S", str(ROOT / "tests/support/mcp_stdio_server.py"))
 
@@ -326,7 +326,7 @@ class TestLife:
     def test_it_ends_with_the_run(self, memory: Store, tmp_path: Path) -> None:
         file = tmp_path / "pids"
         run(memory, "echo", server("--stubborn", "--pids", str(file)), text="x")
-        assert not any(map(is_alive, self.pids(file)))
+        assert all(map(dies, self.pids(file)))
 
     def test_it_ends_when_the_run_is_cancelled(self, memory: Store, tmp_path: Path) -> None:
         file, session = tmp_path / "pids", memory.start()
@@ -338,7 +338,7 @@ class TestLife:
                     started.cancel()
 
         asyncio.run(cancel())
-        assert not any(map(is_alive, self.pids(file)))
+        assert all(map(dies, self.pids(file)))
         assert results(session)[0].outcome == "unknown"
         assert session.verify() == []
 
@@ -358,4 +358,4 @@ class TestLife:
         finally:
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
-        wait_until(lambda: not any(map(is_alive, pids)))
+        assert all(map(dies, pids))

@@ -15,6 +15,7 @@ import pytest
 from bough.agent.tools.scope import Scope, Tier
 from bough.agent.tools.shell import CommandResult, Shell, check, environment, needs_approval, secret_values
 from bough.errors import InvalidArgument, OutOfScope
+from support.processes import dies, is_alive
 
 ALLOWED = frozenset({"git status", "git log", "git commit", "pytest", "cat", "sh", "python3"})
 ENVIRON = {"PATH": os.environ["PATH"], "HOME": "/nowhere", "LANG": "C.UTF-8"}
@@ -310,22 +311,6 @@ class TestRun:
             asyncio.run(shell(root)[0].run(["cat"], timeout))
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
-
-
-def dies(pid: int) -> bool:
-    """A killed process is gone in no time, though not at once."""
-    ends_at = time.monotonic() + 5
-    while is_alive(pid) and time.monotonic() < ends_at:
-        time.sleep(0.005)
-    return not is_alive(pid)
-
-
 FAMILY = "sleep 60 & echo $! > child; (sleep 60 & echo $! > grandchild; wait) & echo $$ > self; "
 
 
@@ -350,7 +335,7 @@ class TestNothingIsLeft:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert not is_alive(self.family(root)[0])
+            assert not is_alive(self.family(root)[0]), "its leader was waited for"
 
         asyncio.run(cancelled())
         assert all(dies(pid) for pid in self.family(root))
