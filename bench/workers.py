@@ -1,6 +1,13 @@
-"""Measure steps per second of 1, 2 and 4 workers, against Absurd with the messages in its checkpoints.
+"""Measure steps per second of 1, 2 and 4 workers, with a model that takes time and with one that answers at once.
 
-Also measures one worker with 200 slots that wait most of the time.
+**Model of 100 ms**: each step calls a loopback server that answers after 100 ms, faster than real models do. Almost all of a
+slot's time is waiting, so 4 workers must do about 4 times what one does; less would show something that all workers share.
+**Model that answers at once**: shows what a step costs in processor time. Server and workers are on the same machine, so on two
+cores no number of workers can do three times what one does; `processors` says how many cores worked, other programs included.
+Compared with Absurd with the messages in its checkpoints.
+
+The percentages tell what the server's connections waited for while they ran a statement: the disk (the sync of a commit, alone
+or behind another's), locks of rows, or nothing (`running`). Also measures one worker with 200 slots that wait most of the time.
 
 Uses its own durable server. Both baselines are plain Absurd and call the same model with the full history. `fat` sets one
 checkpoint per step with the answer and the tool results: one commit, and a step that dies between two tools repeats the
@@ -14,12 +21,15 @@ Absurd's own: from the first claim to the last completion.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import multiprocessing
+import os
 import signal
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import cache, partial
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import msgspec
@@ -38,12 +48,13 @@ from tests.support.postgres import APP, Database
 
 from .measure import Plan
 from .postgres import DurableCluster
-from .report import Figure, at_most
+from .report import Figure, at_least, at_most
 from .workload import result_of, turns_of
 
 SLOTS = 4
 TURNS = 4
 MANY, WAIT_SECONDS = 200, 5.0
+MODEL_SECONDS = 0.1
 context = multiprocessing.get_context("spawn")
 
 
@@ -72,6 +83,49 @@ def work_ours(url: str, queue: str, go: Any) -> None:
     worker = Worker(url, [Agent("bench", ScriptedModel(answer), [read_file])], queue=queue, concurrency=SLOTS)
     signal.signal(signal.SIGTERM, lambda *_: worker.stop())
     script()  # built before the measurement
+    go.wait()
+    worker.run()
+
+
+class RemoteModel(ScriptedModel):
+    """A model behind a server on the loopback that takes its time."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(answer)
+        self._port = port
+
+    async def stream(self, request: Request) -> AsyncIterator[Any]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        writer.write(request.context.items[-1].message.text.encode() + b"\0")
+        await reader.readexactly(2)
+        writer.close()
+        async for piece in super().stream(request):
+            yield piece
+
+
+def serve_model(ports: Any) -> None:
+    """Answer every request after the time of a model."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(EOFError, ConnectionError):
+            await reader.readuntil(b"\0")
+            await asyncio.sleep(MODEL_SECONDS)
+            writer.write(b"ok")
+            await writer.drain()
+        writer.close()
+
+    async def main() -> None:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=1 << 20)
+        ports.put(server.sockets[0].getsockname()[1])
+        await server.serve_forever()
+
+    asyncio.run(main())
+
+
+def work_remote(url: str, queue: str, go: Any, *, port: int) -> None:
+    worker = Worker(url, [Agent("bench", RemoteModel(port), [read_file])], queue=queue, concurrency=SLOTS)
+    signal.signal(signal.SIGTERM, lambda *_: worker.stop())
+    script()
     go.wait()
     worker.run()
 
@@ -199,6 +253,64 @@ def timed(
     return many * len(script()[0]) / float(database.run(query)[0][0])
 
 
+class WaitSampler:
+    """Samples what the server's busy connections wait for, a hundred times a second."""
+
+    QUERY = """select case when wait_event_type is null then 'running' when wait_event_type = 'Lock' then 'locks'
+        when wait_event ilike 'wal%%' then 'disk' else 'else' end
+        from pg_stat_activity where state = 'active' and usename = %s"""
+
+    def __init__(self, database: Database) -> None:
+        self._database, self._counts, self._over = database, Counter[str](), Event()
+        self._thread = Thread(target=self._run)
+
+    def __enter__(self) -> WaitSampler:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with psycopg.connect(self._database.owner_url, autocommit=True) as connection:
+            while not self._over.wait(0.01):
+                self._counts.update(name for (name,) in connection.execute(self.QUERY, (APP,)))
+
+    def shares(self) -> dict[str, float]:
+        """Return the percentages of the samples."""
+        total = max(1, self._counts.total())
+        return {f"{name} %": 100 * self._counts[name] / total for name in ("disk", "locks", "running")}
+
+
+def processor_seconds() -> float:
+    """Return the processor time that all programs of this machine have used."""
+    with open("/proc/stat") as file:
+        user, nice, system = map(int, file.readline().split()[1:4])
+    return (user + nice + system) / os.sysconf("SC_CLK_TCK")
+
+
+def scaling(database: Database, rounds: int) -> Iterator[Figure]:
+    """Measure steps a second of 1, 2 and 4 workers whose model takes time, each with the same number of tasks a slot."""
+    ports = context.Queue()
+    model = context.Process(target=serve_model, args=(ports,), daemon=True)
+    model.start()
+    work, alone = partial(work_remote, port=ports.get()), 0.0
+    try:
+        for workers in (1, 2, 4):
+            with WaitSampler(database) as sampler:
+                many = rounds * SLOTS * workers
+                rate = timed(database, f"remote{workers}", many, workers, send_ours, work)
+            alone = alone or rate
+            what = f"Absurd: {workers} workers, model of {1000 * MODEL_SECONDS:.0f} ms"
+            goal = at_least(3) if workers == 4 else None
+            beside = {"steps/s": rate, **sampler.shares()}
+            yield Figure(f"workers_remote_{workers}", what, rate / alone, "× one", goal, beside)
+    finally:
+        model.kill()
+        model.join()
+
+
 def waiting(database: Database) -> Figure:
     """Measure tasks of one worker that wait for a model, for a blocking tool, and for the model again."""
     most = 0
@@ -227,12 +339,17 @@ def figures(plan: Plan) -> Iterator[Figure]:
     cluster, many = DurableCluster(), plan.pick(48, 12)
     try:
         database = Database(cluster, "workers")
+        yield from scaling(database, plan.pick(4, 2))
         for workers in (1, 2, 4):
-            ours = timed(database, f"ours{workers}", many, workers, send_ours, work_ours)
+            used, began = processor_seconds(), time.monotonic()
+            with WaitSampler(database) as sampler:
+                ours = timed(database, f"ours{workers}", many, workers, send_ours, work_ours)
+            processors = (processor_seconds() - used) / (time.monotonic() - began)
             fat = timed(database, f"fat{workers}", many, workers, send_fat, work_fat)
             safe = timed(database, f"safe{workers}", many, workers, send_fat, partial(work_fat, is_safe=True))
-            what = f"Absurd: steps/s of {workers} workers"
-            beside = {"fat": fat, "safe": safe, "× fat": ours / fat, "× safe": ours / safe}
+            what = f"Absurd: steps/s of {workers} workers, instant model"
+            beside = {"fat": fat, "safe": safe, "× fat": ours / fat, "processors": processors}
+            beside |= sampler.shares()
             yield Figure(f"workers_{workers}", what, ours, "/s", None, beside)
         yield waiting(database)
         slim, fat = bytes_in_engine(database, "ours1", many), bytes_in_engine(database, "fat1", many)

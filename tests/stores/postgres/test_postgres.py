@@ -297,6 +297,21 @@ class TestManyWriters:
             found = list(pool.map(lambda _: store.latest_or_start("con_1").session_id, range(24)))
             assert len(set(found)) == 1
 
+    def test_sessions_that_use_one_blob_do_not_write_it_again(self, database: Database) -> None:
+        """Each new session uses the blob of its tools; with an update of its row they waited for each other's disk."""
+        version = "select xmin::text, at from bough.blob"
+        picture = user("see", bough.Attachment(b"\x89PNG", "image/png"))
+        with bough.open(database.url) as store:
+            store.start("a").append([picture])
+            before = database.run(version)
+            store.start("a", [picture]).append([picture])
+            assert database.run(version) == before
+            assert list(store.verify()) == []
+            rows = list(store.all_sessions())
+            for row in rows:
+                store.delete(row.session_id)
+            assert [store.purge(row.session_id).blobs for row in rows] == [0, 1]
+
     def test_connections_cut_at_random_lose_and_double_nothing(self, database: Database) -> None:
         is_over = threading.Event()
 

@@ -67,6 +67,14 @@ INSERT_BLOB = """
 insert into bough.blob (space, hash, mime, size, at, bytes) values (%s, %s, %s, %s, %s, %s)
 on conflict (space, hash) do update set at = greatest(blob.at, excluded.at)
 """
+# For an entry of the same transaction: one that is stored already is locked against deletion and not written. Every new
+# session uses the blob of its tools, and with an update of it each would wait until the one before was on disk.
+INSERT_USED_BLOB = """
+with stored as materialized (select no from bough.blob where space = %s and hash = %s for key share)
+insert into bough.blob (space, hash, mime, size, at, bytes)
+select %s, %s, %s, %s, %s, %s where not exists (select 1 from stored)
+on conflict (space, hash) do update set at = greatest(blob.at, excluded.at)
+"""
 TIE_BLOB = """
 insert into bough.blob_use (branch, seq, blob_no, space)
 select %s, %s, no, space from bough.blob where space = %s and hash = %s on conflict do nothing
@@ -377,7 +385,7 @@ def commit_locked(writer: Connection, change: Change, space: str, owner: str | N
         return _earlier_result(writer, change, head)
     change.refuse_if_held(*head.lease)
     check_blobs(writer, space, change.entries, change.blobs)
-    insert_blobs(writer, space, change.blobs, change.at)
+    insert_blobs(writer, space, change.blobs, change.at, change.entries)
     parent = head.leaf if change.move_to is None else change.move_to
     shape = shape_of(change, owner, "extend" if head.can_extend else "open")
     values = values_of(change, shape, space, owner, parent)
@@ -460,9 +468,17 @@ def check_blobs(writer: Connection, space: str, entries: Iterable[NewEntry], blo
             raise MissingBlob(digest)
 
 
-def insert_blobs(writer: Connection, space: str, blobs: Iterable[Blob], at: int) -> None:
+def insert_blobs(
+    writer: Connection, space: str, blobs: Sequence[Blob], at: int, entries: Iterable[NewEntry] = ()
+) -> None:
+    """Store blobs; those that `entries` of the same transaction use are not written again."""
+    used = {digest for entry in entries for digest in entry.media}
     for blob in blobs:
-        writer.execute(INSERT_BLOB, (space, blob.hash, blob.mime, len(blob.data), at, blob.data))
+        values = (space, blob.hash, blob.mime, len(blob.data), at, blob.data)
+        if blob.hash in used:
+            writer.execute(INSERT_USED_BLOB, (space, blob.hash, *values))
+        else:
+            writer.execute(INSERT_BLOB, values)
 
 
 def tie_blobs(writer: Connection, branch: int, entries: Iterable[NewEntry], space: str) -> None:

@@ -120,7 +120,7 @@ def insert_session(connections: PostgresConnections, new: NewSession, space: str
 def insert_session_within(writer: Connection, new: NewSession, space: str) -> SessionRow | None:
     """The same in the transaction that is open, whatever it brings."""
     check_blobs(writer, space, new.seeds, new.blobs)
-    insert_blobs(writer, space, new.blobs, new.row.started_at)
+    insert_blobs(writer, space, new.blobs, new.row.started_at, new.seeds)
     steps = _steps(new)
     rows = [run_statement(writer, *step) for step in steps][-1]
     if (
