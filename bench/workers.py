@@ -317,8 +317,8 @@ def waiting(database: Database) -> Figure:
 
     def look() -> None:
         nonlocal most
-        found = database.run(f"select count(*) from pg_stat_activity where usename = '{APP}'")
-        most = max(most, int(found[0][0]))
+        rows = database.run(f"select count(*) from pg_stat_activity where usename = '{APP}'")
+        most = max(most, int(rows[0][0]))
 
     took = MANY * len(script()[0]) / timed(database, "many", MANY, 1, send_ours, work_waiting, look)
     claimed = int(database.run("select sum(attempts) from absurd.t_many")[0][0])

@@ -105,11 +105,11 @@ def payloads(session: bough.Session) -> list[Any]:
 def refused(store: Store, attempt: Callable[[], object]) -> errors.BoughError:
     """The refusal, after looking that nothing was written and that the store goes on."""
     before = contents(store)
-    with pytest.raises(errors.BoughError) as caught:
+    with pytest.raises(errors.BoughError) as excinfo:
         attempt()
     assert contents(store) == before, "refused, but something was written"
     assert list(store.verify()) == []
-    return caught.value
+    return excinfo.value
 
 
 def in_a_call(arguments: Any) -> list[Message]:

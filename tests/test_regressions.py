@@ -170,11 +170,11 @@ class TestOutput:
                 terminal.wait_for("trash?")
                 terminal.enter("n")
             terminal.wait()
-            shown = terminal.raw
-        assert "\x1b]0;owned" not in shown
-        assert "\x1b[31m" not in shown
-        assert "\x9b" not in shown
-        assert "\u202e" not in shown
+            screen = terminal.raw
+        assert "\x1b]0;owned" not in screen
+        assert "\x1b[31m" not in screen
+        assert "\x9b" not in screen
+        assert "\u202e" not in screen
 
     def test_json_says_what_it_escaped(self, hostile: Path) -> None:
         done = bough("show", "latest", "--json", store=hostile)

@@ -161,11 +161,11 @@ def shown_requests(store: Store) -> list[dict[str, Any]]:
 
 def sent(server: FakeProviders, count: int | None = None) -> Iterator[dict[str, Any]]:
     """What arrived but the model and how to stream."""
-    for seen in server.requests[-count:] if count else server.requests:
-        assert seen.problems == []
+    for request in server.requests[-count:] if count else server.requests:
+        assert request.problems == []
         yield {
             name: value
-            for name, value in seen.body.items()
+            for name, value in request.body.items()
             if name not in ("model", "stream", "stream_options")
         }
 

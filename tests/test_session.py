@@ -87,9 +87,9 @@ class TestAppend:
         other = store.session(session.session_id)
         session.append([user("first")])
         before = read_everything(store.backend, session.session_id)
-        with pytest.raises(StaleLeaf) as caught:
+        with pytest.raises(StaleLeaf) as excinfo:
             other.append([user("second")])
-        assert caught.value.present == session.leaf
+        assert excinfo.value.present == session.leaf
         assert read_everything(store.backend, session.session_id) == before
         other.refresh()
         other.append([user("second")])
@@ -219,12 +219,12 @@ class TestAppend:
 class TestRewind:
     def test_it_loses_nothing_and_the_next_append_grows_a_branch(self, session: Session) -> None:
         talk(session, "1", "2")
-        left = session.leaf
+        leaf = session.leaf
         assert session.rewind(to=3) == Cut(3, 3)
         talk(session, "other")
         assert texts(session) == ["You help.", "1", "re 1", "other", "re other"]
         assert len(session.entries()) == 7
-        session.checkout(left)
+        session.checkout(leaf)
         assert texts(session)[-1] == "re 2"
         assert session.verify() == []
 
@@ -248,12 +248,12 @@ class TestRewind:
 
     def test_after_an_append_the_way_back_is_checkout(self, session: Session) -> None:
         talk(session, "1")
-        left = session.leaf
+        leaf = session.leaf
         session.undo()
         talk(session, "2")
         with pytest.raises(NothingToRedo):
             session.redo()
-        session.checkout(left)
+        session.checkout(leaf)
         assert texts(session)[1] == "1"
 
     def test_leaving_a_branch_can_record_what_it_found(self, session: Session) -> None:
@@ -470,9 +470,9 @@ class TestCompact:
     def test_the_model_sees_the_summary_and_the_newest_turn(self, long: Session) -> None:
         before = long.messages("anthropic")
         compaction = long.compact("They talked.")
-        told = [item.message.text for item in long.context().items]
-        assert told[0].endswith("They talked.")
-        assert told[1:] == ["third", "re third"]
+        texts = [item.message.text for item in long.context().items]
+        assert texts[0].endswith("They talked.")
+        assert texts[1:] == ["third", "re third"]
         assert compaction.first_kept == 6
         assert compaction.tokens_before > 500
         long.uncompact()
@@ -489,28 +489,28 @@ class TestCompact:
     def test_without_a_summary_one_is_made_without_a_model_the_same_every_time(
         self, store: Store, long: Session
     ) -> None:
-        made = long.compact()
-        assert made.first_kept == 6
-        assert made.summary.startswith("user: first first")
+        compaction = long.compact()
+        assert compaction.first_kept == 6
+        assert compaction.summary.startswith("user: first first")
         assert [item.message.text for item in long.context().items][1:] == ["third", "re third"]
         long.uncompact()
-        assert long.compact() == replace(made, tokens_before=ANY)
+        assert long.compact() == replace(compaction, tokens_before=ANY)
         assert long.verify() == []
 
     def test_what_a_summary_made_without_a_model_stands_for_is_in_it(self, store: Store) -> None:
         """Seeds that are messages went without a word."""
         session = store.start("a", [system("You help."), user("the mail " * 60), assistant("noted " * 60)])
         talk(session, "one " * 100, "two")
-        made = session.compact()
-        assert "the mail" in made.summary
-        assert "noted" in made.summary
-        assert "You help." not in made.summary
+        compaction = session.compact()
+        assert "the mail" in compaction.summary
+        assert "noted" in compaction.summary
+        assert "You help." not in compaction.summary
 
     def test_a_later_one_tells_what_the_earlier_one_told(self, session: Session) -> None:
         talk(session, "first " * 200, "second " * 200, "third " * 200, "fourth")
         session.compact(first_kept=4)
-        made = session.compact()
-        assert made.replaces_earlier
+        compaction = session.compact()
+        assert compaction.replaces_earlier
         (told, *_) = [item.message.text for item in session.context().items]
         for words in ("first first", "second second", "third third"):
             assert words in told
@@ -520,9 +520,9 @@ class TestCompact:
         session.append(
             [user(words), assistant("x " * 400, ToolCall("a", "t")), tool_result("a", "r " * 2000)]
         )
-        made = session.compact()
+        compaction = session.compact()
         assert [item.message.text for item in session.context().items if not item.pinned] == [words]
-        assert made.first_kept == session.leaf.seq
+        assert compaction.first_kept == session.leaf.seq
         assert isinstance(session.next_action(), CallModel)
 
     def test_where_no_summary_would_be_shorter_it_is_refused_and_the_old_context_stays(
@@ -561,9 +561,9 @@ class TestCompact:
 
     def test_what_an_open_batch_advises_can_be_done(self, session: Session) -> None:
         session.append([user("q"), assistant(ToolCall("a", "t"))])
-        with pytest.raises(OpenBatch) as caught:
+        with pytest.raises(OpenBatch) as excinfo:
             session.append([user("too early")])
-        advised = re.search(r"session\.close_batch\(.*?\)", str(caught.value))
+        advised = re.search(r"session\.close_batch\(.*?\)", str(excinfo.value))
         assert advised is not None
         eval(advised[0], {"session": session})
         session.append([user("now it may")])
@@ -636,10 +636,10 @@ class TestReading:
         self, store: Store, session_with_calls: Session
     ) -> None:
         session_with_calls.note(state={"a": 1})
-        found = store.hydrate(session_with_calls.session_id)
-        assert [entry.seq for entry in found.seeds] == [1]
-        assert found.messages == session_with_calls.path(since=1)
-        assert (found.state, found.totals, found.row) == (
+        session = store.hydrate(session_with_calls.session_id)
+        assert [entry.seq for entry in session.seeds] == [1]
+        assert session.messages == session_with_calls.path(since=1)
+        assert (session.state, session.totals, session.row) == (
             {"a": 1},
             session_with_calls.usage(),
             session_with_calls.row,

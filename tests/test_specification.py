@@ -146,9 +146,9 @@ class TestStatus:
             "context_window": 9,
             "policy": {"p": 1},
         }
-        given = session.context(at=started["turn"]).settings.tool_definitions
-        assert given is not None
-        assert given.names == ("look",)
+        definitions = session.context(at=started["turn"]).settings.tool_definitions
+        assert definitions is not None
+        assert definitions.names == ("look",)
 
     def test_a_turn_tells_how_it_ended(self, session: Session) -> None:
         session.send_sync("1", model=ScriptedModel(["fine"]))
@@ -481,8 +481,8 @@ class TestCompaction:
             writer = ScriptedModel([prose]) if n < 3 else None
             limits = Limits(context_tokens=1_500, summariser=writer)
             session.send_sync("pad " * 800, model=model, limits=limits)
-        told = [item.message.text for item in session.context().items if item.pinned]
-        assert (len(told), prose.strip() in told[0]) == (1, True)
+        texts = [item.message.text for item in session.context().items if item.pinned]
+        assert (len(texts), prose.strip() in texts[0]) == (1, True)
 
     def test_what_tools_were_asked_and_said_is_told_too(self, session: Session) -> None:
         model = ScriptedModel([ask("look", times=9), ContextOverflow("m", "too long"), "end"])
@@ -568,8 +568,8 @@ class TestSecrets:
         fork = session.fork(title=f"about {KEY}")
         with session.turn("q", trigger=KEY) as turn:
             turn.answer(assistant("a"))
-        kept = [str(session.row), str(session.journal()), str(fork.row)]
-        assert [KEY in text for text in kept] == [False, False, False]
+        facts = [str(session.row), str(session.journal()), str(fork.row)]
+        assert [KEY in text for text in facts] == [False, False, False]
 
 
 class TestDraft:
@@ -581,9 +581,9 @@ class TestDraft:
             async for event in run:
                 if event.type == "session:delta":
                     await asyncio.sleep(0.8)
-                    kept = store.backend.draft(session.session_id)
+                    draft = store.backend.draft(session.session_id)
                     run.cancel()
-            return kept
+            return draft
 
         assert asyncio.run(main()) == "a few words "
 

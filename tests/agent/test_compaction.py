@@ -228,26 +228,26 @@ class TestPlan:
         return plan.compaction
 
     def test_older_turns_go_first(self) -> None:
-        made = self.plan(self.turn(400, 400, older=4), 800)
-        assert (made.first_kept, made.kept_input, made.shortened) == (9, 0, ())
+        plan = self.plan(self.turn(400, 400, older=4), 800)
+        assert (plan.first_kept, plan.kept_input, plan.shortened) == (9, 0, ())
 
     def test_then_the_first_steps_of_the_turn(self) -> None:
-        made = self.plan(self.turn(2_000, 2_000, 400, 400, older=2), 900)
-        assert (made.first_kept, made.kept_input, made.shortened) == (10, 5, ())
+        plan = self.plan(self.turn(2_000, 2_000, 400, 400, older=2), 900)
+        assert (plan.first_kept, plan.kept_input, plan.shortened) == (10, 5, ())
 
     def test_then_the_newest_results_are_shortened(self) -> None:
         path = self.turn(2_000, 9_000)
-        made = self.plan(path, 900)
-        assert (made.first_kept, made.kept_input) == (4, 1)
-        [(seq, length)] = made.shortened
+        plan = self.plan(path, 900)
+        assert (plan.first_kept, plan.kept_input) == (4, 1)
+        [(seq, length)] = plan.shortened
         assert (seq, 1_000 < length < 3_600) == (5, True)
 
     def test_a_result_alone_is_shortened_without_a_summary_and_says_how_much_is_left_out(self) -> None:
         path = self.turn(9_000)
-        made = self.plan(path, 900)
-        assert (made.summary, made.first_kept, len(made.shortened)) == ("", 1, 1)
-        [(_, length)] = made.shortened
-        path.append(path_of(*[user("x")] * 3, made)[-1])
+        plan = self.plan(path, 900)
+        assert (plan.summary, plan.first_kept, len(plan.shortened)) == ("", 1, 1)
+        [(_, length)] = plan.shortened
+        path.append(path_of(*[user("x")] * 3, plan)[-1])
         [content] = build_context(path).items[-1].message.results[0].content
         assert f"(… {9_000 - length:,} of 9,000 characters left out …)" in content.text
         assert content.text.count("r" * (length // 3)) == 3  # two thirds before, a third after
@@ -255,20 +255,20 @@ class TestPlan:
     def test_then_all_steps_if_the_call_itself_is_too_large(self) -> None:
         call = assistant(ToolCall("c", "write_file", {"path": "a.txt", "text": "w" * 9_000}))
         path = path_of(user("the question"), call, tool_result("c", "written"))
-        made = self.plan(path, 600)
-        assert (made.first_kept, made.kept_input, made.files_changed) == (4, 1, ("a.txt",))
+        plan = self.plan(path, 600)
+        assert (plan.first_kept, plan.kept_input, plan.files_changed) == (4, 1, ("a.txt",))
 
     def test_with_room_for_a_word_beside_the_input_there_is_a_way_in_any_script(self) -> None:
         path = path_of(user("früher 🌍 " * 90), assistant("🌍" * 900), user("the question"))
         room = 60 + measure(path[-1].message).tokens
-        made = self.plan(path, room)
-        assert measure_context(build_context(appended(path, made))).tokens <= room
+        plan = self.plan(path, room)
+        assert measure_context(build_context(appended(path, plan))).tokens <= room
 
     def test_images_of_a_result_are_left_out_by_name(self, session: Session) -> None:
         image = Attachment(b"\x89PNG\r\n\x1a\n" + bytes(90), "image/png")
         session.append([user("q"), ask(0), tool_result("c0", ["seen", image, image])])
-        made = session.compact(context_tokens=2_000)
-        assert len(made.shortened) == 1
+        compaction = session.compact(context_tokens=2_000)
+        assert len(compaction.shortened) == 1
         [*_, last] = session.context().items
         shown = last.message.results[0].content
         assert [getattr(piece, "text", "image") for piece in shown] == [
@@ -425,8 +425,8 @@ class TestByHand:
             [user("the question"), ask(0), tool_result("c0", LARGE), ask(1), tool_result("c1", LARGE)]
         )
         before = [session.request(name) for name in PROVIDERS]
-        made = session.compact(context_tokens=2_000)
-        assert made.kept_input == 4
+        compaction = session.compact(context_tokens=2_000)
+        assert compaction.kept_input == 4
         assert session.fit(bough.Budget(tokens=2_000)).dropped == ()
         session.compact(context_tokens=1_000)
         assert session.fit(bough.Budget(tokens=1_000)).dropped == ()
@@ -448,8 +448,8 @@ def test_a_replay_repeats_compactions_inside_turns_and_shortened_results(session
     model, limits = calls_then_done(4), Limits(context_window=4_000)
     session.send_sync("the question", model=model, tools=[look], limits=limits)
     session.send_sync("and now?", model=calls_then_done(2), tools=[look], limits=limits)
-    assert any(made.kept_input for made in compactions(session))
-    assert any(made.shortened for made in compactions(session))
+    assert any(compaction.kept_input for compaction in compactions(session))
+    assert any(compaction.shortened for compaction in compactions(session))
     report = session.replay_sync()
     assert report.is_identical
 

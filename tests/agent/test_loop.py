@@ -245,9 +245,9 @@ class TestStart:
             "context_window": 200_000,
             "policy": {"refunds": "ask"},
         }
-        given = session.context(at=2).settings.tool_definitions
-        assert given is not None
-        assert given.names == ("look", "refund", "tag")
+        definitions = session.context(at=2).settings.tool_definitions
+        assert definitions is not None
+        assert definitions.names == ("look", "refund", "tag")
         assert [{**data, "turn": 2} for data in started[1:]] == [started[0]] * 2
         ended = [fact for fact in facts if fact.kind == "turn_ended"]
         assert [fact.data.get("status") for fact in ended] == ["completed", "failed", "failed"]
@@ -513,9 +513,9 @@ class TestModels:
             session.append([user("q" * n * 7), assistant("ä" * n * 5)])
             if n == 8:
                 session.compact("What was said before.")
-            given = session.context()
-            tokens = sum(measure(item.message).tokens for item in given.items)
-            assert sizes.total(given.items) == tokens
+            context = session.context()
+            tokens = sum(measure(item.message).tokens for item in context.items)
+            assert sizes.total(context.items) == tokens
 
     def test_what_was_measured_before_an_earlier_step_is_not_measured_again(self) -> None:
         items = tuple(Item(user("word " * 400), seq, seq) for seq in range(1, 4_001))
@@ -1323,9 +1323,9 @@ class TestStreaming:
                 await asyncio.sleep(30)
 
         async def wait_for_draft() -> str:
-            while (said := store.backend.draft(session.session_id)) is None:
+            while (draft := store.backend.draft(session.session_id)) is None:
                 await asyncio.sleep(0.02)
-            return said
+            return draft
 
         async def main() -> None:
             run = session.send("q", model=Pondering([]))
@@ -1415,8 +1415,8 @@ class TestQueue:
             return seen
 
         assert asyncio.run(main()).count("session:turn_completed") == 3
-        told = [entry.message.text for entry in session.transcript()]
-        assert told == ["one", "first", "two", "second", "three", "third"]
+        texts = [entry.message.text for entry in session.transcript()]
+        assert texts == ["one", "first", "two", "second", "three", "third"]
         assert store.backend.inbox(session.session_id) == []
         assert is_valid(session)
 

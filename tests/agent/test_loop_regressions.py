@@ -287,8 +287,8 @@ class TestDrafts:
     def test_a_new_input_keeps_what_the_broken_answer_had_said(self, session: Session) -> None:
         session.send_sync("q", model=ScriptedModel([Broken(self.LONG)]), limits=NOW)
         session.send_sync("go on", model=ScriptedModel(["sure"]))
-        told = [entry.message.text for entry in session.transcript()]
-        assert told == ["q", self.LONG, "go on", "sure"]
+        texts = [entry.message.text for entry in session.transcript()]
+        assert texts == ["q", self.LONG, "go on", "sure"]
 
 
 class TestLedger:

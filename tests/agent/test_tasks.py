@@ -205,9 +205,9 @@ class TestWaiting:
         session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
         assert len(family(session)) == depth + 1
         again = store.session(session.session_id)
-        (asked,) = again.pending_approvals()
-        assert (asked.call.name, asked.session_id) == ("pay", family(session)[-1].session_id)
-        again.approve(asked)
+        (approval,) = again.pending_approvals()
+        assert (approval.call.name, approval.session_id) == ("pay", family(session)[-1].session_id)
+        again.approve(approval)
         assert again.pending_approvals() == []
         again.resume_sync(model=office.model(None, "It is paid."), tools=tools)
         assert office.paid == [7]
@@ -254,9 +254,9 @@ class TestWaiting:
 
         session.send_sync("q", model=office.model(assistant(call("delegate"))), tools=[delegate])
         for n in (1, 2):
-            (asked,) = session.pending_approvals()
-            assert asked.call.arguments == {"n": n}
-            session.approve(asked)
+            (approval,) = session.pending_approvals()
+            assert approval.call.arguments == {"n": n}
+            session.approve(approval)
             session.resume_sync(model=office.model(None, "ok"), tools=[delegate])
         assert office.paid == [1, 2]
         assert session.path()[-1].message.text == "ok"
@@ -324,9 +324,9 @@ class TestWaiting:
         def allow() -> str:
             mine = store.session(session.session_id)
             deadline = time.monotonic() + 20
-            while not (asked := mine.pending_approvals()) and time.monotonic() < deadline:
+            while not (approvals := mine.pending_approvals()) and time.monotonic() < deadline:
                 time.sleep(0.01)
-            mine.approve(asked[0])
+            mine.approve(approvals[0])
             return "allowed"
 
         answer = assistant(call(name, "a", n=7), call("allow", "b"))
@@ -403,7 +403,7 @@ class TestWaiting:
     ) -> None:
         tools = [office.delegate(depth)]
         session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
-        (asked,) = session.pending_approvals()
+        (approval,) = session.pending_approvals()
         child = family(session)[1].session_id
         store.delete(child)
         assert session.pending_approvals() == []
@@ -412,7 +412,7 @@ class TestWaiting:
         with pytest.raises(TaskTrashed):
             session.approve(session.open_tool_calls[0])
         with pytest.raises(SessionTrashed):
-            session.approve(asked)
+            session.approve(approval)
         assert (session.row.status, session.row.error, office.delegated) == ("waiting", None, depth)
         store.restore(child)
         session.approve(*session.pending_approvals())
@@ -461,7 +461,9 @@ class TestWaiting:
         tools = [office.delegate()]
         session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
         copy = copied(store, session)
-        assert [asked.session_id for asked in copy.pending_approvals()] == [copy.children()[0].session_id]
+        assert [approval.session_id for approval in copy.pending_approvals()] == [
+            copy.children()[0].session_id
+        ]
 
     @pytest.mark.parametrize("depth", [1, 2])
     def test_a_copy_goes_on_with_its_own_children_and_the_original_with_its_own(

@@ -67,9 +67,9 @@ class TestTalking:
     def test_looking_around_leaves_nothing_behind(self, home: Path) -> None:
         with Terminal("chat", *MODEL, home=home) as terminal:
             terminal.wait_for(PROMPT)
-            shown = terminal.prompt("/help")
-            assert all(name in shown for name in COMMANDS)
-            assert max(map(len, shown.splitlines())) < 80
+            screen = terminal.prompt("/help")
+            assert all(name in screen for name in COMMANDS)
+            assert max(map(len, screen.splitlines())) < 80
             assert "There is no session yet" in terminal.prompt("/tree")
             assert "--tools FILE.py" in terminal.prompt("/tools")
             terminal.enter("/quit")
@@ -96,8 +96,8 @@ class TestTalking:
         script(home, calls("look_up"), "Lost.")
         with Terminal("chat", *AGENT, home=home, columns=24) as terminal:
             terminal.wait_for(PROMPT)
-            shown = terminal.prompt("hi")
-            (line,) = [line for line in shown.splitlines() if "✓" in line]
+            screen = terminal.prompt("hi")
+            (line,) = [line for line in screen.splitlines() if "✓" in line]
             assert len(line[line.index("✓") :]) <= 22
 
     def test_no_escape_of_a_model_or_a_tool_reaches_the_terminal(self, home: Path) -> None:
@@ -243,9 +243,9 @@ class TestCommands:
 
     def test_show_usage_and_tools(self, terminal: Terminal) -> None:
         assert "sure" in terminal.prompt("/show 4")
-        said = terminal.prompt("/usage")
-        assert "0 calls" in said
-        assert "next request  about " in said
+        screen = terminal.prompt("/usage")
+        assert "0 calls" in screen
+        assert "next request  about " in screen
         assert "--tools" in terminal.prompt("/tools")
 
     def test_undo_gives_the_message_back_for_editing_and_redo_returns(
@@ -276,9 +276,9 @@ class TestCommands:
         terminal.enter("/rewind")
         terminal.wait_for("Enter picks")
         terminal.enter("")
-        shown = terminal.wait_for(f"{PROMPT}more")
-        assert "Now at entry 2" in shown
-        assert "entries 3 to 4 of branch 1\n  › more" in shown
+        screen = terminal.wait_for(f"{PROMPT}more")
+        assert "Now at entry 2" in screen
+        assert "entries 3 to 4 of branch 1\n  › more" in screen
         assert latest(home).leaf.seq == 2
         terminal.type(CLEAR_LINE)
         assert "Now at entry 0" in terminal.prompt("/rewind 0")
@@ -295,15 +295,15 @@ class TestCommands:
         terminal.wait_for(PROMPT)
         terminal.prompt("else")
         terminal.enter("/tree")
-        shown = terminal.wait_for("q leaves")
-        assert "├╮ branch 1" in shown
-        assert "❯ ●   4 assistant" in shown
+        screen = terminal.wait_for("q leaves")
+        assert "├╮ branch 1" in screen
+        assert "❯ ●   4 assistant" in screen
         terminal.type(UP + UP)
-        shown = terminal.wait_for("q leaves")
+        screen = terminal.wait_for("q leaves")
         terminal.wait_for("❯ ││   4 assistant  sure")
         terminal.enter("")
-        shown = terminal.wait_for(PROMPT)
-        assert "entries 3 to 4 of branch 2\n  › else" in shown
+        screen = terminal.wait_for(PROMPT)
+        assert "entries 3 to 4 of branch 2\n  › else" in screen
         assert (latest(home).leaf, texts(latest(home))[2:]) == (Leaf(1, 4), ["more", "sure"])
         assert "You are there already" in terminal.prompt("/tree 4")
         assert "Now at entry 3" in terminal.prompt("/tree 2:3")
@@ -501,9 +501,9 @@ class TestPick:
 
     def test_resume_offers_only_sessions_whose_turn_is_open(self, sessions: Path) -> None:
         with Terminal("resume", home=sessions) as terminal:
-            shown = terminal.wait_for("Esc leaves")
-            assert "Never answered" in shown
-            assert "order" not in shown
+            screen = terminal.wait_for("Esc leaves")
+            assert "Never answered" in screen
+            assert "order" not in screen
             terminal.enter("")
             terminal.wait_for("One.")
             assert terminal.wait() == 0

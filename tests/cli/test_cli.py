@@ -180,9 +180,9 @@ class TestReferences:
     def test_a_file_that_is_called_like_a_session_does_not_hide_it(
         self, store_path: Path, tmp_path: Path, name: str
     ) -> None:
-        seen = bough("show", name, store=store_path).out
+        output = bough("show", name, store=store_path).out
         (tmp_path / name).write_text("no bundle at all")
-        assert bough("show", name, home=tmp_path, store=store_path).out == seen
+        assert bough("show", name, home=tmp_path, store=store_path).out == output
         assert "cannot import" in bough("show", f"./{name}", home=tmp_path, store=store_path).err
 
     def test_a_bundle_of_any_name_is_looked_into_where_no_session_has_it(
@@ -231,9 +231,9 @@ class TestExitCodes:
             "import nosuch",
         ):
             assert bough(*line.split(), store=store_path).code == 2, line
-        said = describe_error(TokenRequired("0.0.0.0"))
-        assert said is not None
-        assert said.exit_code == 2
+        text = describe_error(TokenRequired("0.0.0.0"))
+        assert text is not None
+        assert text.exit_code == 2
 
 
 class TestTable:
@@ -250,21 +250,21 @@ class TestTable:
         assert "a-model-of-a-long-name" in piped
         assert "1 unpriced" in bough("usage", store=place, COLUMNS="40").out
         for verb, wanted in (("ls", "a title of"), ("usage", "1 unpriced")):
-            with Terminal(verb, store=place, columns=40) as shown:
-                assert shown.wait() == 0
-                assert wanted in shown.screen
-                assert all(len(line) <= 40 for line in shown.screen.splitlines()), shown.screen
+            with Terminal(verb, store=place, columns=40) as terminal:
+                assert terminal.wait() == 0
+                assert wanted in terminal.screen
+                assert all(len(line) <= 40 for line in terminal.screen.splitlines()), terminal.screen
 
 
 class TestManners:
     def test_there_is_colour_at_a_terminal_only(self, store_path: Path) -> None:
         assert "\x1b[" not in bough("show", "ses_case", store=store_path).out
-        with Terminal("show", "ses_case", store=store_path) as shown:
-            assert shown.wait() == 0
-            assert "\x1b[" in shown.raw
-        with Terminal("show", "ses_case", store=store_path, NO_COLOR="1") as shown:
-            assert shown.wait() == 0
-            assert "\x1b[" not in shown.raw
+        with Terminal("show", "ses_case", store=store_path) as terminal:
+            assert terminal.wait() == 0
+            assert "\x1b[" in terminal.raw
+        with Terminal("show", "ses_case", store=store_path, NO_COLOR="1") as terminal:
+            assert terminal.wait() == 0
+            assert "\x1b[" not in terminal.raw
 
     def test_whoever_reads_may_stop_in_the_middle(self, store_path: Path) -> None:
         command = f"{' '.join(BOUGH)} log ses_case --json | head -1"
@@ -284,8 +284,8 @@ class TestManners:
             with session.turn("hi \x1b]0;owned\x07") as turn:
                 turn.answer(library.assistant("\x1b[31mred"))
         for verb in ("show", "log", "tree", "ls"):
-            with Terminal(verb, *(["ses_x"] if verb != "ls" else []), store=tmp_path / "s.db") as shown:
-                assert shown.wait() == 0
-                assert "\x1b[2J" not in shown.raw
-                assert "\x1b]0" not in shown.raw
-                assert "\x1b[31mred" not in shown.raw
+            with Terminal(verb, *(["ses_x"] if verb != "ls" else []), store=tmp_path / "s.db") as terminal:
+                assert terminal.wait() == 0
+                assert "\x1b[2J" not in terminal.raw
+                assert "\x1b]0" not in terminal.raw
+                assert "\x1b[31mred" not in terminal.raw

@@ -59,8 +59,8 @@ class TestFile:
             'options.fast.stop = ["a", "b"]',
             "options.scripted:one.json.temperature = 1",
         ]
-        shown = json.loads(cli("config", "show", "--json")[1])
-        assert (shown["models"], shown["aliases"]["big"]) == (["fast", "big"], "scripted:one.json")
+        report = json.loads(cli("config", "show", "--json")[1])
+        assert (report["models"], report["aliases"]["big"]) == (["fast", "big"], "scripted:one.json")
         assert cli("config", "get", "options.fast.stop")[:2] == (0, '["a", "b"]\n')
         for key in ("model", "store", "aliases.fast", "options.fast.stop"):
             assert cli("config", "unset", key)[0] == 0

@@ -66,7 +66,7 @@ class TestDemo:
         assert [file.name for file in tmp_path.iterdir()] == ["mine"]
 
     def test_at_a_terminal_it_is_in_plain_sight(self, tmp_path: Path) -> None:
-        with Terminal("demo", store=None, TMPDIR=str(tmp_path)) as shown:
+        with Terminal("demo", store=None, TMPDIR=str(tmp_path)) as terminal:
             for text in (
                 "kill -9",
                 "SIGKILL",
@@ -76,5 +76,5 @@ class TestDemo:
                 "◀ leaf",
                 "claims hold",
             ):
-                shown.wait_for(text)
-            assert shown.wait() == 0
+                terminal.wait_for(text)
+            assert terminal.wait() == 0

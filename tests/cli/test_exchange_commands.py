@@ -260,8 +260,8 @@ class TestSearch:
 
     @pytest.mark.parametrize("name", ["ses_case", "ses_ca", "ca"])
     def test_a_session_is_named_as_everywhere(self, store_path: Path, name: str) -> None:
-        found = bough("search", "order", f"session:{name}", "--json", store=store_path).json["hits"]
-        assert {hit["session_id"] for hit in found} == {"ses_case"}
+        report = bough("search", "order", f"session:{name}", "--json", store=store_path).json["hits"]
+        assert {hit["session_id"] for hit in report} == {"ses_case"}
 
     def test_what_is_new_is_found_at_once(self, store_path: Path) -> None:
         assert bough("search", "zebra", store=store_path).code == 1
@@ -279,9 +279,9 @@ class TestSearch:
         assert bough("search", "after:soon", store=store_path).code == 2
 
     def test_marks_are_shown_at_a_terminal(self, store_path: Path) -> None:
-        with Terminal("search", "refunded", store=store_path) as shown:
-            assert shown.wait() == 0
-            assert "\x1b[33m" in shown.raw
+        with Terminal("search", "refunded", store=store_path) as terminal:
+            assert terminal.wait() == 0
+            assert "\x1b[33m" in terminal.raw
 
 
 class TestExport:

@@ -86,8 +86,8 @@ def test_json_has_a_schema_version_and_the_same_command_prints_it_again(home: Pa
     again = run(home, "agent:support", "--model", f"scripted:{home}/polite.json", "--json")
     assert again.out == first.out
     assert "will make  no model calls" in again.err
-    shown = json.loads(bough("lab", "show", "--json", home=home).out)
-    assert shown["lanes"] == report["lanes"]
+    data = json.loads(bough("lab", "show", "--json", home=home).out)
+    assert data["lanes"] == report["lanes"]
 
 
 def test_scorers_of_a_file_are_shown_and_gate(home: Path) -> None:

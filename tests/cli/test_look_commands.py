@@ -101,20 +101,20 @@ class TestLs:
 
 class TestShow:
     def test_the_transcript_reads_as_a_conversation(self, store_path: Path) -> None:
-        said = bough("show", "ses_case", store=store_path).out
+        output = bough("show", "ses_case", store=store_path).out
         for text in (
             "Where is order 41?",
             '→ look_up {"order":41}',
             '← {"order":41,"status":"lost"}',
             "welcome",
         ):
-            assert text in said
+            assert text in output
 
     def test_json_holds_every_entry_and_no_evidence(self, store_path: Path) -> None:
-        shown = bough("show", "ses_case", "--json", store=store_path).json
-        assert [entry["seq"] for entry in shown["entries"]] == list(range(1, 11))
-        assert "evidence" not in json.dumps(shown)
-        assert shown["next_action"] == "Rest"
+        report = bough("show", "ses_case", "--json", store=store_path).json
+        assert [entry["seq"] for entry in report["entries"]] == list(range(1, 11))
+        assert "evidence" not in json.dumps(report)
+        assert report["next_action"] == "Rest"
 
     def test_a_call_without_an_end_is_marked_unknown(self, tmp_path: Path) -> None:
         import sys
@@ -182,9 +182,9 @@ class TestShow:
                 turn.answer(library.assistant(library.ToolCall("c", "save", {"text": key}))).calls[0]
             )
             store.session("ses_h").interrupt()
-        shown = bough("show", "ses_h", store=place)
-        assert "started, outcome unknown; its arguments hold a secret that was not stored" in shown.out
-        assert key not in shown.out
+        result = bough("show", "ses_h", store=place)
+        assert "started, outcome unknown; its arguments hold a secret that was not stored" in result.out
+        assert key not in result.out
 
 
 class TestLog:
@@ -217,9 +217,9 @@ class TestLog:
 
 class TestTree:
     def test_the_leaf_and_the_forks_are_in_it(self, store_path: Path) -> None:
-        drawn = bough("tree", "ses_case", store=store_path).out
-        assert "◀ leaf" in drawn
-        assert "fork at 8" in drawn
+        output = bough("tree", "ses_case", store=store_path).out
+        assert "◀ leaf" in output
+        assert "fork at 8" in output
         data = bough("tree", "ses_case", "--json", store=store_path).json
         assert data["leaf"]["seq"] == 10
         assert data["related"][0]["relation"] == "fork"
@@ -274,10 +274,10 @@ class TestUsage:
         assert "10 in, 2 out + 1 unknown" in bough("show", "ses_u", store=place).out
 
     def test_it_says_what_tools_and_options_take_in_bytes(self, store_path: Path) -> None:
-        said = bough("usage", "ses_case", "--storage", store=store_path).out
+        output = bough("usage", "ses_case", "--storage", store=store_path).out
         stored = bough("usage", "ses_case", "--storage", "--json", store=store_path).json["storage"]
-        assert f"{stored['bytes']:,}" in said
-        line = next(line for line in said.splitlines() if "tools and options" in line).split()
+        assert f"{stored['bytes']:,}" in output
+        line = next(line for line in output.splitlines() if "tools and options" in line).split()
         assert line[-3:-1] == [str(stored["settings"]), str(stored["settings_bytes"])]
         assert 0 < stored["tool_bytes"] <= stored["blob_bytes"]
         refused = bough("usage", "--storage", store=store_path)
@@ -317,14 +317,14 @@ class TestContext:
     def test_what_the_model_would_be_given_is_the_sessions_own_projection(
         self, store_path: Path, provider: str
     ) -> None:
-        shown = bough("context", "ses_case@8", "--provider", provider, "--json", store=store_path).json[
+        report = bough("context", "ses_case@8", "--provider", provider, "--json", store=store_path).json[
             "request"
         ]
         with library.open(store_path) as store:
             session = store.session("ses_case")
             session.rewind(8)
-            assert shown["tools"]
-            assert shown == json.loads(json.dumps(session.request(provider)))
+            assert report["tools"]
+            assert report == json.loads(json.dumps(session.request(provider)))
 
     def test_it_says_whether_the_cache_stays_warm(self, store_path: Path) -> None:
         warm = bough("context", "ses_case", "--explain", store=store_path)
@@ -371,9 +371,9 @@ class TestContext:
     def test_people_read_it_and_an_unknown_provider_is_refused(self, store_path: Path) -> None:
         with library.open(store_path) as store:
             store.session("ses_case").set(options={"temperature": 0})
-        said = bough("context", "ses_case", store=store_path).out
+        output = bough("context", "ses_case", store=store_path).out
         shown = ["You help customers.", "look_up: ", "temperature: 0", "Where is order 41?", "→ look_up"]
-        assert sorted(shown, key=said.index) == shown
+        assert sorted(shown, key=output.index) == shown
         assert bough("context", "ses_case", "--provider", "nobody", store=store_path).code == 2
 
 
@@ -391,6 +391,6 @@ class TestAtATerminal:
         ],
     )
     def test_every_reading_verb_works_at_a_terminal_too(self, store_path: Path, command: list[str]) -> None:
-        with Terminal(*command, store=store_path) as shown:
-            assert shown.wait() == 0
-            assert shown.screen.strip()
+        with Terminal(*command, store=store_path) as terminal:
+            assert terminal.wait() == 0
+            assert terminal.screen.strip()

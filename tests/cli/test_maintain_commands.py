@@ -47,22 +47,22 @@ class TestTrash:
         assert b"Thank you!" not in store_path.read_bytes()
 
     def test_a_person_is_asked_and_may_say_no(self, store_path: Path) -> None:
-        with Terminal("rm", "ses_case", store=store_path) as asked:
-            asked.wait_for("Move to the trash?")
-            asked.type("n\n")
-            assert asked.wait() == 1
+        with Terminal("rm", "ses_case", store=store_path) as terminal:
+            terminal.wait_for("Move to the trash?")
+            terminal.type("n\n")
+            assert terminal.wait() == 1
         assert "ses_case" in list_ids(store_path)
-        with Terminal("rm", "ses_case", store=store_path) as asked:
-            asked.wait_for("Move to the trash?")
-            asked.type("y\n")
-            assert asked.wait() == 0
+        with Terminal("rm", "ses_case", store=store_path) as terminal:
+            terminal.wait_for("Move to the trash?")
+            terminal.type("y\n")
+            assert terminal.wait() == 0
         assert "ses_case" not in list_ids(store_path)
 
     def test_ctrl_c_at_the_question_does_nothing(self, store_path: Path) -> None:
-        with Terminal("rm", "ses_case", store=store_path) as asked:
-            asked.wait_for("Move to the trash?")
-            asked.interrupt("interrupted")
-            assert asked.wait() == 130
+        with Terminal("rm", "ses_case", store=store_path) as terminal:
+            terminal.wait_for("Move to the trash?")
+            terminal.interrupt("interrupted")
+            assert terminal.wait() == 130
         assert "ses_case" in list_ids(store_path)
 
     def test_what_is_not_in_the_trash_is_put_there_by_the_verb_that_is_named(self, store_path: Path) -> None:
@@ -152,10 +152,10 @@ class TestVerify:
 
 class TestDoctor:
     def test_a_healthy_store(self, store_path: Path) -> None:
-        said = bough("doctor", "--json", store=store_path).json
-        assert said["healthy"] is True
+        report = bough("doctor", "--json", store=store_path).json
+        assert report["healthy"] is True
         written = f"format {FORMAT // 1_000}.{FORMAT % 1_000}"
-        assert any(written in finding["message"] for finding in said["findings"])
+        assert any(written in finding["message"] for finding in report["findings"])
 
     def test_what_is_no_store_is_a_problem(self, store_path: Path, tmp_path: Path) -> None:
         assert bough("doctor", store=tmp_path / "none.db").code == 1
@@ -182,8 +182,8 @@ class TestDoctor:
 
 class TestBackup:
     def test_a_backup_opens_as_a_store(self, store_path: Path, tmp_path: Path) -> None:
-        made = bough("backup", tmp_path / "copy.db", "--json", store=store_path).json["backup"]
-        assert list_ids(Path(made["path"])) == list_ids(store_path)
+        report = bough("backup", tmp_path / "copy.db", "--json", store=store_path).json["backup"]
+        assert list_ids(Path(report["path"])) == list_ids(store_path)
         assert bough("backup", tmp_path / "copy.db", store=store_path).code == 2
         assert bough("backup", tmp_path / "copy.db", "--force", store=store_path).code == 0
         assert bough("backup", store_path, "--force", store=store_path).code == 2

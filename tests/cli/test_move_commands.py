@@ -10,8 +10,8 @@ from support.terminal import bough
 
 
 def row(store_path: Path, name: str = "ses_case") -> dict[str, Any]:
-    found: dict[str, Any] = bough("show", name, "--json", store=store_path).json["session"]
-    return found
+    report: dict[str, Any] = bough("show", name, "--json", store=store_path).json["session"]
+    return report
 
 
 class TestFork:
@@ -20,12 +20,12 @@ class TestFork:
     ) -> None:
         before = row(store_path)
         (tmp_path / "strict.txt").write_text("Never refund.")
-        made = bough(
+        report = bough(
             "fork", "ses_case@8", "--prompt", f"@{tmp_path}/strict.txt", "--model", "m", "--tools", "look_up, x",
             "--title", "strict", "--json", store=store_path,
         ).json  # fmt: skip
         with library.open(store_path) as store:
-            fork = store.session(made["session"]["id"])
+            fork = store.session(report["session"]["id"])
             assert fork.path()[-1].payload == library.Settings("m", "Never refund.", None, ("look_up", "x"))
             assert fork.row.parent_seq == 8
         assert row(store_path) == before
@@ -65,10 +65,10 @@ class TestRewind:
         assert elsewhere.code == 2
         assert f"pass --workspace {folder}" in elsewhere.err
         words = ("rewind", "latest@0", "--files", "--workspace", folder)
-        asked = bough(*words, "--json", store=store, home=tmp_path)
-        assert (asked.code, [file["kind"] for file in asked.json["files"]]) == (1, ["restore", "delete"])
-        assert f"restore   {folder}/a.txt" in asked.err
-        assert "pass --yes" in asked.err
+        result = bough(*words, "--json", store=store, home=tmp_path)
+        assert (result.code, [file["kind"] for file in result.json["files"]]) == (1, ["restore", "delete"])
+        assert f"restore   {folder}/a.txt" in result.err
+        assert "pass --yes" in result.err
         (folder / "b.txt").write_text("mine")
         refused = bough(*words, "--yes", store=store, home=tmp_path)
         assert refused.code == 1
@@ -112,8 +112,8 @@ class TestCompact:
         assert bough("context", "ses_case", "--json", store=store_path).out == before
 
     def test_without_a_summary_one_is_made_without_a_model(self, store_path: Path) -> None:
-        made = bough("compact", "ses_case", "--json", store=store_path).json["compaction"]
-        assert "Where is order 41?" in made["summary"]
+        report = bough("compact", "ses_case", "--json", store=store_path).json["compaction"]
+        assert "Where is order 41?" in report["summary"]
 
     def test_an_empty_summary_is_refused(self, store_path: Path) -> None:
         assert bough("compact", "ses_case", "--summary", " ", store=store_path).code == 1

@@ -36,27 +36,27 @@ def suggested_command(said: str) -> list[str]:
 
 class TestTheFirstMinute:
     def test_bough_alone_says_what_to_do_first(self, tmp_path: Path) -> None:
-        said = bough(home=tmp_path)
-        assert "bough demo" in said.err
-        assert "bough chat --model" in said.err
+        result = bough(home=tmp_path)
+        assert "bough demo" in result.err
+        assert "bough chat --model" in result.err
 
     @pytest.mark.parametrize(
         ("typed", "meant"), [("checkout", "rewind"), ("list", "ls"), ("delete", "rm"), ("history", "log")]
     )
     def test_the_verb_of_another_tool_names_ours(self, tmp_path: Path, typed: str, meant: str) -> None:
-        said = bough(typed, home=tmp_path)
-        assert (said.code, f"bough {meant}" in said.err) == (2, True)
+        result = bough(typed, home=tmp_path)
+        assert (result.code, f"bough {meant}" in result.err) == (2, True)
 
     @pytest.mark.parametrize("verb", ["run", "chat"])
     def test_without_a_key_nothing_is_made(self, tmp_path: Path, verb: str) -> None:
         words = ["hello"] if verb == "run" else []
-        said = bough(verb, *words, "--model", "anthropic:claude", home=tmp_path, stdin="hello\n", **NO_KEYS)
-        assert (said.code, "ANTHROPIC_API_KEY" in said.err) == (2, True)
+        result = bough(verb, *words, "--model", "anthropic:claude", home=tmp_path, stdin="hello\n", **NO_KEYS)
+        assert (result.code, "ANTHROPIC_API_KEY" in result.err) == (2, True)
         assert not (tmp_path / "agent.db").exists()
 
     def test_without_a_key_nothing_is_sent_to_a_session_that_is_there(self, store_path: Path) -> None:
         before = bough("log", "ses_case", "--json", store=store_path).out
-        said = bough(
+        result = bough(
             "run",
             "more",
             "--resume",
@@ -67,12 +67,12 @@ class TestTheFirstMinute:
             stdin="",
             **NO_KEYS,
         )
-        assert said.code == 2
+        assert result.code == 2
         assert bough("log", "ses_case", "--json", store=store_path).out == before
 
     def test_without_a_key_no_replay_is_made(self, store_path: Path) -> None:
-        said = bough("replay", "ses_case", "--model", "openai:gpt", store=store_path, **NO_KEYS)
-        assert (said.code, "OPENAI_API_KEY" in said.err) == (4, True)
+        result = bough("replay", "ses_case", "--model", "openai:gpt", store=store_path, **NO_KEYS)
+        assert (result.code, "OPENAI_API_KEY" in result.err) == (4, True)
         assert bough("ls", "--relation", "replay", "--json", store=store_path).json["sessions"] == []
 
     def test_a_fallback_that_has_a_key_is_enough(self, tmp_path: Path) -> None:
@@ -104,8 +104,8 @@ class TestPlaces:
         ],
     )
     def test_a_verb_of_whole_sessions_refuses_a_place(self, branched_store: Path, line: str) -> None:
-        said = bough(*line.split(), store=branched_store)
-        assert (said.code, "ses_oak@2 names an entry" in said.err) == (2, True), said.err
+        result = bough(*line.split(), store=branched_store)
+        assert (result.code, "ses_oak@2 names an entry" in result.err) == (2, True), result.err
 
     def test_a_rewind_to_a_branch_goes_to_that_branch(self, branched_store: Path) -> None:
         moved = bough("rewind", "ses_oak@1:3", "--json", store=branched_store).json
@@ -121,24 +121,24 @@ class TestPlaces:
             bough("run", "go on", "--overwrite", "ses_oak@1:3", "--model", model, store=branched_store).code
             == 0
         )
-        said = bough("show", "ses_oak", store=branched_store).out
-        assert "one" in said
-        assert "two" not in said
+        output = bough("show", "ses_oak", store=branched_store).out
+        assert "one" in output
+        assert "two" not in output
 
     def test_a_replay_of_another_branch_is_refused(self, branched_store: Path) -> None:
-        said = bough("replay", "ses_oak@1:2", store=branched_store)
-        assert (said.code, "bough fork ses_oak@1:2" in said.err) == (2, True)
+        result = bough("replay", "ses_oak@1:2", store=branched_store)
+        assert (result.code, "bough fork ses_oak@1:2" in result.err) == (2, True)
 
     def test_a_branch_that_holds_no_such_entry_says_where_branches_are_listed(
         self, branched_store: Path
     ) -> None:
-        said = bough("show", "ses_oak@1:5", store=branched_store)
-        assert (said.code, "bough log ses_oak --all" in said.err) == (2, True)
+        result = bough("show", "ses_oak@1:5", store=branched_store)
+        assert (result.code, "bough log ses_oak --all" in result.err) == (2, True)
 
     def test_the_log_of_all_branches_names_each_place_as_it_is_typed(self, branched_store: Path) -> None:
-        said = bough("log", "ses_oak", "--all", store=branched_store).out
+        output = bough("log", "ses_oak", "--all", store=branched_store).out
         for place, text in (("1:2", "first"), ("2:2", "second")):
-            assert any(place in line and text in line for line in said.splitlines())
+            assert any(place in line and text in line for line in output.splitlines())
             assert text in bough("show", f"ses_oak@{place}", store=branched_store).out
 
     def test_the_log_of_all_branches_holds_all_of_the_path(self, branched_store: Path) -> None:
@@ -149,8 +149,8 @@ class TestPlaces:
         assert len(bough("log", "cutting", "--all", "-n", "2", store=branched_store).out.splitlines()) == 2
 
     def test_show_takes_the_newest_so_many(self, branched_store: Path) -> None:
-        said = bough("show", "ses_oak", "-n", "1", store=branched_store)
-        assert ("three" in said.out, "third" in said.out) == (True, False)
+        result = bough("show", "ses_oak", "-n", "1", store=branched_store)
+        assert ("three" in result.out, "third" in result.out) == (True, False)
         assert [
             e["seq"]
             for e in bough("show", "-n", "2", "ses_oak", "--json", store=branched_store).json["entries"]
@@ -159,12 +159,12 @@ class TestPlaces:
 
 class TestSuggestions:
     def test_the_next_page_of_a_list_asks_for_the_same_list(self, store_path: Path) -> None:
-        said = bough("ls", "--status", "idle", "-n", "1", "--after", "7d", "--all", store=store_path)
-        words = suggested_command(said.err)
+        result = bough("ls", "--status", "idle", "-n", "1", "--after", "7d", "--all", store=store_path)
+        words = suggested_command(result.err)
         assert {"--status", "idle", "-n", "1", "--after", "7d", "--all"} <= set(words)
         following = bough(*words, store=store_path)
         assert following.code == 0
-        assert following.out.splitlines()[1:] not in ([], said.out.splitlines()[1:])
+        assert following.out.splitlines()[1:] not in ([], result.out.splitlines()[1:])
 
     def test_the_next_page_of_a_search_asks_for_the_same_words(self, branched_store: Path) -> None:
         with library.open(branched_store) as store:
@@ -172,23 +172,23 @@ class TestSuggestions:
                 [user("two of us"), assistant("two of you; no third")]
             )
             store.start("c", session_id="ses_c").append([user("two of them")])
-        said = bough("search", '"two of" -third', "-n", "1", store=branched_store)
-        following = bough(*suggested_command(said.err), store=branched_store)
+        result = bough("search", '"two of" -third', "-n", "1", store=branched_store)
+        following = bough(*suggested_command(result.err), store=branched_store)
         assert (following.code, "ses_b@1" in following.out) == (0, True)
         assert "--page" not in following.err
 
     def test_a_word_to_leave_out_is_typed_without_quotes(self, branched_store: Path) -> None:
-        found = bough("search", "second", "-third", "-n", "3", "--json", store=branched_store)
-        assert [hit["seq"] for hit in found.json["hits"]] == [2]
+        result = bough("search", "second", "-third", "-n", "3", "--json", store=branched_store)
+        assert [hit["seq"] for hit in result.json["hits"]] == [2]
         assert bough("search", "kind:message", "-nothing", "-n2", store=branched_store).code == 0
 
     def test_a_session_that_is_a_replay_is_not_offered_to_go_on(self, branched_store: Path) -> None:
         replay = bough("replay", "ses_oak", "--mode", "strict", "--json", store=branched_store).json["replay"]
         model = ["--model", "openai-chat:m@http://127.0.0.1:1/v1"]
         for verb in (["resume", replay], ["run", "hello", "--resume", replay]):
-            said = bough(*verb, *model, store=branched_store)
-            assert f"bough fork {replay}" in said.err
-            assert f"bough run --resume {replay}" not in said.err
+            result = bough(*verb, *model, store=branched_store)
+            assert f"bough fork {replay}" in result.err
+            assert f"bough run --resume {replay}" not in result.err
         assert bough("fork", replay, store=branched_store).code == 0
 
     @pytest.mark.parametrize(
@@ -216,31 +216,31 @@ class TestSuggestions:
     def test_an_error_speaks_the_words_of_the_command_line(
         self, store_path: Path, line: str, flag: str
     ) -> None:
-        said = bough(*line.format(store=store_path).split(), store=store_path, OPENAI_API_KEY="k")
-        assert said.code in (1, 2)
-        assert flag in said.err
+        result = bough(*line.format(store=store_path).split(), store=store_path, OPENAI_API_KEY="k")
+        assert result.code in (1, 2)
+        assert flag in result.err
         for python in ("session.", "source.", "live=", "tools=", "before=", "blobs="):
-            assert python not in said.err
+            assert python not in result.err
 
     def test_a_host_that_is_not_ours_is_not_called_a_port(self, store_path: Path) -> None:
-        said = bough("serve", "--host", "192.0.2.1", "--token", "a secret", store=store_path)
-        assert (said.code, "--host" in said.err, "--port" in said.err) == (2, True, False)
+        result = bough("serve", "--host", "192.0.2.1", "--token", "a secret", store=store_path)
+        assert (result.code, "--host" in result.err, "--port" in result.err) == (2, True, False)
 
     def test_a_home_that_cannot_be_written_names_the_option_for_another_store(self, tmp_path: Path) -> None:
         (tmp_path / "a.json").write_text('["hello"]')
-        said = bough(
+        result = bough(
             "run", "hi", "--model", f"scripted:{tmp_path}/a.json", XDG_DATA_HOME=f"{tmp_path}/a.json"
         )
-        assert (said.code, "--store PATH" in said.err) == (2, True)
+        assert (result.code, "--store PATH" in result.err) == (2, True)
 
     def test_a_bundle_whose_id_is_taken_is_replayed_by_the_commands_that_are_named(
         self, store_path: Path, tmp_path: Path
     ) -> None:
         bough("export", "ses_case", "-o", tmp_path / "x.bough", store=store_path)
         bough("title", "ses_case", "Changed", store=store_path)
-        said = bough("replay", tmp_path / "x.bough", store=store_path)
-        assert said.code == 2
-        words = shlex.split(said.err.partition("under a new id: bough ")[2])
+        result = bough("replay", tmp_path / "x.bough", store=store_path)
+        assert result.code == 2
+        words = shlex.split(result.err.partition("under a new id: bough ")[2])
         assert words[0] == "replay"
         assert bough(*words, store=store_path).code == 0
 
@@ -248,24 +248,24 @@ class TestSuggestions:
         from bough.cli.rendering.error_text import describe_error
         from bough.errors import PageTooLarge
 
-        said = describe_error(PageTooLarge(50_000_000))
-        assert said is not None
-        assert "--no-children" in said.text
-        assert "blobs=False" not in said.text
+        text = describe_error(PageTooLarge(50_000_000))
+        assert text is not None
+        assert "--no-children" in text.text
+        assert "blobs=False" not in text.text
 
     def test_a_session_named_twice_is_put_away_once(self, store_path: Path) -> None:
-        said = bough("rm", "ses_case", "ses_case", "--yes", store=store_path)
-        assert (said.code, said.err.count("moves to the trash")) == (0, 1)
-        assert "moved 1 session to the trash" in said.err
+        result = bough("rm", "ses_case", "ses_case", "--yes", store=store_path)
+        assert (result.code, result.err.count("moves to the trash")) == (0, 1)
+        assert "moved 1 session to the trash" in result.err
 
     @pytest.mark.parametrize("verb", [["log"], ["context"], ["export", "--finetune"]])
     def test_what_is_empty_says_so(self, store_path: Path, verb: list[str]) -> None:
-        said = bough(*verb, "ses_other", store=store_path)
-        assert (said.code, said.out, bool(said.err)) == (0, "", True)
+        result = bough(*verb, "ses_other", store=store_path)
+        assert (result.code, result.out, bool(result.err)) == (0, "", True)
 
     def test_a_summary_that_is_empty_is_refused_by_its_name(self, store_path: Path) -> None:
-        said = bough("rewind", "ses_case@2", "--summary", "", store=store_path)
-        assert (said.code, "--summary" in said.err) == (2, True)
+        result = bough("rewind", "ses_case@2", "--summary", "", store=store_path)
+        assert (result.code, "--summary" in result.err) == (2, True)
 
     def test_undo_with_nothing_to_undo_says_so(self, store_path: Path) -> None:
         assert "no input to undo" in bough("undo", "ses_other", store=store_path).err
@@ -282,8 +282,8 @@ class TestSuggestions:
         assert "  ses_nameless  (0 turns)" in bough("rm", "ses_nameless", store=tmp_path / "e.db").err
 
     def test_what_was_put_away_comes_back_by_the_command_that_is_named(self, store_path: Path) -> None:
-        said = bough("rm", "ses_case", "ses_other", "--yes", store=store_path).err
-        words = said.partition("undo with: bough ")[2].split()
+        output = bough("rm", "ses_case", "ses_other", "--yes", store=store_path).err
+        words = output.partition("undo with: bough ")[2].split()
         assert bough(*words, store=store_path).out.split() == ["ses_case", "ses_other"]
 
     def test_a_diff_is_coloured_at_a_terminal(self, store_path: Path) -> None:
@@ -293,9 +293,9 @@ class TestSuggestions:
             assert "\x1b[32m  actual" in terminal.raw
 
     def test_the_newest_of_one_entry_is_refused(self, store_path: Path) -> None:
-        said = bough("show", "ses_case@3", "-n", "2", store=store_path)
-        assert said.code == 2
-        words = said.err.partition("use bough ")[2].split()
+        result = bough("show", "ses_case@3", "-n", "2", store=store_path)
+        assert result.code == 2
+        words = result.err.partition("use bough ")[2].split()
         assert len(bough(*words, store=store_path).out.splitlines()) == 2
 
     def test_a_title_may_have_several_words(self, store_path: Path) -> None:
@@ -319,9 +319,9 @@ class TestPager:
 
     @pytest.mark.parametrize("verb", ["log", "show", "tree", "context"])
     def test_what_does_not_fit_the_terminal_is_paged(self, long: Path, verb: str) -> None:
-        shown = self.run_in_terminal(long, verb, "ses_long", BOUGH_PAGER=self.PAGED).screen
-        assert shown.count("paged:") >= 100
-        assert "line 99" in shown
+        screen = self.run_in_terminal(long, verb, "ses_long", BOUGH_PAGER=self.PAGED).screen
+        assert screen.count("paged:") >= 100
+        assert "line 99" in screen
 
     def test_colours_go_through_it(self, long: Path) -> None:
         terminal = self.run_in_terminal(long, "log", "ses_long", BOUGH_PAGER=self.PAGED)
@@ -329,33 +329,33 @@ class TestPager:
 
     @pytest.mark.parametrize("rows", ["2", "60"])
     def test_what_is_said_comes_behind_what_was_printed(self, long: Path, rows: str) -> None:
-        shown = self.run_in_terminal(long, "search", "line", "-n", rows, BOUGH_PAGER=self.PAGED).screen
-        assert ("paged:" in shown) == (rows == "60")
-        assert shown.index("more: bough search") > shown.rindex("    line")
-        assert "paged:more" not in shown
+        screen = self.run_in_terminal(long, "search", "line", "-n", rows, BOUGH_PAGER=self.PAGED).screen
+        assert ("paged:" in screen) == (rows == "60")
+        assert screen.index("more: bough search") > screen.rindex("    line")
+        assert "paged:more" not in screen
 
     def test_what_fits_is_printed_as_ever(self, long: Path) -> None:
         assert "paged:" not in self.run_in_terminal(long, "log", "-n", "5", BOUGH_PAGER=self.PAGED).screen
 
     @pytest.mark.parametrize("how", [{"BOUGH_PAGER": ""}, {"BOUGH_PAGER": "cat"}, {"TERM": "dumb"}])
     def test_it_can_be_switched_off(self, long: Path, how: dict[str, str]) -> None:
-        shown = self.run_in_terminal(long, "log", "ses_long", **{"PAGER": self.PAGED, **how}).screen
-        assert ("paged:" in shown, shown.count("line ")) == (False, 100)
-        shown = self.run_in_terminal(long, "--no-pager", "log", "ses_long", PAGER=self.PAGED).screen
-        assert ("paged:" in shown, shown.count("line ")) == (False, 100)
+        screen = self.run_in_terminal(long, "log", "ses_long", **{"PAGER": self.PAGED, **how}).screen
+        assert ("paged:" in screen, screen.count("line ")) == (False, 100)
+        screen = self.run_in_terminal(long, "--no-pager", "log", "ses_long", PAGER=self.PAGED).screen
+        assert ("paged:" in screen, screen.count("line ")) == (False, 100)
 
     def test_a_pipe_has_none(self, long: Path) -> None:
         assert "paged:" not in bough("log", "ses_long", store=long, BOUGH_PAGER=self.PAGED).out
 
     def test_one_that_is_left_early_is_no_error(self, long: Path) -> None:
-        shown = self.run_in_terminal(long, "show", "ses_long", "--json", BOUGH_PAGER="head -n 3").screen
-        assert "Traceback" not in shown
-        assert "bough:" not in shown
+        screen = self.run_in_terminal(long, "show", "ses_long", "--json", BOUGH_PAGER="head -n 3").screen
+        assert "Traceback" not in screen
+        assert "bough:" not in screen
 
     def test_one_that_does_not_exist_is_named_and_everything_is_shown(self, long: Path) -> None:
-        shown = self.run_in_terminal(long, "log", "ses_long", BOUGH_PAGER="nosuchpager").screen
-        assert "nosuchpager" in shown
-        assert shown.count("line ") == 100
+        screen = self.run_in_terminal(long, "log", "ses_long", BOUGH_PAGER="nosuchpager").screen
+        assert "nosuchpager" in screen
+        assert screen.count("line ") == 100
 
 
 class TestTimes:

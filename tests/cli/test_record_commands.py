@@ -57,8 +57,8 @@ def test_the_proxy_prints_what_to_set_and_says_at_the_end_what_it_recorded(tmp_p
     with FakeProviders(Completion("hello")) as fake:
         upstream = f"anthropic={fake.url}"
         with Terminal("proxy", "--port", "0", "--upstream", upstream, home=tmp_path) as terminal:
-            shown = terminal.wait_for("Ctrl-C stops it")
-            address = shown.partition("ANTHROPIC_BASE_URL=")[2].split()[0]
+            screen = terminal.wait_for("Ctrl-C stops it")
+            address = screen.partition("ANTHROPIC_BASE_URL=")[2].split()[0]
             message = {"role": "user", "content": "hi"}
             body = json.dumps({"model": "m", "max_tokens": 9, "stream": True, "messages": [message]}).encode()
             with urllib.request.urlopen(urllib.request.Request(f"{address}/v1/messages", body)) as reply:

@@ -346,7 +346,7 @@ class TestWhereItGoesOnFrom:
         bough("run", "hi", *MODEL, home=home)
         bough("run", "--resume", "latest", "more", home=home)
         session = only_session(home)
-        left = session.leaf
+        leaf = session.leaf
         done = bough("run", "--overwrite", session.session_id, "--from-point", "2", "else", home=home)
         assert done.stdout == "Two.\n"
         assert "to entry 2" in done.stderr
@@ -354,7 +354,7 @@ class TestWhereItGoesOnFrom:
         assert texts(session) == ["hi", "One.", "else", "Two."]
         assert len(session.entries()) == 6
         assert len(session.branches()) == 2
-        session.checkout(left)
+        session.checkout(leaf)
         assert texts(session) == ["hi", "One.", "more", "Two."]
 
     def test_overwrite_without_a_point_just_goes_on(self, home: Path) -> None:
@@ -629,8 +629,8 @@ class TestApprove:
         lines = [calls("refund"), "Refunded."]
         priced = {"lines": lines, "rates": {"input": 1, "output": 1}}
         (home / "script.json").write_text(json.dumps(priced))
-        said = bough("run", "refund it", *AGENT, "--max-cost", "2", home=home).err
-        resume = said.partition("then bough ")[2].splitlines()[0]
+        output = bough("run", "refund it", *AGENT, "--max-cost", "2", home=home).err
+        resume = output.partition("then bough ")[2].splitlines()[0]
         assert resume.endswith(" --tools tools.py --max-cost 2.0")
         allowed = bough("approve", "latest", "--yes", home=home).err
         assert allowed.partition("bough ")[2].strip() == resume.removesuffix(" --max-cost 2.0")
@@ -685,9 +685,9 @@ class TestApprove:
         assert (done.returncode, "waiting for approval: refund(order=41)" in done.stderr) == (1, True)
         with open_store(home) as store:
             names = {row.relation or "parent": row.session_id for row in store.all_sessions()}
-        shown = bough("show", names["parent"], home=home)
-        assert f"waits for approval in its task {names['task']}" in shown.stdout
-        assert f"bough approve {names['parent']}, then bough resume" in shown.stderr
+        result = bough("show", names["parent"], home=home)
+        assert f"waits for approval in its task {names['task']}" in result.stdout
+        assert f"bough approve {names['parent']}, then bough resume" in result.stderr
         assert f"(called by its task {names['task']})" in bough("approve", names["parent"], home=home).stdout
         listed = json.loads(bough("approve", names["parent"], "--json", home=home).stdout)["waiting"]
         assert [call["session_id"] for call in listed] == [names["task"]]

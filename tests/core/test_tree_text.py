@@ -103,10 +103,10 @@ def test_every_kind_is_told_in_one_line(store: Store) -> None:
     session.compact("short")
     session.uncompact()
     session.rewind(to=4, summary="gave up")
-    told = session.tree(width=60)
-    assert told.count("◀ leaf") == 1
-    assert all(len(line) <= 60 + len("   ◀ leaf") for line in told.splitlines())
-    assert len([line for line in told.splitlines() if "╮" not in line]) == len(session.entries())
+    tree = session.tree(width=60)
+    assert tree.count("◀ leaf") == 1
+    assert all(len(line) <= 60 + len("   ◀ leaf") for line in tree.splitlines())
+    assert len([line for line in tree.splitlines() if "╮" not in line]) == len(session.entries())
 
 
 def test_branches_that_hang_on_branches_by_the_thousand_are_drawn() -> None:

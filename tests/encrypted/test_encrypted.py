@@ -111,9 +111,9 @@ class TestDisk:
         writer.wait()
         writer.stdout.close()
         with bough.open(tmp_path / "a.db", key=KEY) as store:
-            kept = [entry.message.text for entry in store.session("one").path() if entry.message]
-            assert kept[: len(told)] == [f"message {n}" for n in told]
-            assert len(kept) <= len(told) + 1
+            texts = [entry.message.text for entry in store.session("one").path() if entry.message]
+            assert texts[: len(told)] == [f"message {n}" for n in told]
+            assert len(texts) <= len(told) + 1
             assert list(store.verify()) == []
 
 
@@ -215,8 +215,8 @@ class TestCommandLine:
 
     def test_the_key_comes_from_a_file_named_by_an_option_or_the_environment(self, folder: Path) -> None:
         named = command(folder, "--store", "safe.db", "--key-file", "key", "ls", "--json")
-        told = command(folder, "--store", "safe.db", "ls", "--json", BOUGH_KEY_FILE=str(folder / "key"))
-        assert named.stdout == told.stdout
+        result = command(folder, "--store", "safe.db", "ls", "--json", BOUGH_KEY_FILE=str(folder / "key"))
+        assert named.stdout == result.stdout
         assert CANARY in named.stdout
 
     def test_every_verb_that_looks_after_a_store_has_it(self, folder: Path) -> None:

@@ -107,9 +107,9 @@ class Twin(BaseCheckpointSaver[Any]):
         return self.theirs.get_next_version(current, channel)  # it takes versions for unique, ours does not
 
     def get_tuple(self, config: Any) -> CheckpointTuple | None:
-        found, wanted = self.ours.get_tuple(config), self.theirs.get_tuple(config)
-        compare(found, wanted)
-        return found
+        checkpoint, checkpoint = self.ours.get_tuple(config), self.theirs.get_tuple(config)
+        compare(checkpoint, checkpoint)
+        return checkpoint
 
     def list(self, config: Any, **query: Any) -> Iterator[CheckpointTuple]:
         found = list(self.ours.list(config, **query))
@@ -135,9 +135,9 @@ class Twin(BaseCheckpointSaver[Any]):
         return self.serde.loads_typed(self.serde.dumps_typed(value))
 
     async def aget_tuple(self, config: Any) -> CheckpointTuple | None:
-        found, wanted = await self.ours.aget_tuple(config), self.theirs.get_tuple(config)
-        compare(found, wanted)
-        return found
+        checkpoint, checkpoint = await self.ours.aget_tuple(config), self.theirs.get_tuple(config)
+        compare(checkpoint, checkpoint)
+        return checkpoint
 
     async def alist(self, config: Any, **query: Any) -> AsyncIterator[CheckpointTuple]:
         for one in self.list(config, **query):

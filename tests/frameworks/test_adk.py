@@ -97,11 +97,16 @@ class TestCreating:
             BoughSessionService("agent.db")  # type: ignore[arg-type]
 
     def test_a_session_comes_back_as_it_was_made(self, service: Service) -> None:
-        made = service.create(key="value")
-        assert (made.app_name, made.user_id, made.state, made.events) == (APP, ANN, {"key": "value"}, [])
-        assert made.id
-        assert made.last_update_time <= time.time()
-        assert service.find(made.id) == made
+        session = service.create(key="value")
+        assert (session.app_name, session.user_id, session.state, session.events) == (
+            APP,
+            ANN,
+            {"key": "value"},
+            [],
+        )
+        assert session.id
+        assert session.last_update_time <= time.time()
+        assert service.find(session.id) == session
 
     def test_one_that_was_never_made_is_not_found(self, service: Service) -> None:
         assert service.find("nobody") is None
@@ -110,8 +115,8 @@ class TestCreating:
         service.create("one")
         with pytest.raises(AlreadyExistsError):
             service.create("  one ")
-        found = service.load(" one ")
-        assert found.id == "one"
+        loaded_session = service.load(" one ")
+        assert loaded_session.id == "one"
         service.delete(" one ")
         assert service.find("one") is None
 
@@ -151,10 +156,10 @@ class TestCreating:
         assert service.service.store.backend.session(below.session_id).trashed_at is not None
 
     def test_deleting_what_is_not_there_does_nothing(self, service: Service) -> None:
-        kept = service.create("one")
+        session = service.create("one")
         service.delete("two")
         service.delete("one", user=BOB)
-        assert service.find("one") == kept
+        assert service.find("one") == session
 
     def test_an_id_no_store_can_keep_is_refused(self, service: Service) -> None:
         for odd in ("a\0b", "half \ud800 a character"):
@@ -163,9 +168,9 @@ class TestCreating:
 
     @pytest.mark.parametrize("odd", ["a/b@7", "ü" * 300, "%41", "‮ or tl", "latest"])
     def test_any_other_id_is_kept(self, service: Service, odd: str) -> None:
-        made = service.create(odd, user=odd, app=odd)
-        assert service.find(odd, user=odd, app=odd) == made
-        assert [one.id for one in service.list(odd, odd)] == [made.id]
+        session = service.create(odd, user=odd, app=odd)
+        assert service.find(odd, user=odd, app=odd) == session
+        assert [one.id for one in service.list(odd, odd)] == [session.id]
 
 
 class TestListing:
@@ -361,15 +366,15 @@ class TestAppending:
         with pytest.raises(StaleSessionError, match="modified in storage"):
             service.append(old, Event(author="user", actions=EventActions(state_delta={"k": 1, "app:k": 1})))
         assert len(old.events) == 1
-        found = service.load("a")
-        assert (found.state, len(found.events)) == ({}, 2)
+        loaded_session = service.load("a")
+        assert (loaded_session.state, len(loaded_session.events)) == ({}, 2)
 
     def test_an_event_goes_behind_the_notes_of_others(self, service: Service) -> None:
         session = service.create("a")
         for n in range(2):
             service.append(session, says(f"{n}"))
-            found = service.bough(session)
-            elsewhere = service.service.store.session(found.session_id)
+            log = service.bough(session)
+            elsewhere = service.service.store.session(log.session_id)
             elsewhere.note({"from": "elsewhere"})
             elsewhere.note({"more": n}, state={"noted": n})
         service.append(session, says("last"))
@@ -450,14 +455,14 @@ class TestTenants:
             assert other.find("a") is None
             assert other.list(None) == []
             assert other.user_state() == {}
-            made = other.create("b", user=BOB)
-            assert service.find("b", user=BOB) == made.model_copy(update={"state": {"app:k": 1}})
+            session = other.create("b", user=BOB)
+            assert service.find("b", user=BOB) == session.model_copy(update={"state": {"app:k": 1}})
 
     def test_an_owner_s_store_keeps_every_user_for_him(self, tmp_path: Any) -> None:
         with bough.open(tmp_path / "agent.db", owner="tenant") as store:
             service = Service(store)
-            made = service.create("a", user__k=1, app__k=2)
-            assert service.find("a") == made
+            session = service.create("a", user__k=1, app__k=2)
+            assert service.find("a") == session
             assert [one.id for one in service.list()] == [one.id for one in service.list(None)] == ["a"]
             assert {row.owner for row in store.all_sessions()} == {"tenant"}
 
@@ -469,7 +474,7 @@ class TestTenants:
         place = tmp_path / "agent.db" if url == "sqlite" else request.getfixturevalue("database").url
         with bough.open(place) as here, bough.open(place, **other) as there:
             ours, theirs = Service(here), Service(there)
-            made = ours.create("a", app__k=1, user__k=2)
+            session = ours.create("a", app__k=1, user__k=2)
             assert theirs.find("a") is None
             assert theirs.list(None) == []
             assert theirs.user_state() == {}
@@ -477,7 +482,7 @@ class TestTenants:
             assert created.state == {"app:k": 3, "user:k": 4}
             theirs.change(created, app__k=5, user__k=6)
             assert theirs.load("a").state == {"app:k": 5, "user:k": 6}
-            assert ours.load("a") == made
+            assert ours.load("a") == session
 
     def test_a_users_own_store_shares_the_state_with_everybodys(self, tmp_path: Any) -> None:
         place = tmp_path / "agent.db"
@@ -488,7 +493,7 @@ class TestTenants:
             assert Service(everybody).load("a").state == {"user:k": 2}
 
     def test_the_command_line_finds_it_by_the_id_adk_gave_it(self, service: Service) -> None:
-        made = service.create()
-        expected = bough_session_id(service.service.store, (APP, ANN, made.id))
-        assert expected.startswith(f"{made.id}~")
-        assert service.bough(made).session_id == expected
+        session = service.create()
+        expected = bough_session_id(service.service.store, (APP, ANN, session.id))
+        assert expected.startswith(f"{session.id}~")
+        assert service.bough(session).session_id == expected

@@ -73,12 +73,14 @@ def came_back(service: Service, session: Session, *events: Event) -> list[Event]
     """Append them, and see that they come back equal, in every way in which a model of pydantic may differ."""
     for event in events:
         service.append(session, event)
-    found = service.load(session.id)
+    loaded_session = service.load(session.id)
     # As JSON too: in Python 1 is True.
-    assert [e.model_dump_json() for e in found.events] == [e.model_dump_json() for e in session.events]
-    assert found == session
+    assert [e.model_dump_json() for e in loaded_session.events] == [
+        e.model_dump_json() for e in session.events
+    ]
+    assert loaded_session == session
     assert service.bough(session).verify() == []
-    return found.events
+    return loaded_session.events
 
 
 def messages(service: Service, session: Session) -> list[bough.Message]:
@@ -341,9 +343,9 @@ class TestAnything:
             session = await service.create_session(app_name=APP, user_id="ann")
             for event in events:
                 await service.append_event(session, event)
-            found = await service.get_session(app_name=APP, user_id="ann", session_id=session.id)
-            assert found == session
-            own = [e for e in found.events if not e.id.startswith("lost-before-")]
+            loaded_session = await service.get_session(app_name=APP, user_id="ann", session_id=session.id)
+            assert loaded_session == session
+            own = [e for e in loaded_session.events if not e.id.startswith("lost-before-")]
             assert [e.model_dump_json() for e in own] == [e.model_dump_json() for e in events]
             assert list(service.store.verify()) == []
 
@@ -383,8 +385,8 @@ class TestEntries:
             "ann",
         )
         assert below.open_tool_calls == ()
-        found = service.service.store.search("lost")
-        assert {hit.session_id for hit in found.hits} == {below.session_id}
+        page = service.service.store.search("lost")
+        assert {hit.session_id for hit in page.hits} == {below.session_id}
         assert "Where is 41?" in "".join(below.markdown())
 
     def test_the_state_is_bough_s_own(self, service: Service, session: Session) -> None:
@@ -518,10 +520,10 @@ class TestLaws:
             says("left is done", "left", **left),
             says("right is done", "right", **right),
         )
-        told = messages(service, session)
-        assert [m.calls[0].arguments for m in told if m.calls] == [{"n": 1}, {"n": 2}]
-        assert [r.content[0].text for m in told for r in m.results] == ['{"l":1}', '{"r":1}']
-        assert [m.text for m in told if m.role == "assistant" and m.text] == [
+        output = messages(service, session)
+        assert [m.calls[0].arguments for m in output if m.calls] == [{"n": 1}, {"n": 2}]
+        assert [r.content[0].text for m in output for r in m.results] == ['{"l":1}', '{"r":1}']
+        assert [m.text for m in output if m.role == "assistant" and m.text] == [
             *("right thinks", "left is done", "right is done"),
         ]
 
@@ -534,8 +536,8 @@ class TestLaws:
             returned(result("l", {}), branch="both.left"),
             returned(result("r", {}), branch="both.right"),
         )
-        told = messages(service, session)
-        assert [m.calls[0].arguments for m in told if m.calls] == [{"n": 1}, {"n": 2}]
+        output = messages(service, session)
+        assert [m.calls[0].arguments for m in output if m.calls] == [{"n": 1}, {"n": 2}]
 
     def test_the_agent_that_asked_may_go_on_without_a_result(
         self, service: Service, session: Session
@@ -571,15 +573,21 @@ class TestOthers:
         below.append([assistant(ToolCall("c", "look", {"n": 1})), tool_result("c", "here"), assistant("ho")])
         below.note({"mine": 1}, state={"k": 1})
         below.append([user("and this?", photo)])
-        found = service.load("one")
-        assert [event.author for event in found.events] == ["user", "bough", "bough", "bough", "user"]
-        assert found.events[1].get_function_calls()[0].args == {"n": 1}
-        assert found.events[2].get_function_responses()[0].response == {"output": "here"}
-        assert found.events[4].content.parts[1].inline_data.data == PNG
-        assert found.state == {"k": 1}
-        assert found == service.load("one")
-        service.append(found, says("A parcel.", "helper"))
-        assert service.load("one") == found
+        loaded_session = service.load("one")
+        assert [event.author for event in loaded_session.events] == [
+            "user",
+            "bough",
+            "bough",
+            "bough",
+            "user",
+        ]
+        assert loaded_session.events[1].get_function_calls()[0].args == {"n": 1}
+        assert loaded_session.events[2].get_function_responses()[0].response == {"output": "here"}
+        assert loaded_session.events[4].content.parts[1].inline_data.data == PNG
+        assert loaded_session.state == {"k": 1}
+        assert loaded_session == service.load("one")
+        service.append(loaded_session, says("A parcel.", "helper"))
+        assert service.load("one") == loaded_session
 
     def test_a_fork_is_a_session_of_adk_s_by_the_id_bough_gave_it(
         self, service: Service, session: Session

@@ -147,30 +147,30 @@ class TestSession:
         assert session.messages("anthropic")[1]["content"][0] == thinking("two files")
 
     def test_what_a_message_tells_is_not_kept_a_second_time(self, memory: Store) -> None:
-        made = Transcript()
-        made.user("q" * 10_000)
-        made.answer(
+        transcript = Transcript()
+        transcript.user("q" * 10_000)
+        transcript.answer(
             thinking("t" * 10_000, "s" * 10_000), text("a" * 10_000), tool_use("a", path="p" * 10_000)
         )
-        made.results(result("a", "r" * 10_000))
-        made.user(
+        transcript.results(result("a", "r" * 10_000))
+        transcript.user(
             [
                 text("see"),
                 {**PICTURE, "source": {**PICTURE["source"], "data": b64encode(bytes(10_000)).decode()}},
             ]
         )
-        session = appended(memory, made.lines)
+        session = appended(memory, transcript.lines)
         held = [stored.entry for stored in memory.backend.entries(session.session_id)]
         size = sum(len(entry.body) + len(entry.evidence or b"") for entry in held)
         assert 60_000 < size < 67_000
 
     def test_a_prompt_and_a_compaction_are_entries_of_their_own(self, memory: Store) -> None:
-        made = shop_transcript()
+        transcript = shop_transcript()
         prompt = {"type": "prompt_snapshot", "systemPrompt": ["You fix shops."]}
-        made.line("attachment", attachment=prompt)
-        made.compact("They fixed it.", keeps=made.lines[-4]["uuid"])
-        made.line("attachment", attachment=prompt)
-        session = appended(memory, made.lines)
+        transcript.line("attachment", attachment=prompt)
+        transcript.compact("They fixed it.", keeps=transcript.lines[-4]["uuid"])
+        transcript.line("attachment", attachment=prompt)
+        session = appended(memory, transcript.lines)
         (told,) = [entry.payload for entry in session.path() if isinstance(entry.payload, Settings)]
         assert told.prompt == "You fix shops."
         (compaction,) = [entry.payload for entry in session.path() if isinstance(entry.payload, Compaction)]
@@ -180,31 +180,31 @@ class TestSession:
         assert kept.text == "And this?"
 
     def test_what_was_rewound_is_a_branch_and_every_line_comes_back(self, store: Store) -> None:
-        made = Transcript()
-        made.user("go")
-        (answer,) = made.answer(text("gone"))
-        made.user("left")
-        made.answer(text("left too"))
-        made.user("right", parent=answer["uuid"])
-        session = appended(store, made.lines[:3], made.lines[3:])
+        transcript = Transcript()
+        transcript.user("go")
+        (answer,) = transcript.answer(text("gone"))
+        transcript.user("left")
+        transcript.answer(text("left too"))
+        transcript.user("right", parent=answer["uuid"])
+        session = appended(store, transcript.lines[:3], transcript.lines[3:])
         assert [e.message.text for e in session.path() if e.message] == ["go", "gone", "right"]
         assert len(session.branches()) == 2
 
     def test_a_sub_agent_is_a_task(self, store: Store) -> None:
-        made = Transcript(mark="a")
-        made.detached_line("agent_metadata", agentType="Explore", toolUseId="toolu_1")
-        made.user("look", isSidechain=True)
-        made.answer(text("found"), isSidechain=True)
+        transcript = Transcript(mark="a")
+        transcript.detached_line("agent_metadata", agentType="Explore", toolUseId="toolu_1")
+        transcript.user("look", isSidechain=True)
+        transcript.answer(text("found"), isSidechain=True)
         parent = appended(store, shop_transcript().lines)
-        task = appended(store, made.lines, key=BELOW)
+        task = appended(store, transcript.lines, key=BELOW)
         assert [child.session_id for child in parent.children()] == [task.session_id]
         assert parent.usage("tree").calls == 4
 
     def test_show_tells_the_conversation(self, tmp_path: Path) -> None:
         with bough.open(tmp_path / "agent.db") as sessions:
-            told = shown(sessions, appended(sessions, shop_transcript().lines))
+            transcript = shown(sessions, appended(sessions, shop_transcript().lines))
         for words in ("Fix the shop", "I look.", "ls", "a b", "x = 1", "Fixed.", "A dot."):
-            assert words in told
+            assert words in transcript
 
     def test_it_can_be_forked_and_its_transcript_stays_what_it_was(self, memory: Store) -> None:
         session = appended(memory, shop_transcript().lines)
@@ -235,8 +235,8 @@ class TestSession:
         again = store if is_known else BoughSessionStore(memory)
         asyncio.run(again.append(KEY, lines[11:]))
         session.refresh()
-        told = [entry.message.text for entry in sound(session).transcript() if entry.message]
-        assert told == ["Fix the shop", "Fixed.", "And this?", "A dot."]
+        texts = [entry.message.text for entry in sound(session).transcript() if entry.message]
+        assert texts == ["Fix the shop", "Fixed.", "And this?", "A dot."]
         assert len(session.branches()) == (1 if by_hand == "rewind" else 2)
         assert asyncio.run(again.load(KEY)) == lines
 
@@ -255,14 +255,14 @@ class TestSession:
         assert {row.agent for row in elsewhere.all_sessions()} == {"claude-agent", "Explore"}
 
     def test_the_importer_reads_the_same_conversation(self, memory: Store, tmp_path: Path) -> None:
-        made = shop_transcript()
-        made.compact("So far.", keeps="u-3")
-        made.user("on")
-        (taken,) = memory.import_from("claude-code", str(made.write(tmp_path / "s.jsonl")))
+        transcript = shop_transcript()
+        transcript.compact("So far.", keeps="u-3")
+        transcript.user("on")
+        (report,) = memory.import_from("claude-code", str(transcript.write(tmp_path / "s.jsonl")))
         for provider in wire.PROVIDERS:
             told = [
-                appended(memory, made.lines, key={**KEY, "session_id": provider}),
-                memory.session(taken.session_id),
+                appended(memory, transcript.lines, key={**KEY, "session_id": provider}),
+                memory.session(report.session_id),
             ]
             assert told[0].messages(provider) == told[1].messages(provider)
         assert told[0].usage() == told[1].usage()
@@ -271,11 +271,11 @@ class TestSession:
         self, memory: Store
     ) -> None:
         """A thought without its signature is refused by Anthropic, and so is a picture without its bytes."""
-        made = Transcript()
-        made.user([text("look"), PICTURE])
-        made.answer(thinking("seen"), {"type": "redacted_thinking", "data": "sealed"}, text("A dot."))
-        made.answer(thinking("not the end yet"), stop=None)
-        session = appended(memory, made.lines)
+        transcript = Transcript()
+        transcript.user([text("look"), PICTURE])
+        transcript.answer(thinking("seen"), {"type": "redacted_thinking", "data": "sealed"}, text("A dot."))
+        transcript.answer(thinking("not the end yet"), stop=None)
+        session = appended(memory, transcript.lines)
         assert "c2lnbmVk" not in "".join(
             str(stored.entry.body) for stored in memory.backend.entries(session.session_id)
         )
@@ -284,7 +284,7 @@ class TestSession:
         bundle.seek(0)
         elsewhere = bough.open("memory:")
         elsewhere.import_bundle(bundle)
-        loaded = without_thoughts(made.lines)
+        loaded = without_thoughts(transcript.lines)
         loaded[0]["message"]["content"][1] = text(MISSING_MEDIA)
         assert asyncio.run(BoughSessionStore(elsewhere).load(KEY)) == loaded
 
@@ -303,14 +303,14 @@ class TestBatches:
     @FEW
     @given(cuts=st.lists(st.integers(0, 18), max_size=6))
     def test_wherever_they_are_cut_the_conversation_is_the_same(self, cuts: list[int]) -> None:
-        made = shop_transcript()
-        made.compact("So far.", keeps="u-3")
-        made.user("on")
-        (last,) = made.answer(text("ok"))
-        made.user("another way", parent=made.lines[1]["uuid"])
-        made.user("back", parent=last["uuid"])
-        ends = [0, *sorted(cuts), len(made.lines)]
-        batches = [made.lines[start:end] for start, end in pairwise(ends)]
+        transcript = shop_transcript()
+        transcript.compact("So far.", keeps="u-3")
+        transcript.user("on")
+        (last,) = transcript.answer(text("ok"))
+        transcript.user("another way", parent=transcript.lines[1]["uuid"])
+        transcript.user("back", parent=last["uuid"])
+        ends = [0, *sorted(cuts), len(transcript.lines)]
+        batches = [transcript.lines[start:end] for start, end in pairwise(ends)]
         session = appended(bough.open("memory:"), *batches)
         calls = {call.id for entry in session.path() if entry.message for call in entry.message.calls}
         results = [one.call_id for entry in session.path() if entry.message for one in entry.message.results]
@@ -322,49 +322,49 @@ class TestBatches:
         assert (session.usage().calls, session.usage().output_tokens, len(session.branches())) == (4, 20, 2)
 
     def test_an_answer_waits_until_its_end_has_come_and_is_durable_meanwhile(self, store: Store) -> None:
-        made = Transcript()
-        made.user("go")
-        made.answer(thinking("hm"), text("I look."), tool_use("a"), stop=None)
-        batches = [[line] for line in made.lines]
+        transcript = Transcript()
+        transcript.user("go")
+        transcript.answer(thinking("hm"), text("I look."), tool_use("a"), stop=None)
+        batches = [[line] for line in transcript.lines]
         assert roles(appended(store, *batches)) == ["user"]
-        made.results(result("a"))
+        transcript.results(result("a"))
         store_again = BoughSessionStore(store)
-        asyncio.run(store_again.append(KEY, made.lines[4:]))
+        asyncio.run(store_again.append(KEY, transcript.lines[4:]))
         session = asyncio.run(store_again.bough_session(KEY))
         assert session is not None
         assert roles(sound(session)) == ["user", "assistant", "tool"]
-        assert asyncio.run(store_again.load(KEY)) == made.lines
+        assert asyncio.run(store_again.load(KEY)) == transcript.lines
 
     def test_a_reminder_between_results_is_told_behind_them(self, memory: Store) -> None:
-        made = Transcript()
-        made.user("go")
-        made.answer(tool_use("a"), tool_use("b"))
-        made.results(result("b"))
-        made.line("attachment", attachment={"type": "hook"}, rendered=[{"content": "Mind the gap."}])
-        made.results(result("a"))
-        session = appended(memory, made.lines[:4], made.lines[4:5], made.lines[5:])
+        transcript = Transcript()
+        transcript.user("go")
+        transcript.answer(tool_use("a"), tool_use("b"))
+        transcript.results(result("b"))
+        transcript.line("attachment", attachment={"type": "hook"}, rendered=[{"content": "Mind the gap."}])
+        transcript.results(result("a"))
+        session = appended(memory, transcript.lines[:4], transcript.lines[4:5], transcript.lines[5:])
         assert roles(session) == ["user", "assistant", "tool", "tool", "system"]
 
     def test_what_waits_on_a_branch_that_was_left_does_not_lead_back_to_it(self, memory: Store) -> None:
-        made = Transcript()
-        made.user("go")
-        (call,) = made.answer(tool_use("a"))
-        made.line("attachment", attachment={"type": "hook"}, rendered=[{"content": "Mind the gap."}])
-        made.user("elsewhere", parent="u-1")
-        made.answer(text("there"))
-        made.user([result("a")], parent=call["uuid"])
-        for batches in ([made.lines], [[line] for line in made.lines]):
+        transcript = Transcript()
+        transcript.user("go")
+        (call,) = transcript.answer(tool_use("a"))
+        transcript.line("attachment", attachment={"type": "hook"}, rendered=[{"content": "Mind the gap."}])
+        transcript.user("elsewhere", parent="u-1")
+        transcript.answer(text("there"))
+        transcript.user([result("a")], parent=call["uuid"])
+        for batches in ([transcript.lines], [[line] for line in transcript.lines]):
             session = appended(bough.open("memory:"), *batches)
             assert roles(session) == ["user", "user", "assistant"]
 
     def test_a_line_is_durable_with_the_message_that_tells_it(self, memory: Store) -> None:
         """A move in the middle of a batch is a commit of its own, and a crash may follow it."""
-        made = Transcript()
-        made.user("go")
-        made.answer(tool_use("a"), tool_use("b"))
-        made.user([result("a"), result("b")])  # two messages, so the line lies in a note
-        made.user("elsewhere", parent="u-1")
-        session = appended(memory, made.lines)
+        transcript = Transcript()
+        transcript.user("go")
+        transcript.answer(tool_use("a"), tool_use("b"))
+        transcript.user([result("a"), result("b")])  # two messages, so the line lies in a note
+        transcript.user("elsewhere", parent="u-1")
+        session = appended(memory, transcript.lines)
         told = {
             n: entry.branch for entry in session.entries() for n in record_of(entry).get("noted_numbers", ())
         }
@@ -374,12 +374,12 @@ class TestBatches:
         assert told == {3: kept[3]}
 
     def test_a_call_the_conversation_went_on_without_is_told_so(self, memory: Store) -> None:
-        made = Transcript()
-        made.user("go")
-        made.answer(tool_use("a"))
-        made.user("never mind")
-        made.results(result("a", "late"))
-        session = appended(memory, made.lines[:2], made.lines[2:3], made.lines[3:])
+        transcript = Transcript()
+        transcript.user("go")
+        transcript.answer(tool_use("a"))
+        transcript.user("never mind")
+        transcript.results(result("a", "late"))
+        session = appended(memory, transcript.lines[:2], transcript.lines[2:3], transcript.lines[3:])
         assert roles(session) == ["user", "assistant", "tool", "user"]
         assert UNKNOWN_RESULT in json.dumps(session.messages("anthropic"))
 
@@ -802,7 +802,7 @@ class TestClient:
             second = client(server.url, tmp_path, "Are you there?", row.tags["claude_session"])
             second.communicate()
             assert second.returncode == 0
-            assert [seen.problems for seen in server.requests] == [[], [], []]
+            assert [request.problems for request in server.requests] == [[], [], []]
         with bough.open(tmp_path / "agent.db") as sessions:
             session = sound(sessions.session(row.session_id))
             told = shown(sessions, session)
@@ -861,8 +861,8 @@ class TestPage:
         assert done.returncode == 0, done.stderr.decode()
         for words in (b"Where is order 41?", b"On its way.", b"And order 42?", b"Lost."):
             assert words in done.stdout
-        (taken,) = bough.open("memory:").import_from("claude-code", str(tmp_path / "config" / "projects"))
-        assert (taken.error, taken.entries > 2) == (None, True)  # what Claude Code wrote beside it
+        (report,) = bough.open("memory:").import_from("claude-code", str(tmp_path / "config" / "projects"))
+        assert (report.error, report.entries > 2) == (None, True)  # what Claude Code wrote beside it
 
 
 def test_the_errors_of_the_store_are_boughs(tmp_path: Path) -> None:

@@ -109,9 +109,9 @@ class TestADK:
             await service.append_event(
                 session, Event(author=author, invocation_id="i1", content=content, **more)
             )
-        found = await service.get_session(app_name="shop", user_id="ann", session_id="s1")
-        assert found is not None
-        return dict(found.state)
+        loaded_session = await service.get_session(app_name="shop", user_id="ann", session_id="s1")
+        assert loaded_session is not None
+        return dict(loaded_session.state)
 
     @pytest.mark.parametrize("kind", ["database", "sqlite"])
     def test_a_session_of_each_service_is_read(self, tmp_path: Path, kind: str) -> None:

@@ -70,9 +70,9 @@ def saver(store: Store) -> BoughSaver:
 
 
 def session_of(store: Store, thread: str) -> Session:
-    found = store.latest(thread)
-    assert found is not None
-    return found
+    session = store.latest(thread)
+    assert session is not None
+    return session
 
 
 def roles_and_texts(session: Session) -> list[tuple[str | None, str]]:
@@ -220,11 +220,11 @@ class TestBesideLangGraphsOwn:
             graph.update_state(list(graph.get_state_history(on("1")))[5].config, {"words": ["and back"]})
             return [state.values for state in graph.get_state_history(on("1"))]
 
-        found = history(saver)
-        assert found == history(InMemorySaver())
+        messages = history(saver)
+        assert messages == history(InMemorySaver())
         saver.prune(["1"])
         pruned = StateGraph(Words).add_node("echo", echo).add_edge(START, "echo").compile(saver)
-        assert pruned.get_state(on("1")).values == found[0], "pruning cuts no line"
+        assert pruned.get_state(on("1")).values == messages[0], "pruning cuts no line"
 
     def test_an_agent_that_runs_in_an_event_loop(self, store: Store, saver: BoughSaver) -> None:
         graph = with_a_subgraph(ANSWERS).compile(checkpointer=Twin(saver))
@@ -353,9 +353,9 @@ class TestConversation:
         first = put(saver, "1", {"messages": messages})
         second = put(saver, "1", {"messages": late}, first)
         for config, wanted in ((first, messages), (second, late)):
-            found = saver.get_tuple(config)
-            assert found is not None
-            assert found.checkpoint["channel_values"]["messages"] == wanted
+            checkpoint = saver.get_tuple(config)
+            assert checkpoint is not None
+            assert checkpoint.checkpoint["channel_values"]["messages"] == wanted
         session = session_of(store, "1")
         assert [role for role, _ in roles_and_texts(session)] == ["user", "assistant", "tool", "user"]
         assert session.path()[2].message.results[0].outcome == "interrupted"  # type: ignore[union-attr]
@@ -427,11 +427,11 @@ class TestConversation:
     def test_show_reads_as_a_conversation(self, tmp_path: Path) -> None:
         with bough.open(tmp_path / "a.db") as store:
             agent(ANSWERS).compile(checkpointer=BoughSaver(store)).invoke(HELLO, on("1"))
-        shown = CliRunner().invoke(command, ["--store", str(tmp_path / "a.db"), "show", "latest"])
-        assert shown.exit_code == 0
+        result = CliRunner().invoke(command, ["--store", str(tmp_path / "a.db"), "show", "latest"])
+        assert result.exit_code == 0
         for words in ("Weather in Bonn?", "weather", "sunny in Bonn", "It is sunny."):
-            assert words in shown.output
-        assert "checkpoint" not in shown.output
+            assert words in result.output
+        assert "checkpoint" not in result.output
 
     def test_the_command_line_finds_a_thread_and_shows_no_checkpoints(self, tmp_path: Path) -> None:
         with bough.open(tmp_path / "a.db") as store:
@@ -480,12 +480,14 @@ class TestMessages:
         more = HumanMessage("more", id="m")
         first = put(BoughSaver(store), "1", {"messages": ODD})
         second = put(BoughSaver(store), "1", {"messages": [*ODD, more]}, first)
-        found = BoughSaver(store).get_tuple(second)
-        assert found is not None
+        checkpoint = BoughSaver(store).get_tuple(second)
+        assert checkpoint is not None
         wanted = [
             SERDE.loads_typed(SERDE.dumps_typed(message)) for message in ODD
         ]  # of tuples it makes lists
-        for one, other in zip(found.checkpoint["channel_values"]["messages"], [*wanted, more], strict=True):
+        for one, other in zip(
+            checkpoint.checkpoint["channel_values"]["messages"], [*wanted, more], strict=True
+        ):
             assert one == other
             assert type(one) is type(other)
         session = session_of(store, "1")
@@ -498,9 +500,9 @@ class TestMessages:
             "no", tool_call_id="call-1", status="error", artifact=artifact, id="t", name="weather"
         )
         config = put(saver, "1", {"messages": [asking("1", "Bonn"), result]})
-        found = BoughSaver(store).get_tuple(config)
-        assert found is not None
-        assert found.checkpoint["channel_values"]["messages"][1] == result
+        checkpoint = BoughSaver(store).get_tuple(config)
+        assert checkpoint is not None
+        assert checkpoint.checkpoint["channel_values"]["messages"][1] == result
         assert session_of(store, "1").path()[1].message.results[0].error  # type: ignore[union-attr]
 
     def test_a_message_that_a_node_changed_in_place_is_written_anew(self, saver: BoughSaver) -> None:
@@ -510,8 +512,8 @@ class TestMessages:
         steps.append(put(saver, "1", {"messages": [asked, said]}, steps[-1]))
         asked.content = "after"
         steps.append(put(saver, "1", {"messages": [asked, said]}, steps[-1]))
-        found = [saver.get_tuple(step).checkpoint["channel_values"]["messages"] for step in steps]  # type: ignore[union-attr]
-        assert [(one.content, other.tool_calls[0]["args"]["city"]) for one, other in found] == [
+        checkpoint = [saver.get_tuple(step).checkpoint["channel_values"]["messages"] for step in steps]  # type: ignore[union-attr]
+        assert [(one.content, other.tool_calls[0]["args"]["city"]) for one, other in checkpoint] == [
             ("before", "Bonn"),
             ("before", "Rome"),
             ("after", "Rome"),
@@ -855,8 +857,8 @@ class TestWriters:
             assert texts(graph.invoke(None, on("killed")))[-2:] == ["sunny in Rome", "Sunny too."]
             assert session.verify() == []
             assert len(session.model_calls()) == 2
-        shown = CliRunner().invoke(command, ["--store", url, "show", "latest"])
-        assert "Sunny too." in shown.output
+        result = CliRunner().invoke(command, ["--store", url, "show", "latest"])
+        assert "Sunny too." in result.output
 
     def test_one_who_is_killed_between_a_move_and_its_append_has_not_moved_the_thread(
         self, tmp_path: Path

@@ -180,9 +180,9 @@ def on_memory() -> BoughSession:
 
 
 async def stored(session: BoughSession) -> bough.Session:
-    found = await session.bough_session()
-    assert found.verify() == []
-    return found
+    bough_session = await session.bough_session()
+    assert bough_session.verify() == []
+    return bough_session
 
 
 class TestAnItem:
@@ -214,10 +214,10 @@ class TestAnItem:
         await session.add_items(
             [*ORDINARY, {"type": "reasoning", **THOUGHT, "status": None}, answer_item("Bye.", "msg_2")]
         )
-        found = await stored(session)
-        assert "gAAAA" not in "".join(found.jsonl())
-        assert "gAAAA" not in json.dumps(found.messages("anthropic"))
-        assert THOUGHT in found.messages("openai")
+        bough_session = await stored(session)
+        assert "gAAAA" not in "".join(bough_session.jsonl())
+        assert "gAAAA" not in json.dumps(bough_session.messages("anthropic"))
+        assert THOUGHT in bough_session.messages("openai")
 
     @on_a_loop
     async def test_of_a_picture_is_kept_once_as_a_blob(self) -> None:
@@ -302,8 +302,8 @@ class TestASession:
         again = BoughSession("user-42", store)
         assert await again.get_items() == ORDINARY
         assert await BoughSession("user-43", store).get_items() == []
-        found = await stored(again)
-        assert (found.row.conversation_id, found.row.title, found.row.agent) == (
+        bough_session = await stored(again)
+        assert (bough_session.row.conversation_id, bough_session.row.title, bough_session.row.agent) == (
             "user-42",
             "user-42",
             "support",
@@ -332,22 +332,22 @@ class TestASession:
         await session.clear_session()
         await session.clear_session()
         assert await session.get_items() == []
-        found = await stored(session)
-        assert len(found.entries()) == 5
-        found.redo()
+        bough_session = await stored(session)
+        assert len(bough_session.entries()) == 5
+        bough_session.redo()
         assert await session.get_items() == ORDINARY
 
     @on_a_loop
     async def test_that_is_popped_from_loses_nothing(self, store: Store) -> None:
         session = BoughSession("user-42", store)
         await session.add_items(ORDINARY)
-        left = (await session.bough_session()).leaf
+        leaf = (await session.bough_session()).leaf
         for items in (ORDINARY[:length] for length in range(len(ORDINARY) - 1, -1, -1)):
             await session.pop_item()
             assert await session.get_items() == items
         assert await session.pop_item() is None
-        found = await stored(session)
-        found.checkout(left)
+        bough_session = await stored(session)
+        bough_session.checkout(leaf)
         assert await session.get_items() == ORDINARY
 
     @on_a_loop
@@ -395,13 +395,13 @@ class TestASession:
         await session.add_items(
             [*ORDINARY, {"role": "user", "content": "And 42?"}, answer_item("Here.", "msg_4")]
         )
-        found = await stored(session)
-        found.compact("Order 41 is lost.")
+        bough_session = await stored(session)
+        bough_session.compact("Order 41 is lost.")
         first, *kept = await session.get_items()
         assert "Order 41 is lost." in first["content"]
         assert kept == [{"role": "user", "content": "And 42?"}, answer_item("Here.", "msg_4")]
         assert await session.get_items(limit=1) == kept[-1:]
-        found.uncompact()
+        bough_session.uncompact()
         assert (await session.get_items())[: len(ORDINARY)] == ORDINARY
 
     @on_a_loop
@@ -431,15 +431,15 @@ class TestASession:
         for start in range(3):  # inside an answer, between a call and its result, after them
             session = BoughSession(f"user-{start}", store)
             await session.add_items(ORDINARY)
-            found = await stored(session)
-            count = sum(fact.kind in ("appended", "moved") for fact in found.journal())
+            bough_session = await stored(session)
+            count = sum(fact.kind in ("appended", "moved") for fact in bough_session.journal())
             snapshot = await session._get_compaction_snapshot(3)
             assert snapshot is not None
             assert (snapshot.items, snapshot.complete) == (ORDINARY[-3:], False)
             assert await snapshot.replace_suffix(start, [summary])
             assert await session.get_items() == [*ORDINARY[: len(ORDINARY) - 3 + start], summary]
-            found = await stored(session)
-            assert sum(fact.kind in ("appended", "moved") for fact in found.journal()) == count + 1
+            bough_session = await stored(session)
+            assert sum(fact.kind in ("appended", "moved") for fact in bough_session.journal()) == count + 1
             assert not await snapshot.replace_suffix(start, [])
             assert await session._atomic_replace_items([*ORDINARY[:1], summary])
             assert await session.get_items() == [*ORDINARY[:1], summary]
@@ -541,9 +541,9 @@ class TestARun:
         assert await session.get_items() == await own.get_items()
         for most in range(8):
             assert await session.get_items(most) == await own.get_items(most)
-        found = await stored(session)
-        assert [entry.role for entry in found.transcript()] == ["user", "assistant"] * 2
-        assert (len(found.branches()), found.row.status) == (1, "idle")
+        bough_session = await stored(session)
+        assert [entry.role for entry in bough_session.transcript()] == ["user", "assistant"] * 2
+        assert (len(bough_session.branches()), bough_session.row.status) == (1, "idle")
         while popped := await own.pop_item():
             assert await session.pop_item() == popped
             assert await session.get_items() == await own.get_items()
@@ -579,13 +579,13 @@ class TestOverHttp:
                 agent = Agent("support", model=model, tools=[lookup()], model_settings=settings)
                 for _ in range(2):
                     await run_whole(agent, kept, hooks, is_streamed=True)
-                assert [seen.problems for seen in vendor.requests] == [[]] * 3
+                assert [request.problems for request in vendor.requests] == [[]] * 3
                 await client.close()
         assert await session.get_items() == await own.get_items()
-        found = await stored(session)
+        bough_session = await stored(session)
         assert "SIG-openai" in json.dumps(await session.get_items())
-        assert "SIG-openai" not in "".join(found.jsonl())
-        assert (found.usage().calls, found.usage().unpriced_calls) == (3, 0)
+        assert "SIG-openai" not in "".join(bough_session.jsonl())
+        assert (bough_session.usage().calls, bough_session.usage().unpriced_calls) == (3, 0)
 
 
 class TestTools:
@@ -603,15 +603,17 @@ class TestTools:
                 who.model = OpenAIResponsesModel("gpt-5", client)
                 await run_whole(who, session, BoughHooks(session), is_streamed=True)
             await client.close()
-        found = await stored(session)
-        settings = [entry.payload for entry in found.path() if isinstance(entry.payload, bough.Settings)]
+        bough_session = await stored(session)
+        settings = [
+            entry.payload for entry in bough_session.path() if isinstance(entry.payload, bough.Settings)
+        ]
         assert [one.tool_definitions.names for one in settings] == [
             ("lookup", "transfer_to_other"),
             ("lookup",),
         ]
-        answered = [call.after_seq for call in found.model_calls()]
+        answered = [call.after_seq for call in bough_session.model_calls()]
         for after, body in zip(answered, vendor.bodies("openai"), strict=True):
-            shown = found.request("openai", at=after)["tools"]
+            shown = bough_session.request("openai", at=after)["tools"]
             kept = ("type", "name", "description", "parameters")
             assert shown == [{key: tool[key] for key in kept} | {"strict": False} for tool in body["tools"]]
 
@@ -622,13 +624,15 @@ class TestHooks:
         seen: dict[int, list[str | None]] = {}
 
         session = BoughSession("user-42", store)
-        found = await session.bough_session()
+        bough_session = await session.bough_session()
 
         @function_tool
         async def looking(order: int) -> str:
-            while order == 42 and store.session(found.session_id).leaf.seq < 4:
+            while order == 42 and store.session(bough_session.session_id).leaf.seq < 4:
                 await asyncio.sleep(0.001)  # until the other's result is there
-            seen[order] = [entry.role for entry in store.session(found.session_id).path() if entry.role]
+            seen[order] = [
+                entry.role for entry in store.session(bough_session.session_id).path() if entry.role
+            ]
             return "lost"
 
         calls = [function_call("looking", {"order": order}, call_id=f"c{order}") for order in (41, 42)]
@@ -636,7 +640,7 @@ class TestHooks:
         agent = Agent("support", model=model, tools=[looking])
         await asyncio.wait_for(Runner.run(agent, "Where?", session=session, hooks=BoughHooks(session)), 10)
         assert seen == {41: ["user", "assistant"], 42: ["user", "assistant", "tool"]}
-        started = [fact.data for fact in found.journal() if fact.kind == "calls_started"]
+        started = [fact.data for fact in bough_session.journal() if fact.kind == "calls_started"]
         assert started == [{"seq": 3, "indexes": [0, 1]}]
 
     @on_a_loop
@@ -645,15 +649,15 @@ class TestHooks:
         agent = support()
         agent.model.model = "anthropic/claude-sonnet-4-5"
         await Runner.run(agent, "Where?", session=session, hooks=BoughHooks(session))
-        found = await stored(session)
-        assert [(call.after_seq, call.answer_seq) for call in found.model_calls()] == [(2, 3), (5, 6)]
-        assert {(call.provider, call.model) for call in found.model_calls()} == {
+        bough_session = await stored(session)
+        assert [(call.after_seq, call.answer_seq) for call in bough_session.model_calls()] == [(2, 3), (5, 6)]
+        assert {(call.provider, call.model) for call in bough_session.model_calls()} == {
             ("anthropic", "claude-sonnet-4-5")
         }
-        assert [entry.model for entry in found.path() if entry.role == "assistant"] == [
+        assert [entry.model for entry in bough_session.path() if entry.role == "assistant"] == [
             "claude-sonnet-4-5"
         ] * 2
-        total = found.usage()
+        total = bough_session.usage()
         assert (total.input_tokens, total.output_tokens, total.unpriced_calls) == (22, 14, 0)
         assert total.cost_microcents == 2 * (11 * 300 + 7 * 1500)
 
@@ -669,9 +673,9 @@ class TestHooks:
             with pytest.raises(OutputGuardrailTripwireTriggered):
                 await Runner.run(agent, "Where?", session=kept, hooks=hooks)
         assert await session.get_items() == await own.get_items()
-        found = await stored(session)
-        assert "a secret" not in "".join(found.jsonl("all"))
-        assert [call.answer_seq for call in found.model_calls()] == [3, None]
+        bough_session = await stored(session)
+        assert "a secret" not in "".join(bough_session.jsonl("all"))
+        assert [call.answer_seq for call in bough_session.model_calls()] == [3, None]
 
     @on_a_loop
     async def test_leave_the_last_word_to_the_sdk(self, store: Store) -> None:
@@ -679,9 +683,9 @@ class TestHooks:
         hooks = Shouts(session)
         await Runner.run(support(), "Where?", session=session, hooks=hooks)
         assert got("c41", "41 is lost") in await session.get_items()
-        found = await stored(session)
-        assert "41 IS LOST" in "".join(found.jsonl("all"))  # what was written ahead is a branch
-        assert [call.answer_seq for call in found.model_calls("path")] == [6]
+        bough_session = await stored(session)
+        assert "41 IS LOST" in "".join(bough_session.jsonl("all"))  # what was written ahead is a branch
+        assert [call.answer_seq for call in bough_session.model_calls("path")] == [6]
 
     @pytest.mark.parametrize("is_hooked", [False, True])
     @on_a_loop
@@ -793,11 +797,11 @@ class TestUsage:
     async def test_of_a_run_without_hooks_is_told_afterwards(self, store: Store) -> None:
         session = BoughSession("user-42", store)
         await session.store_run_usage(await Runner.run(support(), "Where?", session=session))
-        found = await stored(session)
+        bough_session = await stored(session)
         assert (
-            found.usage().calls,
-            found.usage().input_tokens,
-            found.usage_by_turn()[1].output_tokens,
+            bough_session.usage().calls,
+            bough_session.usage().input_tokens,
+            bough_session.usage_by_turn()[1].output_tokens,
         ) == (2, 22, 14)
 
 
@@ -827,9 +831,9 @@ def is_killed_in_its_second_tool(path: Path) -> None:
 
 
 def session_of(path: Path) -> bough.Session:
-    found = bough.open(path).latest("user-42")
-    assert found is not None
-    return found
+    session = bough.open(path).latest("user-42")
+    assert session is not None
+    return session
 
 
 class TestAKilledProcess:
@@ -868,10 +872,10 @@ class TestAKilledProcess:
         await stored(session)
 
     def test_is_told_whole_at_the_command_line(self, killed: Path) -> None:
-        shown = CliRunner().invoke(command, ["--store", str(killed), "show", "user-42"])
-        assert shown.exit_code == 0, shown.output
+        result = CliRunner().invoke(command, ["--store", str(killed), "show", "user-42"])
+        assert result.exit_code == 0, result.output
         for word in ("Where?", "let me see", "lookup", "41 is lost"):
-            assert word in shown.output
+            assert word in result.output
 
 
 class TestThePage:

@@ -83,5 +83,5 @@ class TestAnyLog:
     @settings(max_examples=1_000 if SOAK else 25, deadline=None)
     @given(sessions())
     def test_every_line_is_a_request(self, session: Session) -> None:
-        found = spans(session, content=True)
-        assert sum(span.kind == Span.SPAN_KIND_CLIENT for span in found) == session.usage().calls
+        trace = spans(session, content=True)
+        assert sum(span.kind == Span.SPAN_KIND_CLIENT for span in trace) == session.usage().calls

@@ -190,10 +190,10 @@ async def loaded(store: ConversationStore, name: str = "con-1") -> Conversation:
 
 
 async def stored(store: BoughConversationStore, name: str = "con-1") -> bough.Session:
-    found = await store.bough_session(name)
-    assert found is not None
-    assert found.verify() == []
-    return found
+    bough_session = await store.bough_session(name)
+    assert bough_session is not None
+    assert bough_session.verify() == []
+    return bough_session
 
 
 class TestAMessage:
@@ -226,8 +226,8 @@ class TestAMessage:
     async def test_is_an_ordinary_entry(self) -> None:
         store = on_memory()
         await store.save(talk(*ORDINARY))
-        found = await stored(store)
-        assert [entry.role or entry.kind for entry in found.path()] == [
+        bough_session = await stored(store)
+        assert [entry.role or entry.kind for entry in bough_session.path()] == [
             "settings",
             "user",
             "assistant",
@@ -235,9 +235,9 @@ class TestAMessage:
             "tool",
             "assistant",
         ]
-        assert found.path()[0].payload == Settings(prompt="You help.")
-        assert [entry.role for entry in found.transcript()] == ["user", "assistant"]
-        assert [call.arguments for call in found.path()[2].message.calls] == [{"order": 41}] * 2
+        assert bough_session.path()[0].payload == Settings(prompt="You help.")
+        assert [entry.role for entry in bough_session.transcript()] == ["user", "assistant"]
+        assert [call.arguments for call in bough_session.path()[2].message.calls] == [{"order": 41}] * 2
 
     @on_a_loop
     async def test_keeps_its_words_once(self) -> None:
@@ -255,24 +255,24 @@ class TestAMessage:
     async def test_keeps_what_is_sealed_from_everybody_but_its_issuer(self) -> None:
         store = on_memory()
         await store.save(talk(*ORDINARY))
-        found = await stored(store)
-        assert "sealed-by" not in "".join(found.jsonl())
-        assert "sealed-by" not in json.dumps(found.messages("openai"))
-        assert "sealed-by" in json.dumps(found.messages("anthropic"))
+        bough_session = await stored(store)
+        assert "sealed-by" not in "".join(bough_session.jsonl())
+        assert "sealed-by" not in json.dumps(bough_session.messages("openai"))
+        assert "sealed-by" in json.dumps(bough_session.messages("anthropic"))
 
     @on_a_loop
     async def test_tells_the_ledger_what_it_cost(self) -> None:
         store = on_memory()
         await store.save(talk(*ORDINARY))
-        found = await stored(store)
-        assert [(call.answer_seq, call.model, call.provider) for call in found.model_calls()] == [
+        bough_session = await stored(store)
+        assert [(call.answer_seq, call.model, call.provider) for call in bough_session.model_calls()] == [
             (3, "claude-sonnet-4-5", "anthropic"),
             (6, "claude-sonnet-4-5", "anthropic"),
         ]
         assert (
-            found.usage().input_tokens,
-            found.usage().cache_read_tokens,
-            found.usage().unpriced_calls,
+            bough_session.usage().input_tokens,
+            bough_session.usage().cache_read_tokens,
+            bough_session.usage().unpriced_calls,
         ) == (22, 6, 0)
 
     @on_a_loop
@@ -465,8 +465,12 @@ class TestTheStore:
         await kept.save(talk(*ORDINARY), scope="ann")
         fork = await kept.fork("con-1", at=2, new_conversation_id="a try")
         assert dumped(fork.messages) == dumped(ORDINARY[:2])
-        found = await stored(kept, "a try")
-        assert (found.row.relation, len(found.entries()), len(found.path())) == ("fork", 1, 4)
+        bough_session = await stored(kept, "a try")
+        assert (bough_session.row.relation, len(bough_session.entries()), len(bough_session.path())) == (
+            "fork",
+            1,
+            4,
+        )
         fork.messages.append(request_message(got("a"), got("b")))
         await kept.save(fork)
         await kept.delete("con-1")
@@ -612,10 +616,10 @@ class TestARun:
             assert dumped(conversation.messages) == dumped(result.all_messages())
             assert (conversation.usage.requests, conversation.usage.tool_calls) == (2 * n, 2 * n)
             assert result.conversation.revision == conversation.revision
-        found = await stored(kept)
-        assert [entry.role for entry in found.transcript()] == ["user", "assistant"] * 2
-        assert found.usage().input_tokens == 44
-        assert len(found.branches()) == 1
+        bough_session = await stored(kept)
+        assert [entry.role for entry in bough_session.transcript()] == ["user", "assistant"] * 2
+        assert bough_session.usage().input_tokens == 44
+        assert len(bough_session.branches()) == 1
 
     @on_a_loop
     async def test_may_go_on_with_its_result(self, store: Store) -> None:
@@ -693,7 +697,7 @@ class TestOverHttp:
                     await streamed.get_output()
                 assert dumped((await loaded(kept)).messages) == dumped(streamed.all_messages())
             await client.close()
-            assert [seen.problems for seen in vendor.requests] == [[]] * 2
+            assert [request.problems for request in vendor.requests] == [[]] * 2
             assert "SIG-openai" in json.dumps(vendor.bodies("openai")[1])
         session = await stored(kept)
         assert "SIG-openai" not in "".join(session.jsonl())
@@ -871,10 +875,10 @@ class TestAKilledProcess:
         await stored(kept)
 
     def test_is_told_whole_at_the_command_line(self, killed: Path) -> None:
-        shown = CliRunner().invoke(command, ["--store", str(killed), "show", "con-1"])
-        assert shown.exit_code == 0, shown.output
+        result = CliRunner().invoke(command, ["--store", str(killed), "show", "con-1"])
+        assert result.exit_code == 0, result.output
         for word in ("Where?", "let me see", "lookup", "41 is lost", "started, outcome unknown"):
-            assert word in shown.output
+            assert word in result.output
 
 
 class TestThePage:

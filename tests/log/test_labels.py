@@ -12,13 +12,13 @@ from conftest import Store
 def test_a_label_names_a_place_of_the_path_or_of_a_branch_left_behind(store: Store) -> None:
     session = store.start("a", [system("s")])
     session.append([user("q"), assistant("one")])
-    left = session.leaf
+    leaf = session.leaf
     session.rewind(to=2)
     session.append([assistant("two")])
-    assert session.label(left, "  the first\ntry ") == "the first try"
+    assert session.label(leaf, "  the first\ntry ") == "the first try"
     session.label(3, "good")
-    assert session.labels() == {left: "the first try", session.leaf: "good"}
-    session.label(left, None)
+    assert session.labels() == {leaf: "the first try", session.leaf: "good"}
+    session.label(leaf, None)
     assert session.labels() == {session.leaf: "good"}
     assert session.verify() == []
 

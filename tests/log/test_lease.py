@@ -135,8 +135,8 @@ class TestRunner:
             refused = command("resume", session.session_id, "--rollback", store=path)
             assert refused.code == 3
             assert f"bough resume {session.session_id} --take-over" in refused.err
-            taken = command("resume", session.session_id, "--rollback", "--take-over", store=path)
-            assert taken.code == 0
+            result = command("resume", session.session_id, "--rollback", "--take-over", store=path)
+            assert result.code == 0
             assert leave_the_tool(process) == "Fenced"
 
     def test_a_server_resumes_what_a_killed_one_ran(self, tmp_path: Path) -> None:

@@ -83,9 +83,9 @@ def test_after_an_approval_the_same_process_runs_what_the_model_said(store: Stor
     model, tool = ScriptedModel([calling(), "done"]), tools.tool(approval=True)
     session.send_sync("go", model=model, tools=[tool])
     other = store.session(session.session_id)
-    (asked,) = other.pending_approvals()
-    assert KEY not in str(asked)
-    other.approve(asked)
+    (approval,) = other.pending_approvals()
+    assert KEY not in str(approval)
+    other.approve(approval)
     other.resume_sync(model=model, tools=[tool])
     assert tools.runs == [SAID]
 

@@ -89,10 +89,10 @@ def test_parts_of_a_path_sum_to_the_whole_and_count_a_failed_call_once(store: St
 def test_a_leaf_that_is_not_on_the_path_gives_nothing_loudly(store: Store) -> None:
     session = store.start("a")
     answer(session, 10)
-    left = session.leaf
+    old_leaf = session.leaf
     session.undo()
     answer(session, 100)
-    for leaf in (left, Leaf(session.leaf.branch, 99)):
+    for leaf in (old_leaf, Leaf(session.leaf.branch, 99)):
         with pytest.raises(InvalidPosition):
             session.usage("path", since=leaf)
 

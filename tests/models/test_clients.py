@@ -265,9 +265,9 @@ class TestRequest:
         body = server.requests[0].body
         asked = client(provider, server).endpoint_for(request.context.settings)
         context = with_endpoint(request.context, provider, asked)
-        shown = find_provider(provider).project(context, request.blobs)
+        output = find_provider(provider).project(context, request.blobs)
         assert {name: body.get(name) for name in sent} == sent
-        assert {name: shown[name] for name in sent} == sent
+        assert {name: output[name] for name in sent} == sent
 
     def test_anthropic_is_given_a_limit_if_nobody_sets_one(self):
         _, _, server = ask("anthropic")
@@ -282,7 +282,7 @@ class TestRequest:
         refusal = ErrorReply(400, "Encrypted content is not supported with this model.")
         _, answer, server = ask("openai", refusal, Completion("hi"))
         assert answer.message.text == "hi"
-        assert ["include" in seen.body for seen in server.requests] == [True, False]
+        assert ["include" in request.body for request in server.requests] == [True, False]
 
     @providers
     def test_media_are_sent(self, provider):

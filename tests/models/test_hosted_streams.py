@@ -200,7 +200,7 @@ def test_an_answer_that_anthropic_paused_is_continued_by_the_loop_after_a_restar
         next(numbers)
         again = store.session(session.session_id)
         again.resume_sync(model=client("anthropic", server))
-    assert [seen.problems for seen in server.requests] == [[], [], []]
+    assert [request.problems for request in server.requests] == [[], [], []]
     paused = server.requests[1].body["messages"][-1]
     assert paused == {"role": "assistant", "content": [{"type": "text", "text": "I look. "}, use]}
     assert [message["role"] for message in session.request("anthropic")["messages"]] == [

@@ -825,7 +825,7 @@ def test_malformed_arguments_do_not_end_a_session():
     with FakeProviders(broken, YES) as server, bough.open("memory:") as store:
         result = store.start().send_sync("hi", model=model_of(server), tools=[bough.tool(f)])
     assert result.text == "yes"
-    assert [seen.problems for seen in server.requests] == [[], []]
+    assert [request.problems for request in server.requests] == [[], []]
     asked, told = server.requests[1].body["messages"][-2:]
     assert json.loads(asked["tool_calls"][0]["function"]["arguments"]) == {"malformed_arguments": '{"city": '}
     assert told["content"].startswith("[error]")
@@ -886,7 +886,7 @@ def test_stream_options_that_are_refused_are_left_out_once_and_for_all(refused):
         model = model_of(server)
         for _ in range(2):
             asyncio.run(listen(model, request()))
-    assert ["stream_options" in seen.body for seen in server.requests] == [True, False, False]
+    assert ["stream_options" in request.body for request in server.requests] == [True, False, False]
     with FakeProviders(refused, refused) as server, pytest.raises(ModelError):
         asyncio.run(listen(model_of(server), request()))
     assert len(server.requests) == 2
@@ -906,7 +906,7 @@ def test_a_server_that_does_not_stream_is_asked_without(message):
         model = model_of(server)
         for _ in range(2):
             assert asyncio.run(listen(model, request()))[1].message == assistant("hi")
-    assert [seen.body["stream"] for seen in server.requests] == [True, False, False]
+    assert [request.body["stream"] for request in server.requests] == [True, False, False]
     assert "stream_options" not in server.requests[1].body
 
 
@@ -977,7 +977,7 @@ def test_a_server_that_misses_reasoning_gets_some_with_every_answer(message):
         model = model_of(server)
         for _ in range(2):
             asyncio.run(listen(model, after(Answer(assistant(ROME)))))
-    sent = [seen.body["messages"][1].get("reasoning_content") for seen in server.requests]
+    sent = [request.body["messages"][1].get("reasoning_content") for request in server.requests]
     assert sent == [None, " ", " "]
     with FakeProviders(refused, refused) as server, pytest.raises(ModelError, match="reasoning_content"):
         asyncio.run(listen(model_of(server), after(Answer(assistant(ROME)))))
@@ -1011,7 +1011,7 @@ def test_the_limit_of_tokens_has_the_name_that_the_server_knows(sent, other, mes
         context = replace(asked.context, settings=Settings(options=options))
         for _ in range(2):
             asyncio.run(listen(model, replace(asked, context=context)))
-    assert [[seen.body.get(sent), seen.body.get(other)] for seen in server.requests] == [
+    assert [[request.body.get(sent), request.body.get(other)] for request in server.requests] == [
         [9, None],
         [None, 9],
         [None, 9],
@@ -1026,7 +1026,10 @@ def test_a_server_that_refuses_its_own_reasoning_does_not_get_it():
     answer = Answer(assistant(Reasoning("hm"), ROME), evidence=evidence)
     with FakeProviders(refused, YES) as server:
         asyncio.run(listen(model_of(server), after(answer)))
-    assert ["reasoning_content" in seen.body["messages"][1] for seen in server.requests] == [True, False]
+    assert ["reasoning_content" in request.body["messages"][1] for request in server.requests] == [
+        True,
+        False,
+    ]
 
 
 # -- streams cut at every byte, and all shapes combined --------------------------------------------

@@ -257,10 +257,10 @@ class TestPlaces:
         assert bough.diff(session, session).is_same
 
     def test_two_branches_of_one_session(self, session: Session) -> None:
-        left = session.leaf
+        leaf = session.leaf
         session.rewind(3)
         session.append([assistant("3")])
-        diff = bough.diff((session, left), session)
+        diff = bough.diff((session, leaf), session)
         assert kinds(diff) == ["reworded"]
         assert (diff.a.seq, diff.b.seq) == (4, 4)
 

@@ -131,9 +131,9 @@ def results(session: Session) -> list[Any]:
 
 
 def replayed(store: Store, report: ReplayReport) -> Session:
-    made = store.session(report.replay)
-    assert made.verify() == []
-    return made
+    session = store.session(report.replay)
+    assert session.verify() == []
+    return session
 
 
 class TestStrict:
@@ -293,13 +293,13 @@ class TestStrict:
         with Store(MemoryStore(), deterministic_runtime()) as store:
             session = record(store, script)
             report = session.replay_sync()
-            made = store.session(report.replay)
+            reloaded = store.session(report.replay)
             assert report.is_same, "\n".join(report.lines())
-            assert ids(made) == ids(session)
-            assert made.state == session.state
-            assert made.context().items == session.context().items
-            assert made.verify() == []
-            assert bough.diff(session, made).is_same
+            assert ids(reloaded) == ids(session)
+            assert reloaded.state == session.state
+            assert reloaded.context().items == session.context().items
+            assert reloaded.verify() == []
+            assert bough.diff(session, reloaded).is_same
             assert report.effects_sent == 0
             assert report.is_source_unchanged
 
@@ -318,13 +318,13 @@ class TestStrict:
                     payload = msgspec.structs.replace(payload, first_kept=kept)
                 session.log.append([Draft(payload, evidence=entry.evidence)])
             report = session.replay_sync()
-            made = store.session(report.replay)
-            assert made.verify() == session.verify()
+            reloaded = store.session(report.replay)
+            assert reloaded.verify() == session.verify()
             assert report.is_same, "\n".join(report.lines())
             assert report.missed_calls == ()
             cut = session.fork(at=report.until)
-            assert texts(made) == texts(cut)
-            assert made.state == cut.state
+            assert texts(reloaded) == texts(cut)
+            assert reloaded.state == cut.state
 
     @MANY
     @given(scripts, st.data())
@@ -424,9 +424,9 @@ class TestSource:
         assert raw_rows(place, session.session_id) == before
         with bough.open(place) as store:
             (row,) = store.sessions(relation="replay").sessions
-            left = store.session(row.session_id)
-            assert left.verify() == []
-            assert left.row.status == "running"
+            reloaded = store.session(row.session_id)
+            assert reloaded.verify() == []
+            assert reloaded.row.status == "running"
             assert store.session(session.session_id).replay_sync().is_identical
             store.delete(row.session_id)
             store.purge(row.session_id)
@@ -1006,11 +1006,11 @@ class TestLimits:
 
         asyncio.run(cancelled())
         (row,) = store.sessions(relation="replay").sessions
-        left = store.session(row.session_id)
-        assert left.verify() == []
-        assert left.row.status == "cancelled"
-        assert left.row.holder is None
-        assert left.path()[-1].message.text == "(cancelled)"
+        reloaded = store.session(row.session_id)
+        assert reloaded.verify() == []
+        assert reloaded.row.status == "cancelled"
+        assert reloaded.row.holder is None
+        assert reloaded.path()[-1].message.text == "(cancelled)"
 
     def test_an_interrupt_leaves_a_valid_replay(self, store: Store, session: Session) -> None:
         def interrupted(request: Any) -> str:
@@ -1105,14 +1105,14 @@ def test_whatever_another_model_does_nothing_happens(
             start=min(start, session.leaf.seq),
             limits=Limits(rounds=6),
         )
-        made = store.session(report.replay)
-        assert made.verify() == []
+        reloaded = store.session(report.replay)
+        assert reloaded.verify() == []
         assert report.effects == {}
-        assert "it ran" not in str([result.content for result in results(made)])
+        assert "it ran" not in str([result.content for result in results(reloaded)])
         assert report.is_source_unchanged
         assert session.usage() == spent
-        assert sum(not call.failed for call in made.model_calls()) == len(model.requests)
-        assert {call.bucket for call in made.model_calls()} <= {"replay"}
+        assert sum(not call.failed for call in reloaded.model_calls()) == len(model.requests)
+        assert {call.bucket for call in reloaded.model_calls()} <= {"replay"}
         assert msgspec.json.decode(msgspec.json.encode(report), type=ReplayReport) == report
         assert report.lines()
         assert report.markdown()

@@ -421,8 +421,8 @@ class TestRunning:
                 session = store.start()
                 server.post(f"{session_url(session)}/send", {"text": "refund it"}, 202)
                 wait_until(lambda at=session: at.pending_approvals())
-                (asked,) = session.pending_approvals()
-                word = {"session_id": asked.session_id, "seq": asked.seq, "index": 0}
+                (approval,) = session.pending_approvals()
+                word = {"session_id": approval.session_id, "seq": approval.seq, "index": 0}
                 server.post(f"{session_url(session)}/approve", word)
                 wait_until(lambda at=session: store.session(at.session_id).leaf.seq == 5)
 

@@ -345,10 +345,10 @@ class TestForks:
         fork = session.fork(at=7)
         fork.rewind(3)
         purge(store, session)
-        found = store.session(fork.session_id)
-        assert [entry.seq for entry in found.path()] == [1, 2, 3]
-        found.append([user("goes on")])
-        assert found.verify() == []
+        reloaded = store.session(fork.session_id)
+        assert [entry.seq for entry in reloaded.path()] == [1, 2, 3]
+        reloaded.append([user("goes on")])
+        assert reloaded.verify() == []
 
     def test_a_fork_that_stands_on_later_entries_of_its_source_keeps_them(self, store: Store) -> None:
         """A leaf is a foot too. Either a fork may not go where its source grew later, or it stands there."""
@@ -358,9 +358,9 @@ class TestForks:
             fork.checkout(Leaf(session.leaf.branch, 9))
         before = [entry.payload for entry in fork.path()]
         purge(store, session)
-        found = store.session(fork.session_id)
-        assert [entry.payload for entry in found.path()] == before
-        assert found.verify() == []
+        reloaded = store.session(fork.session_id)
+        assert [entry.payload for entry in reloaded.path()] == before
+        assert reloaded.verify() == []
 
     def test_a_blob_two_sessions_use_stays_for_the_other(self, store: Store) -> None:
         media = store.put_blob(b"shared", "image/png")
@@ -393,9 +393,9 @@ class TestForks:
                 while family:
                     purge(store, family.pop())
                     for survivor in family:
-                        found = store.session(survivor.session_id)
-                        assert ([e.payload for e in found.path()], found.usage("path")) == told[
-                            found.session_id
+                        reloaded = store.session(survivor.session_id)
+                        assert ([e.payload for e in reloaded.path()], reloaded.usage("path")) == told[
+                            reloaded.session_id
                         ], seed
                     assert list(store.verify()) == [], seed
 

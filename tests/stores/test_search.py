@@ -45,8 +45,8 @@ def cut(text: str) -> list[str]:
 
 class TestTyping:
     def test_words_phrases_prefixes_and_exclusions(self) -> None:
-        found = parse_query('lost "the parcel" ship* -refund', NOW).terms
-        assert found == (
+        terms = parse_query('lost "the parcel" ship* -refund', NOW).terms
+        assert terms == (
             Term("text", ("lost",)),
             Term("text", ("the", "parcel")),
             Term("text", ("ship",), is_prefix=True),
@@ -57,15 +57,15 @@ class TestTyping:
         assert parse_query("src/read_file.py", NOW).terms == (Term("text", ("src", "read", "file", "py")),)
 
     def test_filters_of_an_entry_are_terms_of_their_column(self) -> None:
-        found = parse_query("role:tool tool:refund model:gpt-5 error:true -kind:note", NOW).terms
-        assert [(term.column, term.words) for term in found] == [
+        terms = parse_query("role:tool tool:refund model:gpt-5 error:true -kind:note", NOW).terms
+        assert [(term.column, term.words) for term in terms] == [
             ("mark", ("roletool",)),
             ("tool", ("refund",)),
             ("model", ("gpt", "5")),
             ("mark", ("errortrue",)),
             ("mark", ("kindnote",)),
         ]
-        assert found[-1].is_excluded
+        assert terms[-1].is_excluded
 
     def test_filters_of_a_session_are_fields(self) -> None:
         search = parse_query('x agent:"my agent" tag:team=a=b session:ses_1', NOW)
@@ -302,8 +302,8 @@ class TestStores:
                 for store in stores:
                     change(store, verb, which, number)
                 for trashed in (False, True):
-                    found = [store.search("herring", limit=500, trashed=trashed).hits for store in stores]
-                    assert found[0] == found[1]
+                    hits = [store.search("herring", limit=500, trashed=trashed).hits for store in stores]
+                    assert hits[0] == hits[1]
             for row in stores[0].all_sessions():
                 assert search_outcome(stores[0], f"session:{row.session_id}") == search_outcome(
                     stores[1], f"session:{row.session_id}"

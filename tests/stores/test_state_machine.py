@@ -316,13 +316,13 @@ class Machine(RuleBasedStateMachine):
 
         made = self.on(which, do)
         if made is not None:
-            taken = self.outcomes(
+            report = self.outcomes(
                 *(lambda s=s: s.import_bundle(io.BytesIO(made[0]), new_id=beside) for s in self.both)
             )
             if beside:
-                self.keep([s.session(taken[0].session_id) for s in self.both])
+                self.keep([s.session(report[0].session_id) for s in self.both])
             else:
-                assert taken[0].added == ()
+                assert report[0].added == ()
 
     # -- the laws ----------------------------------------------------------------------------------
 

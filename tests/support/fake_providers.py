@@ -99,7 +99,7 @@ class FakeProviders:
         return f"{self.url}/v1" if provider.startswith("openai") else self.url
 
     def bodies(self, provider: str) -> list[dict[str, Any]]:
-        return [seen.body for seen in self.requests if seen.provider == provider]
+        return [request.body for request in self.requests if request.provider == provider]
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -246,8 +246,8 @@ class Database:
     def run(self, statement: str) -> list[Any]:
         """Run the statement as the owner, a superuser to whom no policy applies."""
         with psycopg.connect(self.owner_url, autocommit=True) as connection:
-            found = connection.execute(statement)
-            return found.fetchall() if found.description else []
+            rows = connection.execute(statement)
+            return rows.fetchall() if rows.description else []
 
     def empty(self) -> None:
         self.run(EMPTY)

@@ -198,28 +198,32 @@ class TestProjection:
         assert "system" not in project(user("hi"))
 
     def test_a_system_message_on_the_way_is_told_apart_from_the_user(self):
-        found = messages(user("hi"), assistant("yes"), system("now be brief"), user("go"))
-        assert found[2] == u(text("<system>\nnow be brief\n</system>"), text("go"))
+        output = messages(user("hi"), assistant("yes"), system("now be brief"), user("go"))
+        assert output[2] == u(text("<system>\nnow be brief\n</system>"), text("go"))
 
     def test_a_window_that_begins_with_the_assistant_gets_an_opening(self):
         assert messages(assistant("yes"), user("hi"))[0] == u(text(OPENING))
 
     def test_results_stand_in_call_order_however_they_landed(self):
         calls = assistant(ToolCall("a", "f"), ToolCall("b", "f"))
-        found = messages(user("hi"), calls, tool_result("b", "B"), Note(), tool_result("a", "A"), user("so?"))
-        assert found[2] == u(result("a", content=[text("A")]), result("b", content=[text("B")]), text("so?"))
+        output = messages(
+            user("hi"), calls, tool_result("b", "B"), Note(), tool_result("a", "A"), user("so?")
+        )
+        assert output[2] == u(result("a", content=[text("A")]), result("b", content=[text("B")]), text("so?"))
 
     def test_a_call_that_never_got_a_result_says_so(self):
-        found = messages(user("hi"), assistant(ToolCall("a", "f"), ToolCall("b", "f")), tool_result("b", "B"))
-        assert found[2]["content"][0] == result("a", content=[text(NO_RESULT)], is_error=True)
-        assert found[2]["content"][1] == result("b", content=[text("B")])
+        output = messages(
+            user("hi"), assistant(ToolCall("a", "f"), ToolCall("b", "f")), tool_result("b", "B")
+        )
+        assert output[2]["content"][0] == result("a", content=[text(NO_RESULT)], is_error=True)
+        assert output[2]["content"][1] == result("b", content=[text("B")])
 
     def test_two_calls_of_the_same_id_are_told_apart_and_answered_in_order(self):
         calls = assistant(ToolCall("a", "f", {"n": 1}), ToolCall("a", "f", {"n": 2}))
-        found = messages(user("hi"), calls, tool_result("a", "one"), tool_result("a", "two"))
-        first, second = found[1]["content"]
+        output = messages(user("hi"), calls, tool_result("a", "one"), tool_result("a", "two"))
+        first, second = output[1]["content"]
         assert first["id"] == "a" != second["id"]
-        assert found[2] == u(result("a", content=[text("one")]), result(second["id"], content=[text("two")]))
+        assert output[2] == u(result("a", content=[text("one")]), result(second["id"], content=[text("two")]))
 
     def test_a_derived_id_depends_on_its_place_only(self):
         call = assistant(ToolCall("x" * 512, "f"))
@@ -243,30 +247,30 @@ class TestProjection:
         assert messages(user(" ")) == [u(text(EMPTY_MESSAGE))]
 
     def test_an_answer_is_trimmed_whether_it_is_the_last_or_not(self):
-        found = messages(user("hi "), assistant("yes \n"), user("x"))
-        assert found[:2] == [u(text("hi ")), YES]
+        output = messages(user("hi "), assistant("yes \n"), user("x"))
+        assert output[:2] == [u(text("hi ")), YES]
 
     @pytest.mark.parametrize("outcome", ["unknown", "denied", "interrupted", "dry_run"])
     def test_an_outcome_that_is_not_done_is_told_with_the_content(self, outcome):
-        said = tool_result("a", "half", outcome=outcome)
-        content = messages(user("hi"), assistant(ToolCall("a", "f")), said)[2]["content"][0]["content"]
+        result = tool_result("a", "half", outcome=outcome)
+        content = messages(user("hi"), assistant(ToolCall("a", "f")), result)[2]["content"][0]["content"]
         assert content[0]["text"].startswith(
             "[" + {"unknown": "outcome", "dry_run": "dry run"}.get(outcome, outcome)
         )
         assert content[1] == text("half")
 
     def test_an_error_without_words_has_some(self):
-        found = messages(user("hi"), assistant(ToolCall("a", "f")), tool_result("a", error=True))
-        assert found[2] == u(result("a", content=[text(NO_OUTPUT)], is_error=True))
+        output = messages(user("hi"), assistant(ToolCall("a", "f")), tool_result("a", error=True))
+        assert output[2] == u(result("a", content=[text(NO_OUTPUT)], is_error=True))
 
     def test_media_of_an_error_follow_the_results(self):
-        said = tool_result("a", ["bad", Media("png", "image/png", 32)], error=True)
-        found = messages(user("hi"), assistant(ToolCall("a", "f")), said)[2]["content"]
-        assert found[0]["content"] == [text("bad"), text("[media: shown below]")]
-        assert found[1:] == [text(MEDIA_HEADING), image()]
+        result = tool_result("a", ["bad", Media("png", "image/png", 32)], error=True)
+        output = messages(user("hi"), assistant(ToolCall("a", "f")), result)[2]["content"]
+        assert output[0]["content"] == [text("bad"), text("[media: shown below]")]
+        assert output[1:] == [text(MEDIA_HEADING), image()]
 
     def test_images_and_pdfs_are_shown_and_the_rest_is_named(self):
-        found = messages(
+        output = messages(
             user(
                 Media("png", "image/png", 32),
                 Media("pdf", "application/pdf", 16),
@@ -275,10 +279,10 @@ class TestProjection:
                 Media("lie", "image/png", 25),
             )
         )[0]["content"]
-        assert [block["type"] for block in found] == ["image", "document", "text", "text", "text"]
-        assert found[2] == text("[audio/wav, 12,345 bytes, a.wav: not shown]")
-        assert found[3] == text("[image/png, 9,999 bytes: is missing]")
-        assert found[4] == text("[image/png, 25 bytes: not shown]")
+        assert [block["type"] for block in output] == ["image", "document", "text", "text", "text"]
+        assert output[2] == text("[audio/wav, 12,345 bytes, a.wav: not shown]")
+        assert output[3] == text("[image/png, 9,999 bytes: is missing]")
+        assert output[4] == text("[image/png, 25 bytes: not shown]")
 
     def test_an_image_too_large_is_named_instead(self):
         """5 MB are counted on the base64: 4 MB of bytes are too many already."""
@@ -289,20 +293,22 @@ class TestProjection:
             assert violations(request) == []
 
     def test_media_of_an_answer_are_named(self):
-        found = messages(user("hi"), assistant(Media("png", "image/png", 32)))
-        assert found[1] == a(text("[image/png, 32 bytes: not shown]"))
+        output = messages(user("hi"), assistant(Media("png", "image/png", 32)))
+        assert output[1] == a(text("[image/png, 32 bytes: not shown]"))
 
     def test_a_result_whose_call_was_cut_off_stays_as_text(self):
         path = path_of(
             user("hi"), assistant(ToolCall("a", "f")), tool_result("a", "precious"), assistant("yes")
         )
-        found = find_provider("anthropic").project(build_context(path[2:]), blobs)
-        assert found["messages"] == []  # half a turn is dropped by the context …
+        request = find_provider("anthropic").project(build_context(path[2:]), blobs)
+        assert request["messages"] == []  # half a turn is dropped by the context …
         items = build_context(path).items[2:]
         context = type(build_context(path))((), items)
-        found = find_provider("anthropic").project(context, blobs)["messages"]  # … and bearable if it is not
-        assert found[0]["content"][1] == text("precious")
-        assert violations({"messages": found}) == []
+        request = find_provider("anthropic").project(context, blobs)[
+            "messages"
+        ]  # … and bearable if it is not
+        assert request[0]["content"][1] == text("precious")
+        assert violations({"messages": request}) == []
 
 
 class TestThinking:
@@ -311,12 +317,12 @@ class TestThinking:
         assert with_evidence(message, "anthropic", _0={"signature": "s"}) == [a(THOUGHT, text("yes"))]
 
     def test_thinking_of_which_only_the_signature_is_shown_goes_back_too(self):
-        found = with_evidence(assistant(Reasoning(), Text("yes")), "anthropic", _0={"signature": "s"})
-        assert found == [a({**THOUGHT, "thinking": ""}, text("yes"))]
+        output = with_evidence(assistant(Reasoning(), Text("yes")), "anthropic", _0={"signature": "s"})
+        assert output == [a({**THOUGHT, "thinking": ""}, text("yes"))]
 
     def test_redacted_thinking_goes_back_as_it_came(self):
-        found = with_evidence(assistant(Reasoning(), Text("yes")), "anthropic", _0={"data": "d"})
-        assert found == [a({"type": "redacted_thinking", "data": "d"}, text("yes"))]
+        output = with_evidence(assistant(Reasoning(), Text("yes")), "anthropic", _0={"data": "d"})
+        assert output == [a({"type": "redacted_thinking", "data": "d"}, text("yes"))]
 
     @pytest.mark.parametrize("issuer", ["openai-chat", "openai", "gemini"])
     def test_the_thinking_of_others_is_dropped(self, issuer):
@@ -386,8 +392,8 @@ class TestReading:
             u(result("a", is_error=True), result("b", content=[text("x"), image()]), text("so?")),
             a(text("done")),
         ]
-        found = find_provider("anthropic").parse_messages(history)
-        assert [message.role for message in found] == [
+        messages = find_provider("anthropic").parse_messages(history)
+        assert [message.role for message in messages] == [
             "user",
             "assistant",
             "tool",
@@ -395,14 +401,16 @@ class TestReading:
             "user",
             "assistant",
         ]
-        assert found[0] == user("look", Attachment(PNG, "image/png"))
-        assert found[2] == Message("tool", (ToolResult("a", (Text("r"),), error=True),))
+        assert messages[0] == user("look", Attachment(PNG, "image/png"))
+        assert messages[2] == Message("tool", (ToolResult("a", (Text("r"),), error=True),))
 
     def test_the_content_of_a_reply_may_be_put_in_a_message_as_it_is(self):
         """The SDK's documentation shows {"role": "assistant", "content": response.content}."""
         reply = self.reply(text("yes"), use())
-        found = find_provider("anthropic").parse_messages([{"role": "assistant", "content": reply.content}])
-        assert found == [assistant("yes", ToolCall("a", "f"))]
+        messages = find_provider("anthropic").parse_messages(
+            [{"role": "assistant", "content": reply.content}]
+        )
+        assert messages == [assistant("yes", ToolCall("a", "f"))]
 
     def test_media_that_lie_elsewhere_are_kept_as_words(self):
         source = {"type": "url", "url": "https://x/cat.png"}

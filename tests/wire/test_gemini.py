@@ -198,41 +198,43 @@ class TestProjection:
         }
 
     def test_a_system_message_on_the_way_is_told_from_the_user(self):
-        found = contents(user("hi"), assistant("yes"), system("be brief"), user("go"))
-        assert found == [HI, YES, u(text("<system>\nbe brief\n</system>"), text("go"))]
+        output = contents(user("hi"), assistant("yes"), system("be brief"), user("go"))
+        assert output == [HI, YES, u(text("<system>\nbe brief\n</system>"), text("go"))]
 
     def test_messages_of_a_role_in_a_row_are_joined(self):
-        found = contents(user("hi"), user("there"), assistant("yes"), assistant("so"))
-        assert found == [u(text("hi"), text("there")), m(text("yes"), text("so"))]
+        output = contents(user("hi"), user("there"), assistant("yes"), assistant("so"))
+        assert output == [u(text("hi"), text("there")), m(text("yes"), text("so"))]
 
     def test_a_history_that_begins_with_the_model_is_opened(self):
         assert contents(assistant("yes"), user("hi")) == [u(text(OPENING)), YES, HI]
 
     def test_results_stand_in_call_order_however_they_landed(self):
         calls = assistant("x", ToolCall("a", "f"), ToolCall("b", "g", {"z": 1, "a": 2}))
-        found = contents(user("hi"), calls, tool_result("b", "B"), Note(), tool_result("a", "A"), user("so?"))
-        assert found == [
+        output = contents(
+            user("hi"), calls, tool_result("b", "B"), Note(), tool_result("a", "A"), user("so?")
+        )
+        assert output == [
             HI,
             m(text("x"), call("f"), call("g", {"z": 1, "a": 2}, sign=None)),
             u(answer("f", {"output": "A"}), answer("g", {"output": "B"}), text("so?")),
         ]
-        assert list(found[1]["parts"][2]["functionCall"]["args"]) == ["z", "a"]
+        assert list(output[1]["parts"][2]["functionCall"]["args"]) == ["z", "a"]
 
     def test_a_call_that_never_got_a_result_says_so(self):
-        found = contents(user("hi"), assistant(ToolCall("a", "f")))
-        assert found == [HI, m(call()), u(answer(response={"error": NO_RESULT}))]
+        output = contents(user("hi"), assistant(ToolCall("a", "f")))
+        assert output == [HI, m(call()), u(answer(response={"error": NO_RESULT}))]
 
     def test_an_error_is_one(self):
-        found = contents(user("hi"), assistant(ToolCall("a", "f")), tool_result("a", "bad", error=True))
-        assert found[2] == u(answer(response={"error": "bad"}))
+        output = contents(user("hi"), assistant(ToolCall("a", "f")), tool_result("a", "bad", error=True))
+        assert output[2] == u(answer(response={"error": "bad"}))
 
     def test_an_outcome_that_is_not_done_is_told_with_the_content(self):
-        found = contents(user("hi"), assistant(ToolCall("a", "f")), tool_result("a", "x", outcome="dry_run"))
-        assert found[2] == u(answer(response={"output": "[dry run: this call was not really made]\nx"}))
+        output = contents(user("hi"), assistant(ToolCall("a", "f")), tool_result("a", "x", outcome="dry_run"))
+        assert output[2] == u(answer(response={"output": "[dry run: this call was not really made]\nx"}))
 
     def test_a_result_of_nothing_has_some_words(self):
-        found = contents(user("hi"), assistant(ToolCall("a", "f")), tool_result("a"))
-        assert found[2] == u(answer(response={"output": NO_OUTPUT}))
+        output = contents(user("hi"), assistant(ToolCall("a", "f")), tool_result("a"))
+        assert output[2] == u(answer(response={"output": NO_OUTPUT}))
 
     @pytest.mark.parametrize(
         ("name", "written"),
@@ -245,19 +247,19 @@ class TestProjection:
         ],
     )
     def test_names_are_made_legal_in_both_places(self, name, written):
-        found = contents(user("hi"), assistant(ToolCall("a", name)))
-        assert found[1]["parts"][0]["functionCall"]["name"] == written
-        assert found[2]["parts"][0]["functionResponse"]["name"] == written
+        output = contents(user("hi"), assistant(ToolCall("a", name)))
+        assert output[1]["parts"][0]["functionCall"]["name"] == written
+        assert output[2]["parts"][0]["functionResponse"]["name"] == written
 
     def test_malformed_arguments_are_shown_as_such(self):
-        found = contents(user("hi"), assistant(ToolCall("a", "f", malformed='{"x')))
-        assert found[1] == m(call(args={"malformed_arguments": '{"x'}))
+        output = contents(user("hi"), assistant(ToolCall("a", "f", malformed='{"x')))
+        assert output[1] == m(call(args={"malformed_arguments": '{"x'}))
 
     def test_media_of_results_follow_the_whole_batch(self):
         calls = assistant(ToolCall("a", "f"), ToolCall("b", "f"))
         shot = tool_result("a", ["see", Media("png", "image/png", 32)])
-        found = contents(user("hi"), calls, shot, tool_result("b", Media("gone", "image/png", 9)))
-        assert found[2] == u(
+        output = contents(user("hi"), calls, shot, tool_result("b", Media("gone", "image/png", 9)))
+        assert output[2] == u(
             answer(response={"output": "see\n[media: shown below]"}),
             answer(response={"output": "[image/png, 9 bytes: is missing]"}),
             text(MEDIA_HEADING),
@@ -267,10 +269,10 @@ class TestProjection:
     def test_images_pdfs_and_sound_are_shown_and_the_rest_is_named(self):
         pdf, gif = Media("pdf", "application/pdf", 16), Media("gif", "image/gif", 14)
         sound, song = Media("sound", "audio/wav", 20), Media("song", "audio/mpeg", 13)
-        [found] = contents(user(Media("png", "image/png", 32), pdf, sound, song, gif))
-        shown = [part["inlineData"]["mimeType"] for part in found["parts"][:4]]
+        [output] = contents(user(Media("png", "image/png", 32), pdf, sound, song, gif))
+        shown = [part["inlineData"]["mimeType"] for part in output["parts"][:4]]
         assert shown == ["image/png", "application/pdf", "audio/wav", "audio/mp3"]
-        assert found["parts"][4] == text("[image/gif, 14 bytes: not shown]")
+        assert output["parts"][4] == text("[image/gif, 14 bytes: not shown]")
 
     def test_a_file_too_large_is_named_instead(self):
         context = build_context(path_of(user(Media("big", "image/png", 15 * 1024 * 1024))))
@@ -283,29 +285,29 @@ class TestProjection:
         assert contents(user(""), assistant(" "), user("hi")) == [u(text(EMPTY_MESSAGE), text("hi"))]
 
     def test_media_of_an_answer_are_named(self):
-        found = contents(user("hi"), assistant(Media("png", "image/png", 32)))
-        assert found[1] == m(text("[image/png, 32 bytes: not shown]"))
+        output = contents(user("hi"), assistant(Media("png", "image/png", 32)))
+        assert output[1] == m(text("[image/png, 32 bytes: not shown]"))
 
 
 class TestSignatures:
     def test_a_signature_goes_back_with_its_part(self):
         message = assistant(Reasoning("hm"), Text("yes"), ToolCall("a", "f"), ToolCall("b", "g"))
-        found = with_evidence(message, _1={"signature": "dGV4dA=="}, _2={"signature": "c2ln"})
-        assert found[0] == m(
+        output = with_evidence(message, _1={"signature": "dGV4dA=="}, _2={"signature": "c2ln"})
+        assert output[0] == m(
             text("yes", thoughtSignature="dGV4dA=="), call("f", sign="c2ln"), call("g", sign=None)
         )
 
     def test_a_signature_that_came_with_nothing_goes_back_with_nothing(self):
         """Streams end in such a part."""
-        found = with_evidence(assistant("yes", ""), _1={"signature": "c2ln"})
-        assert found == [m(text("yes"), text("", thoughtSignature="c2ln"))]
+        output = with_evidence(assistant("yes", ""), _1={"signature": "c2ln"})
+        assert output == [m(text("yes"), text("", thoughtSignature="c2ln"))]
 
     @pytest.mark.parametrize("issuer", ["openai", "openai-chat", "anthropic"])
     def test_a_call_of_another_model_says_that_it_is_unsigned(self, issuer):
         """Gemini 3 refuses a history whose turn began elsewhere, unless it says so in Google's words."""
         message = assistant(Text("yes"), ToolCall("a", "f"), ToolCall("b", "g"))
-        found = with_evidence(message, issuer, _0={"signature": "c2ln"}, _1={"signature": "c2ln", "id": "a"})
-        assert found[0] == m(text("yes"), call("f", sign=UNSIGNED), call("g", sign=None))
+        output = with_evidence(message, issuer, _0={"signature": "c2ln"}, _1={"signature": "c2ln", "id": "a"})
+        assert output[0] == m(text("yes"), call("f", sign=UNSIGNED), call("g", sign=None))
 
     def test_a_thought_is_sent_only_with_the_signature_that_gemini_gave_it(self):
         message = assistant(Reasoning("hm"), Text("yes"))
@@ -318,9 +320,9 @@ class TestSignatures:
     def test_an_id_is_written_only_where_gemini_gave_one(self):
         """Vertex AI refuses the field: unknown name "id"."""
         message = assistant(ToolCall("a", "f"), ToolCall("b", "f"))
-        found = with_evidence(message, _1={"id": "b"})
-        assert found[0] == m(call(), call(id="b", sign=None))
-        assert [part["functionResponse"].get("id") for part in found[1]["parts"]] == [None, "b"]
+        output = with_evidence(message, _1={"id": "b"})
+        assert output[0] == m(call(), call(id="b", sign=None))
+        assert [part["functionResponse"].get("id") for part in output[1]["parts"]] == [None, "b"]
 
 
 class TestReading:
@@ -344,11 +346,11 @@ class TestReading:
     )
 
     def test_a_reply_is_read(self):
-        found = parse_reply(self.reply(*self.PARTS))
+        reply = parse_reply(self.reply(*self.PARTS))
         calls = (ToolCall("a", "f", {"x": 1}), ToolCall("call_1_g", "g"))
-        assert found.message == assistant(Reasoning("hm"), Text("yes"), *calls)
-        assert found.evidence == Evidence("gemini", {"2": {"signature": "c2ln", "id": "a"}})
-        assert (found.provider, found.model, found.finish) == ("gemini", "gemini-x", "STOP")
+        assert reply.message == assistant(Reasoning("hm"), Text("yes"), *calls)
+        assert reply.evidence == Evidence("gemini", {"2": {"signature": "c2ln", "id": "a"}})
+        assert (reply.provider, reply.model, reply.finish) == ("gemini", "gemini-x", "STOP")
 
     def test_thoughts_are_part_of_the_output_and_the_cache_of_the_input(self):
         assert parse_reply(self.reply(text("yes"))).usage == Usage(130, 8, 100)
@@ -369,34 +371,34 @@ class TestReading:
         }
         candidate = {"content": {"parts": [part], "role": "model"}, "finish_reason": "MAX_TOKENS"}
         usage = {"prompt_token_count": 7, "tool_use_prompt_token_count": 2, "candidates_token_count": None}
-        found = parse_reply({"candidates": [candidate], "usage_metadata": usage, "model_version": None})
-        assert found.message == assistant(ToolCall("call_1_f", "f"))
-        assert found.evidence == Evidence("gemini", {"0": {"signature": "c2ln"}})
-        assert (found.usage, found.finish, found.model) == (Usage(9, None), "MAX_TOKENS", None)
+        reply = parse_reply({"candidates": [candidate], "usage_metadata": usage, "model_version": None})
+        assert reply.message == assistant(ToolCall("call_1_f", "f"))
+        assert reply.evidence == Evidence("gemini", {"0": {"signature": "c2ln"}})
+        assert (reply.usage, reply.finish, reply.model) == (Usage(9, None), "MAX_TOKENS", None)
 
     def test_an_answer_goes_back_as_it_came(self):
         parts = [text("yes"), call("f", {"z": 1, "a": 2}, sign="c2ln", id="a"), call("g", sign=None)]
-        found = parse_reply(self.reply(*parts))
-        path = entries([(user("hi"), None), (found.message, found.evidence)])
+        reply = parse_reply(self.reply(*parts))
+        path = entries([(user("hi"), None), (reply.message, reply.evidence)])
         assert find_provider("gemini").project(build_context(path), blobs)["contents"][1] == m(*parts)
 
     def test_a_part_of_nothing_but_a_signature_is_kept(self):
-        found = parse_reply(self.reply(text("yes"), {"thoughtSignature": "c2ln"}))
-        assert found.message == assistant("yes", "")
-        assert found.evidence == Evidence("gemini", {"1": {"signature": "c2ln"}})
+        reply = parse_reply(self.reply(text("yes"), {"thoughtSignature": "c2ln"}))
+        assert reply.message == assistant("yes", "")
+        assert reply.evidence == Evidence("gemini", {"1": {"signature": "c2ln"}})
 
     def test_empty_texts_are_not(self):
         assert parse_reply(self.reply(text(""), text("yes"))).message == assistant("yes")
 
     def test_an_answer_cut_short_may_be_empty(self):
-        found = parse_reply({"candidates": [{"finishReason": "SAFETY"}]})
-        assert (found.message, found.finish, found.usage) == (assistant(), "SAFETY", None)
+        reply = parse_reply({"candidates": [{"finishReason": "SAFETY"}]})
+        assert (reply.message, reply.finish, reply.usage) == (assistant(), "SAFETY", None)
 
     def test_an_image_the_model_made_is_read_in_either_alphabet(self):
         data = b"\xfb\xef\xff"
         for encoded in (base64.b64encode(data).decode(), base64.urlsafe_b64encode(data).decode()):
-            found = parse_reply(self.reply(image(data=encoded)))
-            assert found.message == assistant(Attachment(data, "image/png"))
+            reply = parse_reply(self.reply(image(data=encoded)))
+            assert reply.message == assistant(Attachment(data, "image/png"))
 
     def test_a_prompt_that_was_blocked_is_no_answer_and_says_why(self):
         with pytest.raises(UnrecognizedReply, match="SAFETY"):

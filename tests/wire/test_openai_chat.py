@@ -167,13 +167,15 @@ def messages(*payloads: Any) -> list[dict[str, Any]]:
 
 class TestProjection:
     def test_system_messages_stay_where_they_are(self):
-        found = messages(system("be kind"), user("hi"), assistant("yes"), system("be brief"), user("go"))
-        assert [message["role"] for message in found] == ["system", "user", "assistant", "system", "user"]
+        output = messages(system("be kind"), user("hi"), assistant("yes"), system("be brief"), user("go"))
+        assert [message["role"] for message in output] == ["system", "user", "assistant", "system", "user"]
 
     def test_results_stand_in_call_order_however_they_landed(self):
         calls = assistant("x", ToolCall("a", "f"), ToolCall("b", "f", {"z": 1, "a": 2}))
-        found = messages(user("hi"), calls, tool_result("b", "B"), Note(), tool_result("a", "A"), user("so?"))
-        assert found == [
+        output = messages(
+            user("hi"), calls, tool_result("b", "B"), Note(), tool_result("a", "A"), user("so?")
+        )
+        assert output == [
             HI,
             asks(call("a"), call("b", arguments='{"z":1,"a":2}'), content="x"),
             tool("a", "A"),
@@ -182,16 +184,16 @@ class TestProjection:
         ]
 
     def test_a_call_that_never_got_a_result_says_so(self):
-        found = messages(user("hi"), assistant(ToolCall("a", "f")))
-        assert found == [HI, asks(call()), tool(content=f"[error]\n{NO_RESULT}")]
+        output = messages(user("hi"), assistant(ToolCall("a", "f")))
+        assert output == [HI, asks(call()), tool(content=f"[error]\n{NO_RESULT}")]
 
     def test_an_error_is_told_in_words_for_there_is_no_field(self):
-        found = messages(user("hi"), assistant(ToolCall("a", "f")), tool_result("a", "bad", error=True))
-        assert found[2] == tool(content="[error]\nbad")
+        output = messages(user("hi"), assistant(ToolCall("a", "f")), tool_result("a", "bad", error=True))
+        assert output[2] == tool(content="[error]\nbad")
 
     def test_an_outcome_that_is_not_done_is_told_with_the_content(self):
-        said = tool_result("a", "x", outcome="dry_run")
-        content = messages(user("hi"), assistant(ToolCall("a", "f")), said)[2]["content"]
+        result = tool_result("a", "x", outcome="dry_run")
+        content = messages(user("hi"), assistant(ToolCall("a", "f")), result)[2]["content"]
         assert content == "[dry run: this call was not really made]\nx"
 
     def test_a_result_of_nothing_has_some_words(self):
@@ -201,21 +203,21 @@ class TestProjection:
 
     def test_ids_too_long_and_ids_repeated_are_replaced_in_both_places(self):
         calls = assistant(ToolCall("x" * 41, "f"), ToolCall("b", "f"), ToolCall("b", "f"))
-        found = messages(user("hi"), calls, *(tool_result(i, i[0]) for i in ("b", "x" * 41, "b")))
-        ids = [one["id"] for one in found[1]["tool_calls"]]
-        assert [message["tool_call_id"] for message in found[2:]] == ids
+        output = messages(user("hi"), calls, *(tool_result(i, i[0]) for i in ("b", "x" * 41, "b")))
+        ids = [one["id"] for one in output[1]["tool_calls"]]
+        assert [message["tool_call_id"] for message in output[2:]] == ids
         assert (len(set(ids)), ids[1]) == (3, "b")
 
     def test_malformed_arguments_are_json_for_servers_that_parse_them(self):
         """vLLM and llama-server answered every later request with 400. Their text is in it, the result says what was wrong."""
-        found = messages(user("hi"), assistant(ToolCall("a", "f", malformed='{"x')))
-        assert found[1]["tool_calls"] == [call(arguments='{"malformed_arguments":"{\\"x"}')]
+        output = messages(user("hi"), assistant(ToolCall("a", "f", malformed='{"x')))
+        assert output[1]["tool_calls"] == [call(arguments='{"malformed_arguments":"{\\"x"}')]
 
     def test_media_of_results_follow_the_whole_batch(self):
         calls = assistant(ToolCall("a", "f"), ToolCall("b", "f"))
         shot = tool_result("a", ["see", Media("png", "image/png", 32)])
-        found = messages(user("hi"), calls, shot, tool_result("b", Media("gone", "image/png", 9)))
-        assert found[2:] == [
+        output = messages(user("hi"), calls, shot, tool_result("b", Media("gone", "image/png", 9)))
+        assert output[2:] == [
             tool("a", "see\n[media: shown below]"),
             tool("b", "[image/png, 9 bytes: is missing]"),
             u([text(MEDIA_HEADING), image()]),
@@ -223,10 +225,10 @@ class TestProjection:
 
     def test_images_and_pdfs_are_shown_and_the_rest_is_named(self):
         pdf, sound = Media("pdf", "application/pdf", 16), Media("sound", "audio/wav", 20)
-        found = messages(user("see", Media("png", "image/png", 32), pdf, sound))[0]["content"]
-        assert [part["type"] for part in found] == ["text", "image_url", "file", "text"]
-        assert found[2]["file"]["filename"] == "document.pdf"
-        assert found[3] == text("[audio/wav, 20 bytes: not shown]")
+        output = messages(user("see", Media("png", "image/png", 32), pdf, sound))[0]["content"]
+        assert [part["type"] for part in output] == ["text", "image_url", "file", "text"]
+        assert output[2]["file"]["filename"] == "document.pdf"
+        assert output[3] == text("[audio/wav, 20 bytes: not shown]")
 
     def test_an_empty_input_is_not_lost_and_an_empty_answer_goes(self):
         assert messages(user(""), assistant(" "), user("hi")) == [u(EMPTY_MESSAGE), HI]
@@ -237,13 +239,13 @@ class TestProjection:
         answer = assistant(Reasoning("hm"), Text("yes"), ToolCall("a", "f"))
         path = entries([(user("hi"), None), (answer, evidence)])
         context = with_endpoint(build_context(path), "openai-chat", Endpoint("api.deepseek.com"))
-        found = find_provider("openai-chat").project(context, blobs)
-        assert violations(found) == []
-        assert found["messages"][1] == {**asks(call(), content="yes"), "reasoning_content": "hm"}
+        request = find_provider("openai-chat").project(context, blobs)
+        assert violations(request) == []
+        assert request["messages"][1] == {**asks(call(), content="yes"), "reasoning_content": "hm"}
         for issuer in ("openai", "anthropic"):
             path = entries([(user("hi"), None), (answer, Evidence(issuer, evidence.parts))])
-            found = find_provider("openai-chat").project(build_context(path), blobs)
-            assert found["messages"][1] == asks(call(), content="yes")
+            request = find_provider("openai-chat").project(build_context(path), blobs)
+            assert request["messages"][1] == asks(call(), content="yes")
 
     def test_reasoning_of_an_answer_without_calls_is_never_sent(self):
         for issuer in ("anthropic", "openai-chat"):
@@ -252,8 +254,8 @@ class TestProjection:
             assert find_provider("openai-chat").project(build_context(path), blobs) == {"messages": [HI, YES]}
 
     def test_media_of_an_answer_are_named(self):
-        found = messages(user("hi"), assistant(Media("png", "image/png", 32)))
-        assert found[1]["content"] == "[image/png, 32 bytes: not shown]"
+        output = messages(user("hi"), assistant(Media("png", "image/png", 32)))
+        assert output[1]["content"] == "[image/png, 32 bytes: not shown]"
 
 
 class TestReading:
@@ -323,8 +325,8 @@ class TestReading:
 
     def test_an_answer_goes_back_as_it_came(self):
         answer = parse_reply(self.reply(content="yes", tool_calls=[call("c1", arguments='{"z":1,"a":2}')]))
-        found = messages(user("hi"), answer.message)
-        assert found[1] == asks(call("c1", arguments='{"z":1,"a":2}'), content="yes")
+        output = messages(user("hi"), answer.message)
+        assert output[1] == asks(call("c1", arguments='{"z":1,"a":2}'), content="yes")
 
     def test_a_history_goes_back_as_it_came(self):
         history = [
@@ -335,8 +337,8 @@ class TestReading:
             tool("b"),
             YES,
         ]
-        found = find_provider("openai-chat").parse_messages(history)
-        assert found == [
+        messages = find_provider("openai-chat").parse_messages(history)
+        assert messages == [
             system("be kind"),
             user("look", Attachment(PNG, "image/png")),
             assistant(ToolCall("a", "f"), ToolCall("b", "f", malformed="{")),
@@ -374,10 +376,10 @@ class TestReading:
 
     def test_an_old_function_call_and_its_result_are_a_call_and_its_result(self):
         old = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": '{"x": 1}'}}
-        found = find_provider("openai-chat").parse_messages(
+        messages = find_provider("openai-chat").parse_messages(
             [HI, old, {"role": "function", "name": "f", "content": "r"}]
         )
-        assert found == [user("hi"), assistant(ToolCall("f", "f", {"x": 1})), tool_result("f", "r")]
+        assert messages == [user("hi"), assistant(ToolCall("f", "f", {"x": 1})), tool_result("f", "r")]
 
     def test_reasoning_among_the_parts_of_an_answer_is_reasoning(self):
         """As Mistral writes it."""
@@ -396,8 +398,8 @@ class TestReading:
         signed = {**call(), "extra_content": {"google": {"thought_signature": "sig"}}}
         answer = parse_reply({"role": "assistant", "content": None, "tool_calls": [signed]})
         path = entries([(user("hi"), None), (answer.message, answer.evidence)])
-        found = find_provider("openai-chat").project(build_context(path), blobs)
-        assert found["messages"][1]["tool_calls"] == [signed]
+        request = find_provider("openai-chat").project(build_context(path), blobs)
+        assert request["messages"][1]["tool_calls"] == [signed]
 
     def test_ids_may_be_numbers_or_missing(self):
         calls = [{**call(), "id": 7}, {"function": {"name": "g", "arguments": {"x": 1}}}]

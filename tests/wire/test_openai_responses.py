@@ -219,13 +219,13 @@ class TestProjection:
         assert (request["instructions"], request["input"]) == ("be kind\n\nbe brief", [])
 
     def test_a_system_message_on_the_way_stays_where_it_is(self):
-        found = items(system("be kind"), user("hi"), assistant("yes"), system("be brief"), user("go"))
-        assert found == [HI, YES, {"role": "system", "content": [text("be brief")]}, u(text("go"))]
+        output = items(system("be kind"), user("hi"), assistant("yes"), system("be brief"), user("go"))
+        assert output == [HI, YES, {"role": "system", "content": [text("be brief")]}, u(text("go"))]
 
     def test_results_stand_in_call_order_however_they_landed(self):
         calls = assistant("x", ToolCall("a", "f"), ToolCall("b", "f", {"z": 1, "a": 2}))
-        found = items(user("hi"), calls, tool_result("b", "B"), Note(), tool_result("a", "A"), user("so?"))
-        assert found == [
+        body = items(user("hi"), calls, tool_result("b", "B"), Note(), tool_result("a", "A"), user("so?"))
+        assert body == [
             HI,
             {"role": "assistant", "content": "x"},
             call("a"),
@@ -236,55 +236,55 @@ class TestProjection:
         ]
 
     def test_what_is_said_between_calls_stays_there(self):
-        found = items(user("hi"), assistant(ToolCall("a", "f"), "x", "y", ToolCall("b", "f")))
-        assert [item.get("call_id", item.get("content")) for item in found[1:]] == ["a", "xy", "b", "a", "b"]
+        output = items(user("hi"), assistant(ToolCall("a", "f"), "x", "y", ToolCall("b", "f")))
+        assert [item.get("call_id", item.get("content")) for item in output[1:]] == ["a", "xy", "b", "a", "b"]
 
     def test_a_call_that_never_got_a_result_says_so(self):
-        found = items(user("hi"), assistant(ToolCall("a", "f")))
-        assert found == [HI, call(), output(said=f"[error]\n{NO_RESULT}")]
+        body = items(user("hi"), assistant(ToolCall("a", "f")))
+        assert body == [HI, call(), output(said=f"[error]\n{NO_RESULT}")]
 
     def test_an_error_is_told_in_words_for_there_is_no_field(self):
-        found = items(user("hi"), assistant(ToolCall("a", "f")), tool_result("a", "bad", error=True))
-        assert found[2] == output(said="[error]\nbad")
+        body = items(user("hi"), assistant(ToolCall("a", "f")), tool_result("a", "bad", error=True))
+        assert body[2] == output(said="[error]\nbad")
 
     def test_an_outcome_that_is_not_done_is_told_with_the_content(self):
-        found = items(user("hi"), assistant(ToolCall("a", "f")), tool_result("a", "x", outcome="dry_run"))
-        assert found[2] == output(said="[dry run: this call was not really made]\nx")
+        body = items(user("hi"), assistant(ToolCall("a", "f")), tool_result("a", "x", outcome="dry_run"))
+        assert body[2] == output(said="[dry run: this call was not really made]\nx")
 
     def test_a_result_of_nothing_has_some_words(self):
-        found = items(user("hi"), assistant(ToolCall("a", "f")), tool_result("a"))
-        assert found[2] == output(said=NO_OUTPUT)
+        body = items(user("hi"), assistant(ToolCall("a", "f")), tool_result("a"))
+        assert body[2] == output(said=NO_OUTPUT)
 
     def test_ids_too_long_and_ids_repeated_are_replaced_in_both_places(self):
         """OpenAI's own ids can pass 450 characters, and 64 are taken back."""
         calls = assistant(ToolCall("x" * 65, "f"), ToolCall("b", "f"), ToolCall("b", "f"))
-        found = items(user("hi"), calls, *(tool_result(i, i[0]) for i in ("b", "x" * 65, "b")))
-        ids = [item["call_id"] for item in found[1:4]]
-        assert [item["call_id"] for item in found[4:]] == ids
+        output = items(user("hi"), calls, *(tool_result(i, i[0]) for i in ("b", "x" * 65, "b")))
+        ids = [item["call_id"] for item in output[1:4]]
+        assert [item["call_id"] for item in output[4:]] == ids
         assert (len(set(ids)), ids[1]) == (3, "b")
 
     def test_malformed_arguments_go_back_as_the_model_wrote_them(self):
-        found = items(user("hi"), assistant(ToolCall("a", "fs.read", malformed='{"x')))
-        assert found[1] == call(name="fs_read", arguments='{"x')
+        output = items(user("hi"), assistant(ToolCall("a", "fs.read", malformed='{"x')))
+        assert output[1] == call(name="fs_read", arguments='{"x')
 
     def test_media_of_a_result_stand_in_it(self):
         shot = tool_result("a", ["see", Media("png", "image/png", 32)], error=True)
-        found = items(user("hi"), assistant(ToolCall("a", "f")), shot)
-        assert found[2] == output(said=[text("[error]"), text("see"), image()])
+        body = items(user("hi"), assistant(ToolCall("a", "f")), shot)
+        assert body[2] == output(said=[text("[error]"), text("see"), image()])
 
     def test_images_and_pdfs_are_shown_and_the_rest_is_named(self):
         pdf, sound = Media("pdf", "application/pdf", 16), Media("sound", "audio/wav", 20)
-        found = items(user("see", Media("png", "image/png", 32), pdf, sound))[0]["content"]
-        assert [part["type"] for part in found] == ["input_text", "input_image", "input_file", "input_text"]
-        assert found[2]["filename"] == "document.pdf"
-        assert found[3] == text("[audio/wav, 20 bytes: not shown]")
+        output = items(user("see", Media("png", "image/png", 32), pdf, sound))[0]["content"]
+        assert [part["type"] for part in output] == ["input_text", "input_image", "input_file", "input_text"]
+        assert output[2]["filename"] == "document.pdf"
+        assert output[3] == text("[audio/wav, 20 bytes: not shown]")
 
     def test_an_empty_input_is_not_lost_and_an_empty_answer_goes(self):
         assert items(user(""), assistant(" "), user("hi")) == [u(text(EMPTY_MESSAGE)), HI]
 
     def test_media_of_an_answer_are_named(self):
-        found = items(user("hi"), assistant(Media("png", "image/png", 32)))
-        assert found[1] == {"role": "assistant", "content": "[image/png, 32 bytes: not shown]"}
+        output = items(user("hi"), assistant(Media("png", "image/png", 32)))
+        assert output[1] == {"role": "assistant", "content": "[image/png, 32 bytes: not shown]"}
 
 
 RS, MSG, FC = {"id": "rs_1", "encrypted_content": "enc"}, {"id": "msg_1"}, {"id": "fc_1"}
@@ -293,16 +293,16 @@ RS, MSG, FC = {"id": "rs_1", "encrypted_content": "enc"}, {"id": "msg_1"}, {"id"
 class TestReasoning:
     def test_reasoning_goes_back_before_what_it_led_to(self):
         message = assistant(Reasoning("hm"), Text("yes"), ToolCall("a", "f"))
-        found = with_evidence(message, _0=RS, _1=MSG, _2=FC)
-        assert found[:3] == [thought("rs_1", "hm"), says("yes"), call(id="fc_1")]
+        output = with_evidence(message, _0=RS, _1=MSG, _2=FC)
+        assert output[:3] == [thought("rs_1", "hm"), says("yes"), call(id="fc_1")]
 
     def test_reasoning_of_which_nothing_is_shown_goes_back_too(self):
         assert with_evidence(assistant(Reasoning(), Text("yes")), _0=RS, _1=MSG) == [thought(), says("yes")]
 
     def test_the_texts_of_one_message_stay_one_message(self):
         message = assistant("a", "b", "c")
-        found = with_evidence(message, _0=MSG, _1=MSG, _2={"id": "msg_2", "phase": "final_answer"})
-        assert found == [says("a", "b"), says("c", item_id="msg_2", phase="final_answer")]
+        output = with_evidence(message, _0=MSG, _1=MSG, _2={"id": "msg_2", "phase": "final_answer"})
+        assert output == [says("a", "b"), says("c", item_id="msg_2", phase="final_answer")]
 
     @pytest.mark.parametrize("issuer", ["openai-chat", "anthropic", "gemini"])
     def test_the_reasoning_and_ids_of_others_are_dropped(self, issuer):
@@ -333,16 +333,16 @@ class TestReasoning:
         """OpenAI: duplicate item found. A path may hold an answer twice, as a seed and again."""
         one = (assistant("yes"), Evidence("openai", {"0": MSG}))
         path = entries([(user("hi"), None), one, (user("hi"), None), one])
-        found = find_provider("openai").project(build_context(path), blobs)
-        assert violations(found) == []
-        assert found["input"] == [HI, says("yes"), HI, YES]
+        request = find_provider("openai").project(build_context(path), blobs)
+        assert violations(request) == []
+        assert request["input"] == [HI, says("yes"), HI, YES]
         twice = assistant(ToolCall("a", "f"), ToolCall("b", "f"))
         assert with_evidence(twice, _0=FC, _1=FC)[:2] == [call("a"), call("b")]
 
     def test_a_phase_and_a_namespace_go_back_even_so(self):
         message = assistant(Reasoning(), Text("yes"), ToolCall("a", "f"))
-        found = with_evidence(message, _1={"id": "msg_1", "phase": "commentary"}, _2={"namespace": "crm"})
-        assert found[:2] == [{**YES, "phase": "commentary"}, call(namespace="crm")]
+        output = with_evidence(message, _1={"id": "msg_1", "phase": "commentary"}, _2={"namespace": "crm"})
+        assert output[:2] == [{**YES, "phase": "commentary"}, call(namespace="crm")]
 
 
 class TestReading:
@@ -462,8 +462,8 @@ class TestReading:
     def test_the_output_of_a_response_may_be_put_in_the_list_as_it_is(self):
         """The SDK's documentation shows input += response.output."""
         reply = self.reply(thought(), says("yes"), call())
-        found = find_provider("openai").parse_messages([{"role": "user", "content": "hi"}, *reply.output])
-        assert found == [user("hi"), assistant(Reasoning(), Text("yes"), ToolCall("a", "f"))]
+        messages = find_provider("openai").parse_messages([{"role": "user", "content": "hi"}, *reply.output])
+        assert messages == [user("hi"), assistant(Reasoning(), Text("yes"), ToolCall("a", "f"))]
 
     def test_media_that_lie_elsewhere_are_kept_as_words(self):
         file, link = (

@@ -196,14 +196,14 @@ def test_the_same_leaf_renders_the_same_bytes(path, name):
 @thorough_settings
 def test_what_is_projected_reads_back_to_the_same_projection(path, name):
     provider = wire.find_provider(name)
-    sent = history(provider.project(build_context(path), blobs))
+    messages = history(provider.project(build_context(path), blobs))
     items = [
         Item(parsed.message, seq, 0, evidence=parsed.evidence)
-        for seq, parsed in enumerate(provider.parse_history(sent), 1)
+        for seq, parsed in enumerate(provider.parse_history(messages), 1)
     ]
     again = history(provider.project(Context((), tuple(items)), blobs))
     bare = {"openai": _bare_items, "gemini": _bare_contents}.get(name, _bare_messages)
-    assert bare(again) == bare(sent)
+    assert bare(again) == bare(messages)
 
 
 # Messages come without evidence, so thinking, signatures and native ids cannot be sent again.
@@ -349,11 +349,11 @@ class TestRead:
 
 class TestReadAnyMessages:
     def test_plain_text_is_the_same_for_both(self):
-        found = parse_messages([{"role": "system", "content": "be"}, {"role": "user", "content": "hi"}])
-        assert found == [system("be"), user("hi")]
+        messages = parse_messages([{"role": "system", "content": "be"}, {"role": "user", "content": "hi"}])
+        assert messages == [system("be"), user("hi")]
 
     def test_shapes_may_be_mixed(self):
-        found = parse_messages(
+        messages = parse_messages(
             [
                 user("ours"),
                 {
@@ -372,7 +372,7 @@ class TestReadAnyMessages:
                 {"role": "assistant", "content": "done"},
             ]
         )
-        assert found == [
+        assert messages == [
             user("ours"),
             assistant(ToolCall("a", "f", {"x": 1})),
             tool_result("a", "r"),
@@ -380,10 +380,10 @@ class TestReadAnyMessages:
             tool_result("b", "s"),
             assistant("done"),
         ]
-        path_of(*found)
+        path_of(*messages)
 
     def test_the_items_of_one_answer_are_read_as_one_message(self):
-        found = parse_messages(
+        messages = parse_messages(
             [
                 {"role": "user", "content": "hi"},
                 {"type": "reasoning", "id": "rs_1", "summary": []},
@@ -396,7 +396,7 @@ class TestReadAnyMessages:
                 user("ours"),
             ]
         )
-        assert found == [
+        assert messages == [
             user("hi"),
             assistant(Reasoning(), ToolCall("a", "f"), ToolCall("b", "g")),
             tool_result("b", "s"),
@@ -405,7 +405,7 @@ class TestReadAnyMessages:
             tool_result("call_1_f", "o"),
             user("ours"),
         ]
-        path_of(*found)
+        path_of(*messages)
 
     @pytest.mark.parametrize(
         "bad",
@@ -449,14 +449,18 @@ class TestExplain:
 
     def test_the_first_place_is_named_with_both_values(self):
         other = {"role": "assistant", "content": [{"type": "text", "text": "hullo"}]}
-        found = first_difference({"messages": [A, B]}, {"messages": [A, other]})
-        assert (found.path, found.before, found.after) == ("messages[1].content[0].text", "hello", "hullo")
-        assert str(found) == "messages[1].content[0].text was 'hello', now it is 'hullo'"
+        difference = first_difference({"messages": [A, B]}, {"messages": [A, other]})
+        assert (difference.path, difference.before, difference.after) == (
+            "messages[1].content[0].text",
+            "hello",
+            "hullo",
+        )
+        assert str(difference) == "messages[1].content[0].text was 'hello', now it is 'hullo'"
 
     def test_a_shorter_history_is_a_difference(self):
-        found = first_difference({"messages": [A, B]}, {"messages": [A]})
-        assert found.path == "messages[1]"
-        assert str(found).endswith("now it is nothing")
+        difference = first_difference({"messages": [A, B]}, {"messages": [A]})
+        assert difference.path == "messages[1]"
+        assert str(difference).endswith("now it is nothing")
 
     def test_another_system_prompt_comes_first(self):
         was, now = {"system": "a", "messages": [A]}, {"messages": [B]}
@@ -473,6 +477,6 @@ class TestExplain:
             assert first_difference({"x": 1, "messages": []}, {"x": other, "messages": []}).path == "x"
 
     def test_long_values_are_cut_in_the_sentence_only(self):
-        found = first_difference({"x": "a" * 500}, {"x": "b"})
-        assert len(str(found)) < 120
-        assert found.before == "a" * 500
+        difference = first_difference({"x": "a" * 500}, {"x": "b"})
+        assert len(str(difference)) < 120
+        assert difference.before == "a" * 500

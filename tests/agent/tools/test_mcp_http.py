@@ -187,9 +187,9 @@ class TestEgress:
             return await client.get(address)
 
     async def _refused(self, address: str, resolved: list[str]) -> str:
-        with pytest.raises(httpx2.ConnectError) as caught:
+        with pytest.raises(httpx2.ConnectError) as excinfo:
             await self.get(address, resolved)
-        return str(caught.value)
+        return str(excinfo.value)
 
     def test_a_public_name_at_a_private_address_is_refused(self) -> None:
         said = asyncio.run(self._refused("http://mcp.example.com/mcp", ["93.184.216.34", "127.0.0.1"]))

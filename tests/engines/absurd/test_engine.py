@@ -112,9 +112,9 @@ def answered(session: Session, text: str) -> Callable[[], bool]:
 
 def task(database: Database, queue: str) -> Any:
     """Its state, attempts and what came of it."""
-    found = database.run(f"select state, attempts, completed_payload from absurd.t_{queue}")
-    assert len(found) == 1
-    return found[0]
+    rows = database.run(f"select state, attempts, completed_payload from absurd.t_{queue}")
+    assert len(rows) == 1
+    return rows[0]
 
 
 def done(database: Database, queue: str) -> Callable[[], bool]:
@@ -123,8 +123,8 @@ def done(database: Database, queue: str) -> Callable[[], bool]:
 
 
 def connections(database: Database) -> int:
-    found = database.run(f"select count(*) from pg_stat_activity where usename = '{APP}'")
-    return int(found[0][0])
+    rows = database.run(f"select count(*) from pg_stat_activity where usename = '{APP}'")
+    return int(rows[0][0])
 
 
 def checkpoints(database: Database, queue: str) -> list[Any]:
@@ -177,8 +177,8 @@ class TestSending:
         self, installed: Database, queue: str, store: bough.Store
     ) -> None:
         session = store.start("a")
-        sent = session.send("hello", engine="absurd", queue=queue)
-        assert (session.leaf.seq, sent.seq) == (1, 1)
+        run = session.send("hello", engine="absurd", queue=queue)
+        assert (session.leaf.seq, run.seq) == (1, 1)
         params = installed.run(f"select task_name, params from absurd.t_{queue}")
         told = {"session": session.session_id, "space": "default", "agent": "a"}
         assert params == [(TASK, told)]
@@ -243,11 +243,11 @@ class TestSending:
         self, installed: Database, queue: str, store: bough.Store
     ) -> None:
         session = store.start("a")
-        sent = session.send("hello", engine="absurd", queue=queue, key="mail-1")
+        run = session.send("hello", engine="absurd", queue=queue, key="mail-1")
         installed.run(f"update absurd.t_{queue} set state = 'failed'")
         installed.run(f"update absurd.r_{queue} set state = 'failed'")
         again = store.session(session.session_id).send("hello", engine="absurd", queue=queue, key="mail-1")
-        assert again.task_id != sent.task_id
+        assert again.task_id != run.task_id
         with working(installed, queue, Agent("a", by_step("Hello yourself."))):
             until(answered(session, "Hello yourself."))
         texts = [e.message.text for e in store.session(session.session_id).path() if e.message]
@@ -268,9 +268,9 @@ class TestSending:
         resumed = facts["turn_resumed"]
         assert (resumed["turn"], resumed["model"]) == (1, model.model)
         assert resumed["max_messages"] == 9
-        given = store.session(session.session_id).context().settings.tool_definitions
-        assert given is not None
-        assert given.names == ("look",)
+        definitions = store.session(session.session_id).context().settings.tool_definitions
+        assert definitions is not None
+        assert definitions.names == ("look",)
 
     def test_options_hold_from_the_input_on_and_those_of_the_agent_fill_what_is_missing(
         self, installed: Database, queue: str, store: bough.Store
@@ -295,8 +295,8 @@ class TestSending:
         with pytest.raises(errors.InputsQueued):
             session.send("s", engine="absurd", queue=queue, options={"temperature": 1})
         kinds = ("turn_started", "turn_resumed")
-        told = [fact.data.get("options") for fact in session.journal() if fact.kind in kinds]
-        assert told == [{"temperature": 0}, *[{"temperature": 0, "seed": 7}] * 3]
+        facts = [fact.data.get("options") for fact in session.journal() if fact.kind in kinds]
+        assert facts == [{"temperature": 0}, *[{"temperature": 0, "seed": 7}] * 3]
         assert session.verify() == []
 
     def test_an_option_that_the_agents_model_lacks_fails_the_turn_and_says_which(
@@ -555,17 +555,13 @@ class TestSteps:
         session.send("read it all", engine="absurd", queue=queue)
         with working(installed, queue, Agent("a", by_step(*calls, "Read."), [fetch])):
             until(answered(session, "Read."), 60)
-        found = installed.run(
-            f"select octet_length(state::text), pg_column_size(state) from absurd.c_{queue}"
-        )
-        sizes = [size for size, _ in found]
+        rows = installed.run(f"select octet_length(state::text), pg_column_size(state) from absurd.c_{queue}")
+        sizes = [size for size, _ in rows]
         tokens = max(call.usage.input_tokens or 0 for call in session.model_calls())
         tools = sum(len(entry.message.results) for entry in session.path() if entry.message)
         held = sum(len(stored.entry.body) for stored in store.backend.entries(session.session_id))
         print(f"{tools} tools, {tokens:,} tokens, {held:,} bytes of entries: {len(sizes)} checkpoints,")
-        print(
-            f"{sum(sizes):,} bytes of JSON, the largest {max(sizes)} ({max(c for _, c in found)} as stored)"
-        )
+        print(f"{sum(sizes):,} bytes of JSON, the largest {max(sizes)} ({max(c for _, c in rows)} as stored)")
         assert (tools, len(sizes)) == (100, 26)
         assert tokens > 200_000
         assert max(sizes) < 1_000
@@ -678,10 +674,10 @@ class TestSteps:
         session.rewind(0)
         with working(installed, queue, Agent("a", by_step("No."))):
             until(lambda: len(installed.run(f"select 1 from absurd.r_{queue} where state = 'failed'")) > 2)
-        found = installed.run(
+        rows = installed.run(
             f"select failure_reason->>'message' from absurd.r_{queue} where state = 'failed'"
         )
-        assert any("was moved meanwhile" in reason for (reason,) in found)
+        assert any("was moved meanwhile" in reason for (reason,) in rows)
         assert store.session(session.session_id).path() == []
 
 
@@ -725,13 +721,13 @@ class TestApproval:
         session.send("pay", engine="absurd", queue=queue)
         with working(installed, queue, agent):
             until(lambda: task(installed, queue)[0] == "sleeping")
-        (asked,) = session.pending_approvals()
-        store.session(asked.session_id).approve(asked, allow=allow)
+        (approval,) = session.pending_approvals()
+        store.session(approval.session_id).approve(approval, allow=allow)
         assert task(installed, queue)[0] == "pending"
         with working(installed, queue, agent):
             until(answered(session, "All done."))
             until(done(installed, queue))
-        deepest = store.session(asked.session_id)
+        deepest = store.session(approval.session_id)
         outcomes = [r.outcome for e in deepest.path() if e.message for r in e.message.results]
         assert outcomes == ["done" if allow else "denied"]
         assert task(installed, queue)[:2] == ("completed", 1)
@@ -799,9 +795,9 @@ class TestApproval:
         agent = Agent("a", by_step(assistant("Paying.", ToolCall("p", "pay", {"n": 1})), "Paid."), [pay])
         with working(installed, queue, agent):
             until(lambda: task(installed, queue)[0] == "sleeping")
-        (asked,) = session.pending_approvals()
+        (approval,) = session.pending_approvals()
         with LocalServer(store, Driving((by_step("The server spoke."),))) as server:
-            named = {"seq": asked.seq, "index": asked.index}
+            named = {"seq": approval.seq, "index": approval.index}
             told = server.post(f"/api/sessions/{session.session_id}/approve", named)
         assert (told["pending"], told["resumed"]) == (0, False)
         assert task(installed, queue)[0] == "pending"
@@ -843,9 +839,9 @@ class TestApproval:
                 for session in list(waiting):
                     session.refresh()
                     decided = {f.data["index"] for f in session.journal() if f.kind == "approved"}
-                    asked = {f.data["index"] for f in session.journal() if f.kind == "approval_requested"}
+                    facts = {f.data["index"] for f in session.journal() if f.kind == "approval_requested"}
                     for call in session.open_tool_calls:
-                        if call.index in asked - decided:
+                        if call.index in facts - decided:
                             session.approve(call)
                     if answered(session, "Paid.")():
                         waiting.discard(session)
@@ -1337,15 +1333,15 @@ class TestWorker:
         self, installed: Database, queue: str, store: bough.Store
     ) -> None:
         session = store.start("a")
-        sent = session.send("hello", engine="absurd", queue=queue)
+        run = session.send("hello", engine="absurd", queue=queue)
         with working(installed, queue, Agent("a", ScriptedModel([Slow(3.0, "Late.")])), lease=1):
             until(lambda: any(fact.kind == "turn_resumed" for fact in session.journal()))
-            installed.run(f"select absurd.cancel_task('{queue}', '{sent.task_id}')")
+            installed.run(f"select absurd.cancel_task('{queue}', '{run.task_id}')")
             until(lambda: task(installed, queue)[0] != "running")
             time.sleep(0.6)
         assert session.refresh().leaf.seq == 1
         resumed = session.resume(engine="absurd", queue=queue)
-        assert resumed.task_id != sent.task_id
+        assert resumed.task_id != run.task_id
 
     def test_an_agent_with_a_workspace_has_its_tools_for_each_session(
         self, installed: Database, queue: str, store: bough.Store, tmp_path: Path

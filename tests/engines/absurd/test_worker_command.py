@@ -87,19 +87,19 @@ class TestWorker:
     def test_an_input_is_answered_by_a_worker_after_a_person_has_spoken(
         self, installed: Database, queue: str, agents: Path
     ) -> None:
-        sent = bough(
+        result = bough(
             "run", "--engine", f"absurd:{queue}", "--agent", "support", "Refund 41", store=installed.url
         )
-        assert sent.code == 0, sent.err
-        session_id = sent.out.strip()
-        assert "bough tail -f" in sent.err
+        assert result.code == 0, result.err
+        session_id = result.out.strip()
+        assert "bough tail -f" in result.err
         sleeping = f"select 1 from absurd.t_{queue} where state = 'sleeping'"
         with worker(installed, queue, agents) as said:
             until(lambda: installed.run(sleeping))
             assert bough("approve", session_id, "--yes", store=installed.url).code == 0
             until(lambda: "Refunded." in bough("show", session_id, store=installed.url).out)
-            told = json.loads(bough("show", session_id, "--json", store=installed.url).out)
-            assert told["session"]["status"] == "completed"
+            report = json.loads(bough("show", session_id, "--json", store=installed.url).out)
+            assert report["session"]["status"] == "completed"
             more = bough(
                 "run", "--engine", f"absurd:{queue}", "--resume", session_id, "Thanks", store=installed.url
             )
@@ -112,8 +112,8 @@ class TestWorker:
         self, installed: Database, queue: str
     ) -> None:
         engine = ["--engine", f"absurd:{queue}"]
-        sent = bough("run", *engine, "--agent", "support", "--json", "One", store=installed.url)
-        name = sent.json["sent"]["session_id"]
+        result = bough("run", *engine, "--agent", "support", "--json", "One", store=installed.url)
+        name = result.json["sent"]["session_id"]
         assert bough("run", *engine, "--resume", name, "Two", store=installed.url).code == 3
         assert bough("run", *engine, "--resume", name, "--queue", "Two", store=installed.url).code == 0
         assert installed.run(f"select count(*) from absurd.t_{queue}") == [(2,)]

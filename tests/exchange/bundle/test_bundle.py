@@ -116,10 +116,10 @@ def session(store: Store) -> Session:
 
 def assert_refused(store: Store, data: bytes, error: type[BoughError] = InvalidBundle) -> BoughError:
     before = read_store(store)
-    with pytest.raises(error) as caught:
+    with pytest.raises(error) as excinfo:
         store.import_bundle(io.BytesIO(data))
     assert read_store(store) == before
-    return caught.value
+    return excinfo.value
 
 
 class TestRoundTrip:
@@ -227,9 +227,9 @@ class TestRoundTrip:
             fork = again.fork(at=3)
             fork.append([user("otherwise")])
             assert [p.what for p in there.verify() if "blob" not in p.what] == []
-            left = again.leaf
+            leaf = again.leaf
             again.rewind(3)
-            assert again.redo() == left
+            assert again.redo() == leaf
 
     def test_forks_before_their_parents_double_nothing_they_need_not(self, store: Store) -> None:
         parent = store.start("a", [system("s")])
@@ -295,11 +295,11 @@ class TestExport:
         writer.start()
         try:
             assert begun.wait(60)
-            made = bundle(session)
+            data = bundle(session)
         finally:
             done.set()
             writer.join()
-        Store(MemoryStore(), real_runtime()).import_bundle(io.BytesIO(made))
+        Store(MemoryStore(), real_runtime()).import_bundle(io.BytesIO(data))
 
     def test_ctrl_c_leaves_no_file(self, store: Store, tmp_path: Path) -> None:
         session = long(store)
@@ -390,9 +390,9 @@ class TestImport:
         session.append([user("more")])
         assert "new_id=True" in str(assert_refused(store, data, IdConflict))
         before = bundle(session)
-        taken = store.import_bundle(io.BytesIO(data), new_id=True)
-        copy = store.session(taken.session_id)
-        assert taken.session_id != session.session_id
+        report = store.import_bundle(io.BytesIO(data), new_id=True)
+        copy = store.session(report.session_id)
+        assert report.session_id != session.session_id
         assert (copy.row.relation, copy.row.parent_session) == ("import", session.session_id)
         assert copy.row.conversation_id != session.row.conversation_id
         assert [child.row.parent_session for child in copy.children()] == [copy.session_id]
@@ -682,9 +682,9 @@ class TestRedacted:
         assert done.redactions["DOOR"] >= 9
         assert bundle(session, redact=True) == data
         there = Store(MemoryStore(), real_runtime())
-        taken = there.import_bundle(tmp_path / "r.bough")
-        assert taken.redacted
-        again = there.session(taken.session_id)
+        report = there.import_bundle(tmp_path / "r.bough")
+        assert report.redacted
+        again = there.session(report.session_id)
         assert again.row.tags["redacted"] == "true"
         assert "[redacted DOOR]" in again.path()[0].message.text  # type: ignore[union-attr]
         assert list(there.verify()) == []
@@ -692,8 +692,8 @@ class TestRedacted:
 
     def test_what_holds_no_secret_keeps_its_ids(self, session: Session) -> None:
         there = Store(MemoryStore(), real_runtime())
-        taken = there.import_bundle(io.BytesIO(bundle(session, redact=True)))
-        again = there.session(taken.session_id)
+        report = there.import_bundle(io.BytesIO(bundle(session, redact=True)))
+        again = there.session(report.session_id)
         assert [entry.entry_id for entry in again.path()] == [entry.entry_id for entry in session.path()]
 
     def test_blobs_are_not_looked_through_so_none_come_along(self, session: Session) -> None:
@@ -806,10 +806,10 @@ class TestGolden:
     @pytest.mark.parametrize("name", sorted(path.name for path in GOLDEN.glob("*.bough")))
     def test_a_bundle_of_every_released_format_imports_for_ever(self, name: str, store: Store) -> None:
         data = (GOLDEN / name).read_bytes()
-        taken = store.import_bundle(GOLDEN / name)
+        report = store.import_bundle(GOLDEN / name)
         assert list(store.verify()) == []
-        assert bundle(store.session(taken.session_id), blobs=b'"blobs":true' in data.splitlines()[0]) == data
-        assert store.session(taken.session_id).messages("anthropic")
+        assert bundle(store.session(report.session_id), blobs=b'"blobs":true' in data.splitlines()[0]) == data
+        assert store.session(report.session_id).messages("anthropic")
 
     def test_there_are_some(self) -> None:
         assert {"plain-1.0.bough", "tree-1.0.bough"} <= {path.name for path in GOLDEN.glob("*.bough")}

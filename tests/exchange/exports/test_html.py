@@ -49,11 +49,11 @@ def pages(store: Path) -> Path:
 @pytest.fixture
 def viewer(browser: Browser, pages: Path) -> Iterator[ViewerPage]:
     """A page of a file, offline; nothing but the file itself may be asked for."""
-    found = ViewerPage(browser, pages.as_uri() + "/", offline=True)
-    yield found
-    found.check()
-    assert [asked for asked in found.requests if not re.match(r"[\w-]+\.html|data:|blob:", asked)] == []
-    found.close()
+    page = ViewerPage(browser, pages.as_uri() + "/", offline=True)
+    yield page
+    page.check()
+    assert [asked for asked in page.requests if not re.match(r"[\w-]+\.html|data:|blob:", asked)] == []
+    page.close()
 
 
 class Elements(HTMLParser):
@@ -127,8 +127,8 @@ class TestFile:
     def test_any_store_takes_the_bundle_inside_in(self, store: Path, tmp_path: Path) -> None:
         with bough.open(store) as sessions, bough.open(tmp_path / "there.db") as there:
             bundle, page = export_bundle_and_page(sessions.session(BUILD), redact=False, blobs=True)
-            taken = there.import_bundle(BytesIO(embedded_bundle(page)))
-            assert taken.added == (BUILD, TASK)
+            report = there.import_bundle(BytesIO(embedded_bundle(page)))
+            assert report.added == (BUILD, TASK)
             assert export_bundle_and_page(there.session(BUILD), redact=False, blobs=True) == (bundle, page)
 
     def test_the_same_session_gives_the_same_bytes(self, store: Path) -> None:
@@ -153,8 +153,8 @@ class TestFile:
             session.html(tmp_path / "x.html", redact=False)
 
     def test_nothing_in_a_session_can_end_the_element_it_stands_in(self, pages: Path) -> None:
-        found = Elements((pages / f"whole-{HOSTILE}.html").read_bytes())
-        tags = [tag for tag, _, _ in found.found]
+        elements = Elements((pages / f"whole-{HOSTILE}.html").read_bytes())
+        tags = [tag for tag, _, _ in elements.found]
         assert tags[:13] == [
             "html",
             "head",
@@ -171,15 +171,15 @@ class TestFile:
             "noscript",
         ]
         assert set(tags[13:]) == {"script"}
-        held = [one for kind in ("bundle", "requests") for one in found.texts("script", **{"class": kind})]
-        assert held == found.texts("script", type="application/octet-stream")
+        held = [one for kind in ("bundle", "requests") for one in elements.texts("script", **{"class": kind})]
+        assert held == elements.texts("script", type="application/octet-stream")
 
     def test_the_policy_names_the_one_script_and_the_one_style_and_lets_nothing_out(
         self, pages: Path
     ) -> None:
-        found = Elements((pages / f"{CASE}.html").read_bytes())
-        policy = next(str(attrs["content"]) for tag, attrs, _ in found.found if "http-equiv" in attrs)
-        [script], [style] = found.texts("script", type="module"), found.texts("style")
+        elements = Elements((pages / f"{CASE}.html").read_bytes())
+        policy = next(str(attrs["content"]) for tag, attrs, _ in elements.found if "http-equiv" in attrs)
+        [script], [style] = elements.texts("script", type="module"), elements.texts("style")
         hashes = [
             base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (script, style)
         ]

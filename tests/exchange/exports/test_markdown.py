@@ -59,8 +59,8 @@ def tokens(text: str) -> Iterator[Token]:
 
 def headings(text: str) -> list[str]:
     """What a reader takes for headings of the document itself."""
-    found = reader.parse(text)
-    return [after.content for token, after in pairwise(found) if _is_ours(token)]
+    tokens = reader.parse(text)
+    return [after.content for token, after in pairwise(tokens) if _is_ours(token)]
 
 
 def _is_ours(token: Token) -> bool:

@@ -103,23 +103,23 @@ def sample_session(store: Store) -> Session:
 
 class TestTrace:
     def test_a_session_is_a_span_with_its_turns_and_their_calls_in_it(self, store: Store) -> None:
-        told = spans(sample_session(store).spans())
-        assert is_valid_trace(told)
-        (root,) = children_of(told, None)
-        (turn,) = children_of(told, root)
+        trace = spans(sample_session(store).spans())
+        assert is_valid_trace(trace)
+        (root,) = children_of(trace, None)
+        (turn,) = children_of(trace, root)
         assert root["name"] == "session support"
         assert turn["name"] == "invoke_agent support"
-        names = [span["name"] for span in children_of(told, turn)]
+        names = [span["name"] for span in children_of(trace, turn)]
         assert names == ["chat m-1", "execute_tool lookup", "chat m-2"]
-        assert [span["kind"] for span in [root, turn, *children_of(told, turn)]] == [1, 1, 3, 1, 3]
+        assert [span["kind"] for span in [root, turn, *children_of(trace, turn)]] == [1, 1, 3, 1, 3]
 
     def test_times_are_those_of_the_entries(self, store: Store) -> None:
         session = sample_session(store)
-        told = spans(session.spans())
+        trace = spans(session.spans())
         at = {entry.seq: entry.at * 1_000 for entry in session.path()}
-        assert times(span_named(told, "invoke_agent support")) == (at[2], at[5])
-        assert times(span_named(told, "execute_tool lookup")) == (at[3], at[4])
-        start, end = times(span_named(told, "chat m-2"))
+        assert times(span_named(trace, "invoke_agent support")) == (at[2], at[5])
+        assert times(span_named(trace, "execute_tool lookup")) == (at[3], at[4])
+        start, end = times(span_named(trace, "chat m-2"))
         assert start == at[4]
         assert at[4] < end <= at[5]
 
@@ -169,20 +169,20 @@ class TestTrace:
         session.rewind(to=4)  # within the turn
         with session.turn() as turn:
             turn.answer(assistant("It is found."), usage=Usage(150, 5))
-        told = spans(session.spans())
-        assert is_valid_trace(told)
-        assert Counter(span["name"] for span in told)["invoke_agent support"] == 2
-        assert tokens(told) == token_totals(session.usage())
+        trace = spans(session.spans())
+        assert is_valid_trace(trace)
+        assert Counter(span["name"] for span in trace)["invoke_agent support"] == 2
+        assert tokens(trace) == token_totals(session.usage())
 
     def test_a_fork_does_not_tell_what_it_shares(self, store: Store) -> None:
         session = sample_session(store)
         fork = session.fork(at=5)
         with fork.turn("And now?") as turn:
             turn.answer(assistant("Wait."), usage=Usage(200, 5))
-        told = spans(fork.spans())
-        assert is_valid_trace(told)
-        assert tokens(told) == token_totals(fork.usage()) == (200, 5, 0, 0)
-        assert {span["traceId"] for span in told} != {span["traceId"] for span in spans(session.spans())}
+        trace = spans(fork.spans())
+        assert is_valid_trace(trace)
+        assert tokens(trace) == token_totals(fork.usage()) == (200, 5, 0, 0)
+        assert {span["traceId"] for span in trace} != {span["traceId"] for span in spans(session.spans())}
 
 
 class TestModelCalls:
@@ -205,15 +205,15 @@ class TestModelCalls:
         with session.turn("q") as turn:
             turn.failed("too busy", usage=Usage(7, 0), provider="openai", model="m")
             turn.answer(assistant("a"), usage=Usage(8, 1), provider="openai", model="m")
-        told = spans(session.spans())
-        assert is_valid_trace(told)
-        failed, good = [span for span in told if span["name"] == "chat m"]
+        trace = spans(session.spans())
+        assert is_valid_trace(trace)
+        failed, good = [span for span in trace if span["name"] == "chat m"]
         assert failed["status"]["code"] == 2
         assert failed["attributes"]["error.type"] == "failed"
         assert failed["attributes"]["gen_ai.response.finish_reasons"] == ["error"]
         assert good["status"] == {}
         assert times(failed)[1] == times(good)[0]
-        assert tokens(told) == token_totals(session.usage())
+        assert tokens(trace) == token_totals(session.usage())
 
     def test_a_call_cut_off_by_a_crash_is_told_as_unanswered(self, store: Store) -> None:
         session = store.start()
@@ -230,16 +230,16 @@ class TestModelCalls:
 
         session = store.start("support")
         session.send_sync("q", model=ScriptedModel([assistant(ToolCall("c", "look")), "a"]), tools=[look])
-        told = spans(session.spans())
-        assert is_valid_trace(told)
-        names = Counter(span["name"] for span in told)
+        trace = spans(session.spans())
+        assert is_valid_trace(trace)
+        names = Counter(span["name"] for span in trace)
         assert names == {
             "session support": 1,
             "invoke_agent support": 1,
             "chat scripted": 2,
             "execute_tool look": 1,
         }
-        assert tokens(told) == token_totals(session.usage())
+        assert tokens(trace) == token_totals(session.usage())
 
 
 class TestToolCalls:
@@ -273,10 +273,10 @@ class TestToolCalls:
         session = store.start()
         session.append([user("q"), assistant(ToolCall("c", "pay"), ToolCall("c", "look"))])
         session.append([tool_result("c", "1"), tool_result("c", "2", error=True)])
-        told = spans(session.spans())
-        assert is_valid_trace(told)
-        assert span_named(told, "execute_tool pay")["status"] == {}
-        assert span_named(told, "execute_tool look")["status"]["code"] == 2
+        trace = spans(session.spans())
+        assert is_valid_trace(trace)
+        assert span_named(trace, "execute_tool pay")["status"] == {}
+        assert span_named(trace, "execute_tool look")["status"]["code"] == 2
 
     def test_one_that_waited_for_a_person_begins_when_it_was_allowed(self, store: Store) -> None:
         @bough.tool(approval=True)
@@ -307,12 +307,12 @@ class TestTurns:
             raise ModelError("m", "the model is on holiday")
 
         session.send_sync("q", model=ScriptedModel(fails))
-        told = spans(session.spans())
-        turn = span_named(told, "invoke_agent support")
+        trace = spans(session.spans())
+        turn = span_named(trace, "invoke_agent support")
         assert turn["attributes"]["error.type"] == "failed"
         assert "on holiday" in turn["status"]["message"]
-        assert span_named(told, "chat scripted")["attributes"]["error.type"] == "failed"
-        assert told[0]["status"]["code"] == 2
+        assert span_named(trace, "chat scripted")["attributes"]["error.type"] == "failed"
+        assert trace[0]["status"]["code"] == 2
 
     def test_a_fact_that_does_not_say_what_its_kind_says_is_passed_over(self, store: Store) -> None:
         session = sample_session(store)
@@ -334,24 +334,24 @@ class TestTasks:
         model = ScriptedModel([assistant(ToolCall("c", "delegate")), "all done"])
         session.send_sync("q", model=model, tools=[delegate])
         (child,) = session.children()
-        told = spans(session.spans())
-        assert is_valid_trace(told)
-        (task,) = children_of(told, span_named(told, "execute_tool delegate"))
+        trace = spans(session.spans())
+        assert is_valid_trace(trace)
+        (task,) = children_of(trace, span_named(trace, "execute_tool delegate"))
         assert task["attributes"]["gen_ai.conversation.id"] == child.session_id
         assert task["attributes"]["bough.relation"] == "task"
-        assert tokens(told) == token_totals(session.usage("tree"))
+        assert tokens(trace) == token_totals(session.usage("tree"))
         alone = spans(session.spans(children=False))
         assert tokens(alone) == token_totals(session.usage())
-        assert {span["spanId"] for span in alone} < {span["spanId"] for span in told}
+        assert {span["spanId"] for span in alone} < {span["spanId"] for span in trace}
 
     def test_one_started_by_hand_hangs_below_its_turn(self, store: Store) -> None:
         session = sample_session(store)
         child = store.start_task(session, "helper")
         child.append([user("help"), assistant("helped")])
-        told = spans(session.spans())
-        assert is_valid_trace(told)
-        assert span_named(told, "session helper") in children_of(
-            told, span_named(told, "invoke_agent support")
+        trace = spans(session.spans())
+        assert is_valid_trace(trace)
+        assert span_named(trace, "session helper") in children_of(
+            trace, span_named(trace, "invoke_agent support")
         )
 
     def test_tasks_nested_deeper_than_python_calls_are_told(self) -> None:
@@ -359,9 +359,9 @@ class TestTasks:
         session = top = store.start()
         for _ in range(400):
             session = store.start_task(session)
-        told = spans(top.spans())
-        assert len(told) == 401
-        assert is_valid_trace(told)
+        trace = spans(top.spans())
+        assert len(trace) == 401
+        assert is_valid_trace(trace)
 
 
 class TestContent:
@@ -372,9 +372,9 @@ class TestContent:
 
     def test_asked_for_it_is_told_once_by_the_convention(self, store: Store) -> None:
         session = sample_session(store)
-        told = spans(session.spans(content=True))
-        assert is_valid_trace(told)
-        first, second = (span_named(told, name)["attributes"] for name in ("chat m-1", "chat m-2"))
+        trace = spans(session.spans(content=True))
+        assert is_valid_trace(trace)
+        first, second = (span_named(trace, name)["attributes"] for name in ("chat m-1", "chat m-2"))
         assert json.loads(first["gen_ai.input.messages"]) == [
             {"role": "user", "parts": [{"type": "text", "content": "Where?"}]}
         ]
@@ -388,11 +388,11 @@ class TestContent:
         ]
         response = {"type": "tool_call_response", "id": "c", "response": "lost"}
         assert json.loads(second["gen_ai.input.messages"]) == [{"role": "tool", "parts": [response]}]
-        tool = span_named(told, "execute_tool lookup")["attributes"]
+        tool = span_named(trace, "execute_tool lookup")["attributes"]
         assert json.loads(tool["gen_ai.tool.call.arguments"]) == {"order": 41}
         assert tool["gen_ai.tool.call.result"] == "lost"
-        assert "You help." in told[0]["attributes"]["gen_ai.system_instructions"]
-        assert [span["spanId"] for span in told] == [span["spanId"] for span in spans(session.spans())]
+        assert "You help." in trace[0]["attributes"]["gen_ai.system_instructions"]
+        assert [span["spanId"] for span in trace] == [span["spanId"] for span in spans(session.spans())]
 
     def test_a_secret_is_hidden_wherever_it_stands(self) -> None:
         word = "late-secret-2"
@@ -425,9 +425,9 @@ class TestContent:
     def test_ten_megabytes_and_hostile_text_go_through(self) -> None:
         session = bough.open("memory:").start()
         session.append([user("x" * 10_000_000), assistant('nul \0 "quote" \u2028')])
-        told = spans(session.spans(content=True))
-        assert is_valid_trace(told)
-        assert 'nul \\u0000 \\"quote\\"' in told[1]["attributes"]["gen_ai.output.messages"]
+        trace = spans(session.spans(content=True))
+        assert is_valid_trace(trace)
+        assert 'nul \\u0000 \\"quote\\"' in trace[1]["attributes"]["gen_ai.output.messages"]
 
 
 class TestAnyLog:
@@ -435,10 +435,10 @@ class TestAnyLog:
     @given(sessions(), st.booleans())
     def test_every_log_is_a_lawful_trace_that_adds_up(self, session: Session, content: bool) -> None:
         lines = list(session.spans(content=content))
-        told = spans(lines)
-        assert is_valid_trace(told)
-        assert tokens(told) == token_totals(session.usage())
-        assert sum(span["kind"] == 3 for span in told) == session.usage().calls
+        trace = spans(lines)
+        assert is_valid_trace(trace)
+        assert tokens(trace) == token_totals(session.usage())
+        assert sum(span["kind"] == 3 for span in trace) == session.usage().calls
         assert lines == list(session.spans(content=content))
         assert "DETAILS" not in "".join(lines)
         assert "SIG-" not in "".join(lines)

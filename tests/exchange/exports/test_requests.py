@@ -51,11 +51,11 @@ class TestRequests:
     ) -> None:
         with bough.open(store) as sessions:
             session = sessions.session(name)
-            found = export_requests(session)[name]
+            requests = export_requests(session)[name]
             numbers = sorted(branch.branch for branch in session.branches())
             answers = [entry for entry in session.entries() if entry.role == "assistant"]
-            assert (len(found.requests), found.omitted) == (len(answers), 0)
-            copied = full_requests(found)
+            assert (len(requests.requests), requests.omitted) == (len(answers), 0)
+            copied = full_requests(requests)
             for entry in answers:
                 leaf = Leaf(entry.branch, entry.seq - 1)
                 path = session.log.store.path(name, leaf=leaf).entries
@@ -77,15 +77,15 @@ class TestRequests:
             for n in range(4):
                 limits = bough.Limits(max_messages=2 * n + 1 if n < 3 else 3)
                 session.send_sync(f"question {n}", model=bough.ScriptedModel(answer), limits=limits)
-            found = export_requests(session)[session.session_id]
+            requests = export_requests(session)[session.session_id]
         assert [len(request["messages"]) for request in given] == [1, 3, 5, 3]
-        assert list(full_requests(found).values()) == given
+        assert list(full_requests(requests).values()) == given
 
     def test_tasks_have_their_own(self, store: Path) -> None:
         with bough.open(store) as sessions:
-            found = export_requests(sessions.session(BUILD))
-        assert set(found) == {BUILD, TASK}
-        assert "Review dates.py" in str(full_requests(found[TASK]))
+            requests = export_requests(sessions.session(BUILD))
+        assert set(requests) == {BUILD, TASK}
+        assert "Review dates.py" in str(full_requests(requests[TASK]))
 
     def test_messages_are_kept_once(self, tmp_path: Path) -> None:
         with bough.open(tmp_path / "s.db") as sessions:
@@ -101,8 +101,8 @@ class TestRequests:
             session = sessions.start("a", [system("You help.")])
             session.append([user(f"the key is {secret}"), assistant("I see.")])
         with bough.open(tmp_path / "s.db", secrets=[secret]) as sessions:
-            found = export_requests(sessions.session(session.session_id), redact=True)
-        said = msgspec.json.encode(found).decode()
+            requests = export_requests(sessions.session(session.session_id), redact=True)
+        said = msgspec.json.encode(requests).decode()
         assert secret not in said
         assert "the key is" in said
 
@@ -111,5 +111,8 @@ class TestRequests:
             session = sessions.start("a")
             for n in range(6):
                 session.append([user(f"question {n}"), assistant(f"answer {n}")])
-            [found] = export_requests(session, budget=SizeBudget(work=30)).values()
-        assert ([request.at for request in found.requests], found.omitted) == (["1:8", "1:10", "1:12"], 3)
+            [requests] = export_requests(session, budget=SizeBudget(work=30)).values()
+        assert ([request.at for request in requests.requests], requests.omitted) == (
+            ["1:8", "1:10", "1:12"],
+            3,
+        )

@@ -51,9 +51,9 @@ ROW = SessionRow(session_id="ses_1", space="default", conversation_id="con_1", s
 
 
 def export_workflow(session: Session) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(session.workflow())
-    assert found["schema_version"] == "1.0"
-    workflow: dict[str, Any] = found["workflow"]
+    steps: dict[str, Any] = yaml.safe_load(session.workflow())
+    assert steps["schema_version"] == "1.0"
+    workflow: dict[str, Any] = steps["workflow"]
     return workflow
 
 
@@ -77,8 +77,8 @@ def sample_session(store: Store, **about: Any) -> Session:
 
 class TestTheMapping:
     def test_each_completed_turn_is_one_agent_node_between_input_and_output(self, store: Store) -> None:
-        found = export_workflow(sample_session(store))
-        assert found["nodes"] == [
+        workflow = export_workflow(sample_session(store))
+        assert workflow["nodes"] == [
             {"id": "input", "type": "input"},
             {
                 "id": "turn-1",
@@ -101,9 +101,9 @@ class TestTheMapping:
     def test_a_session_without_a_completed_turn_is_input_to_output(self, store: Store) -> None:
         session = store.start("support")
         for _ in range(2):
-            found = export_workflow(session)
-            assert [node["id"] for node in found["nodes"]] == ["input", "output"]
-            assert found["edges"] == [{"from": "input", "to": "output"}]
+            workflow = export_workflow(session)
+            assert [node["id"] for node in workflow["nodes"]] == ["input", "output"]
+            assert workflow["edges"] == [{"from": "input", "to": "output"}]
             session.append([user("anybody?")])
         assert [message["role"] for message in transcript(session)] == ["user", "user"]
 

@@ -60,9 +60,9 @@ class TestAFileOfMessages:
             LINES[3],
         ]
         session, _ = import_one(store, "chat", write_jsonl(tmp_path / "case.jsonl", lines))
-        sent = session.messages("openai-chat")
-        assert sent[0] == lines[0]
-        assert sent[1]["reasoning_content"] == "hm"
+        messages = session.messages("openai-chat")
+        assert messages[0] == lines[0]
+        assert messages[1]["reasoning_content"] == "hm"
 
     def test_is_one_session_named_after_it(self, store: Store, tmp_path: Path) -> None:
         session, report = import_one(store, "chat", write_jsonl(tmp_path / "case.jsonl", LINES))

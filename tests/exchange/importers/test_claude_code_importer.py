@@ -67,9 +67,9 @@ def loss_counts(report: ToolImportResult) -> dict[str, int]:
 
 class TestSession:
     def test_a_session_is_taken_in_on_every_store(self, store: Store, tmp_path: Path) -> None:
-        made = shop_transcript()
-        session, report = import_sound(made.write(tmp_path / f"{made.session_id}.jsonl"), store)
-        assert session.session_id == f"claude-code-{made.session_id}"
+        transcript = shop_transcript()
+        session, report = import_sound(transcript.write(tmp_path / f"{transcript.session_id}.jsonl"), store)
+        assert session.session_id == f"claude-code-{transcript.session_id}"
         first = ["user", "system", "assistant", "tool", "tool", "assistant"]
         assert roles(session) == [*first, "user", "assistant"]
         assert message_at(session, 3).parts == (
@@ -93,28 +93,28 @@ class TestSession:
         assert (answer.model, answer.finish) == ("claude-sonnet-4-5", "tool_use")
 
     def test_what_a_person_called_it_goes_before_what_the_tool_did(self, tmp_path: Path) -> None:
-        made = shop_transcript()
-        made.detached_line("custom-title", customTitle="Shop")
-        made.detached_line("ai-title", aiTitle="Something newer")
-        assert import_transcript(made, tmp_path).row.title == "Shop"
+        transcript = shop_transcript()
+        transcript.detached_line("custom-title", customTitle="Shop")
+        transcript.detached_line("ai-title", aiTitle="Something newer")
+        assert import_transcript(transcript, tmp_path).row.title == "Shop"
 
     def test_a_summary_names_the_session_of_the_line_it_stands_for(self, tmp_path: Path) -> None:
-        made = Transcript()
-        made.detached_line("summary", summary="Of another session", leafUuid="elsewhere")
-        made.user("hi")
-        other = made.write(tmp_path / "other" / "s.jsonl")
+        transcript = Transcript()
+        transcript.detached_line("summary", summary="Of another session", leafUuid="elsewhere")
+        transcript.user("hi")
+        other = transcript.write(tmp_path / "other" / "s.jsonl")
         assert import_sound(other)[0].row.title is None
-        made.detached_line("summary", summary="Of this one", leafUuid="u-1")
-        assert import_transcript(made, tmp_path).row.title == "Of this one"
+        transcript.detached_line("summary", summary="Of this one", leafUuid="u-1")
+        assert import_transcript(transcript, tmp_path).row.title == "Of this one"
 
     def test_the_system_prompt_is_a_seed_and_a_later_one_a_setting(self, tmp_path: Path) -> None:
-        made = Transcript()
+        transcript = Transcript()
         for words in ("You test.", "You test.", "You fix."):
-            made.user("go")
+            transcript.user("go")
             prompts = [words, "<total_tokens>9 left</total_tokens>"]
-            made.line("attachment", attachment={"type": "prompt_snapshot", "systemPrompt": prompts})
-            made.answer(text("gone"))
-        session = import_transcript(made, tmp_path)
+            transcript.line("attachment", attachment={"type": "prompt_snapshot", "systemPrompt": prompts})
+            transcript.answer(text("gone"))
+        session = import_transcript(transcript, tmp_path)
         assert roles(session)[:3] == ["system", "user", "assistant"]
         assert (session.row.seed_count, message_at(session, 1).text) == (1, "You test.")
         assert [e.payload.prompt for e in session.path() if isinstance(e.payload, Settings)] == ["You fix."]
@@ -146,21 +146,21 @@ class TestAnswer:
             assert sorted(row.totals.calls for row in store.all_sessions()) == [1, 3]
 
     def test_a_line_written_while_it_streamed_tells_less(self, tmp_path: Path) -> None:
-        made = Transcript()
-        made.user("go")
-        first, last = made.answer(thinking("hm"), text("done"), stop=None)
+        transcript = Transcript()
+        transcript.user("go")
+        first, last = transcript.answer(thinking("hm"), text("done"), stop=None)
         first["message"]["usage"] = {**USAGE, "output_tokens": 1}
         assert last["message"]["usage"]["output_tokens"] == 5
-        made.user("thanks")  # so it is complete
-        assert import_transcript(made, tmp_path).usage().output_tokens == 5
+        transcript.user("thanks")  # so it is complete
+        assert import_transcript(transcript, tmp_path).usage().output_tokens == 5
 
     def test_a_cache_write_for_an_hour_costs_what_it_costs(self, tmp_path: Path) -> None:
         """Priced as writes for five minutes, real sessions cost 8 % too little."""
         costs = []
         for hours in (0, 1):
-            made = Transcript(f"{hours}1111111-2222-4333-8444-555555555555")
-            made.user("go")
-            (line,) = made.answer(text("done"))
+            transcript = Transcript(f"{hours}1111111-2222-4333-8444-555555555555")
+            transcript.user("go")
+            (line,) = transcript.answer(text("done"))
             written = {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 100_000}
             line["message"]["usage"] = {
                 "input_tokens": 0,
@@ -168,15 +168,15 @@ class TestAnswer:
                 "cache_creation_input_tokens": 100_000,
                 **({"cache_creation": written} if hours else {}),
             }
-            costs.append(import_transcript(made, tmp_path / str(hours)).usage().cost_microcents)
+            costs.append(import_transcript(transcript, tmp_path / str(hours)).usage().cost_microcents)
         assert costs == [37_500_000, 60_000_000]  # 3.75 and 6 dollars per million, claude-sonnet-4-5
 
     def test_that_said_nothing_is_paid_for(self, tmp_path: Path) -> None:
-        made = Transcript()
-        made.user("go")
-        (line,) = made.answer(text("x"))
+        transcript = Transcript()
+        transcript.user("go")
+        (line,) = transcript.answer(text("x"))
         line["message"]["content"] = []
-        session = import_transcript(made, tmp_path)
+        session = import_transcript(transcript, tmp_path)
         assert (session.usage().calls, session.usage().output_tokens) == (1, 5)
 
     @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3), (0, 1, 3, 2)])
@@ -184,16 +184,17 @@ class TestAnswer:
         self, tmp_path: Path, order: tuple[int, ...]
     ) -> None:
         """Tools run while an answer still streams: a result may come before the next call of the same answer."""
-        made = Transcript()
-        made.user("go")
-        calls = made.answer(tool_use("a"), tool_use("b"))
+        transcript = Transcript()
+        transcript.user("go")
+        calls = transcript.answer(tool_use("a"), tool_use("b"))
         results = [
-            made.user([result(name)], parent=call["uuid"]) for name, call in zip("ab", calls, strict=True)
+            transcript.user([result(name)], parent=call["uuid"])
+            for name, call in zip("ab", calls, strict=True)
         ]
         kept = [calls[0], calls[1], *results]
-        made.lines[1:] = [kept[at] for at in order]
-        made.answer(text("both done"))
-        session = import_transcript(made, tmp_path)
+        transcript.lines[1:] = [kept[at] for at in order]
+        transcript.answer(text("both done"))
+        session = import_transcript(transcript, tmp_path)
         assert roles(session) == ["user", "assistant", "tool", "tool", "assistant"]
         assert len(session.branches()) == 1
 
@@ -203,18 +204,20 @@ class TestAnswer:
         assert "c2lnbmVk" not in json.dumps(session.messages("openai"))
 
     def test_thoughts_nobody_may_read_are_kept_for_their_issuer(self, tmp_path: Path) -> None:
-        made = Transcript()
-        made.user("go")
-        made.answer({"type": "redacted_thinking", "data": "sealed"}, text("done"))
-        sealed = import_transcript(made, tmp_path).messages("anthropic")[1]["content"][0]
+        transcript = Transcript()
+        transcript.user("go")
+        transcript.answer({"type": "redacted_thinking", "data": "sealed"}, text("done"))
+        sealed = import_transcript(transcript, tmp_path).messages("anthropic")[1]["content"][0]
         assert sealed == {"type": "redacted_thinking", "data": "sealed"}
 
     def test_an_error_of_the_api_is_an_answer_that_nobody_paid_for(self, tmp_path: Path) -> None:
-        made = Transcript()
-        made.user("go")
-        (line,) = made.answer(text("API Error: 529 overloaded"), stop="stop_sequence", isApiErrorMessage=True)
+        transcript = Transcript()
+        transcript.user("go")
+        (line,) = transcript.answer(
+            text("API Error: 529 overloaded"), stop="stop_sequence", isApiErrorMessage=True
+        )
         line["message"]["model"] = "<synthetic>"
-        session = import_transcript(made, tmp_path)
+        session = import_transcript(transcript, tmp_path)
         assert (session.path()[1].finish, session.path()[1].model, session.model_calls()) == (
             "error",
             None,
@@ -224,11 +227,11 @@ class TestAnswer:
     def test_a_step_of_anthropics_own_tools_is_kept_and_one_of_a_wrong_shape_is_counted(
         self, tmp_path: Path
     ) -> None:
-        made = Transcript()
-        made.user("go")
+        transcript = Transcript()
+        transcript.user("go")
         use = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "cats"}}
-        made.answer(text("I search."), use, {"type": "server_tool_use", "name": "web_search"})
-        session, report = import_sound(made.write(tmp_path / "s.jsonl"))
+        transcript.answer(text("I search."), use, {"type": "server_tool_use", "name": "web_search"})
+        session, report = import_sound(transcript.write(tmp_path / "s.jsonl"))
         search = ProviderBlock("server_tool_use", "searched the web: cats")
         assert message_at(session, 2).parts == (Text("I search."), search)
         assert session.request("anthropic")["messages"][-1]["content"][-1] == use
@@ -245,11 +248,11 @@ class TestInput:
         assert data.startswith(b"\x89PNG")
 
     def test_pictures_in_results_are_kept_too_and_other_pieces_as_json(self, tmp_path: Path) -> None:
-        made = Transcript()
-        made.user("look")
-        made.answer(tool_use("a"))
-        made.user([result("a", [PICTURE, {"type": "tool_reference", "tool_name": "Grep"}])])
-        session, report = import_sound(made.write(tmp_path / "s.jsonl"))
+        transcript = Transcript()
+        transcript.user("look")
+        transcript.answer(tool_use("a"))
+        transcript.user([result("a", [PICTURE, {"type": "tool_reference", "tool_name": "Grep"}])])
+        session, report = import_sound(transcript.write(tmp_path / "s.jsonl"))
         picture, reference = message_at(session, 3).results[0].content
         assert isinstance(picture, Media)
         assert reference == Text('{"type":"tool_reference","tool_name":"Grep"}')
@@ -258,12 +261,12 @@ class TestInput:
         }
 
     def test_what_the_tool_says_in_the_users_place_is_the_systems(self, tmp_path: Path) -> None:
-        made = Transcript()
-        made.user("<command-name>/model</command-name>")
-        made.user("<local-command-stdout>set</local-command-stdout>")
-        made.user("Base directory of this skill: …", isMeta=True)
-        made.user([text("see"), PICTURE], isMeta=True)
-        assert roles(import_transcript(made, tmp_path)) == ["system", "system", "system", "user"]
+        transcript = Transcript()
+        transcript.user("<command-name>/model</command-name>")
+        transcript.user("<local-command-stdout>set</local-command-stdout>")
+        transcript.user("Base directory of this skill: …", isMeta=True)
+        transcript.user([text("see"), PICTURE], isMeta=True)
+        assert roles(import_transcript(transcript, tmp_path)) == ["system", "system", "system", "user"]
 
     @pytest.mark.parametrize(
         "typed",
@@ -279,48 +282,48 @@ class TestInput:
         ],
     )
     def test_a_command_that_calls_no_model_is_no_input(self, tmp_path: Path, typed: str) -> None:
-        made = shop_transcript()
-        made.user([text(typed)])
-        session = import_transcript(made, tmp_path)
+        transcript = shop_transcript()
+        transcript.user([text(typed)])
+        session = import_transcript(transcript, tmp_path)
         assert (roles(session)[-1], session.row.turns) == ("system", 2)
 
     def test_a_command_that_is_a_prompt_is_an_input(self, tmp_path: Path) -> None:
-        made = Transcript()
-        made.user(
+        transcript = Transcript()
+        transcript.user(
             "<command-message>review is running…</command-message>\n<command-name>/review</command-name>"
         )
-        made.user("Review the changes.", isMeta=True)
-        made.answer(text("Fine."))
-        session = import_transcript(made, tmp_path)
+        transcript.user("Review the changes.", isMeta=True)
+        transcript.answer(text("Fine."))
+        session = import_transcript(transcript, tmp_path)
         assert (roles(session), session.row.turns) == (["user", "system", "assistant"], 1)
 
     def test_a_message_without_content_is_counted(self, tmp_path: Path) -> None:
-        made = shop_transcript()
-        made.line("user", message={"role": "user", "parts": [{"text": "hello"}]})
-        made.line("assistant", message={"role": "assistant", "parts": [{"text": "hi"}]})
-        _, report = import_sound(made.write(tmp_path / "s.jsonl"))
+        transcript = shop_transcript()
+        transcript.line("user", message={"role": "user", "parts": [{"text": "hello"}]})
+        transcript.line("assistant", message={"role": "assistant", "parts": [{"text": "hi"}]})
+        _, report = import_sound(transcript.write(tmp_path / "s.jsonl"))
         assert loss_counts(report)["a message without content"] == 2
 
     def test_a_file_that_was_mentioned_is_shown_to_the_model(self, tmp_path: Path) -> None:
-        made = Transcript()
-        made.user("see @a.py and @dot.png")
+        transcript = Transcript()
+        transcript.user("see @a.py and @dot.png")
         file = {"filePath": "/home/ann/a.py", "content": "x = 1", "numLines": 1}
-        made.line("attachment", attachment={"type": "file", "content": {"type": "text", "file": file}})
+        transcript.line("attachment", attachment={"type": "file", "content": {"type": "text", "file": file}})
         picture = {"base64": PICTURE["source"]["data"], "type": "image/png"}
         told = {"type": "image", "file": picture}
-        made.line("attachment", attachment={"type": "file", "filename": "dot.png", "content": told})
-        session = import_transcript(made, tmp_path)
+        transcript.line("attachment", attachment={"type": "file", "filename": "dot.png", "content": told})
+        session = import_transcript(transcript, tmp_path)
         assert message_at(session, 2).text == "/home/ann/a.py:\n\nx = 1"
         assert [media.name for media in message_at(session, 3).media] == ["dot.png"]
 
     def test_what_was_typed_while_it_was_busy_is_the_users(self, tmp_path: Path) -> None:
-        made = Transcript()
-        made.user("go")
+        transcript = Transcript()
+        transcript.user("go")
         for mode in ("prompt", "task-notification"):
-            made.line(
+            transcript.line(
                 "attachment", attachment={"type": "queued_command", "prompt": "wait", "commandMode": mode}
             )
-        assert roles(import_transcript(made, tmp_path)) == ["user", "user", "system"]
+        assert roles(import_transcript(transcript, tmp_path)) == ["user", "user", "system"]
 
     def test_a_result_keeps_what_the_tool_knew_of_it_beside_what_the_model_saw(self, tmp_path: Path) -> None:
         session = import_transcript(shop_transcript(), tmp_path)
@@ -328,57 +331,57 @@ class TestInput:
         assert "stdout" not in json.dumps(session.messages("anthropic"))
 
     def test_results_that_came_on_one_line_are_told_one_by_one(self, tmp_path: Path) -> None:
-        made = Transcript()
-        made.user("go")
-        made.answer(tool_use("a"), tool_use("b"))
-        made.user([result("b"), result("a"), text("and stop")])
-        assert roles(import_transcript(made, tmp_path)) == ["user", "assistant", "tool", "tool", "user"]
+        transcript = Transcript()
+        transcript.user("go")
+        transcript.answer(tool_use("a"), tool_use("b"))
+        transcript.user([result("b"), result("a"), text("and stop")])
+        assert roles(import_transcript(transcript, tmp_path)) == ["user", "assistant", "tool", "tool", "user"]
 
     def test_a_call_that_was_never_answered_is_told_so(self, tmp_path: Path) -> None:
-        made = Transcript()
-        made.user("go")
-        made.answer(tool_use("a"))
-        made.user("never mind")
-        session, report = import_sound(made.write(tmp_path / "s.jsonl"))
+        transcript = Transcript()
+        transcript.user("go")
+        transcript.answer(tool_use("a"))
+        transcript.user("never mind")
+        session, report = import_sound(transcript.write(tmp_path / "s.jsonl"))
         assert message_at(session, 3).results[0].outcome == "interrupted"
         assert loss_counts(report) == {"a tool call without a result; an error result was added": 1}
 
 
 class TestTree:
     def test_what_was_rewound_is_a_branch(self, tmp_path: Path) -> None:
-        made = Transcript()
-        made.user("go")
-        (answer,) = made.answer(text("gone"))
-        made.user("left")
-        made.answer(text("left too"))
-        made.user("right", parent=answer["uuid"])
-        session = import_transcript(made, tmp_path)
+        transcript = Transcript()
+        transcript.user("go")
+        (answer,) = transcript.answer(text("gone"))
+        transcript.user("left")
+        transcript.answer(text("left too"))
+        transcript.user("right", parent=answer["uuid"])
+        session = import_transcript(transcript, tmp_path)
         assert [entry.message.text for entry in session.path() if entry.message] == ["go", "gone", "right"]
         assert [branch.parent_seq for branch in session.branches()] == [0, 2]
 
     def test_lines_hang_on_lines_that_nobody_said(self, tmp_path: Path) -> None:
-        made = Transcript()
-        made.user("go")
+        transcript = Transcript()
+        transcript.user("go")
         for kind in ("progress", "system"):
-            made.line(kind, subtype="turn_duration")
-        made.answer(text("gone"))
-        session = import_transcript(made, tmp_path)
+            transcript.line(kind, subtype="turn_duration")
+        transcript.answer(text("gone"))
+        session = import_transcript(transcript, tmp_path)
         assert (roles(session), len(session.branches())) == (["user", "assistant"], 1)
 
     def test_a_line_that_was_written_again_is_taken_once(self, tmp_path: Path) -> None:
         """At a second compaction Claude Code writes lines again that are there."""
-        made = shop_transcript()
-        made.lines.extend(made.lines[:6])
-        assert len(import_transcript(made, tmp_path).path()) == 8
+        transcript = shop_transcript()
+        transcript.lines.extend(transcript.lines[:6])
+        assert len(import_transcript(transcript, tmp_path).path()) == 8
 
     def test_a_line_before_its_parent_follows_it(self, tmp_path: Path) -> None:
         """A result was written one line before its call, and lost."""
-        made = shop_transcript()
-        whole = list(made.lines)
+        transcript = shop_transcript()
+        whole = list(transcript.lines)
         for one, other in ((8, 7), (9, 8), (11, 12)):
-            made.lines = list(whole)
-            made.lines[one], made.lines[other] = made.lines[other], made.lines[one]
-            session, report = import_sound(made.write(tmp_path / f"{one}.jsonl"))
+            transcript.lines = list(whole)
+            transcript.lines[one], transcript.lines[other] = transcript.lines[other], transcript.lines[one]
+            session, report = import_sound(transcript.write(tmp_path / f"{one}.jsonl"))
             once, _ = import_sound(shop_transcript().write(tmp_path / "once.jsonl"))
             assert loss_counts(report) == {"a bookkeeping line of the tool": 2}
             assert sorted(map(str, (e.message for e in session.path()))) == sorted(
@@ -386,88 +389,88 @@ class TestTree:
             )
 
     def test_a_parent_that_is_not_there_is_said(self, tmp_path: Path) -> None:
-        made = Transcript()
-        made.user("go")
-        made.user("on", parent="gone")
-        session, report = import_sound(made.write(tmp_path / "s.jsonl"))
+        transcript = Transcript()
+        transcript.user("go")
+        transcript.user("on", parent="gone")
+        session, report = import_sound(transcript.write(tmp_path / "s.jsonl"))
         assert roles(session) == ["user", "user"]
         assert loss_counts(report) == {"a missing parent; the entry follows the previous one instead": 1}
 
     def test_where_no_line_says_what_it_follows_each_follows_the_last(self, tmp_path: Path) -> None:
-        made = Transcript()
+        transcript = Transcript()
         for words in ("one", "two", "three"):
-            made.user(words, parent=None)
-        session = import_transcript(made, tmp_path)
+            transcript.user(words, parent=None)
+        session = import_transcript(transcript, tmp_path)
         assert (roles(session), len(session.branches())) == (["user"] * 3, 1)
 
     def test_an_input_at_the_very_start_that_was_typed_anew_is_a_branch(self, tmp_path: Path) -> None:
-        made = shop_transcript()
-        made.user("Begin again", parent=None)
-        session = import_transcript(made, tmp_path)
+        transcript = shop_transcript()
+        transcript.user("Begin again", parent=None)
+        session = import_transcript(transcript, tmp_path)
         assert (roles(session), len(session.branches())) == (["user"], 2)
 
     def test_a_ring_of_parents_is_walked_once(self, tmp_path: Path) -> None:
-        made = Transcript()
-        made.line("progress", "u-2")
-        made.line("progress", "u-1")
-        made.user("go", parent="u-1")
-        made.user("me", parent="u-4")
-        assert roles(import_transcript(made, tmp_path)) == ["user", "user"]
+        transcript = Transcript()
+        transcript.line("progress", "u-2")
+        transcript.line("progress", "u-1")
+        transcript.user("go", parent="u-1")
+        transcript.user("me", parent="u-4")
+        assert roles(import_transcript(transcript, tmp_path)) == ["user", "user"]
 
 
 class TestCompaction:
     def test_the_model_sees_the_summary_in_place_of_what_lies_before(self, tmp_path: Path) -> None:
-        made = shop_transcript()
-        made.compact("They fixed the shop.")
-        made.user("go on")
-        session = import_transcript(made, tmp_path)
+        transcript = shop_transcript()
+        transcript.compact("They fixed the shop.")
+        transcript.user("go on")
+        session = import_transcript(transcript, tmp_path)
         compaction = session.path()[8].payload
         assert compaction == Compaction("They fixed the shop.", 9, 9_000, replaces_earlier=True)
-        shown = session.messages("anthropic")
-        assert len(shown) == 1
-        assert [block["text"].rpartition("\n")[2] for block in shown[0]["content"]] == [
+        messages = session.messages("anthropic")
+        assert len(messages) == 1
+        assert [block["text"].rpartition("\n")[2] for block in messages[0]["content"]] == [
             "They fixed the shop.",
             "go on",
         ]
 
     def test_what_it_kept_is_kept(self, tmp_path: Path) -> None:
-        made = shop_transcript()
-        kept = made.lines[4]["uuid"]
-        made.compact("The beginning.", keeps=kept)
-        compaction = import_transcript(made, tmp_path).path()[8].payload
+        transcript = shop_transcript()
+        kept = transcript.lines[4]["uuid"]
+        transcript.compact("The beginning.", keeps=kept)
+        compaction = import_transcript(transcript, tmp_path).path()[8].payload
         assert isinstance(compaction, Compaction)
         assert compaction.first_kept == 3
 
     def test_versions_that_did_not_say_what_it_follows_are_followed(self, tmp_path: Path) -> None:
-        made = shop_transcript()
-        made.user("All so far.", parent=None, isCompactSummary=True)
-        session = import_transcript(made, tmp_path)
+        transcript = shop_transcript()
+        transcript.user("All so far.", parent=None, isCompactSummary=True)
+        session = import_transcript(transcript, tmp_path)
         assert (roles(session)[-1], len(session.branches())) == ("compaction", 1)
 
     def test_results_taken_from_the_models_sight_are_said(self, tmp_path: Path) -> None:
-        made = shop_transcript()
-        made.line("system", subtype="microcompact_boundary")
-        _, report = import_sound(made.write(tmp_path / "s.jsonl"))
+        transcript = shop_transcript()
+        transcript.line("system", subtype="microcompact_boundary")
+        _, report = import_sound(transcript.write(tmp_path / "s.jsonl"))
         assert (
             loss_counts(report)["tool results the tool removed from the context; they stay in it here"] == 1
         )
 
 
 def agent(session_id: str) -> Transcript:
-    made = Transcript(session_id, "a")
-    made.user("look", isSidechain=True, agentId="abc")
-    made.answer(tool_use("sub", command="ls"), isSidechain=True, agentId="abc")
-    made.results(result("sub"), isSidechain=True, agentId="abc")
-    made.answer(text("found"), isSidechain=True, agentId="abc")
-    return made
+    transcript = Transcript(session_id, "a")
+    transcript.user("look", isSidechain=True, agentId="abc")
+    transcript.answer(tool_use("sub", command="ls"), isSidechain=True, agentId="abc")
+    transcript.results(result("sub"), isSidechain=True, agentId="abc")
+    transcript.answer(text("found"), isSidechain=True, agentId="abc")
+    return transcript
 
 
 class TestSubagents:
     def test_one_in_a_file_below_is_a_task_named_by_what_lies_beside_it(self, tmp_path: Path) -> None:
-        made = shop_transcript()
-        place = made.write(tmp_path / "-home-ann" / f"{made.session_id}.jsonl")
+        transcript = shop_transcript()
+        place = transcript.write(tmp_path / "-home-ann" / f"{transcript.session_id}.jsonl")
         below = place.with_suffix("") / "subagents" / "agent-abc.jsonl"
-        agent(made.session_id).write(below)
+        agent(transcript.session_id).write(below)
         below.with_name("agent-abc.meta.json").write_text('{"agentType": "Explore", "description": "look"}')
         session, report = import_sound(tmp_path)
         (task,) = session.children()
@@ -478,39 +481,39 @@ class TestSubagents:
         assert import_sound(below)[1].added == (f"{session.session_id}-agent-abc",)
 
     def test_one_in_a_file_beside_is_found_by_the_session_its_lines_name(self, tmp_path: Path) -> None:
-        made = shop_transcript()
-        made.write(tmp_path / f"{made.session_id}.jsonl")
-        agent(made.session_id).write(tmp_path / "agent-abc.jsonl")
+        transcript = shop_transcript()
+        transcript.write(tmp_path / f"{transcript.session_id}.jsonl")
+        agent(transcript.session_id).write(tmp_path / "agent-abc.jsonl")
         session, _ = import_sound(tmp_path)
         assert [roles(task) for task in session.children()] == [["user", "assistant", "tool", "assistant"]]
 
     def test_those_in_the_same_file_are_told_apart(self, tmp_path: Path) -> None:
-        made = shop_transcript()
+        transcript = shop_transcript()
         for mark in "xy":
-            inner = Transcript(made.session_id, mark)
+            inner = Transcript(transcript.session_id, mark)
             inner.user(f"look {mark}", isSidechain=True)
             inner.answer(text(f"found {mark}"), isSidechain=True)
-            made.lines[4:4] = inner.lines
-        session = import_transcript(made, tmp_path)
+            transcript.lines[4:4] = inner.lines
+        session = import_transcript(transcript, tmp_path)
         texts = [[message_at(task, seq).text for seq in (1, 2)] for task in session.children()]
         assert sorted(texts) == [["look x", "found x"], ["look y", "found y"]]
         assert len(session.path()) == 8
 
     def test_one_in_lines_of_progress_is_a_task_with_its_own_usage(self, tmp_path: Path) -> None:
         """3,741 calls of 83 real sessions were counted as bookkeeping."""
-        made = shop_transcript()
+        transcript = shop_transcript()
         inner = Transcript(mark="i")
         inner.answer(thinking("where"), tool_use("toolu_i", "Grep", pattern="x"))
         inner.results(result("toolu_i", "a.py"))
         inner.answer(text("In a.py."))
-        made.answer(tool_use("toolu_t", "Task", prompt="Find x"))
+        transcript.answer(tool_use("toolu_t", "Task", prompt="Find x"))
         for line in inner.lines:
             data = {"type": "agent_progress", "agentId": "a1b2", "prompt": "Find x", "normalizedMessages": []}
             message = {key: line[key] for key in ("type", "message", "uuid", "timestamp")}
-            made.line("progress", data={**data, "message": message}, parentToolUseID="toolu_t")
-        made.results(result("toolu_t", "In a.py."))
-        made.answer(text("It is in a.py."))
-        place = made.write(tmp_path / f"{made.session_id}.jsonl")
+            transcript.line("progress", data={**data, "message": message}, parentToolUseID="toolu_t")
+        transcript.results(result("toolu_t", "In a.py."))
+        transcript.answer(text("It is in a.py."))
+        place = transcript.write(tmp_path / f"{transcript.session_id}.jsonl")
         session, report = import_sound(tmp_path)
         (task,) = session.children()
         assert task.session_id == f"{session.session_id}-agent-a1b2"
@@ -539,23 +542,23 @@ class TestAgain:
         assert (again.added, again.entries, session.row) == ((), 0, before)
 
     def test_a_session_that_went_on_grows(self, store: Store, tmp_path: Path) -> None:
-        made = shop_transcript()
-        whole = list(made.lines)
+        transcript = shop_transcript()
+        whole = list(transcript.lines)
         for many, entries in ((9, 4), (11, 2), (14, 2)):  # first in the middle of a step
-            made.lines = whole[:many]
-            session, report = import_sound(made.write(tmp_path / "s.jsonl"), store)
+            transcript.lines = whole[:many]
+            session, report = import_sound(transcript.write(tmp_path / "s.jsonl"), store)
             assert report.entries == entries
         assert (session.row.title, session.usage().calls) == ("Fixing the shop", 3)
         assert len(session.branches()) == 1
 
     def test_an_answer_that_is_being_written_waits_until_it_is_complete(self, tmp_path: Path) -> None:
         sessions = bough.open("memory:")
-        made = shop_transcript()
-        whole = list(made.lines)
+        transcript = shop_transcript()
+        whole = list(transcript.lines)
         unfinished = []
         for many in (5, 6, 7, 14):
-            made.lines = whole[:many]
-            session, report = import_sound(made.write(tmp_path / "s.jsonl"), sessions)
+            transcript.lines = whole[:many]
+            session, report = import_sound(transcript.write(tmp_path / "s.jsonl"), sessions)
             unfinished.append(report.unfinished)
         assert unfinished == [1, 1, 0, 0]
         assert len(session.path()) == 8
@@ -563,9 +566,9 @@ class TestAgain:
     def test_an_answer_that_nobody_completes_is_imported_when_the_file_has_come_to_rest(
         self, tmp_path: Path
     ) -> None:
-        made = shop_transcript()
-        made.lines = made.lines[:6]
-        place = made.write(tmp_path / "s.jsonl")
+        transcript = shop_transcript()
+        transcript.lines = transcript.lines[:6]
+        place = transcript.write(tmp_path / "s.jsonl")
         os.utime(place, (0, 0))
         session, report = import_sound(place)
         assert (roles(session), report.unfinished) == (["user", "system", "assistant"], 0)
@@ -576,20 +579,22 @@ class TestAgain:
         self, store: Store, tmp_path: Path, age: int, stop: str | None
     ) -> None:
         """Calls were charged twice: once for each state of an answer that an import met."""
-        made = shop_transcript()
-        made.user("And then?")
-        for index, line in enumerate(made.answer(thinking("hm"), text("so"), tool_use("toolu_9"), stop=stop)):
+        transcript = shop_transcript()
+        transcript.user("And then?")
+        for index, line in enumerate(
+            transcript.answer(thinking("hm"), text("so"), tool_use("toolu_9"), stop=stop)
+        ):
             line["message"]["usage"] = {**USAGE, "output_tokens": index + 1}
-        made.results(result("toolu_9"))
-        made.answer(text("Done."))
+        transcript.results(result("toolu_9"))
+        transcript.answer(text("Done."))
         for line in (
-            made.lines[:-1] if stop is None else ()
+            transcript.lines[:-1] if stop is None else ()
         ):  # versions that write as it streams have no reason yet
             line.get("message", {}).pop("stop_reason", None)
-        whole, place = list(made.lines), tmp_path / "s.jsonl"
+        whole, place = list(transcript.lines), tmp_path / "s.jsonl"
         for many in range(2, len(whole) + 1):
-            made.lines = whole[:many]
-            made.write(place)
+            transcript.lines = whole[:many]
+            transcript.write(place)
             os.utime(place, (time.time() - age,) * 2)
             grown, _ = import_sound(place, store)
         once, _ = import_sound(place)
@@ -602,40 +607,40 @@ class TestAgain:
 
     def test_a_title_that_changed_is_changed_unless_it_was_given_here(self, tmp_path: Path) -> None:
         sessions = bough.open("memory:")
-        made = shop_transcript()
+        transcript = shop_transcript()
         for title in ("Fixing the shop", "Shop, again"):
-            made.detached_line("ai-title", aiTitle=title)
-            session, _ = import_sound(made.write(tmp_path / "s.jsonl"), sessions)
+            transcript.detached_line("ai-title", aiTitle=title)
+            session, _ = import_sound(transcript.write(tmp_path / "s.jsonl"), sessions)
             assert session.row.title == title
         session.title("Mine")
-        made.detached_line("ai-title", aiTitle="Another")
-        session, _ = import_sound(made.write(tmp_path / "s.jsonl"), sessions)
+        transcript.detached_line("ai-title", aiTitle="Another")
+        session, _ = import_sound(transcript.write(tmp_path / "s.jsonl"), sessions)
         assert session.row.title == "Mine"
 
     @pytest.mark.parametrize("cut", range(2, 19))
     def test_whenever_it_was_first_taken_in_it_ends_the_same(self, tmp_path: Path, cut: int) -> None:
-        made = shop_transcript()
-        made.compact("So far.", keeps="u-3")
-        made.user("on")
-        made.answer(text("ok"))
-        made.user("another way", parent="u-1")
-        whole, place = list(made.lines), tmp_path / "s.jsonl"
+        transcript = shop_transcript()
+        transcript.compact("So far.", keeps="u-3")
+        transcript.user("on")
+        transcript.answer(text("ok"))
+        transcript.user("another way", parent="u-1")
+        whole, place = list(transcript.lines), tmp_path / "s.jsonl"
         sessions = bough.open("memory:")
         for many in (cut, len(whole)):
-            made.lines = whole[:many]
-            grown, _ = import_sound(made.write(place), sessions)
+            transcript.lines = whole[:many]
+            grown, _ = import_sound(transcript.write(place), sessions)
         once, _ = import_sound(place)
         assert [entry.payload for entry in grown.path()] == [entry.payload for entry in once.path()]
         assert grown.usage("path") == once.usage("path")
 
     def test_a_branch_and_a_sub_agent_that_came_since_grow_too(self, tmp_path: Path) -> None:
         sessions = bough.open("memory:")
-        made = shop_transcript()
-        place = made.write(tmp_path / f"{made.session_id}.jsonl")
+        transcript = shop_transcript()
+        place = transcript.write(tmp_path / f"{transcript.session_id}.jsonl")
         import_sound(tmp_path, sessions)
-        made.user("another way", parent=made.lines[1]["uuid"])
-        made.write(place)
-        agent(made.session_id).write(place.with_suffix("") / "subagents" / "agent-abc.jsonl")
+        transcript.user("another way", parent=transcript.lines[1]["uuid"])
+        transcript.write(place)
+        agent(transcript.session_id).write(place.with_suffix("") / "subagents" / "agent-abc.jsonl")
         session, report = import_sound(tmp_path, sessions)
         assert (report.entries, len(session.branches()), len(session.children())) == (5, 2, 1)
         assert message_at(session, 2).text == "another way"
@@ -643,8 +648,8 @@ class TestAgain:
 
 class TestSource:
     def test_it_is_only_read(self, tmp_path: Path) -> None:
-        made = shop_transcript()
-        place = made.write(tmp_path / "project" / f"{made.session_id}.jsonl")
+        transcript = shop_transcript()
+        place = transcript.write(tmp_path / "project" / f"{transcript.session_id}.jsonl")
         before = (place.read_bytes(), place.stat().st_mtime_ns, sorted(tmp_path.rglob("*")))
         import_sound(tmp_path)
         assert before == (place.read_bytes(), place.stat().st_mtime_ns, sorted(tmp_path.rglob("*")))
@@ -652,10 +657,10 @@ class TestSource:
     def test_a_file_without_a_conversation_is_passed_over_unless_it_was_named(self, tmp_path: Path) -> None:
         """There are many: titles of other sessions, backups of files."""
         shop_transcript().write(tmp_path / "s.jsonl")
-        made = Transcript()
-        made.detached_line("summary", summary="Of another session", leafUuid="elsewhere")
-        made.detached_line("file-history-snapshot")
-        place = made.write(tmp_path / "titles.jsonl")
+        transcript = Transcript()
+        transcript.detached_line("summary", summary="Of another session", leafUuid="elsewhere")
+        transcript.detached_line("file-history-snapshot")
+        place = transcript.write(tmp_path / "titles.jsonl")
         assert [one.source for one in bough.open("memory:").import_from(NAME, str(tmp_path))] == ["s"]
         (report,) = bough.open("memory:").import_from(NAME, str(place))
         assert report.error is not None
@@ -718,33 +723,33 @@ class TestHostile:
     def test_a_value_of_another_kind_costs_its_line_and_no_more(
         self, tmp_path: Path, key: str, odd: Any
     ) -> None:
-        made = shop_transcript()
-        made.lines[4][key] = odd
-        (report,) = import_hostile(made.write(tmp_path / "s.jsonl"))
+        transcript = shop_transcript()
+        transcript.lines[4][key] = odd
+        (report,) = import_hostile(transcript.write(tmp_path / "s.jsonl"))
         assert report.error is None
         assert report.entries >= 6
 
     def test_a_line_of_ten_megabytes_and_half_a_character_are_taken(self, tmp_path: Path) -> None:
-        made = shop_transcript()
-        made.user("x" * 10_000_000)
-        made.user("cut \ud83d here \x00")
-        session, report = import_sound(made.write(tmp_path / "s.jsonl"))
+        transcript = shop_transcript()
+        transcript.user("x" * 10_000_000)
+        transcript.user("cut \ud83d here \x00")
+        session, report = import_sound(transcript.write(tmp_path / "s.jsonl"))
         assert message_at(session, 10).text == "cut \ufffd here \x00"
         assert loss_counts(report)["half a character, replaced by U+FFFD"] == 1
 
     def test_a_title_that_names_no_line_costs_nothing(self, tmp_path: Path) -> None:
         """A list was looked up among the lines: a traceback, and the end of the folder's import."""
-        made = shop_transcript()
-        made.lines = [line for line in made.lines if line["type"] != "ai-title"]
-        made.detached_line("summary", summary="Of something", leafUuid=["u-1"])
-        made.write(tmp_path / "a.jsonl")
+        transcript = shop_transcript()
+        transcript.lines = [line for line in transcript.lines if line["type"] != "ai-title"]
+        transcript.detached_line("summary", summary="Of something", leafUuid=["u-1"])
+        transcript.write(tmp_path / "a.jsonl")
         shop_transcript().write(tmp_path / "b.jsonl")
         assert [report.entries for report in import_hostile(tmp_path)] == [8, 8]
 
     def test_a_byte_order_mark_is_no_part_of_the_first_line(self, tmp_path: Path) -> None:
-        made = Transcript()
-        made.user("first")
-        place = made.write(tmp_path / "s.jsonl")
+        transcript = Transcript()
+        transcript.user("first")
+        place = transcript.write(tmp_path / "s.jsonl")
         place.write_bytes(b"\xef\xbb\xbf" + place.read_bytes())
         session, report = import_sound(place)
         assert (roles(session), report.losses) == (["user"], {})
@@ -762,10 +767,10 @@ class TestHostile:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(jsonl, "MAX_LINE_BYTES", 100_000)
-        made = shop_transcript()
-        whole = list(made.lines)
-        made.lines = [*whole[:2], {"type": "user", "message": "x" * 30_000_000}, *whole[2:]]
-        place = made.write(tmp_path / "s.jsonl")
+        transcript = shop_transcript()
+        whole = list(transcript.lines)
+        transcript.lines = [*whole[:2], {"type": "user", "message": "x" * 30_000_000}, *whole[2:]]
+        place = transcript.write(tmp_path / "s.jsonl")
         tracemalloc.start()
         (report,) = import_hostile(place)
         peak = tracemalloc.get_traced_memory()[1]

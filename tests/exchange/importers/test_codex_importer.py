@@ -204,7 +204,7 @@ class TestARollout:
         evidence = entries_of(session)[-1].evidence
         assert evidence is not None
         assert evidence.parts == {"0": {"encrypted_content": "gAAA"}}
-        assert [lost.count for lost in report.losses.values()] == [1]
+        assert [loss.count for loss in report.losses.values()] == [1]
 
     def test_one_in_which_nobody_spoke_is_passed_over(self, store: Store, tmp_path: Path) -> None:
         write_jsonl(tmp_path / "rollout-1.jsonl", SAMPLE[:4])

@@ -97,7 +97,7 @@ class TestTakingIn:
     def test_a_message_no_store_can_keep_is_counted_and_the_rest_is_not_lost(self, store: Store) -> None:
         report = import_record(store, session_record(user("a"), user("half \ud800"), assistant("b")))
         assert message_texts(store.session("chat-one")) == ["You help.", "a", "b"]
-        assert [lost.count for lost in report.losses.values()] == [1]
+        assert [loss.count for loss in report.losses.values()] == [1]
 
     def test_a_secret_is_hidden_as_everywhere(self) -> None:
         from bough import open as open_store
@@ -157,7 +157,7 @@ class TestTakingIn:
         losses.add("a line that is not JSON")
         report = import_record(store, SessionRecord("chat", "empty", (), losses=losses))
         assert "no messages" in (report.error or "")
-        assert [lost.count for lost in report.losses.values()] == [1]
+        assert [loss.count for loss in report.losses.values()] == [1]
         assert store.sessions().sessions == []
 
 
@@ -168,7 +168,7 @@ class TestCalls:
             r for e in entries_of(store.session("chat-one")) for r in (e.message.results if e.message else ())
         ]
         assert [piece.text for result in results for piece in result.content] == [NO_RESULT]  # type: ignore[union-attr]
-        assert [lost.count for lost in report.losses.values()] == [1]
+        assert [loss.count for loss in report.losses.values()] == [1]
 
     def test_open_at_the_end_stay_open_so_that_their_results_can_come(self, store: Store) -> None:
         report = import_record(store, session_record(user("a"), CALL))
@@ -179,13 +179,13 @@ class TestCalls:
     def test_a_result_without_its_call_is_counted(self, store: Store) -> None:
         report = import_record(store, session_record(user("a"), tool_result("nobody", "x"), assistant("b")))
         assert message_texts(store.session("chat-one")) == ["You help.", "a", "b"]
-        assert [lost.count for lost in report.losses.values()] == [1]
+        assert [loss.count for loss in report.losses.values()] == [1]
 
     def test_a_second_result_is_counted(self, store: Store) -> None:
         report = import_record(
             store, session_record(user("a"), CALL, tool_result("c", "x"), tool_result("c", "y"))
         )
-        assert [lost.count for lost in report.losses.values()] == [1]
+        assert [loss.count for loss in report.losses.values()] == [1]
 
 
 def tree(*more: EntryRecord) -> SessionRecord:
@@ -221,7 +221,7 @@ class TestATree:
         )
         report = import_record(store, SessionRecord("chat", "one", ring))
         assert message_texts(store.session("chat-one")) == ["a", "b", "c"]
-        assert [lost.count for lost in report.losses.values()] == [2]
+        assert [loss.count for loss in report.losses.values()] == [2]
 
     def test_a_compaction_keeps_from_the_entry_it_names(self, store: Store) -> None:
         import_record(store, tree(EntryRecord(Compaction("sum", 0), refers_to="a2"), EntryRecord(user("on"))))
@@ -253,7 +253,7 @@ class TestATree:
             store, SessionRecord("chat", "one", record.entries, labels={"a1": "good", "nobody": "x"})
         )
         assert list(store.session("chat-one").labels().values()) == ["good"]
-        assert [lost.count for lost in report.losses.values()] == [1]
+        assert [loss.count for loss in report.losses.values()] == [1]
 
 
 class TestGrowth:

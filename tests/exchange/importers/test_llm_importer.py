@@ -185,7 +185,7 @@ class TestAnOlderConversation:
         assert path[1].text == "The book of orders\nWhere is 41?[image/png: https://example.com/a.png]"
         assert path[2].calls == (ToolCall("x", "look", {"order": 41}),)
         assert (session.usage().calls, session.usage().input_tokens) == (2, 20)
-        assert {what: lost.count for what, lost in report.losses.items()} == {
+        assert {what: loss.count for what, loss in report.losses.items()} == {
             "an attachment stored elsewhere; only its location is kept": 1
         }
 

@@ -138,7 +138,7 @@ class TestAPlainSession:
         _, report = import_one(
             store, "openai-agents", write_sqlite(tmp_path / "a.db", [*PLAIN, *rows(strange, first=20)])
         )
-        assert {what: lost.count for what, lost in report.losses.items()} == {
+        assert {what: loss.count for what, loss in report.losses.items()} == {
             "an item encrypted by the application": 1,
             "a search the provider ran": 1,
             "an item of unknown type": 1,

@@ -606,8 +606,8 @@ def test_people_read_each_active_message_once_in_psql(database: Database) -> Non
         session.append([user("1"), assistant("2")])
         session.rewind(1)
         session.append([assistant("other \0 2")])
-        found = database.run("select seq, role, text from bough.active_message order by seq")
-        assert found == [(1, "user", "1"), (2, "assistant", "other \ufffd 2")]
+        rows = database.run("select seq, role, text from bough.active_message order by seq")
+        assert rows == [(1, "user", "1"), (2, "assistant", "other \ufffd 2")]
 
 
 def test_after_purge_and_scrub_no_byte_of_it_is_in_the_files_of_the_tables(database: Database) -> None:
@@ -755,11 +755,11 @@ class TestOpening:
             postgres_schema.migrate(database.host.url(database.host.create_database("theirs"), APP))
 
     def test_a_wrong_address_is_told_without_its_password(self) -> None:
-        with pytest.raises(errors.ServerUnreachable) as told:
+        with pytest.raises(errors.ServerUnreachable) as excinfo:
             bough.open("postgresql://ann:s3cret@localhost:1/none?connect_timeout=2&sslpassword=hush")
-        assert "s3cret" not in str(told.value)
-        assert "hush" not in str(told.value)
-        assert "ann@localhost:1/none" in str(told.value)
+        assert "s3cret" not in str(excinfo.value)
+        assert "hush" not in str(excinfo.value)
+        assert "ann@localhost:1/none" in str(excinfo.value)
 
     def test_our_own_options_do_not_reach_the_server(self) -> None:
         for plain in ("postgresql:///db?host=/tmp/x", "postgresql:///db", "postgresql://a@h/d#e"):

@@ -52,8 +52,8 @@ def ask(
         for name, value in (("bough.space", space), ("bough.owner", owner)):
             if value is not None:
                 connection.execute("select set_config(%s, %s, true)", (name, value))
-        found = connection.execute(query)  # type: ignore[arg-type]
-        return found.fetchall() if found.description else []
+        rows = connection.execute(query)  # type: ignore[arg-type]
+        return rows.fetchall() if rows.description else []
 
 
 class TestTheClient:
@@ -131,8 +131,8 @@ class TestTheClient:
             connection.execute("select set_config('bough.owner', 'ann', true)")
             connection.execute("create domain pg_temp.json as text check (1 / 0 = 1)")
             connection.execute("create temp table session (id text)")
-            found = connection.execute("select text from bough.public_message").fetchall()
-        assert found == [("Where is it?",), ("On its way.",)]
+            rows = connection.execute("select text from bough.public_message").fetchall()
+        assert rows == [("Where is it?",), ("On its way.",)]
 
     def test_a_replay_has_no_public(self, database: Database, store: Store) -> None:
         store.start(owner="ann", relation="replay", parent_session="ses_x")
@@ -211,8 +211,8 @@ class TestTheService:
         with psycopg.connect(database.url) as connection:
             if space is not None:
                 connection.execute("select set_config('bough.space', %s, true)", (space,))
-            found = connection.execute(query)  # type: ignore[arg-type]
-            return found.fetchall() if found.description else []
+            rows = connection.execute(query)  # type: ignore[arg-type]
+            return rows.fetchall() if rows.description else []
 
     def test_it_sees_its_space_and_nothing_without_one(
         self, database: Database, store: Store, session: bough.Session
@@ -277,24 +277,24 @@ class TestWhatTheDatabaseSays:
         assert [name for (name,) in called] == ["own_facts", "own_inputs", "own_messages", "own_sessions"]
 
     def test_no_other_schema_is_open_to_the_client(self, database: Database) -> None:
-        found = database.run(
+        rows = database.run(
             "select nspname from pg_namespace where nspname !~ '^pg_' and has_schema_privilege('bough_client', oid, 'create') "
             "or nspname not in ('bough', 'public', 'information_schema', 'pg_catalog') and nspname !~ '^pg_t' "
             "and has_schema_privilege('bough_client', oid, 'usage')"
         )
-        assert found == []
+        assert rows == []
 
     def test_what_runs_as_the_owner_names_its_search_path_with_the_callers_objects_last(
         self, database: Database
     ) -> None:
-        found = database.run(
+        rows = database.run(
             "select proconfig from pg_proc where pronamespace = 'bough'::regnamespace and prosecdef"
         )
         safe = (
             "search_path=pg_catalog, pg_temp",
             "debug_print_plan=off",
         )  # a plan shows how many rows others have
-        assert {tuple(config or ())[:2] for (config,) in found} == {safe}
+        assert {tuple(config or ())[:2] for (config,) in rows} == {safe}
 
 
 def test_tool_results_are_internal_and_so_are_their_calls(database: Database, store: Store) -> None:

@@ -281,9 +281,9 @@ class TestCheckpoint:
             copy.write_bytes(torn)
             Path(f"{copy}-wal").write_bytes(wal)
             with bough.open(copy) as store:
-                found = store.session(session.session_id)
-                assert [entry.seq for entry in found.path()] == list(range(1, 7))
-                assert found.verify() == []
+                reloaded = store.session(session.session_id)
+                assert [entry.seq for entry in reloaded.path()] == list(range(1, 7))
+                assert reloaded.verify() == []
 
 
 # -- full disks ------------------------------------------------------------------------------------
@@ -391,9 +391,9 @@ class TestFullDisk:
             store.search("early")
             store.start(session_id="ses_two", seeds=[system("late")])
         subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-        found, missed = command("search", "early", store=place), command("search", "late", store=place)
-        assert (found.code, "ses_one@1" in found.out, missed.code) == (0, True, 1)
-        for said in (found.err, missed.err):
+        result, missed = command("search", "early", store=place), command("search", "late", store=place)
+        assert (result.code, "ses_one@1" in result.out, missed.code) == (0, True, 1)
+        for said in (result.err, missed.err):
             assert "1 session(s) cannot be indexed now" in said
 
     def test_purge_on_a_full_disk_purges_or_says_why_not(self, small_disk: Path) -> None:

@@ -37,8 +37,8 @@ def test_the_public_sees_inputs_and_final_answers_of_its_own(place: str) -> None
     with PublicReader(place, owner="ann") as reader:
         (session,) = reader.sessions()
         assert session.title == "ann's"
-        told = [(message.role, message.text) for message in reader.transcript(session.session_id)]
-        assert told == [("user", "question of ann"), ("assistant", "answer for ann")]
+        texts = [(message.role, message.text) for message in reader.transcript(session.session_id)]
+        assert texts == [("user", "question of ann"), ("assistant", "answer for ann")]
 
 
 def test_a_foreign_session_is_not_found(place: str) -> None:
