@@ -106,14 +106,14 @@ def _held_up(store: bough.Store) -> Figure:
             store.index()
         done.append(True)
         writer.join()
-    held, alone = times[False], times[True]
+    beside, alone = times[False], times[True]
     return Figure(
         "search_build_writer",
         "  a writer's step meanwhile, p99",
-        ms(percentile(held, 0.99)),
+        ms(percentile(beside, 0.99)),
         "ms",
         at_most(100),
-        {"p50 ms": ms(middle(held)), "worst": ms(max(held)), "alone p99": ms(percentile(alone, 0.99))},
+        {"p50 ms": ms(middle(beside)), "worst": ms(max(beside)), "alone p99": ms(percentile(alone, 0.99))},
     )
 
 

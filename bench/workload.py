@@ -32,9 +32,9 @@ def corpus(seed: int) -> str:
     random, syllables = Random(seed), SYLLABLES.split()
     words = ["".join(random.choices(syllables, k=random.randint(1, 4))) for _ in range(WORDS)]
     weights = list(accumulate(1 / (rank + 3) for rank in range(WORDS)))
-    drawn = random.choices(words, cum_weights=weights, k=CORPUS)
+    sample = random.choices(words, cum_weights=weights, k=CORPUS)
     marks = random.choices(["", "", "", "", "", "", "", ",", ".", ":\n", " 17", ' "x"'], k=CORPUS)
-    return " ".join(word + mark for word, mark in zip(drawn, marks, strict=True))
+    return " ".join(word + mark for word, mark in zip(sample, marks, strict=True))
 
 
 class Workload:

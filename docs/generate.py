@@ -80,9 +80,9 @@ def command_help(*names: str) -> str:
     context = click.Context(bough, info_name="bough", terminal_width=100, **bough.context_settings)
     for name in names:
         assert isinstance(command, click.Group)
-        found = command.get_command(context, name)
-        assert found is not None
-        command = found
+        subcommand = command.get_command(context, name)
+        assert subcommand is not None
+        command = subcommand
         context = click.Context(command, context, name, max_content_width=100, terminal_width=100)
     return command.get_help(context)
 
@@ -95,8 +95,8 @@ def subcommands(*names: str) -> list[tuple[str, ...]]:
         command = command.get_command(click.Context(bough), name)
     if not isinstance(command, click.Group):
         return []
-    found = [(*names, name) for name in command.list_commands(click.Context(command))]
-    return [each for one in found for each in (one, *subcommands(*one))]
+    paths = [(*names, name) for name in command.list_commands(click.Context(command))]
+    return [each for one in paths for each in (one, *subcommands(*one))]
 
 
 def page() -> str:

@@ -102,7 +102,7 @@ def events_page() -> str:
 def errors_page() -> str:
     assert errors.__doc__ is not None
     head, _, rest = inspect.cleandoc(errors.__doc__).partition("\n\n")
-    drawn, _, tail = rest.rpartition("\n\n")
+    tree, _, tail = rest.rpartition("\n\n")
     rows = [
         f"| `{cls.__name__}` | `{cls.code}` | {int(cls.exit_code)} | {cls.http_status} | {cls.__base__.__name__} |\n"
         for cls in _error_classes()
@@ -112,7 +112,7 @@ def errors_page() -> str:
             "# Errors\n",
             GENERATED,
             f"{head}\n",
-            f"```text\n{textwrap.dedent(drawn)}\n```\n",
+            f"```text\n{textwrap.dedent(tree)}\n```\n",
             f"{tail}\n",
             "| error | code | exit code | HTTP status | kind of |\n|---|---|---|---|---|\n" + "".join(rows),
         ]

@@ -32,7 +32,7 @@ def session(store: Store) -> Session:
     return store.start("support", [system("You help.")])
 
 
-def kept(session: Session) -> list[Any]:
+def payloads(session: Session) -> list[Any]:
     return [(entry.kind, entry.role, entry.turn, entry.step, entry.payload) for entry in session.path()]
 
 
@@ -56,7 +56,7 @@ class TestTheSameTurn:
                 turn.run(call, look_here)
             turn.failed("overloaded")
             turn.answer(assistant("Lost."), usage=Usage(20, 3))
-        assert kept(first) == kept(second)
+        assert payloads(first) == payloads(second)
         assert first.usage() == second.usage()
         assert [fact.kind for fact in first.journal()] == [fact.kind for fact in second.journal()]
         assert first.row.status == "idle"

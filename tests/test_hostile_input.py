@@ -349,7 +349,7 @@ class TestKept:
         )
 
     def test_nesting_is_kept_down_to_a_depth_and_refused_below(self, store: Store) -> None:
-        kept = deep = 0
+        accepted = deep = 0
         for depth in (1, 50, 150, 199, 250, 900, 5_000):
             value: Any = "bottom"
             for n in range(depth):
@@ -358,7 +358,7 @@ class TestKept:
             try:
                 session.append(in_a_call({"deep": value}))
                 session.append([tool_result("c", "r", state={"deep": value})])
-                kept = depth
+                accepted = depth
             except errors.NotJson:
                 deep += 1
                 continue
@@ -366,7 +366,7 @@ class TestKept:
             assert payloads(again)[1].calls[0].arguments == {"deep": value}
             assert again.state == {"deep": value}
             assert again.verify() == []
-        assert kept >= 150
+        assert accepted >= 150
         assert deep
 
 

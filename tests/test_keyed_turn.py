@@ -29,7 +29,7 @@ class Lines:
     """The lines of somebody's own loop, which end after a number of steps; they count what they ask and run."""
 
     def __init__(self, style: str) -> None:
-        self.style, self.steps, self.asked = style, 0, 0
+        self.style, self.steps, self.calls = style, 0, 0
         self.effects: list[int] = []
 
     def step(self) -> None:
@@ -39,7 +39,7 @@ class Lines:
 
     def ask(self, session: Session) -> Any:
         """Answer by what is in the history, as a model does."""
-        self.asked += 1
+        self.calls += 1
         turn = [entry for entry in session.path() if entry.turn == session.path()[-1].turn]
         n = sum(entry.role == "assistant" for entry in turn)
         calls = [ToolCall(f"c{n}{i}", "refund", {"order": 10 * n + i}) for i in range(2)]
@@ -111,7 +111,7 @@ class TestAKeyedTurn:
         again = store.session(session.session_id)
         lines.run(again)
         assert [entry.entry_id for entry in again.path()] == [entry.entry_id for entry in other.path()]
-        assert (lines.effects, lines.asked) == (once.effects, once.asked)
+        assert (lines.effects, lines.calls) == (once.effects, once.calls)
         assert sorted(set(lines.effects)) == sorted(lines.effects) == [0, 1, 10, 11]
         assert again.row.status == "idle"
         assert again.verify() == []
@@ -127,12 +127,12 @@ class TestAKeyedTurn:
             turn.run(CALL, lambda order: "refunded")
             turn.answer(assistant("yes"))
         before, leaf = read_everything(store.backend, session.session_id), session.leaf
-        effects, asked = list(lines.effects), lines.asked
+        effects, model_calls = list(lines.effects), lines.calls
         for handle in (session, store.session(session.session_id)):
             lines.run(handle)
             assert handle.leaf == leaf, "the handle is where the session is"
         assert read_everything(store.backend, session.session_id) == before
-        assert (lines.effects, lines.asked) == (effects, asked)
+        assert (lines.effects, lines.calls) == (effects, model_calls)
         session.rewind(1)
         before = read_everything(store.backend, session.session_id)
         lines.run(session)
@@ -144,11 +144,11 @@ class TestAKeyedTurn:
             with handle.turn("mail", key="k", model="anthropic:m") as turn:
                 was_done = turn.done
                 turn.failed("overloaded")
-                made = [turn.answer(assistant(*calls), usage=Usage(3, 1))]
+                writes = [turn.answer(assistant(*calls), usage=Usage(3, 1))]
                 turn.started(calls[0])
-                made += [turn.result("c1", "one"), turn.run(calls[1], lambda order: "two")]
-                made += [turn.answer(assistant("done"), usage=Usage(3, 1))]
-            return made, was_done
+                writes += [turn.result("c1", "one"), turn.run(calls[1], lambda order: "two")]
+                writes += [turn.answer(assistant("done"), usage=Usage(3, 1))]
+            return writes, was_done
 
         calls = (CALL, ToolCall("c2", "refund", {"order": 42}))
         first, was_done = lines(session)

@@ -26,7 +26,7 @@ from bough.store import Store
 from bough.wire.options import OPTIONS, request_fields
 
 
-def _seen(model: ScriptedModel) -> list[dict[str, Any] | None]:
+def _sent_options(model: ScriptedModel) -> list[dict[str, Any] | None]:
     return [request.context.settings.options for request in model.requests]
 
 
@@ -49,7 +49,7 @@ def test_options_of_a_send_hold_from_its_input_on_and_are_written_once(store: St
     session.send_sync("one", model=model, options={"temperature": 0, "stop": ["x"]}, key="k")
     session.send_sync("two", model=model, options={"temperature": 0.0})
     session.send_sync("three", model=model, options={"temperature": None})
-    assert _seen(model) == [{"temperature": 0, "stop": ["x"]}] * 2 + [{"stop": ["x"]}]
+    assert _sent_options(model) == [{"temperature": 0, "stop": ["x"]}] * 2 + [{"stop": ["x"]}]
     settings = [
         (entry.seq, entry.payload.options) for entry in session.path() if isinstance(entry.payload, Settings)
     ]
@@ -84,7 +84,7 @@ def test_options_of_a_resume_are_written_before_its_call(store: Store) -> None:
     session.send_sync("q", model=ScriptedModel([Overloaded("m", "529")] * 4), limits=_no_wait())
     model = ScriptedModel(["a"])
     session.resume_sync(model=model, options={"effort": "low"})
-    assert _seen(model) == [{"effort": "low"}]
+    assert _sent_options(model) == [{"effort": "low"}]
     assert [entry.kind for entry in session.path()] == ["message", "settings", "message"]
     resumed = [fact.data for fact in session.journal() if fact.kind == "turn_resumed"]
     assert resumed[-1]["options"] == {"effort": "low"}
@@ -137,7 +137,7 @@ def test_another_providers_option_on_the_path_is_an_error_that_says_how_to_take_
         session.replay_sync(model=model)
     assert (session.leaf, model.requests) == (before, [])
     session.send_sync("q", model=model, options={"seed": None})
-    assert _seen(model) == [None]
+    assert _sent_options(model) == [None]
 
 
 def test_a_task_without_a_model_of_its_own_has_the_options_of_its_parent(store: Store) -> None:
@@ -156,8 +156,8 @@ def test_a_task_without_a_model_of_its_own_has_the_options_of_its_parent(store: 
     model = ScriptedModel(lambda request: _reply(request, calls))
     session = store.start()
     session.send_sync("q", model=model, tools=[ask, ask_other], options={"temperature": 0})
-    assert _seen(model) == [{"temperature": 0}] * 3
-    assert _seen(other) == [{"seed": 1}]
+    assert _sent_options(model) == [{"temperature": 0}] * 3
+    assert _sent_options(other) == [{"seed": 1}]
     assert sorted(str(_options(child)) for child in session.children()) == [
         "{'seed': 1}",
         "{'temperature': 0}",

@@ -178,8 +178,8 @@ class TestOutput:
 
     def test_json_says_what_it_escaped(self, hostile: Path) -> None:
         done = bough("show", "latest", "--json", store=hostile)
-        said = done.json["entries"][1]["payload"]["parts"][0]["text"]
-        assert said == f"q \x9b31m \u202e {ESCAPE}"
+        text = done.json["entries"][1]["payload"]["parts"][0]["text"]
+        assert text == f"q \x9b31m \u202e {ESCAPE}"
         assert done.json["session"]["title"] == f"title {ESCAPE}"
 
     def test_a_stream_that_is_not_utf_8_gets_what_it_can_show(self, hostile: Path) -> None:
@@ -304,8 +304,8 @@ class TestExport:
         (tmp_path / "deep" / "up").mkdir()
         done = bough("export", "latest", home=home, store=hostile)
         assert done.code == 0, done.err
-        (made,) = home.glob("*.bough")
-        assert made.name.isprintable()
+        (file,) = home.glob("*.bough")
+        assert file.name.isprintable()
         assert list((tmp_path / "deep" / "up").iterdir()) == []
 
 

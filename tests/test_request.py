@@ -159,7 +159,7 @@ def shown_requests(store: Store) -> list[dict[str, Any]]:
     ]
 
 
-def sent(server: FakeProviders, count: int | None = None) -> Iterator[dict[str, Any]]:
+def request_bodies(server: FakeProviders, count: int | None = None) -> Iterator[dict[str, Any]]:
     """What arrived but the model and how to stream."""
     for request in server.requests[-count:] if count else server.requests:
         assert request.problems == []
@@ -195,10 +195,10 @@ class TestSent:
             session.set(prompt="You help, politely.")
             limits = Limits(max_messages=6)
             session.send_sync("look again", model=model, tools=[fail, look], limits=limits)
-        bodies = list(sent(server))
-        shown = in_another_process("shown_requests", path)
-        assert len(shown) == len(bodies) == 5
-        for one, other in zip(shown, bodies, strict=True):
+        bodies = list(request_bodies(server))
+        requests = in_another_process("shown_requests", path)
+        assert len(requests) == len(bodies) == 5
+        for one, other in zip(requests, bodies, strict=True):
             assert one == other
         assert len(bodies[3][PROVIDERS[provider].history]) < len(bodies[2][PROVIDERS[provider].history])
 
@@ -221,7 +221,7 @@ class TestSent:
             with bough.open(path, synchronous="normal") as store:
                 again = store.session(session.session_id)
                 again.send_sync("bye", model=model_of("openai-chat", server), tools=[look, fail])
-        first, _, *rest = sent(server)
+        first, _, *rest = request_bodies(server)
         assert in_another_process("shown_requests", path) == [first, *rest]
         assert len(server.requests) == 4
 
@@ -231,7 +231,7 @@ class TestSent:
                 session = store.start()
                 session.send_sync("where?", model=model_of("openai-chat", one), tools=[look, fail])
                 session.send_sync("bye", model=model_of("openai-chat", other), tools=[look, fail])
-            bodies = [*sent(one), *sent(other)]
+            bodies = [*request_bodies(one), *request_bodies(other)]
         assert in_another_process("shown_requests", path) == bodies
         assert [json.dumps(body).count("reasoning_content") for body in bodies] == [0, 1, 0]
 
@@ -242,7 +242,7 @@ class TestSent:
                 chain = [model_of("openai-chat", one), model_of("openai-chat", other)]
                 limits = Limits(tries=1)
                 store.start().send_sync("where?", model=chain, tools=[look, fail], limits=limits)
-            bodies = [next(sent(one)), *sent(other)]
+            bodies = [next(request_bodies(one)), *request_bodies(other)]
         assert in_another_process("shown_requests", path) == bodies
 
     def test_a_model_that_does_not_reason_is_shown_without_its_seal(self, path: Path) -> None:
@@ -251,6 +251,6 @@ class TestSent:
             session = store.start()
             for name in ("plain", "plain", "thinker"):
                 session.send_sync("hi", model=model_of("openai", server, name))
-        _, *bodies = sent(server)
+        _, *bodies = request_bodies(server)
         assert in_another_process("shown_requests", path) == bodies
         assert ["include" in body for body in bodies] == [False, False, True]

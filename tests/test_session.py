@@ -355,24 +355,24 @@ class TestFork:
         }
         source = store.start("support", [system("You help.")], state={"n": 1}, **about)
         talk(source, "q")
-        held = replace(store.backend.detail(source.session_id), state=None)
-        assert None not in (held.spec, held.policy, held.workspace)
+        detail = replace(store.backend.detail(source.session_id), state=None)
+        assert None not in (detail.spec, detail.policy, detail.workspace)
         fork = source.fork(at=2)
         again = fork.fork(model="other")
-        assert store.backend.detail(fork.session_id) == held
-        assert store.backend.detail(again.session_id) == held
+        assert store.backend.detail(fork.session_id) == detail
+        assert store.backend.detail(again.session_id) == detail
         assert fork.state == {"n": 1}
-        assert store.backend.detail(source.replay_sync().replay) == held
+        assert store.backend.detail(source.replay_sync().replay) == detail
         store.delete(source.session_id)
         store.purge(source.session_id)  # what a fork holds is its own
-        assert store.backend.detail(fork.session_id) == held
+        assert store.backend.detail(fork.session_id) == detail
         with bough.open("memory:") as elsewhere:
             fork.export(tmp_path / "fork.bough")
             elsewhere.import_bundle(tmp_path / "fork.bough")
-            assert elsewhere.backend.detail(fork.session_id) == held
+            assert elsewhere.backend.detail(fork.session_id) == detail
         with bough.open("memory:") as elsewhere:
             store.copy(again, elsewhere)
-            assert elsewhere.backend.detail(again.session_id) == held
+            assert elsewhere.backend.detail(again.session_id) == detail
 
     def test_it_adds_less_than_four_kilobytes_whatever_the_length_of_its_source(self, tmp_path: Path) -> None:
         place, count = tmp_path / "s.db", 50
@@ -511,9 +511,9 @@ class TestCompact:
         session.compact(first_kept=4)
         compaction = session.compact()
         assert compaction.replaces_earlier
-        (told, *_) = [item.message.text for item in session.context().items]
+        (summary, *_) = [item.message.text for item in session.context().items]
         for words in ("first first", "second second", "third third"):
-            assert words in told
+            assert words in summary
 
     def test_a_turn_that_waits_for_its_answer_keeps_its_input_whole(self, session: Session) -> None:
         words = "every word counts " * 40
@@ -674,21 +674,21 @@ class TestReading:
     @pytest.mark.parametrize("is_fork", [False, True])
     def test_explain_knows_which_messages_the_model_was_given(self, session: Session, is_fork: bool) -> None:
         """`max_messages` leaves old turns out: the window moves with every turn, and the cache grows cold."""
-        given: list[dict[str, Any]] = []
+        requests: list[dict[str, Any]] = []
 
         def answer(request: Any) -> str:
-            given.append(find_provider("anthropic").project(request.context, request.blobs))
+            requests.append(find_provider("anthropic").project(request.context, request.blobs))
             return "ok"
 
         for n in range(3):
             limits = bough.Limits(max_messages=3)
             session.send_sync(f"question {n}", model=bough.ScriptedModel(answer), limits=limits)
-        found = session.fork() if is_fork else session
-        difference = found.explain("anthropic")
+        reader = session.fork() if is_fork else session
+        difference = reader.explain("anthropic")
         assert difference is not None
         assert difference.path.startswith("messages[0]")
         assert (difference.before, difference.after) == ("question 1", "question 2")
-        assert "question 1" in str(given[-1]["messages"][0])
+        assert "question 1" in str(requests[-1]["messages"][0])
         session.send_sync("and now?", model=bough.ScriptedModel(answer), limits=bough.Limits(max_messages=99))
         assert session.explain("anthropic") is None
 

@@ -206,7 +206,7 @@ class TestCancel:
         child.send_sync("again", model=ScriptedModel(["fine"]))
 
     def test_a_tool_that_cleans_up_has_done_so_when_the_run_is_over(self, session: Session) -> None:
-        left: list[str] = []
+        leftovers: list[str] = []
 
         @bough.tool
         async def tidy(order: int) -> str:
@@ -214,12 +214,12 @@ class TestCancel:
                 await asyncio.sleep(60)
             finally:
                 await asyncio.sleep(0.05)
-                left.append("clean")
+                leftovers.append("clean")
             return "never"
 
         run = session.send("q", model=ScriptedModel([ask("tidy")]), tools=[tidy])
         run_and_cancel(run, "session:answer", 0.05)
-        assert left == ["clean"]
+        assert leftovers == ["clean"]
 
     def test_a_call_that_was_not_started_is_not_said_to_have_run(self, session: Session) -> None:
         @bough.tool(approval=True)
@@ -416,16 +416,16 @@ class TestLimits:
         assert model.requests == []
 
     def test_the_money_of_the_parent_is_the_childs_limit_too(self, session: Session) -> None:
-        asked: list[ScriptedModel] = []
+        models: list[ScriptedModel] = []
 
         @bough.tool
         async def delegate(order: int, ctx: ToolContext) -> str:
-            asked.append(ScriptedModel(["never"], rates=DEAR))
-            return await ctx.task("do it", models=asked[-1:], limits=Limits(rounds=5))
+            models.append(ScriptedModel(["never"], rates=DEAR))
+            return await ctx.task("do it", models=models[-1:], limits=Limits(rounds=5))
 
         model = ScriptedModel([ask("delegate"), "never"], rates=DEAR)
         session.send_sync("q", model=model, tools=[delegate], limits=Limits(max_cost_microcents=1))
-        assert asked[0].requests == []
+        assert models[0].requests == []
 
     def test_a_child_that_was_refused_tells_its_parent_why(self, session: Session) -> None:
         @bough.tool
@@ -469,8 +469,8 @@ class TestCompaction:
             sum(measure(item.message).tokens for item in request.context.items) for request in model.requests
         ]
         assert max(sizes) <= 2_000
-        told = "".join(item.message.text for item in session.context().items)
-        assert [n for n in range(30) if f"w{n}x" not in told] == []
+        text = "".join(item.message.text for item in session.context().items)
+        assert [n for n in range(30) if f"w{n}x" not in text] == []
 
     def test_what_a_model_wrote_stays_word_for_word_when_later_ones_are_made_without(
         self, session: Session
@@ -503,20 +503,20 @@ class TestCompaction:
         session.append([user("old " * 100), assistant("answer " * 100)])
         limits = Limits(context_tokens=200, summariser=ScriptedModel(["long " * 400]))
         session.send_sync("new", model=ScriptedModel(["fine"]), limits=limits)
-        (made,) = [entry.payload for entry in session.path() if entry.kind == "compaction"]
-        assert "long " * 400 not in made.summary
+        (compaction,) = [entry.payload for entry in session.path() if entry.kind == "compaction"]
+        assert "long " * 400 not in compaction.summary
 
     def test_the_call_for_a_summary_is_counted_before_it_is_made(self, session: Session) -> None:
-        seen: list[list[str]] = []
+        kinds: list[list[str]] = []
 
         def summary(request: Request) -> str:
-            seen.append([call.purpose for call in session.model_calls()])
+            kinds.append([call.purpose for call in session.model_calls()])
             return "They spoke."
 
         session.append([user("old " * 400), assistant("answer " * 400)])
         limits = Limits(context_tokens=300, summariser=ScriptedModel(summary))
         session.send_sync("new", model=ScriptedModel(["fine"]), limits=limits)
-        assert seen == [["answer", "compaction"]]
+        assert kinds == [["answer", "compaction"]]
         assert sorted(call.purpose for call in session.model_calls()) == ["answer", "compaction"]
         assert session.usage().unknown_calls == 0
 
@@ -540,9 +540,9 @@ class TestSecrets:
         whole = f"it is {secret} and no more"
         pieces = [whole[n : n + size] for n in range(0, len(whole), size)]
         events = session.send_sync("q", model=Pieces(pieces, reasons=reasons)).events
-        said = live(events, "reasoning" if reasons else "text")
-        assert said.startswith("it is [redacted")
-        assert said.endswith("] and no more")
+        text = live(events, "reasoning" if reasons else "text")
+        assert text.startswith("it is [redacted")
+        assert text.endswith("] and no more")
 
     def test_what_only_begins_like_one_is_shown_whole(self, session: Session) -> None:
         whole = "correct horse battery, correct horse, -----BEGIN the day"
@@ -551,8 +551,8 @@ class TestSecrets:
     def test_a_key_that_is_only_spoken_of_does_not_hold_the_rest_back_for_ever(
         self, session: Session
     ) -> None:
-        spoken = [PEM.partition("\n")[0], *[" is how it begins,"] * 1_000]
-        run = session.send("q", model=Pieces(spoken, hangs=True))
+        pieces = [PEM.partition("\n")[0], *[" is how it begins,"] * 1_000]
+        run = session.send("q", model=Pieces(pieces, hangs=True))
         events = run_and_cancel(run, "session:delta", 0.5)
         assert live(events).endswith("is how it begins,")
 

@@ -64,8 +64,8 @@ class TestRedaction:
     KEY = "AKIA" + "Q" * 16
 
     def test_is_off_only_for_what_is_written_through_the_adapter(self, store: Store) -> None:
-        kept = require_store(store, "BoughSaver", redact=False)
-        session = kept.start("a", [user(self.KEY)])
+        adapter_store = require_store(store, "BoughSaver", redact=False)
+        session = adapter_store.start("a", [user(self.KEY)])
         by_session = require_store(session, "BoughSession", or_session=True, redact=False)
         by_session.append([assistant(self.KEY)])
         store.session(session.session_id).append([user(self.KEY)])

@@ -124,9 +124,9 @@ class TestWindow:
             order = next(orders, None)
             if order is None:
                 return "done"
-            said = assistant(Reasoning("hm"), *ask(order).parts)
+            message = assistant(Reasoning("hm"), *ask(order).parts)
             proofs = {"0": proof | {"id": f"rs_{order}"}, "1": {"id": f"fc_{order}"}}
-            return Answer(said, evidence=Evidence(provider, proofs), finish="tool_calls")
+            return Answer(message, evidence=Evidence(provider, proofs), finish="tool_calls")
 
         tools = [look, *(bough.tool(effect="read", name=f"t{n}")(_described) for n in range(12))]
         model = ScriptedModel(answer)
@@ -134,22 +134,22 @@ class TestWindow:
         session = bough.open(tmp_path / "store.db").start("a", [system("You help.")])
         limits = Limits(context_window=8_000, rounds=200)
         assert session.send_sync("q", model=model, tools=tools, limits=limits).text == "done"
-        sent = [render(find_provider(provider).project(r.context, r.blobs)) for r in model.requests]
-        assert max(map(len, sent)) // BYTES_PER_TOKEN <= 8_000
+        bodies = [render(find_provider(provider).project(r.context, r.blobs)) for r in model.requests]
+        assert max(map(len, bodies)) // BYTES_PER_TOKEN <= 8_000
         assert max(measure_context(r.context, provider).tokens for r in model.requests) <= 6_000
         if provider != "openai-chat":
-            assert any(seal.encode() in one for one in sent)
+            assert any(seal.encode() in one for one in bodies)
 
     def test_a_result_that_is_shortened_is_not_sent_whole_because_its_issuer_wrote_it(
         self, session: Session
     ) -> None:
-        found = {
+        block = {
             "type": "search_result",
             "source": "a",
             "title": "t",
             "content": [{"type": "text", "text": LARGE}],
         }
-        result = {"type": "tool_result", "tool_use_id": "c0", "content": [found]}
+        result = {"type": "tool_result", "tool_use_id": "c0", "content": [block]}
         call = {"type": "tool_use", "id": "c0", "name": "look", "input": {}}
         session.append(
             [user("q"), {"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
@@ -270,8 +270,8 @@ class TestPlan:
         compaction = session.compact(context_tokens=2_000)
         assert len(compaction.shortened) == 1
         [*_, last] = session.context().items
-        shown = last.message.results[0].content
-        assert [getattr(piece, "text", "image") for piece in shown] == [
+        content = last.message.results[0].content
+        assert [getattr(piece, "text", "image") for piece in content] == [
             "seen",
             "image",
             "(image/png left out)",

@@ -29,8 +29,8 @@ def run(place: Path, kill_at: int = 0, after: float | None = None) -> list[str]:
     if after is not None:
         process.join(after)
         process.kill()
-    with os.fdopen(reading) as told:
-        lines = told.read().splitlines()
+    with os.fdopen(reading) as output:
+        lines = output.read().splitlines()
     process.join()
     died = any(line.startswith("killed") for line in lines)
     assert process.exitcode == (-9 if died else 0) or (after is not None and process.exitcode == -9), (
@@ -59,8 +59,8 @@ def public(store: bough.Store) -> list[tuple[str | None, str]]:
     return [(entry.role, entry.message.text) for entry in session.transcript() if entry.message]
 
 
-def check(place: Path, told: list[str], transcript: list[tuple[str | None, str]], kills: int) -> None:
-    effects = [line.split()[1:] for line in told if line.startswith("effect")]
+def check(place: Path, lines: list[str], transcript: list[tuple[str | None, str]], kills: int) -> None:
+    effects = [line.split()[1:] for line in lines if line.startswith("effect")]
     for name in {name for name, _ in effects}:
         keys = [key for other, key in effects if other == name]
         assert len(set(keys)) == 1, f"{name} ran under several keys"
@@ -74,8 +74,8 @@ def check(place: Path, told: list[str], transcript: list[tuple[str | None, str]]
                 assert find_provider(provider).violations(session.request(provider)) == []
             assert row.status == "idle"
         calls = [call for row in store.all_sessions() for call in store.session(row.session_id).model_calls()]
-        made = told.count("model")
-        assert made <= len(calls) <= made + kills, (
+        model_calls = lines.count("model")
+        assert model_calls <= len(calls) <= model_calls + kills, (
             "every call made is in the ledger, and one more per kill at most"
         )
         results = [r for e in store.session("ses_crash").path() if e.message for r in e.message.results]
@@ -91,10 +91,10 @@ def test_killed_at_every_point_it_goes_on(
     hit = 0
     for kill_at in tries:
         place = tmp_path / f"{kill_at}.db"
-        told = run(place, kill_at)
-        hit += any(line.startswith("killed") for line in told)
-        told += run(place)
-        check(place, told, transcript, kills=1)
+        lines = run(place, kill_at)
+        hit += any(line.startswith("killed") for line in lines)
+        lines += run(place)
+        check(place, lines, transcript, kills=1)
     print(f"{points} points, {len(tries)} tried, {hit} hit")
     assert hit == len(tries)
 
@@ -105,13 +105,13 @@ def test_killed_again_and_again_it_still_goes_on(
     transcript, points = whole
     for seed in range(20 if SOAK else 3):
         rng = random.Random(seed)
-        place, told, kills = tmp_path / f"again {seed}.db", [], 0
+        place, all_lines, kills = tmp_path / f"again {seed}.db", [], 0
         for _ in range(6):
             lines = run(place, rng.randrange(1, points // 2))
-            told += lines
+            all_lines += lines
             kills += any(line.startswith("killed") for line in lines)
-        told += run(place)
-        check(place, told, transcript, kills)
+        all_lines += run(place)
+        check(place, all_lines, transcript, kills)
 
 
 def test_killed_at_any_moment_it_still_goes_on(
@@ -121,6 +121,6 @@ def test_killed_at_any_moment_it_still_goes_on(
     for seed in range(60 if SOAK else 4):
         rng = random.Random(seed)
         place = tmp_path / f"moment {seed}.db"
-        told = run(place, after=rng.uniform(0.01, 0.4))
-        told += run(place, after=rng.uniform(0.01, 0.4))
-        check(place, told + run(place), transcript, kills=2)
+        lines = run(place, after=rng.uniform(0.01, 0.4))
+        lines += run(place, after=rng.uniform(0.01, 0.4))
+        check(place, lines + run(place), transcript, kills=2)

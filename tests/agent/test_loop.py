@@ -207,15 +207,15 @@ class TestStart:
         session = store.start("support", title="Lost", workspace=workspace)
         model = ScriptedModel(["one", "two"])
         started = session.send_sync("q", model=model).events[0]
-        told = {"working_dir": "/w", "git_ref": "main", "variables": {"team": "blue"}}
-        told |= {"fs_scope_tier": "sandboxed"}  # the default too: it decides what the tools may do
+        expected = {"working_dir": "/w", "git_ref": "main", "variables": {"team": "blue"}}
+        expected |= {"fs_scope_tier": "sandboxed"}  # the default too: it decides what the tools may do
         assert (started.type, started.journal_number) == ("session:started", 1)
         assert started.data == {
             "session_id": session.session_id,
             "conversation_id": session.row.conversation_id,
             "agent": "support",
             "title": "Lost",
-            "workspace": told,
+            "workspace": expected,
         }
         assert session.journal(limit=1)[0].kind == "started"
         assert "session:started" not in [event.type for event in session.send_sync("q", model=model).events]
@@ -332,7 +332,7 @@ class TestOneShot:
 
 class TestTools:
     @pytest.mark.parametrize(
-        ("arguments", "said"),
+        ("arguments", "message"),
         [
             ({"order": "x"}, "Expected `int`"),
             ({}, "missing required"),
@@ -340,13 +340,13 @@ class TestTools:
         ],
     )
     def test_arguments_that_do_not_fit_come_back_as_an_error_the_model_can_mend(
-        self, session: Session, desk: Desk, arguments: dict[str, Any], said: str
+        self, session: Session, desk: Desk, arguments: dict[str, Any], message: str
     ) -> None:
         call = assistant(ToolCall("c", "look", arguments))
         session.send_sync("q", model=ScriptedModel([call, "sorry"]), tools=desk.tools())
         result = session.path()[4].message.results[0]
         assert result.error
-        assert said in result.content[0].text
+        assert message in result.content[0].text
         assert desk.did == []
 
     def test_a_tool_that_raises_or_returns_nonsense_never_breaks_the_session(self, session: Session) -> None:
@@ -527,7 +527,7 @@ class TestModels:
         assert min(took[1:]) < took[0] / 4
 
     @pytest.mark.parametrize(
-        ("says", "told", "replaces_earlier"),
+        ("says", "summary", "replaces_earlier"),
         [
             ("They spoke of old things.", "They spoke of old things.", True),
             ("", "user: old", False),
@@ -536,13 +536,13 @@ class TestModels:
         ids=["a summary", "an empty one", "a failure"],
     )
     def test_a_model_writes_the_summary_and_its_cost_is_charged(
-        self, session: Session, says: Any, told: str, replaces_earlier: bool
+        self, session: Session, says: Any, summary: str, replaces_earlier: bool
     ) -> None:
         session.append([user("old " * 400), assistant("answer " * 400)])
         limits = Limits(context_tokens=300, summariser=ScriptedModel([says]), pause=lambda failures: 0.0)
         model = ScriptedModel(["fine"])
         session.send_sync("new", model=model, limits=limits)
-        assert told in model.requests[0].context.items[0].message.text
+        assert summary in model.requests[0].context.items[0].message.text
         compaction = next(entry.payload for entry in session.path() if entry.kind == "compaction")
         assert compaction.replaces_earlier is replaces_earlier
         assert [call.purpose for call in session.model_calls()].count("compaction") == 1
@@ -638,11 +638,11 @@ class TestMostMessages:
     def context_lengths(self, model: ScriptedModel) -> list[int]:
         return [len(request.context.items) for request in model.requests]
 
-    @pytest.mark.parametrize(("most", "given"), [(13, 13), (12, 9), (6, 5), (1, 1), (0, 1)])
-    def test_older_turns_go_whole_and_the_session_goes_on(self, long: Session, most: int, given: int) -> None:
+    @pytest.mark.parametrize(("most", "count"), [(13, 13), (12, 9), (6, 5), (1, 1), (0, 1)])
+    def test_older_turns_go_whole_and_the_session_goes_on(self, long: Session, most: int, count: int) -> None:
         model = ScriptedModel(["fine"])
         events = long.send_sync("now", model=model, limits=Limits(max_messages=most)).events
-        assert self.context_lengths(model) == [given]
+        assert self.context_lengths(model) == [count]
         assert model.requests[0].context.system == ("You help.",)
         assert events[-1].data == {"stop_reason": "answered"}
         assert len(long.path()) == 15
@@ -814,12 +814,12 @@ class TestCancel:
 
         async def main() -> list[str]:
             run = session.send("q", model=model, tools=[wait, quick])
-            seen = []
+            events = []
             async for event in run:
-                seen.append(event.type)
+                events.append(event.type)
                 if event.type == ("session:turn_started" if when == "model" else "session:tool_result"):
                     run.cancel()
-            return seen
+            return events
 
         assert asyncio.run(main())[-1] == "session:turn_completed"
         assert session.row.status == "cancelled"
@@ -937,14 +937,14 @@ class TestCancel:
         assert session.resume_sync(model=ScriptedModel(["fine"])).text == "fine"
 
     def test_a_tool_in_a_thread_can_see_that_it_is_cancelled(self, session: Session) -> None:
-        seen: list[bool] = []
+        flags: list[bool] = []
 
         @bough.tool(effect="read")
         def patient(ctx: ToolContext) -> str:
             until = time.monotonic() + 20
             while not ctx.is_cancelled and time.monotonic() < until:
                 time.sleep(0.01)
-            seen.append(ctx.is_cancelled)
+            flags.append(ctx.is_cancelled)
             return "stopped"
 
         async def main() -> None:
@@ -956,7 +956,7 @@ class TestCancel:
                     asyncio.get_running_loop().call_later(0.05, run.cancel)
 
         asyncio.run(main())
-        assert seen == [True]
+        assert flags == [True]
         assert is_valid(session)
 
     def test_during_a_compaction_the_old_context_stays(self, session: Session) -> None:
@@ -1081,12 +1081,12 @@ class TestOtherWriters:
         assert kinds[1:9] == ["settings", "user", "note", "note", "assistant", "note", "note", "tool"]
         result = next(entry for entry in session.path() if entry.role == "tool").message.results[0]
         assert (result.outcome, result.error) == ("done", False)
-        seen = [
+        observations = [
             entry.payload.data["seen"]
             for entry in session.path()
             if "seen" in getattr(entry.payload, "data", ())
         ]
-        assert session.state == {"notes": seen[-1]}
+        assert session.state == {"notes": observations[-1]}
         assert all(call.usage.output_tokens is not None for call in session.model_calls())
         assert [call.answer_seq for call in session.model_calls()] == [
             entry.seq for entry in session.path() if entry.role == "assistant"
@@ -1179,8 +1179,10 @@ class TestOtherWriters:
         store.backend.lease(session.session_id, "dead#1", store.runtime.now() + 10**12, store.runtime.now())
         with pytest.raises(SessionRunning):
             session.set(prompt="x")
-        gone = bough.Store(store.backend, replace(store.runtime, is_gone=lambda holder: holder == "dead"))
-        gone.session(session.session_id).set(prompt="x")
+        fresh_store = bough.Store(
+            store.backend, replace(store.runtime, is_gone=lambda holder: holder == "dead")
+        )
+        fresh_store.session(session.session_id).set(prompt="x")
         assert session.refresh().leaf.seq == 3
 
 
@@ -1274,18 +1276,18 @@ class TestStreaming:
                 yield Answer(assistant("short words that"), None, None, None, None, None)
 
         async def main() -> str:
-            shown = ""
+            text = ""
             with contextlib.suppress(KeyError):
                 async for event in session.send("q", model=Breaking([]), limits=NOW):
-                    shown += event.data["text"] if event.type == "session:delta" else ""
-            return shown
+                    text += event.data["text"] if event.type == "session:delta" else ""
+            return text
 
-        shown = asyncio.run(main())
-        assert shown.startswith("short words")
+        text = asyncio.run(main())
+        assert text.startswith("short words")
         again = store.session(session.session_id)
         again.resume_sync(model=ScriptedModel(["whole"]))
         half, whole = again.path()[-2:]
-        assert (half.message.text, half.finish, whole.message.text) == (shown, "interrupted", "whole")
+        assert (half.message.text, half.finish, whole.message.text) == (text, "interrupted", "whole")
         assert (again.row.status, again.log.cursor.turn) == ("idle", 0)
         assert is_valid(again)
 
@@ -1405,14 +1407,14 @@ class TestQueue:
         model = ScriptedModel([Slow(0.05, "first"), "second", "third"])
 
         async def main() -> list[str]:
-            seen = []
+            events = []
             async for event in session.send("one", model=model):
                 if event.type == "session:started":
                     other = store.session(session.session_id)
                     other.enqueue("two")
                     other.enqueue("three")
-                seen.append(event.type)
-            return seen
+                events.append(event.type)
+            return events
 
         assert asyncio.run(main()).count("session:turn_completed") == 3
         texts = [entry.message.text for entry in session.transcript()]
@@ -1444,18 +1446,18 @@ class TestQueue:
         self, store: Store, session: Session
     ) -> None:
         session.enqueue("one")
-        seen: list[list[str]] = []
+        paths: list[list[str]] = []
 
         def answer(request: Any) -> str:
             queued = store.backend.inbox(session.session_id)
-            seen.append([item.body.decode() for item in queued])
-            if len(seen) == 1:
+            paths.append([item.body.decode() for item in queued])
+            if len(paths) == 1:
                 raise KeyError("as if it were killed")
             return "b"
 
         with pytest.raises(KeyError):
             session.send_sync("two", model=ScriptedModel(answer), one_shot=True)
-        assert ["two" in body for body in seen[0]] == [True]
+        assert ["two" in body for body in paths[0]] == [True]
         store.session(session.session_id).resume_sync(model=ScriptedModel(["a", "b"]))
         texts = [entry.message.text for entry in store.session(session.session_id).transcript()]
         assert texts == ["one", "a", "two", "b"]
@@ -1477,8 +1479,8 @@ class TestQueue:
         model = ScriptedModel(["a", "b", "c"])
         again.resume_sync(model=model)
         assert [entry.message.text for entry in again.transcript()] == ["one", "a", "two", "b", "three", "c"]
-        for sent in model.requests[1:]:
-            [handle] = sent.context.items[-1].message.media
+        for model_request in model.requests[1:]:
+            [handle] = model_request.context.items[-1].message.media
             assert again.read_blob(handle.hash) == image.data
         assert again.verify() == []
 

@@ -63,15 +63,15 @@ class Purse:
 class TestEffects:
     def test_a_call_of_anybodys_answer_has_a_durable_start_before_it_runs(self, session: Session) -> None:
         session.append([user("q"), assistant(call("look"))])
-        seen: list[list[str]] = []
+        kinds: list[list[str]] = []
 
         @bough.tool(effect="unsafe")
         def look() -> str:
-            seen.append([fact.kind for fact in session.journal()])
+            kinds.append([fact.kind for fact in session.journal()])
             return "x"
 
         session.resume_sync(model=ScriptedModel(["ok"]), tools=[look])
-        assert "calls_started" in seen[0]
+        assert "calls_started" in kinds[0]
 
     def test_two_calls_with_one_id_run_once_each_and_keep_their_own_results(self, session: Session) -> None:
         purse = Purse()
@@ -142,7 +142,7 @@ def late() -> str:
     raise TimeoutError("the socket timed out")
 
 
-async def gone() -> str:
+async def unavailable() -> str:
     raise asyncio.CancelledError
 
 
@@ -180,7 +180,7 @@ def odd_end(ctx: ToolContext) -> str:
 
 @pytest.mark.parametrize(
     "function",
-    [stop, late, gone, mute, half, missing, odd_state, odd_details, odd_end],
+    [stop, late, unavailable, mute, half, missing, odd_state, odd_details, odd_end],
     ids=lambda f: f.__name__,
 )
 def test_whatever_a_tool_does_there_is_a_result_and_the_turn_goes_on(session: Session, function: Any) -> None:
@@ -202,8 +202,8 @@ class TestCancel:
             async def cancel() -> None:
                 run.cancel()
 
-            found, _ = await asyncio.wait_for(asyncio.gather(consume(), cancel()), 10)
-            return found
+            events, _ = await asyncio.wait_for(asyncio.gather(consume(), cancel()), 10)
+            return events
 
         asyncio.run(main())
         session.send_sync("again", model=ScriptedModel(["fine"]))
@@ -260,8 +260,8 @@ class TestCancel:
                     asyncio.get_running_loop().call_later(0.1, run.cancel)
 
         asyncio.run(main())
-        told = {result.call_id: result.outcome for result in results(session)}
-        assert told == {"a": "done", "b": "unknown"}
+        outcomes = {result.call_id: result.outcome for result in results(session)}
+        assert outcomes == {"a": "done", "b": "unknown"}
         assert session.verify() == []
 
     def test_what_was_said_is_kept(self, session: Session) -> None:
@@ -345,8 +345,8 @@ class TestLedger:
 
         result = asyncio.run(main())
         assert result.status == "cancelled"
-        made = len(model.requests) + len(summariser.requests)
-        assert result.usage.calls == session.refresh().totals.calls == made
+        call_count = len(model.requests) + len(summariser.requests)
+        assert result.usage.calls == session.refresh().totals.calls == call_count
         assert session.verify() == []
 
     def test_a_turn_ended_by_a_tool_announces_no_further_call(self, session: Session) -> None:

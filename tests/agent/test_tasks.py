@@ -21,7 +21,7 @@ class Office:
 
     def __init__(self) -> None:
         self.paid: list[int] = []
-        self.asked: list[str] = []
+        self.prompts: list[str] = []
         self.delegated = 0
 
     @property
@@ -38,9 +38,9 @@ class Office:
         """Says the line that comes after what was said already, in whichever process."""
 
         def answer(request: Any) -> Any:
-            said = [item.message for item in request.context.items if item.message.role == "assistant"]
-            self.asked.append(request.context.items[0].message.text)
-            return lines[len(said)]
+            answers = [item.message for item in request.context.items if item.message.role == "assistant"]
+            self.prompts.append(request.context.items[0].message.text)
+            return lines[len(answers)]
 
         return ScriptedModel(answer)
 
@@ -123,11 +123,11 @@ class TestTask:
     def test_two_tasks_of_one_tool_are_two_children_and_found_again_after_a_crash(
         self, store: Store, session: Session
     ) -> None:
-        asked: list[str] = []
+        questions: list[str] = []
 
         def answer(request: Any) -> str:
-            asked.append(request.context.items[-1].message.text)
-            return f"{asked[-1]} done"
+            questions.append(request.context.items[-1].message.text)
+            return f"{questions[-1]} done"
 
         @bough.tool(effect="idempotent")
         async def delegate(ctx: ToolContext) -> list[str]:
@@ -139,7 +139,7 @@ class TestTask:
             result = session.path()[-3].message.results[0].content[0].text
             assert result == '["A done","B done"]'
             session.rewind(to=1)
-        assert asked == ["A", "B", "A", "B"]
+        assert questions == ["A", "B", "A", "B"]
         assert len(session.children()) == 4
 
     def test_tasks_may_not_be_nested_without_end(self, session: Session) -> None:
@@ -170,10 +170,10 @@ class TestWaiting:
             "q", model=office.model(assistant(call("delegate", n=7))), tools=tools
         ).events
         (child,) = session.children()
-        asked = next(event for event in events if event.type == "session:approval_requested")
-        assert (asked.type, asked.data["session_id"]) == ("session:approval_requested", child.session_id)
-        assert (asked.data["name"], asked.data["seq"], asked.data["task_of"]["seq"]) == ("pay", 3, 4)
-        assert asked.journal_number is not None
+        request = next(event for event in events if event.type == "session:approval_requested")
+        assert (request.type, request.data["session_id"]) == ("session:approval_requested", child.session_id)
+        assert (request.data["name"], request.data["seq"], request.data["task_of"]["seq"]) == ("pay", 3, 4)
+        assert request.journal_number is not None
         assert (session.row.status, child.row.status, office.paid) == ("waiting", "waiting", [])
 
         (waiting,) = store.session(child.session_id).open_tool_calls
@@ -183,7 +183,7 @@ class TestWaiting:
         assert office.paid == [7]
         assert results(again)[0].content[0].text == "done at 1"
         assert again.path()[-1].message.text == "It is paid."
-        assert office.asked == ["q", "level 1", "level 1", "q"], "no model was asked twice for one answer"
+        assert office.prompts == ["q", "level 1", "level 1", "q"], "no model was asked twice for one answer"
         assert all(is_valid(one) for one in family(again))
 
     def test_until_there_is_a_word_nothing_is_run_and_nothing_is_asked_again(
@@ -212,7 +212,7 @@ class TestWaiting:
         again.resume_sync(model=office.model(None, "It is paid."), tools=tools)
         assert office.paid == [7]
         assert results(again)[0].content[0].text == f"done at {depth}"
-        assert len(office.asked) == 2 * (depth + 1), "no model was asked twice for one answer"
+        assert len(office.prompts) == 2 * (depth + 1), "no model was asked twice for one answer"
         assert all(is_valid(one) for one in family(again))
 
     def test_a_word_binds_to_the_exact_call_and_not_to_the_one_that_started_the_task(
@@ -230,9 +230,9 @@ class TestWaiting:
         session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
         session.approve(session.pending_approvals()[0])
         top, middle, deepest = family(session)
-        told = {"session": deepest.session_id, "seq": 3, "index": 0, "decision": "approved"}
+        decision = {"session": deepest.session_id, "seq": 3, "index": 0, "decision": "approved"}
         for one in (top, middle):
-            assert [fact.data for fact in one.journal() if fact.kind == "task_decided"] == [told]
+            assert [fact.data for fact in one.journal() if fact.kind == "task_decided"] == [decision]
 
     def test_a_denial_is_told_to_the_child_and_its_answer_to_the_parent(
         self, session: Session, office: Office
@@ -361,15 +361,15 @@ class TestWaiting:
     def test_who_wrote_an_unsafe_tool_that_cannot_wait_is_told_how_to_declare_it_however_deep(
         self, session: Session, office: Office, depth: int
     ) -> None:
-        def delegate(left: int) -> bough.Tool:
-            @bough.tool(effect="unsafe" if left == 1 else "idempotent", name=f"delegate_{left}")
+        def delegate(depth: int) -> bough.Tool:
+            @bough.tool(effect="unsafe" if depth == 1 else "idempotent", name=f"delegate_{depth}")
             async def tool(ctx: ToolContext) -> str:
                 name, below = (
-                    ("pay", office.pay) if left == 1 else (f"delegate_{left - 1}", delegate(left - 1))
+                    ("pay", office.pay) if depth == 1 else (f"delegate_{depth - 1}", delegate(depth - 1))
                 )
-                given = {"n": 7} if left == 1 else {}
+                arguments = {"n": 7} if depth == 1 else {}
                 return await ctx.task(
-                    "do it", models=[office.model(assistant(call(name, **given)), "ok")], tools=[below]
+                    "do it", models=[office.model(assistant(call(name, **arguments)), "ok")], tools=[below]
                 )
 
             return tool
@@ -380,10 +380,10 @@ class TestWaiting:
         where = family(session)[depth - 1]
         assert (warning.data["code"], warning.data["name"]) == ("cannot_wait", "delegate_1")
         assert warning.data["session_id"] == where.session_id
-        said = results(where)[0].content[0].text
-        assert warning.data["message"] == said, "the log says it too"
-        assert said.startswith("delegate_1 has a task that needs an approval")
-        assert '@tool(effect="idempotent")' in said
+        text = results(where)[0].content[0].text
+        assert warning.data["message"] == text, "the log says it too"
+        assert text.startswith("delegate_1 has a task that needs an approval")
+        assert '@tool(effect="idempotent")' in text
 
     def test_a_child_resumed_by_its_own_handle_has_its_answer_taken(
         self, store: Store, session: Session, office: Office
@@ -472,7 +472,7 @@ class TestWaiting:
         tools = [office.delegate(depth)]
         session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
         copy = copied(store, session)
-        before = len(office.asked)
+        before = len(office.prompts)
         for n, one in enumerate((copy, session), 1):
             members = [member.session_id for member in family(one)]
             one.approve(one.pending_approvals()[0])
@@ -480,7 +480,7 @@ class TestWaiting:
             assert one.path()[-1].message.text == "It is paid."
             assert [member.session_id for member in family(one)] == members, "no other child was started"
             assert office.paid == [7] * n
-            assert len(office.asked) == before + n * (depth + 1), "no model was asked twice for one answer"
+            assert len(office.prompts) == before + n * (depth + 1), "no model was asked twice for one answer"
             assert all(is_valid(member) for member in family(one))
 
 

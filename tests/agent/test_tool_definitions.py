@@ -43,7 +43,7 @@ def definitions(session: Session) -> Any:
     return fold_settings(session.path()).tool_definitions
 
 
-def sent(model: ScriptedModel) -> list[dict[str, Any]]:
+def sent_tools(model: ScriptedModel) -> list[dict[str, Any]]:
     anthropic = find_provider("anthropic")
     return [anthropic.project(request.context, request.blobs) for request in model.requests]
 
@@ -85,7 +85,7 @@ class TestPath:
         session.resume_sync(model=model, tools=[look, refund])
         assert kinds(session)[-3:] == ["tool", "settings", "assistant"]
         assert definitions(session).names == ("look", "refund")
-        assert sent(model) == [session.request("anthropic", at=session.leaf.seq - 1)]
+        assert sent_tools(model) == [session.request("anthropic", at=session.leaf.seq - 1)]
         assert session.verify() == []
 
     def test_tools_that_are_narrowed_are_told_narrowed(self, session: Session) -> None:
@@ -94,7 +94,7 @@ class TestPath:
         model = ScriptedModel(["a"])
         session.send_sync("q", model=model, tools=[look, refund])
         assert definitions(session).names == ("look",)
-        assert [tool["name"] for tool in sent(model)[0]["tools"]] == ["look"]
+        assert [tool["name"] for tool in sent_tools(model)[0]["tools"]] == ["look"]
 
     def test_a_rewind_and_a_fork_have_those_of_their_position(self, session: Session) -> None:
         session.send_sync("q", model=ScriptedModel(["a"]), tools=[look])
@@ -133,7 +133,7 @@ class TestPath:
         session = bough.open("memory:").start()
         session.send_sync("q", model=model, tools=[call_bank])
         assert model.requests[0].tools[0].description == "Use the key [redacted]."
-        assert session.request("anthropic", at=2) == sent(model)[0]
+        assert session.request("anthropic", at=2) == sent_tools(model)[0]
 
 
 class TestBlob:
@@ -144,11 +144,11 @@ class TestBlob:
         hashes = {definitions(session).hash for session in sessions}
         assert len(hashes) == 1
         assert store.gc(grace=-(10**18)) == 0
-        for session, left in zip(sessions, (True, False), strict=True):
+        for session, remains in zip(sessions, (True, False), strict=True):
             store.delete(session.session_id)
             store.purge(session.session_id)
             store.gc(grace=-(10**18))
-            assert (store.backend.blob(*hashes) is not None) == left
+            assert (store.backend.blob(*hashes) is not None) == remains
 
     def test_settings_that_name_a_blob_that_is_not_there_are_refused(self, session: Session) -> None:
         from bough.core.tool_definitions import define_tools

@@ -182,8 +182,8 @@ class TestKeys:
         script(home, "Other.", name="other.json")
         configuration = home / "config.toml"
         configuration.write_text('[aliases]\nother = "scripted:other.json"\n[options.other]\ntop_p = 0.5\n')
-        given = ("-o", "temperature=1", "-o", "seed=7")
-        with Terminal("chat", *MODEL, *given, home=home, BOUGH_CONFIG=str(configuration)) as terminal:
+        options = ("-o", "temperature=1", "-o", "seed=7")
+        with Terminal("chat", *MODEL, *options, home=home, BOUGH_CONFIG=str(configuration)) as terminal:
             terminal.wait_for(PROMPT)
             assert "temperature=1\n  seed=7" in terminal.prompt("/options")
             terminal.prompt("/options temperature=0")
@@ -529,7 +529,7 @@ class TestPiped:
         assert texts(latest(home))[::2] == ["hi", "more", "a\nb"]
 
     @pytest.mark.parametrize(
-        ("command", "said"),
+        ("command", "message"),
         [
             ("/rewind", "no message to go back to"),
             ("/undo", "no message to undo"),
@@ -537,11 +537,11 @@ class TestPiped:
             ("/show 0", "no entry 0"),
         ],
     )
-    def test_a_command_that_finds_nothing_says_so(self, home: Path, command: str, said: str) -> None:
+    def test_a_command_that_finds_nothing_says_so(self, home: Path, command: str, message: str) -> None:
         with open_store(home) as store:
             store.start(session_id="ses_new", model=MODEL[1])
         done = bough("chat", "--resume", "ses_new", home=home, stdin=f"{command}\n")
-        assert (done.code, said in done.err) == (2, True), done.err
+        assert (done.code, message in done.err) == (2, True), done.err
 
     def test_tree_and_rewind_print_numbers_that_can_be_typed(self, home: Path) -> None:
         done = bough(
@@ -613,15 +613,15 @@ class TestWhole:
         ],
     )
     def test_lines_make_one_input(self, lines: list[str], text: str) -> None:
-        left = list(lines)
+        remaining = list(lines)
 
         def line(is_more: bool) -> str:
-            if not left:
+            if not remaining:
                 raise EOFError
-            return left.pop(0)
+            return remaining.pop(0)
 
         assert read_input(line) == text
-        assert not left
+        assert not remaining
 
     def test_the_end_of_everything_is_no_input(self) -> None:
         def line(is_more: bool) -> str:

@@ -22,11 +22,11 @@ class TestVerbs:
     def test_every_verb_says_in_its_help_what_the_list_says(self) -> None:
         import click
 
-        for verb, (_, said) in VERBS.items():
+        for verb, (_, summary) in VERBS.items():
             command = group.get_command(click.Context(group), verb)
             assert command is not None
             assert command.help is not None
-            assert command.help.split("\n")[0].startswith(said.rstrip(".")), verb
+            assert command.help.split("\n")[0].startswith(summary.rstrip(".")), verb
 
     def test_help_loads_no_verb_no_driver_and_nothing_optional(self) -> None:
         code = (
@@ -91,12 +91,12 @@ class TestVerbs:
 
     def test_the_shell_completes_verbs_and_references(self, store_path: Path) -> None:
         def completions(words: str) -> list[str]:
-            asked = {
+            variables = {
                 "_BOUGH_COMPLETE": "bash_complete",
                 "COMP_WORDS": words,
                 "COMP_CWORD": str(words.count(" ")),
             }
-            env = {**environment(store=store_path), **asked}
+            env = {**environment(store=store_path), **variables}
             done = subprocess.run(BOUGH, capture_output=True, text=True, env=env, check=False)
             return [line.partition(",")[2] for line in done.stdout.splitlines()]
 
@@ -113,15 +113,15 @@ class TestStores:
 
     def test_the_default_store_does_not_depend_on_the_working_directory(self, tmp_path: Path) -> None:
         (tmp_path / "a").mkdir()
-        said = set()
+        outputs = set()
         for folder in (tmp_path, tmp_path / "a"):
             env = {**environment(), "XDG_DATA_HOME": str(tmp_path)}
             done = subprocess.run(
                 [*BOUGH, "ls"], cwd=folder, env=env, capture_output=True, text=True, check=False
             )
-            said.add(done.stderr)
-        assert len(said) == 1
-        assert str(tmp_path / "bough" / "bough.db") in said.pop()
+            outputs.add(done.stderr)
+        assert len(outputs) == 1
+        assert str(tmp_path / "bough" / "bough.db") in outputs.pop()
 
     def test_a_foreign_file_is_refused_and_not_touched(self, tmp_path: Path) -> None:
         place = tmp_path / "notes.txt"
@@ -249,10 +249,10 @@ class TestTable:
         assert title in piped
         assert "a-model-of-a-long-name" in piped
         assert "1 unpriced" in bough("usage", store=place, COLUMNS="40").out
-        for verb, wanted in (("ls", "a title of"), ("usage", "1 unpriced")):
+        for verb, text in (("ls", "a title of"), ("usage", "1 unpriced")):
             with Terminal(verb, store=place, columns=40) as terminal:
                 assert terminal.wait() == 0
-                assert wanted in terminal.screen
+                assert text in terminal.screen
                 assert all(len(line) <= 40 for line in terminal.screen.splitlines()), terminal.screen
 
 

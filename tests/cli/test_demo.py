@@ -22,9 +22,9 @@ def demo_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
 
 class TestDemo:
     def test_every_claim_held(self, demo_run: tuple[Path, dict[str, object]]) -> None:
-        _, said = demo_run
-        assert said["passed"] is True
-        assert len(said["claims"]) >= 15  # type: ignore[arg-type]
+        _, output = demo_run
+        assert output["passed"] is True
+        assert len(output["claims"]) >= 15  # type: ignore[arg-type]
 
     def test_the_money_went_once(self, demo_run: tuple[Path, dict[str, object]]) -> None:
         folder, _ = demo_run
@@ -49,9 +49,9 @@ class TestDemo:
             again = store.session(next(row.session_id for row in rows if row.relation == "replay"))
             called = [call.name for entry in again.path() if entry.message for call in entry.message.calls]
             assert called == ["look_up"]
-            found = library.diff(case, again)
-            assert found.first_action_divergence is not None
-            assert "refund" in found.first_action_divergence.expected
+            difference = library.diff(case, again)
+            assert difference.first_action_divergence is not None
+            assert "refund" in difference.first_action_divergence.expected
             assert list(store.verify()) == []
 
     def test_it_leaves_nothing_behind_unless_told_to(self, tmp_path: Path) -> None:

@@ -145,8 +145,8 @@ class TestReplay:
         again = bough("diff", "ses_case", str(done.json["replay"]), store=store_path)
         assert again.code == 4
         assert "a replay is incomplete" in again.err
-        gone = ("replay", "ses_case", "--model", "scripted:gone.json", "--output", tmp_path / "r.txt")
-        assert bough(*gone, store=store_path).code == 4
+        command = ("replay", "ses_case", "--model", "scripted:gone.json", "--output", tmp_path / "r.txt")
+        assert bough(*command, store=store_path).code == 4
         assert not (tmp_path / "r.txt").exists()
         alone = bough("replay", "ses_case", "--prompt", "Be strict.", store=store_path)
         assert alone.code == 2
@@ -363,14 +363,14 @@ class Collector:
     """Takes traces as any collector does: OTLP over HTTP, in JSON. Says what it is told to."""
 
     def __init__(self, status: int = 200, says: str = "{}") -> None:
-        self.taken: list[tuple[str, str | None, dict[str, Any]]] = []
-        taken = self.taken
+        self.requests: list[tuple[str, str | None, dict[str, Any]]] = []
+        requests = self.requests
 
         class CollectorHandler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 assert self.headers["Content-Type"] == "application/json"
-                taken.append((self.path, self.headers["X-Key"], json.loads(body)))
+                requests.append((self.path, self.headers["X-Key"], json.loads(body)))
                 self.send_response(status)
                 self.send_header("Location", "/elsewhere")
                 self.end_headers()
@@ -408,7 +408,7 @@ class TestSpans:
             "requests": 1,
             "spans": 9,
         }
-        ((path, key, request),) = collector.taken
+        ((path, key, request),) = collector.requests
         assert (path, key) == ("/v1/traces", "a key")
         assert "Where is order 41?" not in json.dumps(request)
         written = bough("export", "ses_case", "--otel", store=store_path).out
@@ -427,7 +427,7 @@ class TestSpans:
             )
         assert (done.code, done.out) == (0, "")
         assert "9 spans in 1 request" in done.err
-        assert "Where is order 41?" in json.dumps(collector.taken)
+        assert "Where is order 41?" in json.dumps(collector.requests)
 
     def test_where_nobody_listens_it_says_so_and_what_to_do(self, store_path: Path) -> None:
         with Collector() as collector:
@@ -454,7 +454,7 @@ class TestSpans:
     ) -> None:
         with Collector(status, says) as collector:
             done = bough("export", "ses_case", "--otel", "--to", collector.url, store=store_path)
-        assert (done.code, len(collector.taken)) == (1, 1)
+        assert (done.code, len(collector.requests)) == (1, 1)
         assert words in done.err
 
     @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ class TestLs:
         assert "⑂ fork" in lines[-2]
 
     @pytest.mark.parametrize(
-        ("filters", "found"),
+        ("filters", "names"),
         [
             (["--agent", "other"], ["ses_other"]),
             (["--tag", "team=blue"], ["ses_case"]),
@@ -36,9 +36,9 @@ class TestLs:
             (["--after", "1h", "--agent", "other"], ["ses_other"]),
         ],
     )
-    def test_it_filters(self, store_path: Path, filters: list[str], found: list[str]) -> None:
+    def test_it_filters(self, store_path: Path, filters: list[str], names: list[str]) -> None:
         listed = bough("ls", "--json", *filters, store=store_path).json["sessions"]
-        assert [row["id"] for row in listed] == found
+        assert [row["id"] for row in listed] == names
 
     def test_it_filters_by_owner_within_the_owner_it_is_bound_to(self, tmp_path: Path) -> None:
         place = tmp_path / "s.db"
@@ -165,10 +165,10 @@ class TestShow:
         with library.open(place) as store:
             crash_after(call[0], session_id="ses_said")
             crash_after(session_id="ses_silent")
-        said, silent = (bough("show", name, store=place) for name in ("ses_said", "ses_silent"))
-        assert "[started, outcome unknown]" in said.out
-        assert "[not started]" in said.out
-        assert "bough resume ses_said" in said.err
+        announced, silent = (bough("show", name, store=place) for name in ("ses_said", "ses_silent"))
+        assert "[started, outcome unknown]" in announced.out
+        assert "[not started]" in announced.out
+        assert "bough resume ses_said" in announced.err
         assert silent.out.count("[no start recorded: it may have run]") == 2
         assert "not started" not in silent.out
         assert "find out first whether refund ran" in silent.err
@@ -246,12 +246,12 @@ class TestTail:
             try:
                 assert tail.stdout is not None
                 session.send_sync("And now?", model=answers(), tools=[])
-                seen = [
+                numbers = [
                     json.loads(tail.stdout.readline())["number"] for _ in range(session.row.facts - before)
                 ]
                 session.title("While it follows")
-                seen.append(json.loads(tail.stdout.readline())["number"])
-                assert seen == list(range(before + 1, session.row.facts + 1))
+                numbers.append(json.loads(tail.stdout.readline())["number"])
+                assert numbers == list(range(before + 1, session.row.facts + 1))
             finally:
                 tail.kill()
                 tail.communicate()
@@ -359,9 +359,11 @@ class TestContext:
         used = "about 2,507 of 10,000 tokens (25 %)"
         assert used in bough("context", windowed.session_id, store=store_path).err
         assert f"next request: {used}" in bough("show", windowed.session_id, store=store_path).out
-        shown = {"tokens": 2_507, "window": 10_000}
+        window = {"tokens": 2_507, "window": 10_000}
         for command in ("context", "show"):
-            assert bough(command, windowed.session_id, "--json", store=store_path).json["window_use"] == shown
+            assert (
+                bough(command, windowed.session_id, "--json", store=store_path).json["window_use"] == window
+            )
         from_the_table = bough("show", large.session_id, "--json", store=store_path).json["window_use"]
         assert from_the_table == {"tokens": 2_507, "window": 200_000}
         small = bough("show", "ses_case", "--json", store=store_path).json["window_use"]
@@ -372,8 +374,8 @@ class TestContext:
         with library.open(store_path) as store:
             store.session("ses_case").set(options={"temperature": 0})
         output = bough("context", "ses_case", store=store_path).out
-        shown = ["You help customers.", "look_up: ", "temperature: 0", "Where is order 41?", "→ look_up"]
-        assert sorted(shown, key=output.index) == shown
+        lines = ["You help customers.", "look_up: ", "temperature: 0", "Where is order 41?", "→ look_up"]
+        assert sorted(lines, key=output.index) == lines
         assert bough("context", "ses_case", "--provider", "nobody", store=store_path).code == 2
 
 

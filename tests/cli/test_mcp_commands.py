@@ -86,12 +86,12 @@ class TestServe:
             session = store.start()
             server.post(f"/api/sessions/{session.session_id}/send", {"text": "go"}, 202)
             wait_until(lambda: session.refresh().status in ("idle", "failed"))
-            shown = [
+            contents = [
                 entry.message.results[0].content
                 for entry in session.path()
                 if entry.message and entry.message.results
             ]
-            assert shown == [(library.Text("hello"),)]
+            assert contents == [(library.Text("hello"),)]
 
 
 class TestFile:

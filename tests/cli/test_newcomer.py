@@ -29,9 +29,9 @@ def branched_store(tmp_path: Path) -> Path:
     return place
 
 
-def suggested_command(said: str) -> list[str]:
+def suggested_command(text: str) -> list[str]:
     """The command behind `more: bough`, as a shell would read it."""
-    return shlex.split(said.partition("more: bough ")[2])
+    return shlex.split(text.partition("more: bough ")[2])
 
 
 class TestTheFirstMinute:
@@ -41,11 +41,11 @@ class TestTheFirstMinute:
         assert "bough chat --model" in result.err
 
     @pytest.mark.parametrize(
-        ("typed", "meant"), [("checkout", "rewind"), ("list", "ls"), ("delete", "rm"), ("history", "log")]
+        ("typed", "verb"), [("checkout", "rewind"), ("list", "ls"), ("delete", "rm"), ("history", "log")]
     )
-    def test_the_verb_of_another_tool_names_ours(self, tmp_path: Path, typed: str, meant: str) -> None:
+    def test_the_verb_of_another_tool_names_ours(self, tmp_path: Path, typed: str, verb: str) -> None:
         result = bough(typed, home=tmp_path)
-        assert (result.code, f"bough {meant}" in result.err) == (2, True)
+        assert (result.code, f"bough {verb}" in result.err) == (2, True)
 
     @pytest.mark.parametrize("verb", ["run", "chat"])
     def test_without_a_key_nothing_is_made(self, tmp_path: Path, verb: str) -> None:
@@ -360,7 +360,7 @@ class TestPager:
 
 class TestTimes:
     @pytest.mark.parametrize(
-        ("seconds", "said"),
+        ("seconds", "text"),
         [
             (-5, "just now"),
             (20, "just now"),
@@ -371,9 +371,9 @@ class TestTimes:
             (86_400 * 60, "2026-09-02 00:00"),
         ],
     )
-    def test_a_time_is_told_as_people_say_it_until_it_is_long_ago(self, seconds: int, said: str) -> None:
+    def test_a_time_is_told_as_people_say_it_until_it_is_long_ago(self, seconds: int, text: str) -> None:
         now = int(datetime(2026, 11, 1).timestamp() * 1e6)
-        assert format_age(now - seconds * 1_000_000, now) == said
+        assert format_age(now - seconds * 1_000_000, now) == text
 
     def test_a_list_says_how_long_ago_at_a_terminal_and_when_in_a_pipe(self, store_path: Path) -> None:
         with Terminal("ls", store=store_path) as terminal:
@@ -402,8 +402,8 @@ class TestCompletion:
 
     def test_a_store_that_cannot_be_read_is_not_said_across_the_line(self, tmp_path: Path) -> None:
         (tmp_path / "no.db").write_text("no store")
-        said = self.complete(tmp_path / "no.db", "bough show s")
-        assert (said.code, said.out.strip(), said.err) == (0, "", "")
+        result = self.complete(tmp_path / "no.db", "bough show s")
+        assert (result.code, result.out.strip(), result.err) == (0, "", "")
 
     def test_providers_are_offered(self, store_path: Path) -> None:
         assert "openai-chat" in self.complete(store_path, "bough context --provider op").out

@@ -148,7 +148,7 @@ class TestRun:
         done = bough("run", "hi", home=home)
         assert done.returncode == 2
         assert all(
-            said in done.stderr for said in ("--model", "BOUGH_MODEL", "scripted:FILE.yaml", "anthropic:")
+            text in done.stderr for text in ("--model", "BOUGH_MODEL", "scripted:FILE.yaml", "anthropic:")
         )
         assert not (home / "agent.db").exists()
 
@@ -403,7 +403,7 @@ class TestTools:
         assert only_session(home).row.tool_names == ("look_up",)
 
     @pytest.mark.parametrize(
-        ("source", "said"),
+        ("source", "message"),
         [
             ("none.py", "there is no file"),
             ("broken.py", "ZeroDivisionError"),
@@ -412,12 +412,12 @@ class TestTools:
             ("no.such.module", "ModuleNotFoundError"),
         ],
     )
-    def test_tools_that_cannot_be_had_are_named(self, home: Path, source: str, said: str) -> None:
+    def test_tools_that_cannot_be_had_are_named(self, home: Path, source: str, message: str) -> None:
         (home / "broken.py").write_text("1 / 0")
         (home / "empty.py").write_text("")
         done = bough("run", "hi", *MODEL, "--tools", source, home=home)
         assert done.returncode == 2
-        assert said in done.stderr
+        assert message in done.stderr
         assert not (home / "agent.db").exists()
 
     def test_a_workspace_gives_files_within_its_scope(self, home: Path) -> None:
@@ -510,8 +510,8 @@ class TestNaming:
         assert bough(*copied, "--agent", "zz", home=home).code == 2
         assert bough(*copied, home=home).out == "Two.\n"
         with open_store(home) as store:
-            made = store.sessions().sessions[0]
-        assert (made.title, made.tags, made.agent) == ("T", {"a": "b"}, "oak")
+            copy = store.sessions().sessions[0]
+        assert (copy.title, copy.tags, copy.agent) == ("T", {"a": "b"}, "oak")
 
 
 class TestCancel:
@@ -526,8 +526,8 @@ class TestCancel:
             done = bough("cancel", "latest", "--wait", "30", "--json", home=home)
             assert done.returncode == 0
             assert "is cancelled" in done.stderr
-            told = json.loads(done.stdout)
-            assert (told["turn"], told["cancelled"], told["status"]) == (2, True, "cancelled")
+            report = json.loads(done.stdout)
+            assert (report["turn"], report["cancelled"], report["status"]) == (2, True, "cancelled")
             assert driving.wait(20) == 130
         finally:
             driving.kill()

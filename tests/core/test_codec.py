@@ -137,7 +137,7 @@ def test_half_a_character_is_refused_and_nul_is_kept() -> None:
 
 
 def test_an_unknown_kind_is_kept_whole_on_read_and_refused_on_write() -> None:
-    found = decode("hologram", b'{"depth":3}')
-    assert found == Unknown("hologram", b'{"depth":3}')
+    payload = decode("hologram", b'{"depth":3}')
+    assert payload == Unknown("hologram", b'{"depth":3}')
     with pytest.raises(InvalidMessage, match="hologram"):
-        encode(found)
+        encode(payload)

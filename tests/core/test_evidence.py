@@ -119,10 +119,10 @@ def test_bytes_in_signed_reasoning_are_stored_once_and_sent_back_to_the_letter(s
     text = f"I see {URL}; and {URL}, twice"
     for reply, provider in ((anthropic(thinking(text, "SIG")), "anthropic"), (openai(text, "41"), "openai")):
         session = store.start("a")
-        sent = json.dumps(sent_after(session, reply, provider))
+        request = json.dumps(sent_after(session, reply, provider))
         body = store.backend.entries(session.session_id)[1].entry.body
-        assert (URL.encode() in body, body.count(b"bough-blob:"), sent.count(text)) == (False, 4, 1)
-        assert "SIG" in sent or "ENC" in sent
+        assert (URL.encode() in body, body.count(b"bough-blob:"), request.count(text)) == (False, 4, 1)
+        assert "SIG" in request or "ENC" in request
         assert store.gc(grace=-1_000_000_000) == 0
 
 

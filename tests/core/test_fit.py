@@ -101,11 +101,11 @@ def test_no_budget_parts_a_turn_or_loses_an_item_unnamed(path: list[Entry], budg
         fitted = fit(context, budget)
     except TurnTooLarge:
         return
-    kept = [item.seq for item in fitted.context.items if not item.pinned]
+    numbers = [item.seq for item in fitted.context.items if not item.pinned]
     loose = [item for item in context.items if not item.pinned]
-    assert sorted([*fitted.dropped, *kept]) == [item.seq for item in loose]
+    assert sorted([*fitted.dropped, *numbers]) == [item.seq for item in loose]
     for group in group_by_turn(loose):
-        inside = [item.seq in kept for item in group]
+        inside = [item.seq in numbers for item in group]
         assert all(inside) or not any(inside)
     for name in ("tokens", "bytes", "media", "messages"):
         limit = getattr(budget, name)

@@ -26,7 +26,7 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "agent.db"
 
 
-def left(place: Path) -> list[str]:
+def leftovers(place: Path) -> list[str]:
     """Files beside the store that still hold a secret, in any way it could be written."""
     forms = [SECRET.encode(), SECRET.replace("\\", "\\\\").replace('"', '\\"').encode(), KEY.encode()]
     return [file.name for file in place.parent.iterdir() if any(form in file.read_bytes() for form in forms)]
@@ -59,8 +59,8 @@ def test_a_secret_is_in_no_table_index_or_log(place: Path) -> None:
             session.interrupt()
             session.end("failed", f"because {secret}")
             assert session.verify() == []
-        assert left(place) == []
-    assert left(place) == []
+        assert leftovers(place) == []
+    assert leftovers(place) == []
 
 
 def test_names_of_files_are_looked_at_too(place: Path) -> None:
@@ -70,7 +70,7 @@ def test_names_of_files_are_looked_at_too(place: Path) -> None:
         session.append([assistant("A long answer, long enough to be worth a summary of it." * 5)])
         session.append([user("go on")])
         session.append([bough.Compaction("short", 3, files_read=(f"/home/{KEY}",), files_changed=(SECRET,))])
-    assert left(place) == []
+    assert leftovers(place) == []
 
 
 def test_what_is_hidden_is_named_and_the_rest_stays() -> None:
@@ -111,7 +111,7 @@ class TestNames:
             assert KEY not in str(refused.value)
             assert SECRET not in str(refused.value)
             assert list(store.all_sessions()) == []
-        assert left(place) == []
+        assert leftovers(place) == []
 
     def test_two_ids_never_become_one(self, store: Store) -> None:
         for name in (KEY, self.OTHER):
@@ -146,9 +146,9 @@ class TestNames:
         """An answer that was paid for is not lost because of a name in it."""
         session = store.start()
         session.append([user("q")])
-        said = Draft(assistant(ToolCall("c", f"run_{KEY}", {})), model=f"m-{KEY}", finish=f"stop {KEY}")
+        draft = Draft(assistant(ToolCall("c", f"run_{KEY}", {})), model=f"m-{KEY}", finish=f"stop {KEY}")
         ledger = Call("k", 0, 1, 2, 1, model=f"m-{KEY}", provider=KEY)
-        session.log.append([said], calls=[ledger])
+        session.log.append([draft], calls=[ledger])
         entry, (call,) = session.path()[-1], session.model_calls()
         assert entry.message is not None
         assert entry.message.calls[0].name == "run_[redacted]"
@@ -238,7 +238,7 @@ def test_what_tools_return_and_raise_is_hidden_in_the_loop(place: Path) -> None:
         events = asyncio.run(main())
         answers = [event.data["text"] for event in events if event.type == "session:answer"]
         assert answers == ["", "So it is [redacted secret 1]"]
-        assert left(place) == []
+        assert leftovers(place) == []
 
 
 def test_secrets_of_the_environment_are_known_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 class TestMoments:
     @pytest.mark.parametrize(
-        ("text", "found"),
+        ("text", "moment"),
         [
             ("1970-01-02", 82_800_000_000),
             ("1970-01-01T01:00", 0),
@@ -39,9 +39,9 @@ class TestMoments:
         ],
     )
     def test_a_date_is_local_unless_it_has_a_zone_and_a_span_is_ago(
-        self, berlin: None, text: str, found: int
+        self, berlin: None, text: str, moment: int
     ) -> None:
-        assert parse_time("after", text, NOW) == found
+        assert parse_time("after", text, NOW) == moment
 
     @pytest.mark.parametrize(
         ("text", "day"),

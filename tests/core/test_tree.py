@@ -54,12 +54,12 @@ def trees(draw: st.DrawFn) -> dict[int, Branch]:
 def test_a_path_never_skips_a_number(tree: dict[int, Branch]) -> None:
     for branch in tree.values():
         for seq in range(branch.parent_seq, branch.tail + 1):
-            found = [
+            numbers = [
                 n
                 for part in lineage(tree, Leaf(branch.branch, seq))
                 for n in range(part.first, part.last + 1)
             ]
-            assert found == list(range(1, seq + 1))
+            assert numbers == list(range(1, seq + 1))
 
 
 @given(trees(), st.data())
@@ -71,7 +71,7 @@ def test_what_is_kept_holds_the_path_to_every_foot(tree: dict[int, Branch], data
     ]
     keep = reachable_seqs(tree, feet)
     needed = {(p.branch, s) for foot in feet for p in lineage(tree, foot) for s in range(p.first, p.last + 1)}
-    kept = {(n, s) for n, last in keep.items() for s in range(tree[n].parent_seq + 1, last + 1)}
-    assert needed <= kept
-    held = {(foot.branch, foot.seq) for foot in feet} | {(tree[n].parent, tree[n].parent_seq) for n in keep}
-    assert all((n, last) in held for n, last in keep.items())  # and no branch further than something stands
+    positions = {(n, s) for n, last in keep.items() for s in range(tree[n].parent_seq + 1, last + 1)}
+    assert needed <= positions
+    ends = {(foot.branch, foot.seq) for foot in feet} | {(tree[n].parent, tree[n].parent_seq) for n in keep}
+    assert all((n, last) in ends for n, last in keep.items())  # and no branch further than something stands

@@ -136,9 +136,9 @@ def test_looking_back_a_little_gives_the_same_cursor_as_the_whole_path(path: lis
 
 @given(paths())
 def test_groups_lose_nothing_and_part_no_call_from_its_result(path: list[Entry]) -> None:
-    found = group_by_turn(path)
-    assert [entry for group in found for entry in group] == path
-    for group in found:
+    groups = group_by_turn(path)
+    assert [entry for group in groups for entry in group] == path
+    for group in groups:
         calls = sum(len(entry.message.calls) for entry in group if entry.message)
         results = sum(len(entry.message.results) for entry in group if entry.message)
         assert results <= calls

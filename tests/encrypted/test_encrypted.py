@@ -73,8 +73,8 @@ class TestDisk:
             fill(store)
             during = files(tmp_path)
             assert during["a.db-wal"]
-        for found in (during, files(tmp_path)):
-            for name, data in found.items():
+        for content in (during, files(tmp_path)):
+            for name, data in content.items():
                 assert CANARY.encode() not in data, name
                 assert not data.startswith(b"SQLite format 3"), name
 
@@ -105,15 +105,15 @@ class TestDisk:
             [sys.executable, "-c", code, str(tmp_path / "a.db"), KEY], stdout=subprocess.PIPE, text=True
         )
         assert writer.stdout is not None
-        told = [int(writer.stdout.readline()) for _ in range(60)]
+        numbers = [int(writer.stdout.readline()) for _ in range(60)]
         os.kill(writer.pid, signal.SIGKILL)
-        told += [int(line) for line in writer.stdout.read().splitlines()]
+        numbers += [int(line) for line in writer.stdout.read().splitlines()]
         writer.wait()
         writer.stdout.close()
         with bough.open(tmp_path / "a.db", key=KEY) as store:
             texts = [entry.message.text for entry in store.session("one").path() if entry.message]
-            assert texts[: len(told)] == [f"message {n}" for n in told]
-            assert len(texts) <= len(told) + 1
+            assert texts[: len(numbers)] == [f"message {n}" for n in numbers]
+            assert len(texts) <= len(numbers) + 1
             assert list(store.verify()) == []
 
 

@@ -31,7 +31,7 @@ def tool_result_line(name: str) -> dict[str, Any]:
 
 class TestFaults:
     @pytest.mark.parametrize(
-        ("lines", "said"),
+        ("lines", "problems"),
         [
             ([tool_use_line("a"), tool_result_line("a")], []),
             (
@@ -62,11 +62,11 @@ class TestFaults:
         ],
     )
     def test_what_makes_a_provider_refuse_is_named(
-        self, tmp_path: Path, lines: list[Any], said: list[str]
+        self, tmp_path: Path, lines: list[Any], problems: list[str]
     ) -> None:
-        found = list(file_problems(scan_file(write_lines(tmp_path / "s.jsonl", *lines))))
-        assert len(found) == len(said)
-        assert all(one.startswith(start) for one, start in zip(found, said, strict=True))
+        reports = list(file_problems(scan_file(write_lines(tmp_path / "s.jsonl", *lines))))
+        assert len(reports) == len(problems)
+        assert all(one.startswith(start) for one, start in zip(reports, problems, strict=True))
 
     def test_a_line_cut_in_half_is_named(self, tmp_path: Path) -> None:
         place = tmp_path / "s.jsonl"

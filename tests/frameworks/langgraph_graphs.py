@@ -107,18 +107,18 @@ class Twin(BaseCheckpointSaver[Any]):
         return self.theirs.get_next_version(current, channel)  # it takes versions for unique, ours does not
 
     def get_tuple(self, config: Any) -> CheckpointTuple | None:
-        checkpoint, checkpoint = self.ours.get_tuple(config), self.theirs.get_tuple(config)
-        compare(checkpoint, checkpoint)
-        return checkpoint
+        ours, theirs = self.ours.get_tuple(config), self.theirs.get_tuple(config)
+        compare(ours, theirs)
+        return ours
 
     def list(self, config: Any, **query: Any) -> Iterator[CheckpointTuple]:
-        found = list(self.ours.list(config, **query))
-        wanted = sorted(
+        ours = list(self.ours.list(config, **query))
+        theirs = sorted(
             self.theirs.list(config, **query), key=lambda one: str(one.checkpoint["id"]), reverse=True
         )
-        for one, other in zip(found, wanted, strict=True):
+        for one, other in zip(ours, theirs, strict=True):
             compare(one, other)
-        return iter(found)
+        return iter(ours)
 
     def put(self, config: Any, checkpoint: Any, *more: Any) -> Any:
         still = self._still(checkpoint)
@@ -135,9 +135,9 @@ class Twin(BaseCheckpointSaver[Any]):
         return self.serde.loads_typed(self.serde.dumps_typed(value))
 
     async def aget_tuple(self, config: Any) -> CheckpointTuple | None:
-        checkpoint, checkpoint = await self.ours.aget_tuple(config), self.theirs.get_tuple(config)
-        compare(checkpoint, checkpoint)
-        return checkpoint
+        ours, theirs = await self.ours.aget_tuple(config), self.theirs.get_tuple(config)
+        compare(ours, theirs)
+        return ours
 
     async def alist(self, config: Any, **query: Any) -> AsyncIterator[CheckpointTuple]:
         for one in self.list(config, **query):
@@ -168,8 +168,8 @@ def comparable(one: CheckpointTuple | None) -> Any:
     )
 
 
-def compare(found: CheckpointTuple | None, wanted: CheckpointTuple | None) -> None:
-    ours, theirs = comparable(found), comparable(wanted)
+def compare(our_tuple: CheckpointTuple | None, their_tuple: CheckpointTuple | None) -> None:
+    ours, theirs = comparable(our_tuple), comparable(their_tuple)
     if ours != theirs:
         raise AssertionError(f"ours:   {ours}\ntheirs: {theirs}")
 
@@ -188,8 +188,8 @@ def worked(url: str) -> None:
     with bough.open(url) as store:
         graph = agent(answers, [slow]).compile(checkpointer=BoughSaver(store))
         for n in count(1):
-            asked = HumanMessage(f"Question {n}", id=f"asked-{n}")
-            graph.invoke({"messages": [asked]}, on("killed"), durability="sync")
+            question = HumanMessage(f"Question {n}", id=f"asked-{n}")
+            graph.invoke({"messages": [question]}, on("killed"), durability="sync")
             print(f"answered {n}", flush=True)
 
 

@@ -42,10 +42,10 @@ class Service:
     def create(
         self, session_id: str | None = None, *, user: str = ANN, app: str = APP, **state: Any
     ) -> Session:
-        given = {key.replace("__", ":"): value for key, value in state.items()}
+        values = {key.replace("__", ":"): value for key, value in state.items()}
         return self.run(
             self.service.create_session(
-                app_name=app, user_id=user, session_id=session_id, state=given or None
+                app_name=app, user_id=user, session_id=session_id, state=values or None
             )
         )
 
@@ -56,9 +56,9 @@ class Service:
         )
 
     def load(self, session_id: str, **how: Any) -> Session:
-        found = self.find(session_id, **how)
-        assert found is not None
-        return found
+        session = self.find(session_id, **how)
+        assert session is not None
+        return session
 
     def list(self, user: str | None = ANN, app: str = APP) -> list[Session]:
         return self.run(self.service.list_sessions(app_name=app, user_id=user)).sessions
@@ -217,7 +217,7 @@ class TestState:
 
     @pytest.mark.parametrize("scope", ["", "app__", "user__"])
     def test_a_value_takes_the_place_of_the_one_before(self, service: Service, scope: str) -> None:
-        key, shown = f"{scope}key", f"{scope.replace('__', ':')}key"
+        key, name = f"{scope}key", f"{scope.replace('__', ':')}key"
         session = service.create("a", **{key: {"name": "ada", "role": {"of": "admin"}, "gone": 1}})
         for value in (
             {"name": "bob", "role": {"as": None}},
@@ -233,8 +233,8 @@ class TestState:
             2**70,
         ):
             service.change(session, **{key: value})
-            assert service.load("a").state == session.state == {shown: value}
-            assert type(service.load("a").state[shown]) is type(value)
+            assert service.load("a").state == session.state == {name: value}
+            assert type(service.load("a").state[name]) is type(value)
 
     def test_one_key_leaves_the_others_alone(self, service: Service) -> None:
         session = service.create("a", flag=False, cart=["apple"])

@@ -364,14 +364,14 @@ class TestEntries:
             returned(result("adk-1", {"status": "lost"}), result("adk-2", {"error": "no such order"})),
             says("It is lost.", "helper"),
         )
-        asked, called, told, answered = messages(service, session)
-        assert (asked.role, asked.text) == ("user", "Where is 41?")
+        question, called, tool_message, answered = messages(service, session)
+        assert (question.role, question.text) == ("user", "Where is 41?")
         assert called.parts == (
             Reasoning("hm"),
             ToolCall("adk-1", "look", {"order": 41}),
             ToolCall("adk-2", "look", {"order": 42}),
         )
-        assert [(r.call_id, r.content, r.error) for r in told.results] == [
+        assert [(r.call_id, r.content, r.error) for r in tool_message.results] == [
             ("adk-1", (Text('{"status":"lost"}'),), False),
             ("adk-2", (Text("no such order"),), True),
         ]
@@ -424,8 +424,8 @@ class TestEntries:
         came_back(service, session, says("hi"), *(event.model_copy(deep=True) for event in signed))
         below = service.bough(session)
         assert "thought_signature" not in kept_beside(service, session)
-        shown = [part for content in below.messages("gemini") for part in content["parts"]]
-        assert {"text": "", "thoughtSignature": base64.b64encode(b"end").decode()} in shown
+        parts = [part for content in below.messages("gemini") for part in content["parts"]]
+        assert {"text": "", "thoughtSignature": base64.b64encode(b"end").decode()} in parts
         below.export(tmp_path / "s.bough", blobs=True)
         with bough.open("memory:") as elsewhere:
             elsewhere.import_bundle(tmp_path / "s.bough")
@@ -439,7 +439,7 @@ class TestEntries:
         service.append(session, says("hi"))
         service.append(session, model(call("adk-1"), call("theirs")))
         calls = [part["functionCall"] for part in service.bough(session).messages("gemini")[-2]["parts"]]
-        assert [found.get("id") for found in calls] == [None, "theirs"]
+        assert [call.get("id") for call in calls] == [None, "theirs"]
 
     def test_secrets_are_hidden_before_they_are_kept(self) -> None:
         with bough.open("memory:", secrets={"PIN": "correct-horse"}) as store:
@@ -455,9 +455,9 @@ class TestEntries:
             session = service.create("one")
             service.append(session, model(call("c")))
             service.append(session, returned(result("c", {"aa": 1, "bb": {"c": URL}})))
-            found = service.load("one").events[1].get_function_responses()[0]
-            assert found.id == "c"
-            assert "redacted PIN" in str(found.response)
+            response = service.load("one").events[1].get_function_responses()[0]
+            assert response.id == "c"
+            assert "redacted PIN" in str(response.response)
 
 
 class TestLaws:
@@ -465,11 +465,11 @@ class TestLaws:
         self, service: Service, session: Session
     ) -> None:
         came_back(service, session, says("q"), model(call("c")), says("never mind"), says("fine", "helper"))
-        _, _, closed, asked, _ = messages(service, session)
+        _, _, closed, question, _ = messages(service, session)
         assert [(r.content, r.outcome, r.error) for r in closed.results] == [
             ((Text(UNKNOWN_RESULT),), "unknown", True)
         ]
-        assert asked.text == "never mind"
+        assert question.text == "never mind"
 
     def test_a_result_that_comes_late_from_outside_is_what_a_person_says(
         self, service: Service, session: Session
@@ -507,8 +507,8 @@ class TestLaws:
     def test_what_another_agent_says_while_a_call_waits_is_a_note_and_shown_when_it_may(
         self, service: Service, session: Session
     ) -> None:
-        left, right = {"branch": "both.left"}, {"branch": "both.right"}
-        asks = model(call("l", "look", n=1), **left)
+        one_branch, right = {"branch": "both.left"}, {"branch": "both.right"}
+        asks = model(call("l", "look", n=1), **one_branch)
         also_asks = model(call("r", "find", n=2), **right)
         came_back(service, session, says("q"), asks, also_asks, says("right thinks", "right", **right))
         assert [len(m.calls) for m in messages(service, session)] == [0, 1]
@@ -516,8 +516,8 @@ class TestLaws:
             service,
             session,
             returned(result("r", {"r": 1}, "find"), **right),
-            returned(result("l", {"l": 1}), **left),
-            says("left is done", "left", **left),
+            returned(result("l", {"l": 1}), **one_branch),
+            says("left is done", "left", **one_branch),
             says("right is done", "right", **right),
         )
         output = messages(service, session)

@@ -46,8 +46,8 @@ pytestmark = [
 USED = types.GenerateContentResponseUsageMetadata(prompt_token_count=10, candidates_token_count=2)
 
 
-def calls(*asked: tuple[str, dict[str, Any]]) -> types.Content:
-    parts = [types.Part(function_call=types.FunctionCall(name=name, args=args)) for name, args in asked]
+def calls(*pairs: tuple[str, dict[str, Any]]) -> types.Content:
+    parts = [types.Part(function_call=types.FunctionCall(name=name, args=args)) for name, args in pairs]
     return types.Content(role="model", parts=parts)
 
 
@@ -56,16 +56,16 @@ class Script(BaseLlm):
 
     model: str = "gemini-script"
     lines: list[Any]
-    shown: list[list[str]] = []
+    requests: list[list[str]] = []
 
     async def generate_content_async(
         self, llm_request: LlmRequest, stream: bool = False
     ) -> AsyncGenerator[LlmResponse, None]:
         contents = llm_request.contents
-        self.shown.append([part.text for content in contents for part in content.parts or () if part.text])
+        self.requests.append([part.text for content in contents for part in content.parts or () if part.text])
         line = self.lines[sum(content.role == "model" for content in contents)]
-        said = types.Content(role="model", parts=[types.Part(text=line)]) if isinstance(line, str) else line
-        yield LlmResponse(content=said, model_version=self.model, usage_metadata=USED)
+        answer = types.Content(role="model", parts=[types.Part(text=line)]) if isinstance(line, str) else line
+        yield LlmResponse(content=answer, model_version=self.model, usage_metadata=USED)
 
 
 def look(order: int, tool_context: ToolContext) -> dict[str, Any]:
@@ -118,9 +118,9 @@ def helper(*lines: Any, **about: Any) -> LlmAgent:
 
 
 def shop(store: Store, agent: BaseAgent, **about: Any) -> Shop:
-    found = Shop(store, agent, **about)
-    found.service.create("one")
-    return found
+    result = Shop(store, agent, **about)
+    result.service.create("one")
+    return result
 
 
 TWO = calls(("look", {"order": 41}), ("look", {"order": 42}))
@@ -148,9 +148,9 @@ class TestRunning:
     def test_what_a_person_must_approve_runs_after_he_did(self, store: Store) -> None:
         tool = FunctionTool(pay, require_confirmation=True)
         here = shop(store, helper(calls(("pay", {"amount": 5})), "Paid.", tools=[tool]))
-        asked = [call for event in here.say("Pay 5") for call in event.get_function_calls()][-1]
-        assert asked.name == "adk_request_confirmation"
-        yes = types.FunctionResponse(id=asked.id, name=asked.name, response={"confirmed": True})
+        confirmation = [call for event in here.say("Pay 5") for call in event.get_function_calls()][-1]
+        assert confirmation.name == "adk_request_confirmation"
+        yes = types.FunctionResponse(id=confirmation.id, name=confirmation.name, response={"confirmed": True})
         here.say(types.Content(role="user", parts=[types.Part(function_response=yes)]))
         assert here.messages()[-1].text == "Paid."
         assert here.messages()[-2].results[0].content[0].text == '{"paid":5}'
@@ -171,10 +171,12 @@ class TestRunning:
         )
         last = LlmAgent(name="last", model=Script(lines=["Both: {temp:left} {temp:right}"] * 9))
         here = shop(store, SequentialAgent(name="all", sub_agents=[both, last]))
-        said = here.say("Go")
+        events = here.say("Go")
         session = here.session()
-        assert [event.id for event in session.events[1:]] == [event.id for event in said if not event.partial]
-        assert [event.branch for event in session.events[1:]] == [event.branch for event in said]
+        assert [event.id for event in session.events[1:]] == [
+            event.id for event in events if not event.partial
+        ]
+        assert [event.branch for event in session.events[1:]] == [event.branch for event in events]
         assert {"left is done.", "right is done."} <= {message.text for message in here.messages()}
         assert list(store.verify()) == []
 
@@ -186,7 +188,7 @@ class TestRunning:
         for words in ("first", "second", "third"):
             here.say(words)
         assert isinstance(agent.model, Script)
-        assert agent.model.shown[-1] == ["So far: little.", "third"]
+        assert agent.model.requests[-1] == ["So far: little.", "third"]
         assert [message.text for message in here.messages()][:3] == ["first", "one", "second"]
         assert list(store.verify()) == []
 
@@ -231,8 +233,8 @@ class TestRewinding:
         here.say("third")
         model = agent.model
         assert isinstance(model, Script)
-        assert "second" not in model.shown[-1]
-        assert "third" in model.shown[-1]
+        assert "second" not in model.requests[-1]
+        assert "third" in model.requests[-1]
         below = here.below()
         assert len(below.branches()) == 2
         assert "second" in below.tree()
@@ -272,9 +274,9 @@ def _count_until_killed(place: str, pipe: Connection) -> None:
 
 def killed_in_a_tool(place: str) -> None:
     """Another process runs an agent on the store, and dies in the middle of its second tool."""
-    with started(_run_until_killed, place) as heard:
-        assert heard.poll(60)
-        assert heard.recv() == 41
+    with started(_run_until_killed, place) as connection:
+        assert connection.poll(60)
+        assert connection.recv() == 41
 
 
 @contextmanager
@@ -307,17 +309,19 @@ class TestKilled:
             here = Shop(store, agent)
             assert [call.call.name for call in here.below().open_tool_calls] == ["look", "refund"]
             assert list(store.verify()) == []
-            shown = CliRunner().invoke(command, ["--store", place, "show", "one"])
-            assert shown.exit_code == 0, shown.output
-            for told in ("Refund 41", "refund", "started, outcome unknown"):
-                assert told in shown.output
+            command_result = CliRunner().invoke(command, ["--store", place, "show", "one"])
+            assert command_result.exit_code == 0, command_result.output
+            for text in ("Refund 41", "refund", "started, outcome unknown"):
+                assert text in command_result.output
             here.say("And?")
-            closed, asked, answered = here.messages()[-3:]
+            closed, question, answered = here.messages()[-3:]
             assert {result.outcome for result in closed.results} == {"unknown"}
-            assert (asked.text, answered.text) == ("And?", "I do not know whether it was refunded.")
-            lost, said, _ = here.session().events[-3:]
-            assert (lost.author, said.author) == ("helper", "user")
-            assert ["may or may not" in str(r.response) for r in lost.get_function_responses()] == [True] * 2
+            assert (question.text, answered.text) == ("And?", "I do not know whether it was refunded.")
+            unknown, answer, _ = here.session().events[-3:]
+            assert (unknown.author, answer.author) == ("helper", "user")
+            assert ["may or may not" in str(r.response) for r in unknown.get_function_responses()] == [
+                True
+            ] * 2
             assert list(store.verify()) == []
 
     def test_nothing_is_lost_and_adk_goes_on_with_the_invocation(self, place: str) -> None:
@@ -347,33 +351,33 @@ class TestKilled:
     def test_whenever_it_happens_what_was_acknowledged_is_there_and_all_scopes_agree(
         self, place: str
     ) -> None:
-        heard = 0
+        count = 0
         for further in (1, 2, 3, 5, 8):  # where in the next event the signal lands is left to chance
-            with started(_count_until_killed, place) as told:
-                until = heard + further
-                while heard < until:
-                    assert told.poll(60)
-                    heard = told.recv()
+            with started(_count_until_killed, place) as lines:
+                until = count + further
+                while count < until:
+                    assert lines.poll(60)
+                    count = lines.recv()
             with suppress(EOFError):
                 while True:
-                    heard = told.recv()
+                    count = lines.recv()
             with bough.open(place) as store:
                 session = Service(store).load("one")
                 last = session.events[-1].actions.state_delta["n"]
-                assert heard <= last <= heard + 1
+                assert count <= last <= count + 1
                 assert [event.actions.state_delta["n"] for event in session.events] == list(
                     range(1, last + 1)
                 )
                 assert session.state == {"n": last, "user:n": last, "app:n": last}
                 assert list(store.verify()) == []
-                heard = last
+                count = last
 
 
 def test_the_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = Path(__file__).parents[2] / "docs/frameworks/adk.md"
     monkeypatch.chdir(tmp_path)
-    told: dict[str, Any] = {}
+    namespace: dict[str, Any] = {}
     for block in re.findall(r"^```py\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
-        exec(compile(block, str(page), "exec"), told)
-    assert told["fork"].transcript()[-1].message.text == "It rains."
-    told["store"].close()
+        exec(compile(block, str(page), "exec"), namespace)
+    assert namespace["fork"].transcript()[-1].message.text == "It rains."
+    namespace["store"].close()

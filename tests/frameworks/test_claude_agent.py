@@ -96,7 +96,7 @@ def roles(session: Session) -> list[str]:
     return [entry.role or entry.kind for entry in session.path() if entry.kind != "note"]
 
 
-def shown(sessions: Store, session: Session) -> str:
+def screen_of(sessions: Store, session: Session) -> str:
     return str(
         CliRunner().invoke(command, ["--store", sessions.backend.url, "show", session.session_id]).output
     )
@@ -160,8 +160,8 @@ class TestSession:
             ]
         )
         session = appended(memory, transcript.lines)
-        held = [stored.entry for stored in memory.backend.entries(session.session_id)]
-        size = sum(len(entry.body) + len(entry.evidence or b"") for entry in held)
+        entries = [stored.entry for stored in memory.backend.entries(session.session_id)]
+        size = sum(len(entry.body) + len(entry.evidence or b"") for entry in entries)
         assert 60_000 < size < 67_000
 
     def test_a_prompt_and_a_compaction_are_entries_of_their_own(self, memory: Store) -> None:
@@ -171,13 +171,13 @@ class TestSession:
         transcript.compact("They fixed it.", keeps=transcript.lines[-4]["uuid"])
         transcript.line("attachment", attachment=prompt)
         session = appended(memory, transcript.lines)
-        (told,) = [entry.payload for entry in session.path() if isinstance(entry.payload, Settings)]
-        assert told.prompt == "You fix shops."
+        (settings,) = [entry.payload for entry in session.path() if isinstance(entry.payload, Settings)]
+        assert settings.prompt == "You fix shops."
         (compaction,) = [entry.payload for entry in session.path() if isinstance(entry.payload, Compaction)]
         assert (compaction.summary, compaction.tokens_before) == ("They fixed it.", 9_000)
-        kept = session.path()[compaction.first_kept - 1].message
-        assert kept is not None
-        assert kept.text == "And this?"
+        message = session.path()[compaction.first_kept - 1].message
+        assert message is not None
+        assert message.text == "And this?"
 
     def test_what_was_rewound_is_a_branch_and_every_line_comes_back(self, store: Store) -> None:
         transcript = Transcript()
@@ -202,7 +202,7 @@ class TestSession:
 
     def test_show_tells_the_conversation(self, tmp_path: Path) -> None:
         with bough.open(tmp_path / "agent.db") as sessions:
-            transcript = shown(sessions, appended(sessions, shop_transcript().lines))
+            transcript = screen_of(sessions, appended(sessions, shop_transcript().lines))
         for words in ("Fix the shop", "I look.", "ls", "a b", "x = 1", "Fixed.", "A dot."):
             assert words in transcript
 
@@ -260,12 +260,12 @@ class TestSession:
         transcript.user("on")
         (report,) = memory.import_from("claude-code", str(transcript.write(tmp_path / "s.jsonl")))
         for provider in wire.PROVIDERS:
-            told = [
+            sessions = [
                 appended(memory, transcript.lines, key={**KEY, "session_id": provider}),
                 memory.session(report.session_id),
             ]
-            assert told[0].messages(provider) == told[1].messages(provider)
-        assert told[0].usage() == told[1].usage()
+            assert sessions[0].messages(provider) == sessions[1].messages(provider)
+        assert sessions[0].usage() == sessions[1].usage()
 
     def test_signatures_and_bytes_that_did_not_come_along_leave_a_transcript_that_can_be_resumed(
         self, memory: Store
@@ -291,12 +291,12 @@ class TestSession:
 
 def without_thoughts(lines: list[Line]) -> list[Line]:
     """As they are where evidence was left out."""
-    found = copy.deepcopy(lines)
-    for line in found:
+    copies = copy.deepcopy(lines)
+    for line in copies:
         content = line.get("message", {}).get("content")
         if isinstance(content, list):
             line["message"]["content"] = [block for block in content if "thinking" not in block["type"]]
-    return found
+    return copies
 
 
 class TestBatches:
@@ -365,13 +365,13 @@ class TestBatches:
         transcript.user([result("a"), result("b")])  # two messages, so the line lies in a note
         transcript.user("elsewhere", parent="u-1")
         session = appended(memory, transcript.lines)
-        told = {
+        message_branches = {
             n: entry.branch for entry in session.entries() for n in record_of(entry).get("noted_numbers", ())
         }
-        kept = {
+        line_branches = {
             n: entry.branch for entry in session.entries() for n, _ in stored_lines(entry, session.read_blob)
         }
-        assert told == {3: kept[3]}
+        assert message_branches == {3: line_branches[3]}
 
     def test_a_call_the_conversation_went_on_without_is_told_so(self, memory: Store) -> None:
         transcript = Transcript()
@@ -647,12 +647,12 @@ class TestSdk:
                 ClaudeAgentOptions(session_store=store, resume=name, cwd=work)
             )
             assert resumed is not None
-            found = resumed.config_dir / "projects" / home.name / f"{name}.jsonl"
-            lines = [json.loads(line) for line in found.read_text().splitlines()]
+            path = resumed.config_dir / "projects" / home.name / f"{name}.jsonl"
+            lines = [json.loads(line) for line in path.read_text().splitlines()]
             assert [line for line in lines if "uuid" in line] == [
                 one for one in shop_transcript().lines if "uuid" in one
             ]
-            sidecar = found.with_suffix("") / "subagents" / "agent-abc.meta.json"
+            sidecar = path.with_suffix("") / "subagents" / "agent-abc.meta.json"
             assert json.loads(sidecar.read_text()) == {"agentType": "Explore"}
             await resumed.cleanup()
 
@@ -666,8 +666,8 @@ class TestSdk:
             await rename_session_via_store(store, name, "Shop", directory=work)
             forked = await fork_session_via_store(store, name, directory=work)
             await delete_session_via_store(store, name, directory=work)
-            (left,) = await list_sessions_from_store(store, directory=work)
-            assert left.session_id == forked.session_id
+            (remaining,) = await list_sessions_from_store(store, directory=work)
+            assert remaining.session_id == forked.session_id
             return forked.session_id
 
         key: Any = {"project_key": home.name, "session_id": asyncio.run(drive())}
@@ -787,8 +787,8 @@ class TestClient:
             first = client(server.url, tmp_path, "Wait for it")
             assert first.stdout is not None
             try:
-                heard = next(line for line in first.stdout if b"assistant" in line)
-                assert heard.startswith(b"durable:")
+                first_line = next(line for line in first.stdout if b"assistant" in line)
+                assert first_line.startswith(b"durable:")
                 while not ran.exists() or not ran.read_text().strip():
                     assert first.poll() is None
             finally:
@@ -805,11 +805,11 @@ class TestClient:
             assert [request.problems for request in server.requests] == [[], [], []]
         with bough.open(tmp_path / "agent.db") as sessions:
             session = sound(sessions.session(row.session_id))
-            told = shown(sessions, session)
+            text = screen_of(sessions, session)
             assert [call.usage for call in session.model_calls()] == [Usage(14, 7, 3, 0)] * 3
             assert session.row.status == "idle"
         for words in ("Wait for it", "I wait.", "Are you there?", "I look.", "over", "It is over."):
-            assert words in told
+            assert words in text
         assert "outcome is unknown" in json.dumps(server.requests[1].body["messages"])
 
     @pytest.mark.parametrize("moment", MOMENTS if SOAK else MOMENTS[:1])

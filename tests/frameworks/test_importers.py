@@ -38,8 +38,8 @@ class TestOpenAIAgents:
         session = SQLiteSession("s1", path)
         call = {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"}
         result = {"type": "function_call_output", "call_id": "c", "output": "lost"}
-        said = [{"role": "user", "content": "q"}, call, result, {"role": "assistant", "content": "a"}]
-        asyncio.run(session.add_items(said))  # type: ignore[arg-type]
+        items = [{"role": "user", "content": "q"}, call, result, {"role": "assistant", "content": "a"}]
+        asyncio.run(session.add_items(items))  # type: ignore[arg-type]
         session.close()
         with memory_store() as store:
             ours, report = import_one(store, "openai-agents", path)
@@ -60,8 +60,8 @@ class TestOpenAIAgents:
     async def conversation(self, path: Path) -> None:
         session = AdvancedSQLiteSession(session_id="s1", db_path=path, create_tables=True)
         agent = Agent("guide", model=Counting())
-        for said in ("first", "second"):
-            await session.store_run_usage(await Runner.run(agent, said, session=session))
+        for text in ("first", "second"):
+            await session.store_run_usage(await Runner.run(agent, text, session=session))
         await session.create_branch_from_turn(2, "other")
         await session.store_run_usage(await Runner.run(agent, "other", session=session))
         session.close()
@@ -86,7 +86,7 @@ class TestADK:
         part = types.Part
         call = part(function_call=types.FunctionCall(id="adk-1", name="look", args={"order": 41}))
         call.thought_signature = b"\xfb\xef\xff"
-        told = part(
+        response = part(
             function_response=types.FunctionResponse(id="adk-1", name="look", response={"result": "lost"})
         )
         picture = part(
@@ -97,7 +97,7 @@ class TestADK:
         for author, role, parts, more in (
             ("user", "user", [part(text="Where is 41?"), picture], {}),
             ("guide", "model", [part(text="Look.", thought=True), call], {"usage_metadata": spent}),
-            ("guide", "user", [told], {"actions": changed}),
+            ("guide", "user", [response], {"actions": changed}),
             (
                 "guide",
                 "model",
@@ -123,13 +123,13 @@ class TestADK:
             async with DatabaseSessionService(f"sqlite+aiosqlite:///{path}") as service:
                 return await self.conversation(service)
 
-        shown = asyncio.run(talk())
+        session = asyncio.run(talk())
         with memory_store() as store:
             ours, report = import_one(store, "adk", path)
-            told = [e for e in entries_of(ours) if e.message is not None]
-            assert [e.role for e in told] == ["user", "assistant", "tool", "assistant"]
-            assert texts(told)[-1] == "It is lost."
-            assert ours.state == shown
+            entries = [e for e in entries_of(ours) if e.message is not None]
+            assert [e.role for e in entries] == ["user", "assistant", "tool", "assistant"]
+            assert texts(entries)[-1] == "It is lost."
+            assert ours.state == session
             assert (ours.usage().calls, ours.usage().input_tokens, ours.usage().output_tokens) == (2, 20, 6)
             (call,) = [p for m in ours.messages("gemini") for p in m["parts"] if "functionCall" in p]
             assert call["thoughtSignature"] == "++//"
@@ -168,9 +168,9 @@ class TestLangGraph:
         app.invoke({"messages": [HumanMessage("Thanks")]}, thread)  # type: ignore[arg-type]
         app.invoke({"messages": [HumanMessage("And 42?")]}, middle)  # type: ignore[arg-type]
         rows = []
-        for found in saver.list(thread):
-            kind, packed = JsonPlusSerializer().dumps_typed(found.checkpoint)
-            about = {"thread_id": "t1", "checkpoint_ns": "", "checkpoint_id": found.checkpoint["id"]}
+        for checkpoint in saver.list(thread):
+            kind, packed = JsonPlusSerializer().dumps_typed(checkpoint.checkpoint)
+            about = {"thread_id": "t1", "checkpoint_ns": "", "checkpoint_id": checkpoint.checkpoint["id"]}
             rows.append({"table": "checkpoints", **about, "type": kind, "checkpoint": packed})
         write_sqlite(path, rows)
 
@@ -206,16 +206,16 @@ class Counting(Model):
     """A model that says how often it was asked."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.calls = 0
 
     async def get_response(self, *_: object, **__: object) -> ModelResponse:
-        self.asked += 1
-        text = ResponseOutputText(annotations=[], text=str(self.asked), type="output_text")
-        said = ResponseOutputMessage(
-            id=f"msg_{self.asked}", content=[text], role="assistant", status="completed", type="message"
+        self.calls += 1
+        text = ResponseOutputText(annotations=[], text=str(self.calls), type="output_text")
+        message = ResponseOutputMessage(
+            id=f"msg_{self.calls}", content=[text], role="assistant", status="completed", type="message"
         )
-        spent = Usage(requests=1, input_tokens=10 * self.asked, output_tokens=self.asked, total_tokens=11)
-        return ModelResponse(output=[said], usage=spent, response_id=None)
+        spent = Usage(requests=1, input_tokens=10 * self.calls, output_tokens=self.calls, total_tokens=11)
+        return ModelResponse(output=[message], usage=spent, response_id=None)
 
     def stream_response(self, *_: object, **__: object) -> AsyncIterator[Any]:
         raise NotImplementedError

@@ -72,16 +72,16 @@ class TestReading:
         assert (used.input_tokens, used.input_tokens_cache_read, used.total_tokens) == (160, 60, 280)
 
     def test_what_each_call_was_given_comes_out_of_the_pool(self, session: Session, tmp_path: Path) -> None:
-        given = [[message.text for message in event.input] for event in models(only(read(session, tmp_path)))]
-        assert given[0] == ["You help.", "Where is it?"]
-        assert given[1] == ["You help.", "Where is it?", "I look.", "lost"]
-        assert given[-1][0] == "You help."
-        assert "They asked for order 41." in given[-1][1]
+        texts = [[message.text for message in event.input] for event in models(only(read(session, tmp_path)))]
+        assert texts[0] == ["You help.", "Where is it?"]
+        assert texts[1] == ["You help.", "Where is it?", "I look.", "lost"]
+        assert texts[-1][0] == "You help."
+        assert "They asked for order 41." in texts[-1][1]
 
     def test_calls_and_their_errors_are_there(self, session: Session, tmp_path: Path) -> None:
         tools = [event for event in only(read(session, tmp_path)).events if event.event == "tool"]
-        told = [(tool.function, tool.error and tool.error.type, tool.result) for tool in tools]
-        assert told == [("lookup", "unknown", "lost"), ("pay", "approval", "no")]
+        results = [(tool.function, tool.error and tool.error.type, tool.result) for tool in tools]
+        assert results == [("lookup", "unknown", "lost"), ("pay", "approval", "no")]
 
     def test_the_header_can_be_read_alone(self, session: Session, tmp_path: Path) -> None:
         read(session, tmp_path)
@@ -115,9 +115,9 @@ class TestUsing:
             store.start("support_2", session_id="ses_case").append([user("q"), assistant("a")])
         line = [sys.executable, "-m", "bough.cli.main", "--store", str(tmp_path / "s.db")]
         subprocess.run([*line, "export", "ses_case", "--inspect", "-o", str(tmp_path)], check=True)
-        (found,) = list_eval_logs(str(tmp_path))
-        assert found.task == "support-2"
-        assert only(read_eval_log(found)).id == "ses_case"
+        (info,) = list_eval_logs(str(tmp_path))
+        assert info.task == "support-2"
+        assert only(read_eval_log(info)).id == "ses_case"
 
     def test_a_scorer_of_inspect_scores_it(self, session: Session, tmp_path: Path) -> None:
         log = read(session, tmp_path)

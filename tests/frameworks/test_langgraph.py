@@ -82,8 +82,8 @@ def roles_and_texts(session: Session) -> list[tuple[str | None, str]]:
     return [(m.role, m.text or "".join(p.text for r in m.results for p in r.content)) for m in messages]  # type: ignore[union-attr]
 
 
-def texts(found: Any) -> list[str]:
-    return [message.content for message in found["messages"]]
+def texts(state: Any) -> list[str]:
+    return [message.content for message in state["messages"]]
 
 
 def put(saver: BoughSaver, thread: str, values: dict[str, Any], parent: Any = None, **meta: Any) -> Any:
@@ -91,8 +91,8 @@ def put(saver: BoughSaver, thread: str, values: dict[str, Any], parent: Any = No
     checkpoint = empty_checkpoint()
     checkpoint["channel_values"] = values
     checkpoint["channel_versions"] = dict.fromkeys(values, 1)
-    given = parent or on(thread, checkpoint_ns="")
-    return saver.put(given, checkpoint, {"source": "loop", "step": 1, **meta}, dict.fromkeys(values, 1))  # type: ignore[typeddict-item]
+    config = parent or on(thread, checkpoint_ns="")
+    return saver.put(config, checkpoint, {"source": "loop", "step": 1, **meta}, dict.fromkeys(values, 1))  # type: ignore[typeddict-item]
 
 
 def count_reads(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -118,10 +118,10 @@ def count_reads(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 class TestSuite:
     def test_every_capability_of_the_conformance_suite_holds(self, store: Store) -> None:
         @checkpointer_test(name="bough")
-        async def made() -> Any:
+        async def create() -> Any:
             yield BoughSaver(store)
 
-        report = asyncio.run(validate(made))
+        report = asyncio.run(validate(create))
         failed = {name: result.failures for name, result in report.results.items() if not result.passed}
         assert failed == {}
         assert set(report.results) == {capability.value for capability in Capability}
@@ -230,11 +230,11 @@ class TestBesideLangGraphsOwn:
         graph = with_a_subgraph(ANSWERS).compile(checkpointer=Twin(saver))
 
         async def run() -> Any:
-            found = await graph.ainvoke(HELLO, on("1"))
-            return found, [one async for one in graph.aget_state_history(on("1"))]
+            state = await graph.ainvoke(HELLO, on("1"))
+            return state, [one async for one in graph.aget_state_history(on("1"))]
 
-        found, past = asyncio.run(run())
-        assert texts(found) == [*TALK, "Goodbye."]
+        state, past = asyncio.run(run())
+        assert texts(state) == [*TALK, "Goodbye."]
         assert len(past) == 4
         assert list(store.verify()) == []
 
@@ -268,9 +268,11 @@ class TestAnyHistory:
     def test_whatever_is_put_behind_whatever_is_told_as_langgraphs_own_tells_it(self, steps: Any) -> None:
         store = Store(MemoryStore(), deterministic_runtime())
         savers = [BoughSaver(store), BoughSaver(store)]  # two processes, as far as each knows
-        both, made = Twin(savers[0]), list[tuple[Any, list[BaseMessage]]]()
+        both, history = Twin(savers[0]), list[tuple[Any, list[BaseMessage]]]()
         for n, (how, back, is_next) in enumerate(steps):
-            parent, messages = made[-1 if is_next else -(back % len(made)) - 1] if made else (None, [])
+            parent, messages = (
+                history[-1 if is_next else -(back % len(history)) - 1] if history else (None, [])
+            )
             if how == "turns to the other":
                 both.ours = savers[both.ours is savers[0]]
                 both.get_tuple(on("1"))
@@ -278,20 +280,22 @@ class TestAnyHistory:
                 writes = [("messages", [n]), ("__error__", f"no {n}")][: 1 + back % 2]
                 both.put_writes(parent, writes, f"task {back}", f"path {9 - back}")
             else:
-                said = grown(messages, n, how)
+                longer = grown(messages, n, how)
                 checkpoint, new = empty_checkpoint(), {"messages": f"{n}.1", "n": f"{n}.1"}
-                checkpoint["channel_values"] = {"messages": said, "n": n, "kept": "as it was"}
+                checkpoint["channel_values"] = {"messages": longer, "n": n, "kept": "as it was"}
                 checkpoint["channel_versions"] = {**new, "kept": "0.1"}
-                given = parent or on("1", checkpoint_ns="")
+                parent_config = parent or on("1", checkpoint_ns="")
                 fresh = new if parent else checkpoint["channel_versions"]
-                made.append((both.put(given, checkpoint, {"source": "loop", "step": n}, fresh), said))
+                history.append(
+                    (both.put(parent_config, checkpoint, {"source": "loop", "step": n}, fresh), longer)
+                )
         for saver in (*savers, BoughSaver(store)):
             both.ours = saver
             both.get_tuple(on("1"))
-            assert len(list(both.list(on("1")))) == len(made)
+            assert len(list(both.list(on("1")))) == len(history)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(thread_log, "WINDOW", 1)
-            for count, (config, _) in enumerate(made, 1):
+            for count, (config, _) in enumerate(history, 1):
                 both.ours = BoughSaver(store)  # a process that has read nothing
                 both.get_tuple(config)
                 both.ours = BoughSaver(store)
@@ -352,10 +356,10 @@ class TestConversation:
         late = [*messages, ToolMessage("sunny", tool_call_id="call-1", id="t")]
         first = put(saver, "1", {"messages": messages})
         second = put(saver, "1", {"messages": late}, first)
-        for config, wanted in ((first, messages), (second, late)):
+        for config, expected in ((first, messages), (second, late)):
             checkpoint = saver.get_tuple(config)
             assert checkpoint is not None
-            assert checkpoint.checkpoint["channel_values"]["messages"] == wanted
+            assert checkpoint.checkpoint["channel_values"]["messages"] == expected
         session = session_of(store, "1")
         assert [role for role, _ in roles_and_texts(session)] == ["user", "assistant", "tool", "user"]
         assert session.path()[2].message.results[0].outcome == "interrupted"  # type: ignore[union-attr]
@@ -482,11 +486,11 @@ class TestMessages:
         second = put(BoughSaver(store), "1", {"messages": [*ODD, more]}, first)
         checkpoint = BoughSaver(store).get_tuple(second)
         assert checkpoint is not None
-        wanted = [
+        expected = [
             SERDE.loads_typed(SERDE.dumps_typed(message)) for message in ODD
         ]  # of tuples it makes lists
         for one, other in zip(
-            checkpoint.checkpoint["channel_values"]["messages"], [*wanted, more], strict=True
+            checkpoint.checkpoint["channel_values"]["messages"], [*expected, more], strict=True
         ):
             assert one == other
             assert type(one) is type(other)
@@ -506,12 +510,12 @@ class TestMessages:
         assert session_of(store, "1").path()[1].message.results[0].error  # type: ignore[union-attr]
 
     def test_a_message_that_a_node_changed_in_place_is_written_anew(self, saver: BoughSaver) -> None:
-        asked, said = HumanMessage("before", id="h"), asking("1", "Bonn")
-        steps = [put(saver, "1", {"messages": [asked, said]})]
-        said.tool_calls[0]["args"]["city"] = "Rome"
-        steps.append(put(saver, "1", {"messages": [asked, said]}, steps[-1]))
-        asked.content = "after"
-        steps.append(put(saver, "1", {"messages": [asked, said]}, steps[-1]))
+        question, answer = HumanMessage("before", id="h"), asking("1", "Bonn")
+        steps = [put(saver, "1", {"messages": [question, answer]})]
+        answer.tool_calls[0]["args"]["city"] = "Rome"
+        steps.append(put(saver, "1", {"messages": [question, answer]}, steps[-1]))
+        question.content = "after"
+        steps.append(put(saver, "1", {"messages": [question, answer]}, steps[-1]))
         checkpoint = [saver.get_tuple(step).checkpoint["channel_values"]["messages"] for step in steps]  # type: ignore[union-attr]
         assert [(one.content, other.tool_calls[0]["args"]["city"]) for one, other in checkpoint] == [
             ("before", "Bonn"),
@@ -520,9 +524,9 @@ class TestMessages:
         ]
 
     def test_what_is_done_to_a_message_that_was_read_reaches_nobody_else(self, saver: BoughSaver) -> None:
-        said = HumanMessage("hello", id="h", additional_kwargs={"deep": {"down": [1]}})
-        config = put(saver, "1", {"messages": [said]})
-        for one in (said, saver.get_tuple(config).checkpoint["channel_values"]["messages"][0]):  # type: ignore[union-attr]
+        message = HumanMessage("hello", id="h", additional_kwargs={"deep": {"down": [1]}})
+        config = put(saver, "1", {"messages": [message]})
+        for one in (message, saver.get_tuple(config).checkpoint["channel_values"]["messages"][0]):  # type: ignore[union-attr]
             one.additional_kwargs["deep"]["down"].append(2)
         again = saver.get_tuple(config).checkpoint["channel_values"]["messages"][0]  # type: ignore[union-attr]
         assert again.additional_kwargs == {"deep": {"down": [1]}}
@@ -577,8 +581,8 @@ class TestValues:
     @given(ANY)
     def test_a_value_comes_back_as_from_the_serde_itself(self, value: Any) -> None:
         values = ValueCodec(SERDE)
-        found = values.decode(from_json(to_json(values.encode(value), "value")))
-        assert repr(found) == repr(SERDE.loads_typed(SERDE.dumps_typed(value)))
+        decoded = values.decode(from_json(to_json(values.encode(value), "value")))
+        assert repr(decoded) == repr(SERDE.loads_typed(SERDE.dumps_typed(value)))
 
     def test_bytes_are_never_taken_for_a_key(self) -> None:
         values = ValueCodec(SERDE)
@@ -896,9 +900,13 @@ class TestRunOnce:
         graph = builder.compile(checkpointer=saver)
         call = {"name": "pay", "args": {"order": order}, "id": "call"}
         state = graph.get_state(on("1"))
-        given: Any = None if state.next else {"messages": [AIMessage("", tool_calls=[call])]}
-        given = Command(resume="Ann") if state.interrupts else given
-        result = asyncio.run(graph.ainvoke(given, on("1"))) if is_async else graph.invoke(given, on("1"))
+        state_input: Any = None if state.next else {"messages": [AIMessage("", tool_calls=[call])]}
+        state_input = Command(resume="Ann") if state.interrupts else state_input
+        result = (
+            asyncio.run(graph.ainvoke(state_input, on("1")))
+            if is_async
+            else graph.invoke(state_input, on("1"))
+        )
         return texts(result)
 
     @pytest.mark.parametrize("is_async", [False, True])

@@ -73,7 +73,7 @@ def got(call_id: str, output: Any = "lost", **more: Any) -> Any:
 
 
 QUESTION: Any = {"content": "Where is it?", "role": "user"}
-THOUGHT: Any = {
+REASONING: Any = {
     "id": "rs_1",
     "summary": [{"text": "I should look.", "type": "summary_text"}],
     "type": "reasoning",
@@ -81,7 +81,7 @@ THOUGHT: Any = {
 }
 ORDINARY: list[Any] = [
     QUESTION,
-    THOUGHT,
+    REASONING,
     answer_item("Let me see."),
     call_item("a"),
     call_item("b"),
@@ -169,8 +169,8 @@ ODD: list[Any] = [
 
 def on_a_loop(law: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     @wraps(law)
-    def test(*given: Any, **named: Any) -> None:
-        asyncio.run(law(*given, **named))
+    def test(*args: Any, **named: Any) -> None:
+        asyncio.run(law(*args, **named))
 
     return test
 
@@ -212,12 +212,12 @@ class TestAnItem:
     async def test_keeps_what_is_sealed_from_everybody_but_its_issuer(self) -> None:
         session = on_memory()
         await session.add_items(
-            [*ORDINARY, {"type": "reasoning", **THOUGHT, "status": None}, answer_item("Bye.", "msg_2")]
+            [*ORDINARY, {"type": "reasoning", **REASONING, "status": None}, answer_item("Bye.", "msg_2")]
         )
         bough_session = await stored(session)
         assert "gAAAA" not in "".join(bough_session.jsonl())
         assert "gAAAA" not in json.dumps(bough_session.messages("anthropic"))
-        assert THOUGHT in bough_session.messages("openai")
+        assert REASONING in bough_session.messages("openai")
 
     @on_a_loop
     async def test_of_a_picture_is_kept_once_as_a_blob(self) -> None:
@@ -272,19 +272,21 @@ class TestAnySequence:
     @given(st.lists(ACTS, max_size=8))
     @on_a_loop
     async def test_leaves_what_a_list_would_hold(self, acts: list[Any]) -> None:
-        session, held = on_memory(), list[dict[str, Any]]()
+        session, expected = on_memory(), list[dict[str, Any]]()
         for act in acts:
             if isinstance(act, list):
                 await session.add_items(act)
-                held += act
+                expected += act
             elif isinstance(act, int):
-                assert await session.get_items(act) == (held[-act:] if act > 0 else held if act else [])
+                assert await session.get_items(act) == (
+                    expected[-act:] if act > 0 else expected if act else []
+                )
             elif act == "pop":
-                assert await session.pop_item() == (held.pop() if held else None)
+                assert await session.pop_item() == (expected.pop() if expected else None)
             else:
                 await session.clear_session()
-                held.clear()
-        assert await session.get_items() == held
+                expected.clear()
+        assert await session.get_items() == expected
         await stored(session)
 
 
@@ -397,10 +399,10 @@ class TestASession:
         )
         bough_session = await stored(session)
         bough_session.compact("Order 41 is lost.")
-        first, *kept = await session.get_items()
+        first, *rest = await session.get_items()
         assert "Order 41 is lost." in first["content"]
-        assert kept == [{"role": "user", "content": "And 42?"}, answer_item("Here.", "msg_4")]
-        assert await session.get_items(limit=1) == kept[-1:]
+        assert rest == [{"role": "user", "content": "And 42?"}, answer_item("Here.", "msg_4")]
+        assert await session.get_items(limit=1) == rest[-1:]
         bough_session.uncompact()
         assert (await session.get_items())[: len(ORDINARY)] == ORDINARY
 
@@ -457,8 +459,8 @@ class TestASession:
         (await stored(session)).export(bundle)
         elsewhere = Store(MemoryStore())
         elsewhere.import_bundle(io.BytesIO(bundle.getvalue()))
-        left = [{k: v for k, v in item.items() if k not in ("id", "encrypted_content")} for item in items]
-        assert await BoughSession("user-42", elsewhere).get_items() == left
+        unsealed = [{k: v for k, v in item.items() if k not in ("id", "encrypted_content")} for item in items]
+        assert await BoughSession("user-42", elsewhere).get_items() == unsealed
 
     @on_a_loop
     async def test_finishes_a_write_whose_caller_is_cancelled(self, store: Store) -> None:
@@ -479,8 +481,8 @@ class Compacts:
     def responses(self) -> Compacts:
         return self
 
-    async def compact(self, **asked: Any) -> Any:
-        assert asked["model"] == "gpt-4.1"
+    async def compact(self, **options: Any) -> Any:
+        assert options["model"] == "gpt-4.1"
         return type(
             "Compacted",
             (),
@@ -571,14 +573,14 @@ class TestOverHttp:
     async def test_a_run_of_the_real_client_is_kept_and_its_history_is_taken_back(self, store: Store) -> None:
         answer = Completion("let me see", "I think", (Call("call_1", "lookup", '{"order":42}'),))
         session, own = BoughSession("user-42", store), SQLiteSession("user-42")
-        for kept, hooks in ((session, BoughHooks(session)), (own, None)):
+        for one, hooks in ((session, BoughHooks(session)), (own, None)):
             with FakeProviders(answer, Completion("It is lost."), Completion("It still is.")) as vendor:
                 client = AsyncOpenAI(base_url=vendor.url_for("openai"), api_key="none")
                 settings = ModelSettings(store=False, response_include=["reasoning.encrypted_content"])
                 model = OpenAIResponsesModel("gpt-5", client)
                 agent = Agent("support", model=model, tools=[lookup()], model_settings=settings)
                 for _ in range(2):
-                    await run_whole(agent, kept, hooks, is_streamed=True)
+                    await run_whole(agent, one, hooks, is_streamed=True)
                 assert [request.problems for request in vendor.requests] == [[]] * 3
                 await client.close()
         assert await session.get_items() == await own.get_items()
@@ -613,15 +615,15 @@ class TestTools:
         ]
         answered = [call.after_seq for call in bough_session.model_calls()]
         for after, body in zip(answered, vendor.bodies("openai"), strict=True):
-            shown = bough_session.request("openai", at=after)["tools"]
-            kept = ("type", "name", "description", "parameters")
-            assert shown == [{key: tool[key] for key in kept} | {"strict": False} for tool in body["tools"]]
+            tools = bough_session.request("openai", at=after)["tools"]
+            fields = ("type", "name", "description", "parameters")
+            assert tools == [{key: tool[key] for key in fields} | {"strict": False} for tool in body["tools"]]
 
 
 class TestHooks:
     @on_a_loop
     async def test_make_a_call_durable_before_it_runs_and_each_result_as_it_lands(self, store: Store) -> None:
-        seen: dict[int, list[str | None]] = {}
+        outputs: dict[int, list[str | None]] = {}
 
         session = BoughSession("user-42", store)
         bough_session = await session.bough_session()
@@ -630,7 +632,7 @@ class TestHooks:
         async def looking(order: int) -> str:
             while order == 42 and store.session(bough_session.session_id).leaf.seq < 4:
                 await asyncio.sleep(0.001)  # until the other's result is there
-            seen[order] = [
+            outputs[order] = [
                 entry.role for entry in store.session(bough_session.session_id).path() if entry.role
             ]
             return "lost"
@@ -639,7 +641,7 @@ class TestHooks:
         model = ScriptedModel([calls, [assistant_message("both")]])
         agent = Agent("support", model=model, tools=[looking])
         await asyncio.wait_for(Runner.run(agent, "Where?", session=session, hooks=BoughHooks(session)), 10)
-        assert seen == {41: ["user", "assistant"], 42: ["user", "assistant", "tool"]}
+        assert outputs == {41: ["user", "assistant"], 42: ["user", "assistant", "tool"]}
         started = [fact.data for fact in bough_session.journal() if fact.kind == "calls_started"]
         assert started == [{"seq": 3, "indexes": [0, 1]}]
 
@@ -668,10 +670,10 @@ class TestHooks:
             return GuardrailFunctionOutput(None, tripwire_triggered=True)
 
         session, own = BoughSession("user-42", store), SQLiteSession("user-42")
-        for kept, hooks in ((session, BoughHooks(session)), (own, None)):
+        for one, hooks in ((session, BoughHooks(session)), (own, None)):
             agent = support(None, [assistant_message("a secret")], output_guardrails=[never])
             with pytest.raises(OutputGuardrailTripwireTriggered):
-                await Runner.run(agent, "Where?", session=kept, hooks=hooks)
+                await Runner.run(agent, "Where?", session=one, hooks=hooks)
         assert await session.get_items() == await own.get_items()
         bough_session = await stored(session)
         assert "a secret" not in "".join(bough_session.jsonl("all"))
@@ -694,7 +696,7 @@ class TestHooks:
     ) -> None:
         asking = function_tool(look_up, name_override="lookup", needs_approval=True)
         own = SQLiteSession("user-42")
-        kept: list[list[Any]] = []
+        items: list[list[Any]] = []
         for make in (lambda: BoughSession("user-42", store), lambda: own):
             agent = support(asking)
             session: Any = make()
@@ -706,14 +708,14 @@ class TestHooks:
             session = make()
             done = await Runner.run(agent, state, session=session, hooks=_hooks(session, is_hooked))
             assert done.final_output == "lost"
-            kept.append(await session.get_items())
-        assert kept[0] == kept[1]
+            items.append(await session.get_items())
+        assert items[0] == items[1]
         kept_session = await stored(BoughSession("user-42", store))
         path, journal = kept_session.path(), kept_session.journal()
         roles = [entry.role for entry in path if entry.role]
         assert roles == ["user", "assistant", "tool", "tool", "assistant"]
-        told = [fact for fact in journal if fact.kind == "calls_started"]
-        assert sorted(fact.data["indexes"] for fact in told) == ([[0], [1]] if is_hooked else [])
+        facts = [fact for fact in journal if fact.kind == "calls_started"]
+        assert sorted(fact.data["indexes"] for fact in facts) == ([[0], [1]] if is_hooked else [])
 
     @on_a_loop
     async def test_keep_what_a_run_did_that_failed(self, store: Store) -> None:
@@ -764,10 +766,10 @@ class TestHooks:
             return "lost"
 
         class Overtaken(BoughHooks):
-            async def on_llm_end(self, *given: Any) -> None:
+            async def on_llm_end(self, *args: Any) -> None:
                 other = BoughSession("user-42", store)
                 await other.add_items([QUESTION])
-                await super().on_llm_end(*given)
+                await super().on_llm_end(*args)
 
         session = BoughSession("user-42", store)
         model = ScriptedModel([[function_call("looking", {"order": 1}, call_id="c")]])
@@ -808,9 +810,9 @@ class TestUsage:
 # -- a killed process ------------------------------------------------------------------------------
 
 
-def in_a_process_of_its_own(work: Callable[..., None], *given: Any) -> int | None:
+def in_a_process_of_its_own(work: Callable[..., None], *args: Any) -> int | None:
     """Forked: it need not load the SDK again, which takes seconds."""
-    child = multiprocessing.get_context("fork").Process(target=work, args=given)
+    child = multiprocessing.get_context("fork").Process(target=work, args=args)
     child.start()
     child.join(60)
     return child.exitcode
@@ -844,11 +846,11 @@ class TestAKilledProcess:
         return path
 
     def test_has_lost_nothing_that_had_happened(self, killed: Path) -> None:
-        found = session_of(killed)
-        assert [entry.role for entry in found.path() if entry.role] == ["user", "assistant", "tool"]
-        assert [call.call.id for call in found.open_tool_calls] == ["c42"]
-        assert found.usage().input_tokens == 11
-        assert found.verify() == []
+        session = session_of(killed)
+        assert [entry.role for entry in session.path() if entry.role] == ["user", "assistant", "tool"]
+        assert [call.call.id for call in session.open_tool_calls] == ["c42"]
+        assert session.usage().input_tokens == 11
+        assert session.verify() == []
 
     @on_a_loop
     async def test_is_followed_by_one_that_goes_on_and_tells_the_model(self, killed: Path) -> None:
@@ -857,9 +859,9 @@ class TestAKilledProcess:
         assert await session.close_batch() == 0
         model = ScriptedModel([[assistant_message("41 is lost, 42 I cannot tell")]])
         await Runner.run(Agent("support", model=model), "And?", session=session, hooks=BoughHooks(session))
-        told = model.calls[0].input
-        assert [item.get("type", "input") for item in told].count("function_call_output") == 2
-        assert "may or may not have run" in json.dumps(told)
+        items = model.calls[0].input
+        assert [item.get("type", "input") for item in items].count("function_call_output") == 2
+        assert "may or may not have run" in json.dumps(items)
         await stored(session)
 
     @on_a_loop

@@ -73,8 +73,8 @@ class TestProtocol:
 
     def test_every_gen_ai_attribute_is_one_of_the_conventions(self) -> None:
         names = {value for name, value in vars(known).items() if name.startswith("GEN_AI_")} | NEWER
-        told = {one.key for span in spans(sample_session(), content=True) for one in span.attributes}
-        ours = {name for name in told if name.startswith("gen_ai.")}
+        keys = {one.key for span in spans(sample_session(), content=True) for one in span.attributes}
+        ours = {name for name in keys if name.startswith("gen_ai.")}
         assert ours <= names
         assert {known.GEN_AI_INPUT_MESSAGES, known.GEN_AI_TOOL_CALL_RESULT, known.GEN_AI_AGENT_NAME} < ours
 

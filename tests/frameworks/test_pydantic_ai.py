@@ -169,8 +169,8 @@ def dumped(messages: Sequence[ModelMessage]) -> Any:
 
 def on_a_loop(law: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     @wraps(law)
-    def test(*given: Any, **named: Any) -> None:
-        asyncio.run(law(*given, **named))
+    def test(*args: Any, **named: Any) -> None:
+        asyncio.run(law(*args, **named))
 
     return test
 
@@ -184,9 +184,9 @@ def talk(*messages: ModelMessage, name: str = "con-1") -> Conversation:
 
 
 async def loaded(store: ConversationStore, name: str = "con-1") -> Conversation:
-    found = await store.load(name)
-    assert found is not None
-    return found
+    conversation = await store.load(name)
+    assert conversation is not None
+    return conversation
 
 
 async def stored(store: BoughConversationStore, name: str = "con-1") -> bough.Session:
@@ -248,8 +248,8 @@ class TestAMessage:
             request_message("again", instructions="rules " * 99),
         ]
         await store.save(talk(*long))
-        kept = "".join((await stored(store)).jsonl())
-        assert [kept.count(word * 9) for word in ("question ", "rules ", "answer ")] == [11] * 3
+        text = "".join((await stored(store)).jsonl())
+        assert [text.count(word * 9) for word in ("question ", "rules ", "answer ")] == [11] * 3
 
     @on_a_loop
     async def test_keeps_what_is_sealed_from_everybody_but_its_issuer(self) -> None:
@@ -329,9 +329,11 @@ class TestTheStore:
         conversation = await loaded(again)
         conversation.messages.append(request_message("And 42?"))
         entries += await again.save(conversation)
-        held = await again.load_entries("con-1")
-        assert held is not None
-        assert [(one.id, one.parent_id) for one in held] == [(one.id, one.parent_id) for one in entries]
+        stored_entries = await again.load_entries("con-1")
+        assert stored_entries is not None
+        assert [(one.id, one.parent_id) for one in stored_entries] == [
+            (one.id, one.parent_id) for one in entries
+        ]
         row = (await stored(again)).row
         assert (row.conversation_id, row.title, row.agent, row.tags) == (
             "con-1",
@@ -342,12 +344,12 @@ class TestTheStore:
 
     @on_a_loop
     async def test_finds_an_entry_of_a_conversation_that_it_has_not_read(self, store: Store) -> None:
-        kept = BoughConversationStore(store)
+        conversations = BoughConversationStore(store)
         entries = []
         for name in ("con-1", "con-2", "con-3"):
             conversation = talk(name=name)
             conversation.messages.extend([request_message(name), response_message(f"to {name}")])
-            entries += await kept.save(conversation)
+            entries += await conversations.save(conversation)
         store.start("another", [bough.user("not a conversation of the framework")])
         for entry in entries:
             cold = BoughConversationStore(store)
@@ -355,18 +357,18 @@ class TestTheStore:
             history = await BoughConversationStore(store).read_history(entry.id)
             assert history[-1].id == entry.id
         with pytest.raises(LookupError, match="in no conversation of this store"):
-            await kept.read_entry("unknown")
+            await conversations.read_entry("unknown")
 
     @on_a_loop
     async def test_reads_no_other_conversation_to_find_the_head_of_one(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        kept = BoughConversationStore(store)
+        conversations = BoughConversationStore(store)
         heads = []
         for number in range(12):
             conversation = talk(name=f"con-{number}")
             conversation.messages.extend([request_message("q"), response_message(f"to {number}")])
-            heads.append((await kept.save(conversation))[-1])
+            heads.append((await conversations.save(conversation))[-1])
         read: list[str] = []
         path = store.backend.path
 
@@ -385,18 +387,18 @@ class TestTheStore:
 
     @on_a_loop
     async def test_refuses_who_has_not_seen_what_another_saved(self, store: Store) -> None:
-        kept = BoughConversationStore(store)
+        conversations = BoughConversationStore(store)
         first = talk(*ORDINARY[:1])
-        await kept.save(first)
+        await conversations.save(first)
         with pytest.raises(ConversationConflict):
-            await kept.save(talk(response_message("never loaded")))
+            await conversations.save(talk(response_message("never loaded")))
         late = await loaded(BoughConversationStore(store))
         first.messages.append(response_message("one"))
-        await kept.save(first)
+        await conversations.save(first)
         late.messages.append(response_message("two"))
         with pytest.raises(ConversationConflict):
             await BoughConversationStore(store).save(late)
-        assert dumped((await loaded(kept)).messages) == dumped(first.messages)
+        assert dumped((await loaded(conversations)).messages) == dumped(first.messages)
 
     @on_a_loop
     async def test_lets_one_of_many_win_who_save_at_once(self, store: Store) -> None:
@@ -404,20 +406,20 @@ class TestTheStore:
         await BoughConversationStore(store).save(first)
         for n in range(5):
             stores = [BoughConversationStore(store) for _ in range(4)]
-            seen = [await loaded(one) for one in stores]
-            for conversation in seen:
+            conversations_seen = [await loaded(one) for one in stores]
+            for conversation in conversations_seen:
                 conversation.messages.append(request_message(f"round {n}"))
             done = await asyncio.gather(
-                *map(BoughConversationStore.save, stores, seen), return_exceptions=True
+                *map(BoughConversationStore.save, stores, conversations_seen), return_exceptions=True
             )
             assert sorted(type(one).__name__ for one in done) == [*["ConversationConflict"] * 3, "list"]
         assert len((await loaded(BoughConversationStore(store))).messages) == 9
 
     @on_a_loop
     async def test_goes_behind_the_notes_that_others_add_meanwhile(self, store: Store) -> None:
-        kept, conversation = BoughConversationStore(store), talk(*ORDINARY)
-        await kept.save(conversation)
-        session = await stored(kept)
+        conversations, conversation = BoughConversationStore(store), talk(*ORDINARY)
+        await conversations.save(conversation)
+        session = await stored(conversations)
 
         def add_notes() -> None:
             for _ in range(50):
@@ -428,97 +430,105 @@ class TestTheStore:
         notes.start()
         for n in range(20):
             conversation.messages.append(request_message(f"{n}"))
-            await kept.save(conversation)
+            await conversations.save(conversation)
         notes.join()
-        assert dumped((await loaded(kept)).messages) == dumped(conversation.messages)
-        assert (await stored(kept)).verify() == []
+        assert dumped((await loaded(conversations)).messages) == dumped(conversation.messages)
+        assert (await stored(conversations)).verify() == []
 
     @on_a_loop
     async def test_lists_the_newest_first_and_by_scope(self, store: Store) -> None:
-        kept = BoughConversationStore(store)
+        conversations = BoughConversationStore(store)
         for name, scope in (("a", "ann"), ("b", "bob"), ("c", "ann")):
-            await kept.save(talk(request_message("hi"), name=name), scope=scope)
-        again = await loaded(kept, "a")
+            await conversations.save(talk(request_message("hi"), name=name), scope=scope)
+        again = await loaded(conversations, "a")
         again.messages.append(response_message("hello"))
-        await kept.save(again)
-        assert [record.conversation_id for record in await kept.list_conversations()] == ["a", "c", "b"]
-        assert [r.conversation_id for r in await kept.list_conversations(scope="ann", limit=1)] == ["a"]
-        assert await kept.load("b", scope="ann") is None
+        await conversations.save(again)
+        assert [record.conversation_id for record in await conversations.list_conversations()] == [
+            "a",
+            "c",
+            "b",
+        ]
+        assert [r.conversation_id for r in await conversations.list_conversations(scope="ann", limit=1)] == [
+            "a"
+        ]
+        assert await conversations.load("b", scope="ann") is None
 
     @on_a_loop
     async def test_leaves_a_branch_and_comes_back_to_it(self, store: Store) -> None:
-        kept = BoughConversationStore(store)
+        conversations = BoughConversationStore(store)
         conversation = talk(*ORDINARY)
-        entries = await kept.save(conversation)
-        branched = await kept.branch("con-1", at=2, expected_revision=conversation.revision)
+        entries = await conversations.save(conversation)
+        branched = await conversations.branch("con-1", at=2, expected_revision=conversation.revision)
         branched.messages.append(request_message(got("a", "found!"), got("b")))
-        await kept.save(branched)
-        (record,) = await kept.list_conversations()
+        await conversations.save(branched)
+        (record,) = await conversations.list_conversations()
         assert record.branches == [entries[-1].id]
-        back = await kept.branch("con-1", from_entry=record.branches[0], expected_revision=branched.revision)
+        back = await conversations.branch(
+            "con-1", from_entry=record.branches[0], expected_revision=branched.revision
+        )
         assert dumped(back.messages) == dumped(ORDINARY)
-        assert len((await stored(kept)).branches()) == 2
+        assert len((await stored(conversations)).branches()) == 2
 
     @on_a_loop
     async def test_forks_without_copying(self, store: Store) -> None:
-        kept = BoughConversationStore(store)
-        await kept.save(talk(*ORDINARY), scope="ann")
-        fork = await kept.fork("con-1", at=2, new_conversation_id="a try")
+        conversations = BoughConversationStore(store)
+        await conversations.save(talk(*ORDINARY), scope="ann")
+        fork = await conversations.fork("con-1", at=2, new_conversation_id="a try")
         assert dumped(fork.messages) == dumped(ORDINARY[:2])
-        bough_session = await stored(kept, "a try")
+        bough_session = await stored(conversations, "a try")
         assert (bough_session.row.relation, len(bough_session.entries()), len(bough_session.path())) == (
             "fork",
             1,
             4,
         )
         fork.messages.append(request_message(got("a"), got("b")))
-        await kept.save(fork)
-        await kept.delete("con-1")
-        assert dumped((await loaded(kept, "a try")).messages) == dumped(fork.messages)
+        await conversations.save(fork)
+        await conversations.delete("con-1")
+        assert dumped((await loaded(conversations, "a try")).messages) == dumped(fork.messages)
         with pytest.raises(ConversationConflict):
-            await kept.save(talk(request_message("x"), name="a try"))
+            await conversations.save(talk(request_message("x"), name="a try"))
 
     @on_a_loop
     async def test_deletes_into_the_trash(self, store: Store) -> None:
-        kept = BoughConversationStore(store)
+        conversations = BoughConversationStore(store)
         conversation = talk(*ORDINARY)
-        await kept.save(conversation)
-        session_id = (await stored(kept)).session_id
-        await kept.delete("con-1")
-        assert await kept.load("con-1") is None
+        await conversations.save(conversation)
+        session_id = (await stored(conversations)).session_id
+        await conversations.delete("con-1")
+        assert await conversations.load("con-1") is None
         with pytest.raises(ConversationConflict):
-            await kept.save(conversation)
+            await conversations.save(conversation)
         store.restore(session_id)
-        assert dumped((await loaded(kept)).messages) == dumped(ORDINARY)
+        assert dumped((await loaded(conversations)).messages) == dumped(ORDINARY)
 
     @on_a_loop
     async def test_knows_what_bough_has_said_in_between(self, store: Store) -> None:
-        kept = BoughConversationStore(store)
+        conversations = BoughConversationStore(store)
         conversation = talk(*ORDINARY)
-        await kept.save(conversation)
-        (await stored(kept)).append([user("by hand"), assistant("noted"), user("and more")])
+        await conversations.save(conversation)
+        (await stored(conversations)).append([user("by hand"), assistant("noted"), user("and more")])
         conversation.messages.append(request_message("late"))
         with pytest.raises(ConversationConflict):
-            await kept.save(conversation)
-        seen = await loaded(kept)
-        assert [message.kind for message in seen.messages[-3:]] == ["request", "response", "request"]
-        seen.messages.append(request_message("now I know"))
-        await kept.save(seen)
-        assert dumped((await loaded(kept)).messages) == dumped(seen.messages)
+            await conversations.save(conversation)
+        latest = await loaded(conversations)
+        assert [message.kind for message in latest.messages[-3:]] == ["request", "response", "request"]
+        latest.messages.append(request_message("now I know"))
+        await conversations.save(latest)
+        assert dumped((await loaded(conversations)).messages) == dumped(latest.messages)
 
     @on_a_loop
     async def test_goes_on_with_any_session_of_boughs(self, store: Store) -> None:
         session = store.start("support", [bough.system("You help.")], conversation_id="con-1")
         session.append([user("Hi"), assistant("Hello.", bough.ToolCall("c", "look", {"n": 1}))])
         session.append([bough.tool_result("c", "seen"), assistant("Seen.")])
-        kept = BoughConversationStore(store)
-        conversation = await loaded(kept)
+        conversations = BoughConversationStore(store)
+        conversation = await loaded(conversations)
         kinds = [[part.part_kind for part in message.parts] for message in conversation.messages]
         assert kinds == [["system-prompt", "user-prompt"], ["text", "tool-call"], ["tool-return"], ["text"]]
         conversation.messages.append(request_message("And?"))
-        await kept.save(conversation)
-        assert dumped((await loaded(kept)).messages) == dumped(conversation.messages)
-        assert (await stored(kept)).session_id == session.session_id
+        await conversations.save(conversation)
+        assert dumped((await loaded(conversations)).messages) == dumped(conversation.messages)
+        assert (await stored(conversations)).session_id == session.session_id
 
     @on_a_loop
     async def test_moves_in_a_bundle_without_what_is_sealed(self, store: Store) -> None:
@@ -527,17 +537,17 @@ class TestTheStore:
         (await stored(BoughConversationStore(store))).export(bundle)
         elsewhere = Store(MemoryStore())
         elsewhere.import_bundle(io.BytesIO(bundle.getvalue()))
-        left = dumped(ORDINARY)
-        left[1]["parts"][0]["signature"] = None
-        assert dumped((await loaded(BoughConversationStore(elsewhere))).messages) == left
+        unsealed = dumped(ORDINARY)
+        unsealed[1]["parts"][0]["signature"] = None
+        assert dumped((await loaded(BoughConversationStore(elsewhere))).messages) == unsealed
 
     @on_a_loop
     async def test_of_another_space_or_owner_is_another(self, tmp_path: Path) -> None:
         for who in ({}, {"space": "elsewhere"}, {"owner": "ann"}):
             with bough.open(tmp_path / "agent.db", **who) as store:
-                kept = BoughConversationStore(store)
-                await kept.save(talk(request_message(str(who))))
-                assert len((await loaded(kept)).messages) == 1
+                conversations = BoughConversationStore(store)
+                await conversations.save(talk(request_message(str(who))))
+                assert len((await loaded(conversations)).messages) == 1
 
 
 async def acted(store: ConversationStore, act: str, what: Any) -> Any:
@@ -563,12 +573,12 @@ async def acted(store: ConversationStore, act: str, what: Any) -> Any:
             await store.fork("con-1", at=what, new_conversation_id=name)
     elif act == "delete":
         await store.delete("con-1")
-    found = await store.load("con-1")
-    if found is None:
+    loaded_conversation = await store.load("con-1")
+    if loaded_conversation is None:
         return None
     (record,) = (r for r in await store.list_conversations() if r.conversation_id == "con-1")
     branches = [dumped([e.message for e in await store.read_history(tip)]) for tip in record.branches]
-    return dumped(found.messages), found.usage, branches
+    return dumped(loaded_conversation.messages), loaded_conversation.usage, branches
 
 
 # -- runs ------------------------------------------------------------------------------------------
@@ -605,50 +615,50 @@ class TestARun:
     @pytest.mark.parametrize("is_stepwise", [False, True], ids=["saved", "step by step"])
     @on_a_loop
     async def test_is_kept_whole_and_goes_on(self, store: Store, is_stepwise: bool) -> None:
-        kept = BoughConversationStore(store)
-        steps = [BoughSteps(kept)] if is_stepwise else []
+        conversations = BoughConversationStore(store)
+        steps = [BoughSteps(conversations)] if is_stepwise else []
         conversation = talk()
         for n in (1, 2):
             result = await support(*steps).run("Where?", conversation=conversation)
             if not is_stepwise:
-                await kept.save(result)
-            conversation = await loaded(kept)
+                await conversations.save(result)
+            conversation = await loaded(conversations)
             assert dumped(conversation.messages) == dumped(result.all_messages())
             assert (conversation.usage.requests, conversation.usage.tool_calls) == (2 * n, 2 * n)
             assert result.conversation.revision == conversation.revision
-        bough_session = await stored(kept)
+        bough_session = await stored(conversations)
         assert [entry.role for entry in bough_session.transcript()] == ["user", "assistant"] * 2
         assert bough_session.usage().input_tokens == 44
         assert len(bough_session.branches()) == 1
 
     @on_a_loop
     async def test_may_go_on_with_its_result(self, store: Store) -> None:
-        kept = BoughConversationStore(store)
-        agent = support(BoughSteps(kept))
+        conversations = BoughConversationStore(store)
+        agent = support(BoughSteps(conversations))
         result = await agent.run("Where?", conversation=talk())
-        await kept.save(result)  # not needed, and no harm
-        await support(BoughSteps(kept)).run("And?", conversation=result.conversation)
-        assert len((await loaded(kept)).messages) == 8
+        await conversations.save(result)  # not needed, and no harm
+        await support(BoughSteps(conversations)).run("And?", conversation=result.conversation)
+        assert len((await loaded(conversations)).messages) == 8
 
     @on_a_loop
     async def test_may_be_streamed_or_walked_through(self, store: Store) -> None:
-        kept = BoughConversationStore(store)
-        agent = Agent(TestModel(), capabilities=[BoughSteps(kept)])
+        conversations = BoughConversationStore(store)
+        agent = Agent(TestModel(), capabilities=[BoughSteps(conversations)])
         agent.tool_plain(look_up, name="lookup")
         async with agent.run_stream("Where?", conversation=talk()) as streamed:
             assert "lost" in await streamed.get_output()
-        assert dumped((await loaded(kept)).messages) == dumped(streamed.all_messages())
-        async with agent.iter("And?", conversation=await loaded(kept)) as walk:
+        assert dumped((await loaded(conversations)).messages) == dumped(streamed.all_messages())
+        async with agent.iter("And?", conversation=await loaded(conversations)) as walk:
             async for _ in walk:
                 pass
         assert walk.result is not None
-        assert dumped((await loaded(kept)).messages) == dumped(walk.result.all_messages())
-        assert len((await stored(kept)).branches()) == 1
+        assert dumped((await loaded(conversations)).messages) == dumped(walk.result.all_messages())
+        assert len((await stored(conversations)).branches()) == 1
 
     @on_a_loop
     async def test_waits_for_a_person_and_goes_on_elsewhere(self, store: Store) -> None:
-        kept = BoughConversationStore(store)
-        for steps in ([], [BoughSteps(kept)]):
+        conversations = BoughConversationStore(store)
+        for steps in ([], [BoughSteps(conversations)]):
             name = f"con-{len(steps)}"
             agent: Agent[None, Any] = Agent(
                 FunctionModel(answers), capabilities=steps, output_type=[str, DeferredToolRequests]
@@ -656,7 +666,7 @@ class TestARun:
             agent.tool_plain(look_up, name="lookup", requires_approval=True)
             waits = await agent.run("Where?", conversation=talk(name=name))
             if not steps:
-                await kept.save(waits)
+                await conversations.save(waits)
             conversation = await loaded(BoughConversationStore(store), name)
             requests = conversation.deferred_tool_requests
             assert requests is not None
@@ -665,9 +675,9 @@ class TestARun:
                 conversation=conversation, deferred_tool_results=requests.build_results(approve_all=True)
             )
             if not steps:
-                await kept.save(done)
-            assert (await loaded(kept, name)).deferred_tool_requests is None
-            path = (await stored(kept, name)).path()
+                await conversations.save(done)
+            assert (await loaded(conversations, name)).deferred_tool_requests is None
+            path = (await stored(conversations, name)).path()
             assert [entry.role for entry in path if entry.role] == [
                 "user",
                 "assistant",
@@ -684,22 +694,22 @@ async def look_up(order: int) -> dict[str, int]:
 class TestOverHttp:
     @on_a_loop
     async def test_a_run_of_a_real_client_is_kept_and_its_history_is_taken_back(self, store: Store) -> None:
-        kept = BoughConversationStore(store)
+        conversations = BoughConversationStore(store)
         with FakeProviders(
             Completion("It is lost.", "I think"), Completion("It still is.", "I think again")
         ) as vendor:
             client = AsyncOpenAI(base_url=vendor.url_for("openai"), api_key="none")
             model = OpenAIResponsesModel("gpt-5", provider=OpenAIProvider(openai_client=client))
-            agent = Agent(model, instructions="You help.", capabilities=[BoughSteps(kept)])
+            agent = Agent(model, instructions="You help.", capabilities=[BoughSteps(conversations)])
             for text in ("Where?", "And?"):
-                conversation = await kept.load("con-1") or talk()
+                conversation = await conversations.load("con-1") or talk()
                 async with agent.run_stream(text, conversation=conversation) as streamed:
                     await streamed.get_output()
-                assert dumped((await loaded(kept)).messages) == dumped(streamed.all_messages())
+                assert dumped((await loaded(conversations)).messages) == dumped(streamed.all_messages())
             await client.close()
             assert [request.problems for request in vendor.requests] == [[]] * 2
             assert "SIG-openai" in json.dumps(vendor.bodies("openai")[1])
-        session = await stored(kept)
+        session = await stored(conversations)
         assert "SIG-openai" not in "".join(session.jsonl())
         assert (session.usage().calls, session.usage().input_tokens) == (2, 22)
 
@@ -709,54 +719,56 @@ class TestTools:
     async def test_are_on_the_path_as_the_model_is_given_them_and_again_only_when_they_change(
         self, store: Store
     ) -> None:
-        kept = BoughConversationStore(store)
+        conversations = BoughConversationStore(store)
         with FakeProviders(*[Completion("It is lost.")] * 3) as vendor:
             client = AsyncOpenAI(base_url=vendor.url_for("openai"), api_key="none")
             model = OpenAIResponsesModel("gpt-5", provider=OpenAIProvider(openai_client=client))
             for tools in ([look_up], [look_up], []):
-                agent = Agent(model, instructions="You help.", tools=tools, capabilities=[BoughSteps(kept)])
-                conversation = await kept.load("con-1") or talk()
+                agent = Agent(
+                    model, instructions="You help.", tools=tools, capabilities=[BoughSteps(conversations)]
+                )
+                conversation = await conversations.load("con-1") or talk()
                 async with agent.run_stream("Where?", conversation=conversation) as streamed:
                     await streamed.get_output()
             await client.close()
-        session = await stored(kept)
+        session = await stored(conversations)
         settings = [entry.payload for entry in session.path() if isinstance(entry.payload, bough.Settings)]
         named = [one.tool_definitions.names for one in settings if one.tool_definitions is not None]
         assert named == [("look_up",), ()]
         answers = [entry.seq for entry in session.path() if entry.role == "assistant"]
         for seq, body in zip(answers, vendor.bodies("openai"), strict=True):
-            shown = session.request("openai", at=seq - 1)
-            assert shown.get("instructions") == "You help."
+            request = session.request("openai", at=seq - 1)
+            assert request.get("instructions") == "You help."
             names = [(tool["name"], tool["parameters"]["properties"]) for tool in body.get("tools", ())]
             assert [
-                (tool["name"], tool["parameters"]["properties"]) for tool in shown.get("tools", ())
+                (tool["name"], tool["parameters"]["properties"]) for tool in request.get("tools", ())
             ] == names
 
 
 class TestSteps:
     @on_a_loop
     async def test_are_durable_before_what_follows_them(self, store: Store) -> None:
-        kept, seen = BoughConversationStore(store), list[tuple[str, list[str]]]()
+        conversations, steps = BoughConversationStore(store), list[tuple[str, list[str]]]()
 
         def roles() -> list[str]:
             session = store.latest("con-1")
             return [] if session is None else [entry.role for entry in session.path() if entry.role]
 
         def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-            seen.append(("model", roles()))
+            steps.append(("model", roles()))
             return answers(messages, info)
 
         async def lookup(order: int) -> str:
             while order == 42 and "tool" not in roles():
                 await asyncio.sleep(0.001)  # until the other's result is there
-            seen.append((f"tool {order}", roles()))
+            steps.append((f"tool {order}", roles()))
             return "lost"
 
-        agent: Agent[None, str] = Agent(FunctionModel(model), capabilities=[BoughSteps(kept)])
+        agent: Agent[None, str] = Agent(FunctionModel(model), capabilities=[BoughSteps(conversations)])
         agent.tool_plain(lookup)
         await asyncio.wait_for(agent.run("Where?", conversation=talk()), 10)
         asked_first = ["user", "assistant"]
-        assert seen == [
+        assert steps == [
             ("model", ["user"]),
             ("tool 41", asked_first),
             ("tool 42", [*asked_first, "tool"]),
@@ -767,8 +779,8 @@ class TestSteps:
     async def test_of_a_run_that_was_given_an_old_conversation_are_refused_before_the_model_is_called(
         self, store: Store
     ) -> None:
-        kept = BoughConversationStore(store)
-        await kept.save(talk(*ORDINARY))
+        conversations = BoughConversationStore(store)
+        await conversations.save(talk(*ORDINARY))
         called: list[int] = []
 
         def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
@@ -776,28 +788,30 @@ class TestSteps:
             return ModelResponse([TextPart("hm")])
 
         for old in (talk(), talk(*ORDINARY[:2], response_message("other"))):
-            agent = Agent(FunctionModel(model), capabilities=[BoughSteps(kept)])
+            agent = Agent(FunctionModel(model), capabilities=[BoughSteps(conversations)])
             with pytest.raises(ConversationConflict):
                 await agent.run("Where?", conversation=old)
         assert called == []
-        window = await kept.load("con-1", limit=2)
-        await Agent(FunctionModel(model), capabilities=[BoughSteps(kept)]).run("And?", conversation=window)
-        assert dumped((await loaded(kept)).messages[:4]) == dumped(ORDINARY)
-        assert len((await loaded(kept)).messages) == 6
+        window = await conversations.load("con-1", limit=2)
+        await Agent(FunctionModel(model), capabilities=[BoughSteps(conversations)]).run(
+            "And?", conversation=window
+        )
+        assert dumped((await loaded(conversations)).messages[:4]) == dumped(ORDINARY)
+        assert len((await loaded(conversations)).messages) == 6
 
     @on_a_loop
     async def test_keep_what_a_tool_says_beside_its_result(self, store: Store) -> None:
         async def lookup(order: int) -> Any:
             return ToolReturn({"lost": order}, content=["look", PNG], metadata={"order": order})
 
-        kept = BoughConversationStore(store)
-        result = await support(BoughSteps(kept), lookup=lookup).run("Where?", conversation=talk())
-        assert dumped((await loaded(kept)).messages) == dumped(result.all_messages())
-        await stored(kept)
+        conversations = BoughConversationStore(store)
+        result = await support(BoughSteps(conversations), lookup=lookup).run("Where?", conversation=talk())
+        assert dumped((await loaded(conversations)).messages) == dumped(result.all_messages())
+        await stored(conversations)
 
     @on_a_loop
     async def test_keep_a_result_once_in_whatever_order_it_landed(self, store: Store) -> None:
-        kept = BoughConversationStore(store)
+        conversations = BoughConversationStore(store)
 
         async def lookup(order: int) -> dict[str, int]:
             session = store.latest("con-1")
@@ -807,9 +821,9 @@ class TestSteps:
                 session.refresh()
             return {"lost": order}
 
-        agent = support(BoughSteps(kept), lookup=lookup)
+        agent = support(BoughSteps(conversations), lookup=lookup)
         await asyncio.wait_for(agent.run("Where?", conversation=talk()), 10)
-        path = (await stored(kept)).path()
+        path = (await stored(conversations)).path()
         landed = [
             entry.message.results[0].call_id for entry in path if entry.role == "tool" and entry.message
         ]
@@ -862,17 +876,21 @@ class TestAKilledProcess:
     @pytest.mark.parametrize("prompt", [None, "And?"])
     @on_a_loop
     async def test_is_followed_by_one_that_goes_on(self, killed: Path, prompt: str | None) -> None:
-        kept = BoughConversationStore(bough.open(killed))
-        conversation = await loaded(kept)
+        conversations = BoughConversationStore(bough.open(killed))
+        conversation = await loaded(conversations)
         if prompt is not None:
-            (await stored(kept)).close_batch("the run was cut off: it may have happened", outcome="unknown")
-            conversation = await loaded(kept)
-        result = await support(BoughSteps(kept), lookup=look_up).run(prompt, conversation=conversation)
-        assert dumped((await loaded(kept)).messages) == dumped(result.all_messages())
-        told = json.dumps(dumped(result.all_messages()))
-        assert "41 is lost" in told
-        assert ("may have happened" in told) == (prompt is not None)
-        await stored(kept)
+            (await stored(conversations)).close_batch(
+                "the run was cut off: it may have happened", outcome="unknown"
+            )
+            conversation = await loaded(conversations)
+        result = await support(BoughSteps(conversations), lookup=look_up).run(
+            prompt, conversation=conversation
+        )
+        assert dumped((await loaded(conversations)).messages) == dumped(result.all_messages())
+        text = json.dumps(dumped(result.all_messages()))
+        assert "41 is lost" in text
+        assert ("may have happened" in text) == (prompt is not None)
+        await stored(conversations)
 
     def test_is_told_whole_at_the_command_line(self, killed: Path) -> None:
         result = CliRunner().invoke(command, ["--store", str(killed), "show", "con-1"])

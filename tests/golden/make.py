@@ -79,6 +79,6 @@ if __name__ == "__main__":
             make(Store(MemoryStore(), deterministic_runtime())).export(place, blobs=blobs)
             place.chmod(0o644)
             print(f"made {place.name}")
-    kept = HERE / f"store-{STORE_FORMAT // 1_000}.{STORE_FORMAT % 1_000}.db.gz"
-    if not kept.exists():
-        kept.write_bytes(store_bytes())
+    golden_store = HERE / f"store-{STORE_FORMAT // 1_000}.{STORE_FORMAT % 1_000}.db.gz"
+    if not golden_store.exists():
+        golden_store.write_bytes(store_bytes())

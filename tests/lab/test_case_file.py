@@ -74,7 +74,7 @@ class TestCall:
 
 class TestText:
     @pytest.mark.parametrize(
-        ("wanted", "answer", "is_said"),
+        ("expected", "answer", "is_said"),
         [
             ("order 41", "Your ORDER\n 41 is lost", True),
             ("a.b", "axb", False),
@@ -82,8 +82,8 @@ class TestText:
             ("/^no/", "oh no", False),
         ],
     )
-    def test_case_and_spaces_do_not_matter(self, wanted: str, answer: str, is_said: bool) -> None:
-        assert (text_pattern(wanted).search(answer) is not None) is is_said
+    def test_case_and_spaces_do_not_matter(self, expected: str, answer: str, is_said: bool) -> None:
+        assert (text_pattern(expected).search(answer) is not None) is is_said
 
 
 class TestFile:

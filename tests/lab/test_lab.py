@@ -71,13 +71,13 @@ class TestLanes:
 
     def test_what_the_model_says_decides_the_class(self, store: Store) -> None:
         def line(request: bough.Request) -> Any:
-            said = answer(request)
-            if isinstance(said, str):
-                return said.replace("is lost", "got lost") if " 0 " in said else said
-            call = said.calls[0]
+            reply = answer(request)
+            if isinstance(reply, str):
+                return reply.replace("is lost", "got lost") if " 0 " in reply else reply
+            call = reply.calls[0]
             if call.arguments["order"] == 1:
                 return assistant(bough.ToolCall(call.id, "look_up", {"order": 99}))
-            return "I do not know." if call.arguments["order"] == 2 else said
+            return "I do not know." if call.arguments["order"] == 2 else reply
 
         new = ScriptedModel(line, model="new", rates=RATES)
         exact = ScriptedModel(answer, model="exact", rates=RATES)
@@ -195,13 +195,13 @@ class TestInterruption:
     @pytest.mark.parametrize("after", [1, 7, 16])
     def test_cancelled_it_stores_the_answers_in_flight_and_goes_on(self, store: Store, after: int) -> None:
 
-        asked = 0
+        calls = 0
         reached = asyncio.Event()
 
         def count() -> None:
-            nonlocal asked
-            asked += 1
-            if asked == after:
+            nonlocal calls
+            calls += 1
+            if calls == after:
                 reached.set()
 
         def lab(store: Store, on_call: Any = lambda: None) -> Lab:

@@ -36,7 +36,7 @@ def test_no_lane_has_an_effect(
     with guarded() as tripped:
         report = lab.run_sync()
     assert tripped == []
-    assert outside.seen() == ONCE
+    assert outside.counts() == ONCE
     assert report.status == "complete"
     assert report.lane("baseline").classes["same"].value == 1.0
     assert report.lane("candidate").classes["arguments_changed"].value == 1.0

@@ -57,12 +57,12 @@ def lab_report(path: Path, seed: int, planted: float) -> LabReport:
 
 def test_what_is_drawn_is_what_a_lab_finds(tmp_path: Path) -> None:
     report = lab_report(write_cohort(tmp_path / "lab.db", 4), 3, 0.3)
-    found = [
+    kinds = [
         [(turn.baseline[0].kind, turn.candidate[0].kind) for turn in session.turns]
         for session in report.sessions
     ]
-    assert found == [drawn_classes(3, 0.3, number) for number in range(4)]
-    assert {kind for session in found for pair in session for kind in pair} == {
+    assert kinds == [drawn_classes(3, 0.3, number) for number in range(4)]
+    assert {kind for session in kinds for pair in session for kind in pair} == {
         "same",
         "reworded",
         "tool changed",

@@ -62,14 +62,14 @@ def test_a_function_of_a_session_may_be_async(store: Store) -> None:
 
 
 def test_it_sees_the_turn_beside_the_recorded_one(store: Store) -> None:
-    seen: list[ScoredTurn] = []
+    turns: list[ScoredTurn] = []
 
     def look(turn: ScoredTurn) -> bool:
-        seen.append(turn)
+        turns.append(turn)
         return True
 
     run(store, [look])
-    turn = next(turn for turn in seen if turn.lane == "candidate")
+    turn = next(turn for turn in turns if turn.lane == "candidate")
     assert turn.input.startswith("Where is order")
     assert [call.name for call in turn.calls] == ["look_up"]
     assert turn.observed is not None

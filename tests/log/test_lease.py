@@ -275,8 +275,8 @@ class TestExpiry:
         clock[0] += 29_000_000
         with pytest.raises(SessionRunning, match="web:1"):
             resume(session)
-        said = [finding.message for finding in session_health(here.backend, here.runtime)]
-        assert any("is run by web:1, in another container" in text for text in said)
+        messages = [finding.message for finding in session_health(here.backend, here.runtime)]
+        assert any("is run by web:1, in another container" in text for text in messages)
         clock[0] += 1_000_000
         assert resume(session) == "resumed"
         with pytest.raises(Fenced):

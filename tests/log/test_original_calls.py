@@ -24,7 +24,7 @@ KEY = "AKIA" + "A1B2" * 4
 PASSWORD = "correct horse battery staple"
 IMAGE = base64.b64encode(b"\x89PNG" + bytes(range(200))).decode()
 URLS = [f"data:image/png;base64,{IMAGE}", f"data:text/plain;charset=utf-8;base64,{IMAGE}"]
-SAID = {"text": f"key = {KEY}", "nested": [{KEY: f"{KEY}{KEY}"}], "urls": URLS}
+ARGUMENTS = {"text": f"key = {KEY}", "nested": [{KEY: f"{KEY}{KEY}"}], "urls": URLS}
 context = multiprocessing.get_context("fork")
 
 
@@ -44,7 +44,7 @@ class Recorder:
         return bough.tool(effect="idempotent", approval=approval, **how)(write)
 
 
-def calling(arguments: dict[str, Any] = SAID) -> Any:
+def calling(arguments: dict[str, Any] = ARGUMENTS) -> Any:
     return assistant(ToolCall("c", "write", arguments))
 
 
@@ -68,7 +68,7 @@ def stored_call(session: Session) -> ToolCall:
 def test_a_tool_is_run_with_what_the_model_said_and_the_redacted_form_is_stored(store: Store) -> None:
     tools, session = Recorder(), store.start()
     run = session.send_sync("go", model=ScriptedModel([calling(), "done"]), tools=[tools.tool()])
-    assert tools.runs == [SAID]
+    assert tools.runs == [ARGUMENTS]
     assert result_of(session).outcome == "done"
     call = stored_call(session)
     assert call.arguments["text"] == "key = [redacted]"
@@ -87,7 +87,7 @@ def test_after_an_approval_the_same_process_runs_what_the_model_said(store: Stor
     assert KEY not in str(approval)
     other.approve(approval)
     other.resume_sync(model=model, tools=[tool])
-    assert tools.runs == [SAID]
+    assert tools.runs == [ARGUMENTS]
 
 
 def test_a_call_is_approved_as_it_is_shown_or_as_it_was_made(store: Store) -> None:
@@ -95,12 +95,12 @@ def test_a_call_is_approved_as_it_is_shown_or_as_it_was_made(store: Store) -> No
     tool = tools.tool(approval=True)
     session.send_sync("go", model=ScriptedModel([calling()]), tools=[tool])
     with session.turn() as turn:
-        (made,) = turn.open_tool_calls
+        (call,) = turn.open_tool_calls
     with pytest.raises(bough.errors.InvalidPosition):
-        session.approve(replace(made, call=ToolCall("c", "write", {"text": "another"})))
-    session.approve(made)
+        session.approve(replace(call, call=ToolCall("c", "write", {"text": "another"})))
+    session.approve(call)
     session.resume_sync(model=ScriptedModel(["done"]), tools=[tool])
-    assert tools.runs == [SAID]
+    assert tools.runs == [ARGUMENTS]
 
 
 def test_another_process_does_not_run_a_call_whose_arguments_it_does_not_know(store: Store) -> None:
@@ -118,16 +118,19 @@ def test_another_process_does_not_run_a_call_whose_arguments_it_does_not_know(st
 
 
 def test_another_process_fills_in_the_named_secrets_it_knows(store: Store) -> None:
-    tools, said = Recorder(), {"text": f"{PASSWORD}, {PASSWORD}", "nested": [{PASSWORD: "x"}], "urls": URLS}
+    tools, arguments = (
+        Recorder(),
+        {"text": f"{PASSWORD}, {PASSWORD}", "nested": [{PASSWORD: "x"}], "urls": URLS},
+    )
     store.runtime = replace(store.runtime, redactor=Redactor({"PASSWORD": PASSWORD}))
-    model, tool = ScriptedModel([calling(said), "done"]), tools.tool(approval=True)
+    model, tool = ScriptedModel([calling(arguments), "done"]), tools.tool(approval=True)
     session = store.start()
     session.send_sync("go", model=model, tools=[tool])
     assert PASSWORD not in str(stored_call(session))
     later = another_process(store, PASSWORD=PASSWORD).session(session.session_id)
     later.approve(*later.pending_approvals())
     later.resume_sync(model=model, tools=[tool])
-    assert tools.runs == [said]
+    assert tools.runs == [arguments]
 
 
 @pytest.mark.parametrize(
@@ -161,30 +164,33 @@ def test_a_secret_given_without_a_name_is_not_filled_in_by_its_place_in_the_list
 
 
 def test_text_like_a_placeholder_hides_nothing(store: Store) -> None:
-    said = {
+    arguments = {
         "text": "[redacted] [redacted PASSWORD]",
         "nested": [],
         "urls": [f"[bough-blob:{'0' * 64};image/png;1]"],
     }
     tools, session = Recorder(), store.start()
-    model, tool = ScriptedModel([calling(said), "done"]), tools.tool(approval=True)
+    model, tool = ScriptedModel([calling(arguments), "done"]), tools.tool(approval=True)
     session.send_sync("go", model=model, tools=[tool])
     later = another_process(store, PASSWORD=PASSWORD).session(session.session_id)
     later.approve(*later.pending_approvals())
     later.resume_sync(model=model, tools=[tool])
-    assert tools.runs == [said]
+    assert tools.runs == [arguments]
 
 
 def test_a_data_url_comes_back_to_the_tool_after_a_restart(store: Store) -> None:
-    tools, said = Recorder(), {"text": f"see {URLS[0]}, {URLS[1]}.", "nested": [{"a": URLS[0]}], "urls": URLS}
+    tools, arguments = (
+        Recorder(),
+        {"text": f"see {URLS[0]}, {URLS[1]}.", "nested": [{"a": URLS[0]}], "urls": URLS},
+    )
     session = store.start()
-    model, tool = ScriptedModel([calling(said), "done"]), tools.tool(approval=True)
+    model, tool = ScriptedModel([calling(arguments), "done"]), tools.tool(approval=True)
     session.send_sync("go", model=model, tools=[tool])
     assert IMAGE not in str(stored_call(session).arguments)
     later = another_process(store).session(session.session_id)
     later.approve(*later.pending_approvals())
     later.resume_sync(model=model, tools=[tool])
-    assert tools.runs == [said]
+    assert tools.runs == [arguments]
 
 
 def test_base64_that_could_not_be_restored_as_it_was_stays_in_the_arguments(store: Store) -> None:
@@ -214,22 +220,22 @@ def test_verify_is_given_what_the_model_said_or_is_not_called(store: Store) -> N
     known.append([bough.user("go"), calling()])
     known.log.record("calls_started", data={"seq": 2, "indexes": [0]})
     known.resume_sync(model=ScriptedModel(["done"]), tools=[tool])
-    assert (checked, tools.runs, result_of(known).outcome) == ([SAID["text"]], [], "done")
+    assert (checked, tools.runs, result_of(known).outcome) == ([ARGUMENTS["text"]], [], "done")
 
 
 class TestOwnLoop:
     def test_the_answer_and_the_open_calls_are_what_the_model_said(self, store: Store) -> None:
         session = store.start()
         with session.turn("go") as turn:
-            answer = turn.answer(assistant(f"with {KEY}", ToolCall("c", "write", SAID)))
-            assert answer.calls == (ToolCall("c", "write", SAID),)
-            assert [call.call for call in turn.open_tool_calls] == [ToolCall("c", "write", SAID)]
+            answer = turn.answer(assistant(f"with {KEY}", ToolCall("c", "write", ARGUMENTS)))
+            assert answer.calls == (ToolCall("c", "write", ARGUMENTS),)
+            assert [call.call for call in turn.open_tool_calls] == [ToolCall("c", "write", ARGUMENTS)]
             assert KEY not in str(session.open_tool_calls)
 
     def test_after_a_crash_the_call_says_that_its_arguments_are_hidden(self, store: Store) -> None:
         session = store.start()
         with session.turn("go") as turn:
-            turn.answer(assistant(ToolCall("c", "write", SAID), ToolCall("d", "look", {"url": URLS[0]})))
+            turn.answer(assistant(ToolCall("c", "write", ARGUMENTS), ToolCall("d", "look", {"url": URLS[0]})))
         with another_process(store).session(session.session_id).turn() as turn:
             hidden, whole = turn.open_tool_calls
             assert hidden.call.is_hidden
@@ -247,7 +253,7 @@ class TestOwnLoop:
 
         session = store.start()
         with session.turn("go") as turn:
-            turn.answer(assistant(*(ToolCall(name, "write", SAID) for name in "abc")))
+            turn.answer(assistant(*(ToolCall(name, "write", ARGUMENTS) for name in "abc")))
             turn.run(turn.open_tool_calls[0], write)
             turn.started(turn.open_tool_calls[0])
         later = another_process(store).session(session.session_id)
@@ -255,7 +261,7 @@ class TestOwnLoop:
             for call in turn.open_tool_calls:
                 turn.run(call, write)
         outcomes = [r.outcome for e in later.path() if e.message for r in e.message.results]
-        assert (runs, outcomes) == ([SAID], ["done", "unknown", "interrupted"])
+        assert (runs, outcomes) == ([ARGUMENTS], ["done", "unknown", "interrupted"])
 
 
 class TestReplay:
@@ -275,9 +281,9 @@ class TestReplay:
         session.send_sync("go", model=ScriptedModel([calling(), "done"]), tools=[tools.tool()])
         live = {"tools": [tools.tool()], "mode": "live", "live": ["write"]}
         session.replay_sync(model=ScriptedModel([calling(), "done"]), **live)
-        assert tools.runs == [SAID, SAID]
+        assert tools.runs == [ARGUMENTS, ARGUMENTS]
         another_process(store).session(session.session_id).replay_sync(**live)
-        assert tools.runs == [SAID, SAID]
+        assert tools.runs == [ARGUMENTS, ARGUMENTS]
 
     def test_a_dry_run_is_told_what_the_model_said(self, store: Store) -> None:
         tools, dry = Recorder(), []
@@ -290,7 +296,7 @@ class TestReplay:
         session.send_sync("go", model=ScriptedModel(["nothing to do"]))
         tool = tools.tool(dry_run=plan)
         session.replay_sync(model=ScriptedModel([calling(), "done"]), tools=[tool], mode="dry")
-        assert (dry, tools.runs) == ([SAID["text"]], [])
+        assert (dry, tools.runs) == ([ARGUMENTS["text"]], [])
 
 
 def test_a_bundle_keeps_what_is_hidden_hidden(store: Store, tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_usage_is_conserved(steps: list[tuple[str, int]]) -> None:
     """Every call made is in exactly one session's own rows, living or kept for a fork, unless it was purged."""
     store = Opened(MemoryStore(), deterministic_runtime())
     sessions = [store.start("a")]
-    made: dict[str, int] = {}
+    totals: dict[str, int] = {}
     for n, (step, pick) in enumerate(steps):
         session = sessions[pick % len(sessions)]
         if step == "answer":
@@ -148,8 +148,8 @@ def test_usage_is_conserved(steps: list[tuple[str, int]]) -> None:
         elif step == "task":
             sessions.append(store.start_task(session, "b"))
         if step in ("answer", "fail"):
-            made[session.session_id] = made.get(session.session_id, 0) + 2**n
+            totals[session.session_id] = totals.get(session.session_id, 0) + 2**n
     for session in sessions:
-        assert session.usage().input_tokens == made.get(session.session_id, 0)
+        assert session.usage().input_tokens == totals.get(session.session_id, 0)
         assert total(session.model_calls()) == session.row.totals
-    assert sum(session.usage().input_tokens for session in sessions) == sum(made.values())
+    assert sum(session.usage().input_tokens for session in sessions) == sum(totals.values())

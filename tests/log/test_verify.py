@@ -137,7 +137,7 @@ UNVERIFIABLE = {
 
 def test_every_deleted_row_and_every_altered_column_is_reported(place: Path, session: Session) -> None:
     session.note(state={"a": 1})
-    found: dict[str, list[str]] = {}
+    problems: dict[str, list[str]] = {}
     with bough.open(place) as store, closing(apsw.Connection(str(place))) as file:
         assert list(store.verify()) == []
         file.execute("pragma foreign_keys = off; pragma synchronous = off")
@@ -150,19 +150,19 @@ def test_every_deleted_row_and_every_altered_column_is_reported(place: Path, ses
                 file.execute(f"delete from {table} where {where}", row)
                 assert list(store.verify()), f"{table} {row} was deleted"
                 file.execute(insert, row)
-            found[table] = []
+            problems[table] = []
             row = rows[-1]
             for n, (name, value) in enumerate(zip(columns, row, strict=True)):
                 altered = (*row[:n], _altered(name, value), *row[n + 1 :])
                 file.execute(f"delete from {table} where {where}", row)
                 file.execute(insert, altered)
                 if not list(store.verify()):
-                    found[table].append(name)
+                    problems[table].append(name)
                 file.execute(f"delete from {table} where {where}", altered)
                 file.execute(insert, row)
         assert list(store.verify()) == []
     for table, columns in UNVERIFIABLE.items():
-        assert set(found[table]) == columns, table
+        assert set(problems[table]) == columns, table
 
 
 def _altered(name: str, value: object) -> object:
@@ -179,9 +179,9 @@ def _altered(name: str, value: object) -> object:
 def _forge(place: Path, session: Session, last: int) -> None:
     """Remove the entries of the leaf's branch after `last` and make the row agree, as a careful forger would."""
     branch = session.leaf.branch
-    gone = f"id > ({branch} << 32) + {last} and id < ({branch} + 1) << 32"
-    tamper(place, f"delete from blob_use where entry in (select id from entry where {gone})")
-    tamper(place, f"delete from entry where {gone}")
+    condition = f"id > ({branch} << 32) + {last} and id < ({branch} + 1) << 32"
+    tamper(place, f"delete from blob_use where entry in (select id from entry where {condition})")
+    tamper(place, f"delete from entry where {condition}")
     tamper(place, f"update session set seq = {last}")
     tamper(place, "update session_detail set state = null")
     inputs = "select count(*) from entry where turn = id & 4294967295"

@@ -54,10 +54,10 @@ class TestAnswers:
         assert f"{session.session_id} · " in reader.sessions(agent="support")
         assert "Order 41" in reader.sessions()
         assert reader.sessions(agent="other") == "No session is like that."
-        shown = reader.show(session.session_id[:8])
-        assert 'call look_up({"order":41})' in shown
-        assert "result: lost at sea" in shown
-        assert reader.show("latest") == shown
+        text = reader.show(session.session_id[:8])
+        assert 'call look_up({"order":41})' in text
+        assert "result: lost at sea" in text
+        assert reader.show("latest") == text
 
     def test_a_long_session_is_read_page_by_page_and_nothing_is_missing(self) -> None:
         with bough.open("memory:") as store:
@@ -169,10 +169,10 @@ class TestStdio:
             tools = (await client.list_tools()).tools
             assert sorted(tool.name for tool in tools) == TOOLS
             assert all(tool.annotations and tool.annotations.read_only_hint for tool in tools)
-            shown = await client.call_tool("show", {"session": "latest"})
-            assert "lost at sea" in text(shown)
-            found = await client.call_tool("search", {"query": "parcel"})
-            assert f"{session.session_id}@2" in text(found)
+            answer = await client.call_tool("show", {"session": "latest"})
+            assert "lost at sea" in text(answer)
+            result = await client.call_tool("search", {"query": "parcel"})
+            assert f"{session.session_id}@2" in text(result)
             usage = await client.call_tool("usage", {"by": "day"})
             assert text(usage) == "No model was called."
             missing = await client.call_tool("show", {"session": "ses_none"})

@@ -100,8 +100,8 @@ def client(provider: str, server: FakeProviders, key: str = KEY) -> Model:
     return type(model)("some-model", base_url=server.url_for(provider), key=key)
 
 
-def asking(*said: Message, tools: tuple[ToolSpec, ...] = TOOLS, **options: Any) -> Request:
-    items = tuple(Item(message, seq, 1) for seq, message in enumerate(said or (user("hi"),), 1))
+def asking(*messages: Message, tools: tuple[ToolSpec, ...] = TOOLS, **options: Any) -> Request:
+    items = tuple(Item(message, seq, 1) for seq, message in enumerate(messages or (user("hi"),), 1))
     tool_set = define_tools(tools)
     settings = Settings(options=options or None, tool_definitions=tool_set.definitions if tools else None)
     return Request(Context(("Be brief.",), items, settings), {tool_set.blob.hash: tool_set.blob.data}.get)
@@ -180,8 +180,8 @@ class TestAnswer:
     def test_a_refusal_is_an_answer_in_the_models_words(self, provider):
         deltas, answer, _ = ask(provider, Completion("I will not do that", refuses=True))
         assert answer.message.text == "I will not do that" == "".join(delta.text for delta in deltas)
-        told = {"anthropic": "refusal", "openai-chat": "stop", "openai": "completed", "gemini": "SAFETY"}
-        assert answer.finish == told[provider]
+        finishes = {"anthropic": "refusal", "openai-chat": "stop", "openai": "completed", "gemini": "SAFETY"}
+        assert answer.finish == finishes[provider]
 
 
 @pytest.mark.parametrize("provider", ["anthropic", "openai-chat", "openai"])  # Gemini sends arguments whole
@@ -199,7 +199,7 @@ class TestRequest:
         _, _, server = ask(provider)
         body = server.requests[0].body
         first = body["tools"][0]
-        told = {
+        fields = {
             "anthropic": lambda: (first["name"], first["input_schema"]),
             "openai-chat": lambda: (first["function"]["name"], first["function"]["parameters"]),
             "openai": lambda: (first["name"], first["parameters"]),
@@ -207,7 +207,7 @@ class TestRequest:
                 first["functionDeclarations"][0][key] for key in ("name", "parametersJsonSchema")
             ],
         }
-        assert tuple(told[provider]()) == ("weather", SCHEMA)
+        assert tuple(fields[provider]()) == ("weather", SCHEMA)
         assert "Be brief." in json.dumps(body)
 
     @providers
@@ -216,7 +216,7 @@ class TestRequest:
         assert "tools" not in server.requests[0].body
 
     @pytest.mark.parametrize(
-        ("provider", "options", "sent"),
+        ("provider", "options", "fields"),
         [
             (
                 "anthropic",
@@ -258,16 +258,16 @@ class TestRequest:
         ],
     )
     def test_options_are_sent_in_the_vendors_fields_as_the_projection_shows_them(
-        self, provider, options, sent
+        self, provider, options, fields
     ):
         request = asking(**options)
         _, _, server = ask(provider, request=request)
         body = server.requests[0].body
-        asked = client(provider, server).endpoint_for(request.context.settings)
-        context = with_endpoint(request.context, provider, asked)
+        endpoint = client(provider, server).endpoint_for(request.context.settings)
+        context = with_endpoint(request.context, provider, endpoint)
         output = find_provider(provider).project(context, request.blobs)
-        assert {name: body.get(name) for name in sent} == sent
-        assert {name: output[name] for name in sent} == sent
+        assert {name: body.get(name) for name in fields} == fields
+        assert {name: output[name] for name in fields} == fields
 
     def test_anthropic_is_given_a_limit_if_nobody_sets_one(self):
         _, _, server = ask("anthropic")
@@ -420,12 +420,12 @@ def test_an_overflow_is_told_by_its_code_too():
 def test_whatever_comes_is_an_answer_or_a_model_error(provider, monkeypatch):
     """Wrecked streams: no error of an SDK gets through, and what is an answer can be kept."""
     speak = fake_providers.STREAMS[provider]
-    said = Completion("hello world", "thinking hard", (Call("a", "f", '{"city": "x"}'), Call("b", "f")))
+    completion = Completion("hello world", "thinking hard", (Call("a", "f", '{"city": "x"}'), Call("b", "f")))
 
     async def listen_to_wrecks(model: Model) -> int:
         answers = 0
         for seed in range(15):
-            wrecks = list(_wrecked(speak(said, seed), Random(seed)))
+            wrecks = list(_wrecked(speak(completion, seed), Random(seed)))
             monkeypatch.setitem(fake_providers.STREAMS, provider, lambda *_, wrecks=wrecks: wrecks)
             with suppress(ModelError):
                 _, answer = await listen(model, asking())
@@ -466,12 +466,12 @@ def test_an_error_event_of_responses_is_told_by_its_code(monkeypatch):
 @providers
 def test_one_model_may_be_asked_by_many_at_once(provider):
     async def ask_all(model: Model) -> list[str]:
-        heard = await asyncio.gather(*(listen(model, asking()) for _ in range(5)))
-        return [answer.message.text for _, answer in heard]
+        answers = await asyncio.gather(*(listen(model, asking()) for _ in range(5)))
+        return [answer.message.text for _, answer in answers]
 
     with FakeProviders(*(Completion(f"answer {n}") for n in range(5))) as server:
-        heard = run(ask_all(client(provider, server)))
-    assert sorted(heard) == [f"answer {n}" for n in range(5)]
+        answers = run(ask_all(client(provider, server)))
+    assert sorted(answers) == [f"answer {n}" for n in range(5)]
 
 
 def test_a_prompt_gemini_blocks_is_told_with_its_reason(monkeypatch):
@@ -509,8 +509,8 @@ class TestOtherServers:
         assert self.stream(monkeypatch, delta).calls == (ToolCall("call_0", "f"),)
 
     def test_reasoning_under_either_name_is_kept(self, monkeypatch):
-        said = self.stream(monkeypatch, {"reasoning": "hm"}, {"content": "so"})
-        assert said.parts == (Reasoning("hm"), Text("so"))
+        message = self.stream(monkeypatch, {"reasoning": "hm"}, {"content": "so"})
+        assert message.parts == (Reasoning("hm"), Text("so"))
 
     def test_a_server_of_ones_own_needs_no_key(self):
         with FakeProviders() as server:
@@ -546,8 +546,8 @@ class TestNamed:
     @providers
     def test_with_its_sdk_come_its_prices(self, provider):
         """Else every call would be unpriced, and a cost cap would stop nothing."""
-        told = tomllib.loads((ROOT / "pyproject.toml").read_text())
-        assert "bough[prices]" in told["project"]["optional-dependencies"][VARIABLES[provider][2]]
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+        assert "bough[prices]" in project["project"]["optional-dependencies"][VARIABLES[provider][2]]
 
     def test_a_base_url_that_is_none_is_told(self, monkeypatch):
         monkeypatch.setenv("OPENAI_API_KEY", KEY)
@@ -619,19 +619,19 @@ async def take_turn(session: bough.Session, model: Model, number: int) -> None:
 class TestSwitch:
     def test_every_history_is_accepted(self, driven):
         assert len(driven.requests) == 40
-        assert [seen.problems for seen in driven.requests] == [[]] * 40
+        assert [request.problems for request in driven.requests] == [[]] * 40
 
     def test_a_signature_goes_back_to_its_issuer_and_to_nobody_else(self, driven):
-        for number, seen in enumerate(driven.requests, 1):
-            found = SIGNATURE.findall(_opened(seen.body))
-            assert {issuer for issuer, _ in found} <= {seen.provider}
+        for number, request in enumerate(driven.requests, 1):
+            signatures = SIGNATURE.findall(_opened(request.body))
+            assert {issuer for issuer, _ in signatures} <= {request.provider}
             mine = [
                 n
                 for n, other in enumerate(driven.requests[: number - 1], 1)
-                if other.provider == seen.provider
+                if other.provider == request.provider
             ]
-            if seen.provider != "openai-chat":
-                assert [int(n) for _, n in found] == mine
+            if request.provider != "openai-chat":
+                assert [int(n) for _, n in signatures] == mine
 
     @providers
     def test_what_was_sent_is_a_prefix_of_what_is_sent_next(self, driven, provider):
@@ -643,4 +643,4 @@ class TestSwitch:
 
 def _opened(body: dict[str, Any]) -> str:
     """A request, with the signatures in it that lie there as base64."""
-    return SEALED.sub(lambda found: base64.urlsafe_b64decode(found[0]).decode(), json.dumps(body))
+    return SEALED.sub(lambda match: base64.urlsafe_b64decode(match[0]).decode(), json.dumps(body))

@@ -150,8 +150,8 @@ def test_a_stream_split_anywhere_is_the_answer_in_one_piece(
         text, answer = asyncio.run(listen(client(issuer, server)))
         expected = wire.parse_reply(reply(issuer, blocks))
         assert (answer.message, answer.evidence) == (expected.message, expected.evidence)
-        shown = iter(answer.message.text)
-        assert all(letter in shown for letter in text)  # in this order; a refusal is not shown as it comes
+        letters = iter(answer.message.text)
+        assert all(letter in letters for letter in text)  # in this order; a refusal is not shown as it comes
 
     with FakeProviders() as server:
         check()
@@ -212,8 +212,8 @@ def test_an_answer_that_anthropic_paused_is_continued_by_the_loop_after_a_restar
 
 @issuers
 def test_what_a_provider_says_of_an_error_in_the_middle_of_a_stream_is_shown(issuer: str) -> None:
-    said = {"anthropic": "Overloaded", "openai": "The server had an error", "gemini": "overloaded"}
+    messages = {"anthropic": "Overloaded", "openai": "The server had an error", "gemini": "overloaded"}
     broken = BrokenStream("trouble", Completion("once upon a time"))
     with FakeProviders(broken) as server, pytest.raises(ModelError) as raised:
         asyncio.run(listen(client(issuer, server)))
-    assert said[issuer] in str(raised.value)
+    assert messages[issuer] in str(raised.value)

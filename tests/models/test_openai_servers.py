@@ -744,8 +744,8 @@ def test_every_shape_of_an_answer_is_read_whole(case):
     with FakeProviders(case.reply) as server:
         deltas, answer = asyncio.run(listen(model_of(server), request()))
     assert (answer.message, answer.finish, answer.usage) == (case.message, case.finish, case.usage)
-    shown = "".join(delta.text for delta in deltas)
-    assert shown.encode("utf-16", "surrogatepass").decode("utf-16") in case.message.text
+    text = "".join(delta.text for delta in deltas)
+    assert text.encode("utf-16", "surrogatepass").decode("utf-16") in case.message.text
     assert "".join(delta.reasoning for delta in deltas) == "".join(
         part.text for part in case.message.parts if isinstance(part, Reasoning)
     )
@@ -826,9 +826,9 @@ def test_malformed_arguments_do_not_end_a_session():
         result = store.start().send_sync("hi", model=model_of(server), tools=[bough.tool(f)])
     assert result.text == "yes"
     assert [request.problems for request in server.requests] == [[], []]
-    asked, told = server.requests[1].body["messages"][-2:]
-    assert json.loads(asked["tool_calls"][0]["function"]["arguments"]) == {"malformed_arguments": '{"city": '}
-    assert told["content"].startswith("[error]")
+    call, tool_message = server.requests[1].body["messages"][-2:]
+    assert json.loads(call["tool_calls"][0]["function"]["arguments"]) == {"malformed_arguments": '{"city": '}
+    assert tool_message["content"].startswith("[error]")
 
 
 def test_a_stream_that_just_ends_is_cut_off_and_one_with_done_is_whole():
@@ -930,13 +930,13 @@ def test_an_answer_that_stops_before_its_first_word_is_an_overflow():
     """The history fills the window to the last token."""
     empty = sse(chunk({"role": "assistant"}), chunk(finish="length", usage={"completion_tokens": 0}))
     assert type(fail(empty)) is ContextOverflow
-    thought = sse(chunk(finish="length", usage={"completion_tokens": 500}))
-    assert ask(thought)[0].finish == "length"
+    stream = sse(chunk(finish="length", usage={"completion_tokens": 500}))
+    assert ask(stream)[0].finish == "length"
 
 
 # -- reasoning that a server demands back ----------------------------------------------------------
 
-THOUGHT = sse(
+REASONING_STREAM = sse(
     chunk({"reasoning_content": "hm"}),
     call_chunk("f", '{"city": "Rome"}', index=0, id="a"),
     chunk(finish="tool_calls"),
@@ -959,14 +959,14 @@ def after(answer: Answer) -> Request:
 
 
 def test_reasoning_goes_back_with_its_calls_to_the_server_that_wrote_it_and_to_no_other():
-    with FakeProviders(THOUGHT, YES) as server, FakeProviders(YES) as other:
+    with FakeProviders(REASONING_STREAM, YES) as server, FakeProviders(YES) as other:
         _, answer = asyncio.run(listen(model_of(server), request()))
         asyncio.run(listen(model_of(server), after(answer)))
         asyncio.run(listen(model_of(other), after(answer)))
     assert answer.message.parts == (Reasoning("hm"), ROME)
     assert server.requests[1].body["messages"][1]["reasoning_content"] == "hm"
     assert "reasoning_content" not in other.requests[0].body["messages"][1]
-    assert [seen.problems for seen in (*server.requests, *other.requests)] == [[], [], []]
+    assert [request.problems for request in (*server.requests, *other.requests)] == [[], [], []]
 
 
 @pytest.mark.parametrize("message", MISSING)
@@ -977,8 +977,8 @@ def test_a_server_that_misses_reasoning_gets_some_with_every_answer(message):
         model = model_of(server)
         for _ in range(2):
             asyncio.run(listen(model, after(Answer(assistant(ROME)))))
-    sent = [request.body["messages"][1].get("reasoning_content") for request in server.requests]
-    assert sent == [None, " ", " "]
+    reasonings = [request.body["messages"][1].get("reasoning_content") for request in server.requests]
+    assert reasonings == [None, " ", " "]
     with FakeProviders(refused, refused) as server, pytest.raises(ModelError, match="reasoning_content"):
         asyncio.run(listen(model_of(server), after(Answer(assistant(ROME)))))
 
@@ -992,7 +992,7 @@ def test_a_server_that_demands_what_it_refuses_is_not_asked_for_ever():
 
 
 @pytest.mark.parametrize(
-    ("sent", "other", "message"),
+    ("name", "other", "message"),
     [
         (
             "max_tokens",
@@ -1002,16 +1002,16 @@ def test_a_server_that_demands_what_it_refuses_is_not_asked_for_ever():
         ("max_completion_tokens", "max_tokens", "Unknown field: max_completion_tokens"),
     ],
 )
-def test_the_limit_of_tokens_has_the_name_that_the_server_knows(sent, other, message):
+def test_the_limit_of_tokens_has_the_name_that_the_server_knows(name, other, message):
     with FakeProviders(refusal(400, {"error": {"message": message}}), YES, YES) as server:
         model = OpenAIChatModel("some-model", base_url=f"{server.url}/v1", key=KEY)
         # Either name may be asked for: the option max_tokens, or the field by its own name.
-        options = {sent: 9} if sent == "max_tokens" else {"extra_body": {sent: 9}}
-        asked = request()
-        context = replace(asked.context, settings=Settings(options=options))
+        options = {name: 9} if name == "max_tokens" else {"extra_body": {name: 9}}
+        question = request()
+        context = replace(question.context, settings=Settings(options=options))
         for _ in range(2):
-            asyncio.run(listen(model, replace(asked, context=context)))
-    assert [[request.body.get(sent), request.body.get(other)] for request in server.requests] == [
+            asyncio.run(listen(model, replace(question, context=context)))
+    assert [[request.body.get(name), request.body.get(other)] for request in server.requests] == [
         [9, None],
         [None, 9],
         [None, 9],
@@ -1096,14 +1096,14 @@ def write_deltas(
     dialect: Dialect, thoughts: list[str], texts: list[str], calls: list[tuple[str, dict[str, str]]]
 ) -> Iterator[dict[str, Any]]:
     yield {"role": "assistant", "content": "" if dialect.content == "text" else None}
-    for thought in thoughts:
+    for reasoning in thoughts:
         if dialect.reasoning == "thinking":
-            yield {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": thought}]}]}
+            yield {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": reasoning}]}]}
         else:
             fields = (
                 ["reasoning_content", "reasoning"] if dialect.reasoning == "both" else [dialect.reasoning]
             )
-            yield dict.fromkeys(fields, thought)
+            yield dict.fromkeys(fields, reasoning)
     for text in texts:
         block = {"type": "text", "text": text}
         yield {"content": {"text": text, "list": [block], "object": block}[dialect.content]}

@@ -18,9 +18,9 @@ SIZES = (1, 999, 20_000, 127_999, 128_000, 199_999, 200_000, 200_001, 271_000, 3
 @pytest.mark.parametrize("part", range(2))
 def test_a_price_by_rates_is_the_one_of_the_table(part: int) -> None:
     random = Random(part)
-    chosen = MODELS if SOAK else [("anthropic", "claude-sonnet-4-5"), *random.sample(MODELS, 40)]
+    models = MODELS if SOAK else [("anthropic", "claude-sonnet-4-5"), *random.sample(MODELS, 40)]
     compared = 0
-    for vendor, model in chosen:
+    for vendor, model in models:
         for size in random.sample(SIZES, 4):
             read = random.randrange(size)
             written = random.randrange(size - read)
@@ -35,4 +35,4 @@ def test_a_price_by_rates_is_the_one_of_the_table(part: int) -> None:
             compared += by_rates is not None
             microcents = [round(dollars * 10**8) for dollars in (by_rates, expected) if dollars is not None]
             assert len(set(microcents)) == 1, (vendor, model, usage, units)
-    assert compared > len(chosen)
+    assert compared > len(models)

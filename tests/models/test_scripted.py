@@ -44,7 +44,7 @@ def test_a_script_from_a_file_goes_on_where_the_last_process_stopped(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("{}", "wrong shape"),
         ("- {unknown: 1}", "wrong shape"),
@@ -52,10 +52,10 @@ def test_a_script_from_a_file_goes_on_where_the_last_process_stopped(
         ("\t:", "wrong shape"),
     ],
 )
-def test_a_script_of_the_wrong_shape_is_named(tmp_path: Path, text: str, said: str) -> None:
+def test_a_script_of_the_wrong_shape_is_named(tmp_path: Path, text: str, message: str) -> None:
     place = tmp_path / "script.yaml"
     place.write_text(text)
-    with pytest.raises(ModelUnavailable, match=said):
+    with pytest.raises(ModelUnavailable, match=message):
         model_by_name(f"scripted:{place}")
 
 
@@ -102,7 +102,7 @@ def test_a_script_may_say_what_it_costs(tmp_path: Path) -> None:
 
 def test_rates_price_cached_tokens_once() -> None:
     rates = bough.Rates(input=3.0, output=15.0, cache_read=0.3)
-    told = rates.price(bough.Usage(1_000_000, 0, 900_000, 0))
-    assert told is not None
-    assert told.microcents == 57_000_000  # 100,000 at 3 dollars and 900,000 at 30 cents a million
+    price = rates.price(bough.Usage(1_000_000, 0, 900_000, 0))
+    assert price is not None
+    assert price.microcents == 57_000_000  # 100,000 at 3 dollars and 900,000 at 30 cents a million
     assert rates.price(bough.Usage()) is None

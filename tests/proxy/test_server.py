@@ -24,12 +24,12 @@ Handler = Callable[[bytes, bytes, asyncio.StreamReader, asyncio.StreamWriter], A
 
 class Calls(Listener):
     def __init__(self) -> None:
-        self.sent: list[ApiCall] = []
+        self.calls: list[ApiCall] = []
         self.ended: list[ApiCall] = []
         self.passed: list[str] = []
 
     def request_sent(self, call: ApiCall) -> None:
-        self.sent.append(call)
+        self.calls.append(call)
 
     def call_ended(self, call: ApiCall) -> None:
         self.ended.append(call)
@@ -118,7 +118,7 @@ class TestBodies:
 
 
 def test_bytes_pass_untouched_and_the_next_request_uses_the_same_connections() -> None:
-    seen: list[bytes] = []
+    bodies: list[bytes] = []
     zipped = gzip.compress(b'{"choices": []}')
     responses = [
         b"HTTP/1.1 200 OK\r\nX-Odd:  two  blanks\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
@@ -127,8 +127,8 @@ def test_bytes_pass_untouched_and_the_next_request_uses_the_same_connections() -
     ]
 
     async def answer(head: bytes, body: bytes, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        seen.append(head + body)
-        writer.write(responses[len(seen) - 1])
+        bodies.append(head + body)
+        writer.write(responses[len(bodies) - 1])
 
     async def main() -> None:
         async with upstream(answer) as url, proxied(url) as (port, calls):
@@ -141,9 +141,9 @@ def test_bytes_pass_untouched_and_the_next_request_uses_the_same_connections() -
             writer.close()
             assert [call.end for call in calls.ended] == ["complete"] * 3
             assert [call.response for call in calls.ended] == [b"abc", zipped, b""]
-            assert all(call.request == b'{"a": 1}' for call in calls.sent)
+            assert all(call.request == b'{"a": 1}' for call in calls.calls)
             assert not any(b"Bearer" in repr(call).encode() for call in calls.ended)
-            first = seen[0].split(b"\r\n")
+            first = bodies[0].split(b"\r\n")
             assert first[0] == b"POST /v1/chat/completions HTTP/1.1"
             assert f"Host: {url.removeprefix('http://')}".encode() in first
             assert b"Accept-Encoding: gzip" in first

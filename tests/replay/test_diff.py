@@ -39,7 +39,7 @@ def call(name: str = "look", order: int = 41, call_id: str = "c") -> Any:
 
 
 def plain(*turns: tuple[str, str]) -> list[Any]:
-    return [message for asked, answered in turns for message in (user(asked), assistant(answered))]
+    return [message for question, answered in turns for message in (user(question), assistant(answered))]
 
 
 def tooled(answer: Any = None, result: Any = None, final: str = "Lost.") -> list[Any]:
@@ -135,7 +135,7 @@ class TestKinds:
         b = [user("q"), assistant("I look.", ToolCall("c", "f")), tool_result("c", "2"), assistant("y")]
         diff = compared(store, a, b)
         assert kinds(diff) == ["result changed"]
-        assert [found.kind for found in diff.rows[0].differences] == [
+        assert [difference.kind for difference in diff.rows[0].differences] == [
             "reworded",
             "result changed",
             "reworded",
@@ -174,7 +174,10 @@ class TestNotADifference:
         other.append(plain(("a", "1")))
         diff = bough.diff(one, other)
         assert diff.is_same
-        assert [(found.name, found.b) for found in diff.setup] == [("prompt", "Be strict."), ("model", "new")]
+        assert [(change.name, change.b) for change in diff.setup] == [
+            ("prompt", "Be strict."),
+            ("model", "new"),
+        ]
 
     def test_which_tools_description_or_schema_changed_is_told(self, store: Store) -> None:
         def look(order: int) -> str:
@@ -195,10 +198,10 @@ class TestNotADifference:
         other.send_sync("a", model=ScriptedModel(["1"]), tools=[look_closely])
         diff = bough.diff(one, other)
         assert diff.is_same
-        told = {change.name: (change.a, change.b) for change in diff.setup}
-        assert told["tool look, description"] == ("Look an order up.", "Look an order up, closely.")
-        assert "closely" in told["tool look, parameters"][1]
-        assert told["tool pay"] == ("defined", "")
+        changes = {change.name: (change.a, change.b) for change in diff.setup}
+        assert changes["tool look, description"] == ("Look an order up.", "Look an order up, closely.")
+        assert "closely" in changes["tool look, parameters"][1]
+        assert changes["tool pay"] == ("defined", "")
         assert "tool pay defined → (none)" in diff.lines()
 
     def test_a_model_nobody_set_is_told_by_who_answered(self, store: Store) -> None:
@@ -324,9 +327,9 @@ class TestShowing:
 
     @given(st.text(), st.text())
     def test_words_lose_nothing(self, a: str, b: str) -> None:
-        found = word_diff(a, b)
-        assert "".join(word.text for word in found if word.side != "b") == a
-        assert "".join(word.text for word in found if word.side != "a") == b
+        pieces = word_diff(a, b)
+        assert "".join(word.text for word in pieces if word.side != "b") == a
+        assert "".join(word.text for word in pieces if word.side != "a") == b
 
     def test_very_long_texts_are_told_whole(self) -> None:
         assert [word.side for word in word_diff("a b " * 5_000, "a c " * 5_000)] == ["a", "b"]

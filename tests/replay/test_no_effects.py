@@ -60,9 +60,9 @@ sys.addaudithook(_hook)
 def guarded() -> Iterator[list[str]]:
     """What reached out of the process while it was open."""
     global _tripped
-    _tripped = found = []
+    _tripped = paths = []
     try:
-        yield found
+        yield paths
     finally:
         _tripped = None
 
@@ -95,9 +95,9 @@ class Outside:
 
     def _accept(self) -> None:
         while True:
-            taken, _ = self.listener.accept()
-            with taken:
-                if taken.recv(4) == b"stop":
+            connection, _ = self.listener.accept()
+            with connection:
+                if connection.recv(4) == b"stop":
                     return
             self.connections += 1
 
@@ -110,7 +110,7 @@ class Outside:
         self.listener.close()
         self.server.server_close()
 
-    def seen(self) -> dict[str, int]:
+    def counts(self) -> dict[str, int]:
         files = sorted(self.folder.glob("*.txt"))
         return {
             "files": len(files),
@@ -192,7 +192,7 @@ def recorded(store: Store, outside: Outside) -> Session:
         session.send_sync(
             "do it all", model=ScriptedModel([assistant(*CALLS), "Done."]), tools=outside.tools()
         )
-    assert outside.seen() == ONCE
+    assert outside.counts() == ONCE
     kinds = {line.split()[0] for line in tripped}
     assert {"open", "socket.connect", "subprocess.Popen"} <= kinds, "the guards see nothing"
     return session
@@ -208,7 +208,7 @@ def test_a_strict_replay_has_no_effects(recorded: Session, outside: Outside) -> 
     with guarded() as tripped:
         report = recorded.replay_sync(tools=outside.tools())
     assert tripped == []
-    assert outside.seen() == ONCE
+    assert outside.counts() == ONCE
     assert report.is_identical
     assert (report.effects_sent, report.recorded_results) == (0, 5)
 
@@ -222,7 +222,7 @@ def test_calls_nobody_recorded_have_no_effects(
     with guarded() as tripped:
         report = recorded.replay_sync(model=model, tools=outside.tools(), mode=mode, on_miss=on_miss)
     assert tripped == []
-    assert outside.seen() == ONCE
+    assert outside.counts() == ONCE
     assert report.effects_sent == 0
     assert sorted(report.missed_calls) == sorted(call.name for call in CALLS)
 
@@ -232,23 +232,25 @@ def test_the_same_calls_by_another_model_have_no_effects(recorded: Session, outs
     with guarded() as tripped:
         report = recorded.replay_sync(model=model, tools=outside.tools())
     assert tripped == []
-    assert outside.seen() == ONCE
+    assert outside.counts() == ONCE
     assert (report.recorded_results, report.missed_calls) == (5, ())
 
 
 def test_a_dry_run_says_what_it_would_have_done_and_does_nothing(store: Store, outside: Outside) -> None:
-    told = [
-        bough.tool(name=tool.name, dry_run=lambda **given: f"would use {sorted(given)}")(tool.function)
+    tools = [
+        bough.tool(name=tool.name, dry_run=lambda **arguments: f"would use {sorted(arguments)}")(
+            tool.function
+        )
         for tool in outside.tools()
     ]
     session = store.start()
     session.send_sync("hello", model=ScriptedModel(["Hi."]))
     with guarded() as tripped:
         report = session.replay_sync(
-            model=ScriptedModel([assistant(*CALLS), "Done."]), tools=told, mode="dry"
+            model=ScriptedModel([assistant(*CALLS), "Done."]), tools=tools, mode="dry"
         )
     assert tripped == []
-    assert set(outside.seen().values()) == {0}
+    assert set(outside.counts().values()) == {0}
     assert sum(report.dry_runs.values()) == 5
     assert report.effects_sent == 0
     results = [
@@ -262,7 +264,7 @@ def test_live_runs_the_named_tool_and_no_other(recorded: Session, outside: Outsi
     with guarded() as tripped:
         report = recorded.replay_sync(tools=outside.tools(), live=["send_mail"])
     assert tripped == []
-    assert outside.seen() == {**ONCE, "outbox": 2}
+    assert outside.counts() == {**ONCE, "outbox": 2}
     assert report.effects == {"send_mail": 1}
     assert report.recorded_results == 4
 
@@ -275,7 +277,7 @@ def test_a_replay_cannot_be_driven_on_by_accident(store: Store, recorded: Sessio
         replay.send_sync("again", model=model, tools=outside.tools())
     with pytest.raises(bough.BoughError, match="is a replay"):
         replay.resume_sync(model=model, tools=outside.tools())
-    assert outside.seen() == ONCE
+    assert outside.counts() == ONCE
     fork = replay.fork()
     fork.send_sync("again", model=model, tools=outside.tools())
-    assert outside.seen()["outbox"] == 2
+    assert outside.counts()["outbox"] == 2

@@ -71,12 +71,12 @@ def without_media(payload: Any) -> Any:
 
 def texts(session: Session) -> list[str]:
     """What a model would read, message by message; results one by one."""
-    found: list[str] = []
+    lines: list[str] = []
     for item in session.context().items:
         message = item.message
-        found.extend(str(result.content) for result in message.results)
-        found.extend([f"{message.role} {message.text}"] if message.role != "tool" else [])
-    return found
+        lines.extend(str(result.content) for result in message.results)
+        lines.extend([f"{message.role} {message.text}"] if message.role != "tool" else [])
+    return lines
 
 
 class Desk:
@@ -172,8 +172,8 @@ class TestStrict:
         report = session.replay_sync()
         assert report.is_same
         assert not report.is_identical
-        made = replayed(store, report)
-        assert [item.message.text for item in made.context().items] == [
+        replay = replayed(store, report)
+        assert [item.message.text for item in replay.context().items] == [
             item.message.text for item in session.context().items
         ]
 
@@ -186,9 +186,9 @@ class TestStrict:
         session.compact("short")
         report = session.replay_sync()
         assert report.is_same
-        made = replayed(store, report)
-        assert made.leaf.seq == session.leaf.seq + 8
-        assert texts(made) == texts(session)
+        replay = replayed(store, report)
+        assert replay.leaf.seq == session.leaf.seq + 8
+        assert texts(replay) == texts(session)
 
     def test_a_session_that_waits_is_replayed_up_to_where_it_waits(self, store: Store, desk: Desk) -> None:
         session = store.start()
@@ -314,8 +314,8 @@ class TestStrict:
             for entry in path[first:]:
                 payload = without_media(entry.payload)
                 if isinstance(payload, bough.Compaction):  # where the log itself would have put it
-                    kept = session.log.cut(payload.first_kept - 1).at + 1
-                    payload = msgspec.structs.replace(payload, first_kept=kept)
+                    first_kept = session.log.cut(payload.first_kept - 1).at + 1
+                    payload = msgspec.structs.replace(payload, first_kept=first_kept)
                 session.log.append([Draft(payload, evidence=entry.evidence)])
             report = session.replay_sync()
             reloaded = store.session(report.replay)
@@ -444,16 +444,16 @@ def raw_rows(place: Path, session_id: str) -> str:
         "journal": f"id >> 32 in {own}",
         "usage": f"id >> 32 in {own}",
     }
-    found = sha256()
+    digest = sha256()
     with sqlite3.connect(place) as file:
         for table, where in tables.items():
             rows = file.execute(
                 f"select * from {table} where {where} order by 1", {"id": session_id}
             ).fetchall()
             assert rows, table
-            found.update(repr(rows).encode())
+            digest.update(repr(rows).encode())
     file.close()
-    return found.hexdigest()
+    return digest.hexdigest()
 
 
 class TestRow:
@@ -483,11 +483,11 @@ class TestRow:
         assert ann.session(report.replay).row.owner == "ann"
 
     def test_it_is_not_driven_on(self, store: Store, session: Session) -> None:
-        made = replayed(store, session.replay_sync())
+        replay = replayed(store, session.replay_sync())
         with pytest.raises(SessionIsReplay):
-            made.send_sync("more", model=ScriptedModel(["a"]))
-        assert ids(made) == ids(session)
-        fork = made.fork()
+            replay.send_sync("more", model=ScriptedModel(["a"]))
+        assert ids(replay) == ids(session)
+        fork = replay.fork()
         fork.send_sync("more", model=ScriptedModel(["a"]))
         assert fork.row.relation == "fork"
 
@@ -505,17 +505,17 @@ class TestFrom:
     def test_in_the_middle_of_a_turn_that_turn_goes_on(self, store: Store, session: Session) -> None:
         model = ScriptedModel(["It is not lost."])
         report = session.replay_sync(model=model, start=5)
-        made = replayed(store, report)
-        assert ids(made)[:5] == ids(session)[:5]
-        assert made.path()[6].message.text == "It is not lost."
-        assert made.path()[6].turn == 3
+        replay = replayed(store, report)
+        assert ids(replay)[:5] == ids(session)[:5]
+        assert replay.path()[6].message.text == "It is not lost."
+        assert replay.path()[6].turn == 3
         assert report.first_divergence.kind == "reworded"
         assert report.first_divergence.turn_a == 3
 
     def test_right_behind_an_input_it_is_answered_anew(self, store: Store, session: Session) -> None:
         report = session.replay_sync(model=ScriptedModel(["No idea."] * 2), start=3)
-        made = replayed(store, report)
-        assert [entry.message.text for entry in made.transcript()] == [
+        replay = replayed(store, report)
+        assert [entry.message.text for entry in replay.transcript()] == [
             "Where is 41?",
             "No idea.",
             "Refund it.",
@@ -695,8 +695,8 @@ class TestOverrides:
         session.append([user("q"), assistant("a")])
         model = ScriptedModel(["a", "a"], model="new")
         report = session.replay_sync(model=model, options={"temperature": 1, "seed": None})
-        told = [request.context.settings.options for request in model.requests]
-        assert told == [{"temperature": 1}, {"temperature": 1, "stop": "END"}]
+        options = [request.context.settings.options for request in model.requests]
+        assert options == [{"temperature": 1}, {"temperature": 1, "stop": "END"}]
         assert report.is_same
         assert [str(one.name) for one in report.diff.setup] == ["model", "seed", "temperature"]
         for words in ("temperature 0.5 → 1", "seed 7 → (default)"):
@@ -792,10 +792,10 @@ class TestDry:
 
         model = ScriptedModel([ask(("refund", 7)), "Refunded.", "Bye."])
         report = session.replay_sync(model=model, tools=desk.tools(dry_run=would, approval=True), mode="dry")
-        made = replayed(store, report)
-        assert results(made)[0].outcome == "dry_run"
-        assert results(made)[0].content[0].text == "would refund 7"
-        assert made.state == {"would_refund": 7}
+        replay = replayed(store, report)
+        assert results(replay)[0].outcome == "dry_run"
+        assert results(replay)[0].content[0].text == "would refund 7"
+        assert replay.state == {"would_refund": 7}
         assert report.dry_runs == {"refund": 1}
         assert desk.did == []
 
@@ -964,16 +964,16 @@ class TestUsage:
         assert replayed(store, report).usage() == report.usage_after
 
     def test_usage_is_conserved(self, store: Store, session: Session) -> None:
-        made = 4  # of the source
+        calls = 4  # of the source
         for script in (["a", "b"], [ask(("look", 41)), "a", "b"], [ask(("x", 1))]):
             model = ScriptedModel(script)
             session.replay_sync(model=model)
-            made += len(model.requests)
+            calls += len(model.requests)
         session.replay_sync()
         rows = [
             store.session(row.session_id).usage().calls for row in store.all_sessions(include_children=True)
         ]
-        assert sum(rows) == made
+        assert sum(rows) == calls
 
     def test_a_failed_call_is_charged_too(self, store: Store, session: Session) -> None:
         report = session.replay_sync(model=ScriptedModel([]))
@@ -1037,9 +1037,9 @@ class TestLimits:
         assert report.is_identical
 
     def test_progress_is_told(self, session: Session) -> None:
-        seen: list[tuple[int, int]] = []
-        session.replay_sync(progress=lambda turn, of: seen.append((turn, of)))
-        assert seen == [(1, 2), (2, 2)]
+        steps: list[tuple[int, int]] = []
+        session.replay_sync(progress=lambda turn, of: steps.append((turn, of)))
+        assert steps == [(1, 2), (2, 2)]
 
 
 class TestReport:
@@ -1089,14 +1089,14 @@ def test_whatever_another_model_does_nothing_happens(
     script: list[Turn], other: list[Turn], mode: Any, on_miss: Any, start: int
 ) -> None:
     """A model that does not care what was recorded: a valid replay, a source nobody touched, and no effect."""
-    said = [line for number, turn in enumerate(other) for line in answers(turn, number)]
+    lines = [line for number, turn in enumerate(other) for line in answers(turn, number)]
     burning = [
         tool if tool.effect == "read" else msgspec.structs.replace(tool, function=burn) for tool in TOOLS
     ]
     with Store(MemoryStore(), deterministic_runtime()) as store:
         session = record(store, script)
         spent = session.usage()
-        model = ScriptedModel(lambda request: said[len(model.requests) % len(said)])
+        model = ScriptedModel(lambda request: lines[len(model.requests) % len(lines)])
         report = session.replay_sync(
             model=model,
             tools=burning,

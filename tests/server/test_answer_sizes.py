@@ -37,19 +37,19 @@ class TestLarge:
         end = server.get(f"/api/sessions/{name}")["session"]["leaf"]["seq"]
         assert server.sessions.backend.storage_size(name).entries == ENTRIES + 1  # and its seed
         for seq in (1, 2, end // 3, end // 2, end - 1, end):
-            found = server.get(f"/api/sessions/{name}/path", around=seq, limit=40)
-            assert seq in [entry["seq"] for entry in found["entries"]]
-            seqs = [entry["seq"] for entry in found["entries"]]
+            page = server.get(f"/api/sessions/{name}/path", around=seq, limit=40)
+            assert seq in [entry["seq"] for entry in page["entries"]]
+            seqs = [entry["seq"] for entry in page["entries"]]
             assert seqs == list(range(seqs[0], seqs[-1] + 1))
 
     def test_5_000_branches_fit_in_one_answer(self, large: tuple[LocalServer, str]) -> None:
         server, name = large
-        found = server.get(f"/api/sessions/{name}/branches")
-        assert len(found["branches"]) == BRANCHES
-        deep = found["branches"][-4]
+        page = server.get(f"/api/sessions/{name}/branches")
+        assert len(page["branches"]) == BRANCHES
+        deep = page["branches"][-4]
         there = server.get(f"/api/sessions/{name}/path", leaf=f"{deep[0]}:{deep[3]}", limit=10)
         assert there["last"] == deep[3]
-        rows = found["branches"][-200:]
+        rows = page["branches"][-200:]
         lines = server.get(
             f"/api/sessions/{name}/outline", positions=",".join(f"{r[0]}:{r[2] + 1}" for r in rows)
         )
@@ -66,7 +66,7 @@ class TestLarge:
             "view": "tree",
         }
         run_id = write_run(server.sessions, 1_000, heading="case " * 40)
-        asked = 0
+        requests = 0
         for path, methods in paths.items():
             if (
                 "get" not in methods
@@ -81,11 +81,11 @@ class TestLarge:
             session_id = "ses_case_0000" if "{run_id}" in path else name
             names = {"session_id": session_id, "run_id": run_id, "place": "5000", "digest": "0" * 64}
             reply = server.client.get(path.format(**names), params=query, timeout=120)
-            asked += 1
+            requests += 1
             is_optional = "blobs" in path or path == "/metrics"  # a server without metrics has none
             assert reply.status_code == 200 or is_optional, (path, reply.text[:300])
             assert len(reply.content) <= MAX_RESPONSE, path
-        assert asked >= 18
+        assert requests >= 18
 
     def test_turns_page_through_the_whole_path(self, large: tuple[LocalServer, str]) -> None:
         server, name = large
@@ -99,13 +99,13 @@ class TestLarge:
 
     def test_the_list_pages_through_every_session(self, large: tuple[LocalServer, str]) -> None:
         server, _ = large
-        seen, page = [], server.get("/api/sessions", limit=200)
+        names, page = [], server.get("/api/sessions", limit=200)
         while True:
-            seen += [row["id"] for row in page["sessions"]]
+            names += [row["id"] for row in page["sessions"]]
             if page["next"] is None:
                 break
             page = server.get("/api/sessions", limit=200, page=page["next"])
-        assert len(seen) == len(set(seen)) == 501
+        assert len(names) == len(set(names)) == 501
 
 
 HOSTILE = [
@@ -166,13 +166,13 @@ class TestCutting:
     def test_a_cut_tells_how_much_is_missing(self) -> None:
         truncator = Truncator(string=3)
         assert (truncator.truncate(["abcdef", "xy"]), truncator.omitted) == (["abc", "xy"], 3)
-        told, left = truncate_value("x" * 50_000)
-        assert len(told) + left == 50_000
+        text, missing = truncate_value("x" * 50_000)
+        assert len(text) + missing == 50_000
 
     def test_every_part_of_a_message_keeps_its_beginning(self) -> None:
         parts = [{"type": "text", "text": "t" * 20_000} for _ in range(10)]
         entry = truncate_entry({"payload": {"role": "user", "parts": parts}})
-        told = entry["payload"]["parts"]
-        assert len(told) == 10
-        assert all(part["text"] for part in told)
-        assert sum(len(part["text"]) for part in told) + entry["omitted_chars"] == 200_000
+        cut_parts = entry["payload"]["parts"]
+        assert len(cut_parts) == 10
+        assert all(part["text"] for part in cut_parts)
+        assert sum(len(part["text"]) for part in cut_parts) + entry["omitted_chars"] == 200_000

@@ -41,10 +41,10 @@ def session_url(session: bough.Session) -> str:
 
 class TestSessions:
     def test_a_session_is_started_read_named_tagged_trashed_and_restored(self, server: LocalServer) -> None:
-        made = server.post(
+        answer = server.post(
             "/api/sessions", {"agent": "support", "prompt": "Be kind.", "tags": {"a": "1"}}, 201
         )
-        name = made["session"]["id"]
+        name = answer["session"]["id"]
         read = server.get(f"/api/sessions/{name}")
         assert (read["session"]["agent"], read["session"]["seed_count"], read["next_action"]) == (
             "support",
@@ -83,21 +83,30 @@ class TestSessions:
         assert len(json.dumps(rows)) < 40_000
 
     def test_sessions_are_listed_by_pages_and_filters(self, server: LocalServer) -> None:
-        made = [server.sessions.start("even" if n % 2 == 0 else "odd", tags={"n": str(n)}) for n in range(7)]
+        sessions = [
+            server.sessions.start("even" if n % 2 == 0 else "odd", tags={"n": str(n)}) for n in range(7)
+        ]
         first = server.get("/api/sessions", limit=3)
         second = server.get("/api/sessions", limit=3, page=first["next"])
         third = server.get("/api/sessions", limit=3, page=second["next"])
         ids = [row["id"] for page in (first, second, third) for row in page["sessions"]]
-        assert ids == [session.session_id for session in reversed(made)]
+        assert ids == [session.session_id for session in reversed(sessions)]
         assert third["next"] is None
         assert len(server.get("/api/sessions", agent="even")["sessions"]) == 4
-        assert [r["id"] for r in server.get("/api/sessions", tag="n=3")["sessions"]] == [made[3].session_id]
+        assert [r["id"] for r in server.get("/api/sessions", tag="n=3")["sessions"]] == [
+            sessions[3].session_id
+        ]
         assert server.get("/api/sessions", tag="n", status=400)["code"] == "invalid_argument"
         assert server.get("/api/sessions?status=odd", 400)["code"] == "invalid_argument"
         assert server.get("/api/sessions", 400, relation="odd")["code"] == "invalid_argument"
-        for path in ("/api/sessions", "/api/facets", session_url(made[0]), f"{session_url(made[0])}/path"):
-            told = server.get(path, 400, staus="idle")
-            assert (told["code"], "'staus'" in told["detail"]) == ("invalid_argument", True)
+        for path in (
+            "/api/sessions",
+            "/api/facets",
+            session_url(sessions[0]),
+            f"{session_url(sessions[0])}/path",
+        ):
+            problem = server.get(path, 400, staus="idle")
+            assert (problem["code"], "'staus'" in problem["detail"]) == ("invalid_argument", True)
 
     def test_a_session_without_a_title_is_called_by_its_first_input(self, server: LocalServer) -> None:
         session = start_sample_session(server.sessions)
@@ -109,10 +118,10 @@ class TestSessions:
         for n in range(3):
             server.sessions.start("a", model="m" if n else None)
         server.sessions.start("b").fork(at=0)
-        found = server.get("/api/facets", agent="a")
-        assert found["total"] == 3
-        assert found["facets"]["agent"] == {"a": 3, "b": 2}
-        assert found["facets"]["model"] == {"m": 2, "": 1}
+        facets = server.get("/api/facets", agent="a")
+        assert facets["total"] == 3
+        assert facets["facets"]["agent"] == {"a": 3, "b": 2}
+        assert facets["facets"]["model"] == {"m": 2, "": 1}
         assert server.get("/api/facets")["facets"]["relation"] == {"": 4, "fork": 1}
 
     def test_a_session_tells_its_parent_and_its_children(self, server: LocalServer) -> None:
@@ -268,13 +277,13 @@ class TestTheTree:
         old = session.leaf
         session.rewind(5)
         session.append([user("other")])
-        found = server.get(f"{session_url(session)}/branches")
-        assert found["columns"] == ["branch", "parent", "parent_seq", "tail", "own"]
-        assert found["branches"] == [
+        answer = server.get(f"{session_url(session)}/branches")
+        assert answer["columns"] == ["branch", "parent", "parent_seq", "tail", "own"]
+        assert answer["branches"] == [
             [old.branch, None, 0, 7, 1],
             [session.leaf.branch, old.branch, 5, 6, 1],
         ]
-        assert found["path"] == [[old.branch, 1, 5], [session.leaf.branch, 6, 6]]
+        assert answer["path"] == [[old.branch, 1, 5], [session.leaf.branch, 6, 6]]
         fork = session.fork(at=2)
         assert server.get(f"{session_url(fork)}/branches")["branches"][0] == [old.branch, None, 0, 2, 0]
 
@@ -288,8 +297,8 @@ class TestTheTree:
             (6, "other", ["input"]),
             (7, "yes", []),
         ]
-        left = server.get(f"{session_url(session)}/outline", leaf=str(old), kinds="inputs")
-        assert [line["text"] for line in left["lines"]] == ["Where is order 41?", "Thanks"]
+        outline = server.get(f"{session_url(session)}/outline", leaf=str(old), kinds="inputs")
+        assert [line["text"] for line in outline["lines"]] == ["Where is order 41?", "Thanks"]
         some = server.get(
             f"{session_url(session)}/outline", positions=f"{old},9:9,{old.branch}:3,{old.branch}:4"
         )
@@ -305,13 +314,13 @@ class TestWhatTheModelSaw:
         for n in range(3):
             limits = bough.Limits(max_messages=3)
             session.send_sync(f"question {n}", model=bough.ScriptedModel(["ok"]), limits=limits)
-        seen = server.get(f"{session_url(session)}/request", at="6", provider="openai-chat")
-        assert [message["content"] for message in seen["request"]["messages"]] == [
+        request = server.get(f"{session_url(session)}/request", at="6", provider="openai-chat")
+        assert [message["content"] for message in request["request"]["messages"]] == [
             "question 1",
             "ok",
             "question 2",
         ]
-        assert seen["difference"]["before"] == "question 0"
+        assert request["difference"]["before"] == "question 0"
 
     def test_the_request_behind_an_answer_is_the_one_that_was_made(self, store: Store) -> None:
         model = ScriptedModel(["one", "two", "three"])
@@ -319,22 +328,22 @@ class TestWhatTheModelSaw:
         for text in ("a", "b"):
             session.send_sync(text, model=model)
         with LocalServer(store) as server:
-            seen = server.get(f"{session_url(session)}/request", at="3", provider="anthropic")
-            assert seen["request"]["messages"] == [
+            request = server.get(f"{session_url(session)}/request", at="3", provider="anthropic")
+            assert request["request"]["messages"] == [
                 {"role": "user", "content": [{"type": "text", "text": "a"}]}
             ]
-            assert (seen["after"], seen["previous"], seen["difference"]) == (
+            assert (request["after"], request["previous"], request["difference"]) == (
                 str(session.log.leaf_at(2)),
                 None,
                 None,
             )
-            assert {part["part"] for part in seen["tokens"]} >= {
+            assert {part["part"] for part in request["tokens"]} >= {
                 "system",
                 "user",
                 "assistant",
                 "tool results",
             }
-            assert seen["window"] is None
+            assert request["window"] is None
             windowed = store.start("a", context_window=9_000)
             windowed.append([user("hi")])
             assert server.get(f"{session_url(windowed)}/request")["window"] == 9_000

@@ -59,8 +59,8 @@ class TestMoving:
 
     def test_compact_uncompact_and_settings(self, server: LocalServer) -> None:
         session = start_sample_session(server.sessions)
-        made = server.post(f"{session_url(session)}/compact", {"summary": "He asked; it is lost."})
-        assert made["compaction"]["first_kept"] == 6
+        answer = server.post(f"{session_url(session)}/compact", {"summary": "He asked; it is lost."})
+        assert answer["compaction"]["first_kept"] == 6
         assert server.post(f"{session_url(session)}/uncompact")["cancels"] == 8
         assert server.post(f"{session_url(session)}/uncompact", {}, 400)["code"] == "invalid_operation"
         assert (
@@ -97,8 +97,8 @@ class TestMoving:
         )
         for session in (here, there):
             session.append([user("one " * 200), assistant("1"), user("two"), assistant("2")])
-        made = server.post(f"{session_url(here)}/compact", {})["compaction"]
-        assert made["summary"] == there.compact().summary
+        compaction = server.post(f"{session_url(here)}/compact", {})["compaction"]
+        assert compaction["summary"] == there.compact().summary
 
     def test_nothing_is_moved_while_somebody_drives(self, server: LocalServer) -> None:
         session = start_sample_session(server.sessions)
@@ -193,10 +193,10 @@ class TestRunning:
     def test_an_input_is_durable_when_send_answers_and_is_answered(self, store: Store) -> None:
         with LocalServer(store, ServerAgent((ScriptedModel(["Hello."]),))) as server:
             session = store.start()
-            sent = server.post(f"{session_url(session)}/send", {"text": "hi"}, 202)
+            answer = server.post(f"{session_url(session)}/send", {"text": "hi"}, 202)
             assert session.log.store.path(session.session_id).entries[0].message == user("hi")
             wait_until(lambda: session.row.status == "idle" and session.row.leaf.seq == 2)
-            assert sent["last_fact"] == 1
+            assert answer["last_fact"] == 1
             server.post(f"{session_url(session)}/send", {"text": "  "}, 400)
             assert server.post(f"{session_url(session)}/resume", {}, 409)["code"] == "nothing_open"
 
@@ -324,19 +324,19 @@ class TestRunning:
             assert [row["id"] for row in listed] == [session.session_id]
             assert [call["state"] for call in read["open_tool_calls"]] == ["waits_for_task", "waits_for_task"]
             children = {child.session_id for child in session.children()}
-            assert {asked["session_id"] for asked in read["pending_approvals"]} == children
-            told = [
+            assert {approval["session_id"] for approval in read["pending_approvals"]} == children
+            calls = [
                 (a["name"], a["arguments"], a["seq"], a["index"], a["parent_call"])
                 for a in read["pending_approvals"]
             ]
-            assert told == [("refund", {"order": n + 1}, 3, 0, {"seq": 3, "index": n}) for n in range(2)]
+            assert calls == [("refund", {"order": n + 1}, 3, 0, {"seq": 3, "index": n}) for n in range(2)]
 
-            for left, asked in zip((1, 0), read["pending_approvals"], strict=True):
-                at, named = (session_url(session), {"session_id": asked["session_id"]})
+            for remaining, approval in zip((1, 0), read["pending_approvals"], strict=True):
+                at, named = (session_url(session), {"session_id": approval["session_id"]})
                 if asked_at == "child":
-                    at, named = f"/api/sessions/{asked['session_id']}", {}
+                    at, named = f"/api/sessions/{approval['session_id']}", {}
                 answer = server.post(f"{at}/approve", {**named, "seq": 3, "index": 0})
-                assert (answer["pending"], answer["resumed"]) == (left, not left)
+                assert (answer["pending"], answer["resumed"]) == (remaining, not remaining)
             wait_until(lambda: store.session(session.session_id).leaf.seq == 6)
             wait_until(lambda: not server.get(session_url(session))["is_running_here"])
             results = [
@@ -379,8 +379,8 @@ class TestRunning:
             server.post(f"{session_url(session)}/send", {"text": "refund both"}, 202)
             wait_until(lambda: len(server.get(session_url(session))["pending_approvals"]) == 2)
             wait_until(lambda: not server.get(session_url(session))["is_running_here"])
-            for asked in server.get(session_url(session))["pending_approvals"]:
-                word = {"session_id": asked["session_id"], "seq": 3, "index": 0, "allow": False}
+            for approval in server.get(session_url(session))["pending_approvals"]:
+                word = {"session_id": approval["session_id"], "seq": 3, "index": 0, "allow": False}
                 assert not server.post(f"{session_url(session)}/approve", {**word, "resume": False})[
                     "resumed"
                 ]
@@ -402,8 +402,8 @@ class TestRunning:
             session = store.start()
             server.post(f"{session_url(session)}/send", {"text": "both"}, 202)
             wait_until(lambda: len(server.get(session_url(session))["pending_approvals"]) == 1)
-            (asked,) = server.get(session_url(session))["pending_approvals"]
-            word = {"session_id": asked["session_id"], "seq": 3, "index": 0}
+            (approval,) = server.get(session_url(session))["pending_approvals"]
+            word = {"session_id": approval["session_id"], "seq": 3, "index": 0}
             assert server.post(f"{session_url(session)}/approve", word) == {
                 "schema_version": 1,
                 "pending": 0,
@@ -468,15 +468,15 @@ class TestReplayAndDiff:
         fork = session.fork(at=2)
         fork.append([assistant("It is here.")])
         fork.append([user("Thanks")])
-        found = server.get("/api/diff", a=session.session_id, b=fork.session_id, limit=1)
-        assert (found["same"], found["shared"], found["first_different_row"], len(found["rows"])) == (
+        diff = server.get("/api/diff", a=session.session_id, b=fork.session_id, limit=1)
+        assert (diff["same"], diff["shared"], diff["first_different_row"], len(diff["rows"])) == (
             False,
             2,
             0,
             1,
         )
-        assert found["first_divergence"]["kind"] == found["rows"][0]["kind"]
-        assert sum(found["counts"].values()) == found["total"]
+        assert diff["first_divergence"]["kind"] == diff["rows"][0]["kind"]
+        assert sum(diff["counts"].values()) == diff["total"]
         place = f"{session.session_id}@{session.log.leaf_at(2)}"
         assert server.get("/api/diff", a=place, b=f"{fork.session_id}@2")["same"]
         server.get("/api/diff", 404, a=session.session_id, b="ses_none")
@@ -501,9 +501,9 @@ class TestUsageAndSearch:
 
     def test_storage_is_what_its_own_branches_hold(self, server: LocalServer) -> None:
         session = start_sample_session(server.sessions)
-        found = server.get(f"{session_url(session)}/storage")
-        assert (found["entries"], found["branches"], found["blobs"]) == (7, 1, 0)
-        assert found["bytes"] > 300
+        storage = server.get(f"{session_url(session)}/storage")
+        assert (storage["entries"], storage["branches"], storage["blobs"]) == (7, 1, 0)
+        assert storage["bytes"] > 300
 
     def test_a_hit_names_the_place_that_opens_it(self, server: LocalServer) -> None:
         session = start_sample_session(server.sessions)
@@ -599,9 +599,9 @@ class TestOpenApi:
             "user",
             "assistant",
         ]
-        shown = call("sessions.read_session", session_id)
-        assert (shown.session.title, shown.session.status) == ("By a generated client", "idle")
-        assert shown.session.totals.calls == call("usage.session_usage", session_id).total.calls == 1
+        answer = call("sessions.read_session", session_id)
+        assert (answer.session.title, answer.session.status) == ("By a generated client", "idle")
+        assert answer.session.totals.calls == call("usage.session_usage", session_id).total.calls == 1
         assert session_id in [row.id for row in call("sessions.list_sessions").sessions]
         [hit] = [hit for hit in call("search.search", q="hello").hits if hit.session_id == session_id]
         assert hit.snippet == "hello"

@@ -60,12 +60,12 @@ class TestTheDoor:
     @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
     def test_an_empty_token_is_none_and_the_server_does_not_start(self, host: str, empty: str) -> None:
         """A variable that is not set must not open the door: `--token "$UNSET"`."""
-        told = (
+        settings = (
             {"token": empty},
             {"token": "x", "internal_token": empty},
             {"token": "x", "client_tokens": {"ann": empty}},
         )
-        for tokens in told:
+        for tokens in settings:
             with pytest.raises(TokenRequired, match="empty"):
                 AccessSettings(host=host, **tokens)
 
@@ -433,10 +433,10 @@ class TestTheCommand:
     def test_a_stream_does_not_keep_it_alive(self, tmp_path: Path) -> None:
         process, address = self.start(tmp_path)
         try:
-            made = httpx.post(f"{address}api/sessions", content=b"{}", headers=CHANGE_HEADERS).json()[
+            session_id = httpx.post(f"{address}api/sessions", content=b"{}", headers=CHANGE_HEADERS).json()[
                 "session"
             ]["id"]
-            with httpx.stream("GET", f"{address}api/sessions/{made}/events", timeout=10) as reply:
+            with httpx.stream("GET", f"{address}api/sessions/{session_id}/events", timeout=10) as reply:
                 assert next(reply.iter_lines()).startswith("retry")
                 process.send_signal(signal.SIGTERM)
                 assert process.wait(timeout=20) == 0
@@ -446,22 +446,22 @@ class TestTheCommand:
         assert "Traceback" not in err
 
     @pytest.mark.parametrize(
-        ("options", "said"), [((), "pass --token SECRET"), (("--token", ""), "a token is empty")]
+        ("options", "message"), [((), "pass --token SECRET"), (("--token", ""), "a token is empty")]
     )
     def test_it_is_not_served_to_others_without_a_token(
-        self, tmp_path: Path, options: tuple[str, ...], said: str
+        self, tmp_path: Path, options: tuple[str, ...], message: str
     ) -> None:
         process, address = self.start(tmp_path, "--host", "0.0.0.0", *options)
         _, err = process.communicate(timeout=20)
         assert address == ""
         assert process.returncode == 2
-        assert said in err
+        assert message in err
 
     def test_a_port_in_use_is_told(self, tmp_path: Path) -> None:
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            taken.listen()
-            process, _ = self.start(tmp_path, "--port", str(taken.getsockname()[1]))
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen()
+            process, _ = self.start(tmp_path, "--port", str(listener.getsockname()[1]))
             _, err = process.communicate(timeout=20)
         assert process.returncode == 2
         assert "--port" in err

@@ -36,7 +36,7 @@ class TestClients:
         run_id = write_run(store, 1, heading=SECRET)
         with LocalServer(store, internal_token="int", **TOKENS) as server:
             paths = server.client.get("/openapi.json").json()["paths"]
-            seen, told = 0, set()
+            count, answered_paths = 0, set()
             for path, methods in paths.items():
                 if "get" not in methods or path.endswith("/events"):
                     continue
@@ -57,15 +57,15 @@ class TestClients:
                         params={k: v for k, v in query.items() if v and k in takes},
                         headers={**bearer(ANN), "x-internal-token": "int"},
                     )
-                    seen += 1
+                    count += 1
                     assert SECRET not in reply.text, path
                     assert "bob" not in reply.text.replace(theirs, ""), path
                     if reply.status_code == 200:
-                        told.add(path)
+                        answered_paths.add(path)
                     else:
                         assert reply.status_code in (403, 404), (path, reply.text)
-            assert seen > 40
-            assert told == {
+            assert count > 40
+            assert answered_paths == {
                 "/api",
                 "/api/sessions",
                 "/api/sessions/{session_id}",

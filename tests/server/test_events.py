@@ -39,10 +39,10 @@ class ToolCallingModel:
         self.rounds, self.pause = rounds, pause
 
     async def stream(self, request: Request) -> AsyncIterator[Delta | Answer]:
-        said = sum(item.message.role == "assistant" for item in request.context.items)
-        if said < self.rounds:
+        answers = sum(item.message.role == "assistant" for item in request.context.items)
+        if answers < self.rounds:
             yield Delta("looking ")
-            call = ToolCall(f"call_{said}", "look", {"n": said})
+            call = ToolCall(f"call_{answers}", "look", {"n": answers})
             yield Answer(assistant("looking", call), None, None, "scripted", "talker", "tool_use")
             return
         for word in WORDS:
@@ -81,18 +81,18 @@ class TestFacts:
         session = store.start()
         with serve_agent(store) as server:
             address = f"/api/sessions/{session.session_id}/events"
-            seen: list[int] = []
+            numbers: list[int] = []
             cuts, stream = 0, server.watch(address, after=0)
             server.post(f"/api/sessions/{session.session_id}/send", {"text": "go"}, 202)
             while True:
                 with stream:
                     stream.wait(lambda s=stream: len(s.events) > 3 or has_ended(s))
-                seen += stream.facts()
+                numbers += stream.facts()
                 if has_ended(stream):
                     break
                 cuts += 1
-                stream = server.watch(address, after=seen[-1] if seen else 0)
-            assert seen == list(range(1, store.session(session.session_id).row.facts + 1))
+                stream = server.watch(address, after=numbers[-1] if numbers else 0)
+            assert numbers == list(range(1, store.session(session.session_id).row.facts + 1))
             assert cuts >= 1
 
     def test_a_fact_brings_the_entries_it_appended(self, store: Store) -> None:
@@ -227,16 +227,16 @@ class TestPieces:
         ):
             server.post(f"/api/sessions/{session.session_id}/send", {"text": "go"}, 202)
             stream.wait(lambda: stream.data_of("turn_completed"))
-            shown, finished = "", []
+            text, finished = "", []
             for name, _, data in stream.events:
                 if name == "session:delta":
-                    shown += data["text"]
+                    text += data["text"]
                 elif name == "session:draft":
-                    shown = data["text"]
+                    text = data["text"]
                 elif name == "session:answer":
-                    finished.append((shown.strip(), data["entries"][-1]["payload"]["parts"][0]["text"]))
-                    shown = ""
-            assert [said == kept for said, kept in finished] == [True] * 7
+                    finished.append((text.strip(), data["entries"][-1]["payload"]["parts"][0]["text"]))
+                    text = ""
+            assert [piece_text == answer_text for piece_text, answer_text in finished] == [True] * 7
             assert finished[-1][1] == " ".join(WORDS)
 
     def test_who_comes_late_is_told_what_was_said_so_far(self, store: Store) -> None:
@@ -250,10 +250,10 @@ class TestPieces:
                 with server.watch(address) as late:
                     late.wait(lambda: any(fact["kind"] == "turn_ended" for fact in late.data_of("fact")))
             assert late.events[0][0] == "session:draft"
-            said = late.data_of("draft")[-1]["text"] + "".join(
+            text = late.data_of("draft")[-1]["text"] + "".join(
                 piece["text"] for piece in late.data_of("delta")
             )
-            assert said.split() == WORDS
+            assert text.split() == WORDS
 
     def test_the_draft_of_a_run_elsewhere_is_shown(self, store: Store) -> None:
         session = store.start()
@@ -312,8 +312,8 @@ class TestClients:
             session.title(SECRET)
             stream.wait(lambda: stream.facts() == list(range(1, session.row.facts + 1)))
             assert SECRET not in json.dumps(stream.events)
-            said = [entry["text"] for fact in stream.data_of("fact") for entry in fact.get("entries", [])]
-            assert said == ["ann asks", "ann is answered"]
+            texts = [entry["text"] for fact in stream.data_of("fact") for entry in fact.get("entries", [])]
+            assert texts == ["ann asks", "ann is answered"]
             assert {tuple(fact) for fact in stream.data_of("fact") if fact["kind"] == "hidden"} == {
                 ("number", "kind", "at")
             }
@@ -334,8 +334,8 @@ class TestClients:
             server.post(f"{address}/send", {"text": "go"}, 202, token=ANN)
             inside.wait(lambda: any(fact["kind"] == "turn_ended" for fact in inside.data_of("fact")))
             stream.wait(lambda: stream.facts() == inside.facts())
-            said = [entry["text"] for fact in stream.data_of("fact") for entry in fact.get("entries", [])]
-            assert said == ["go", " ".join(WORDS)]
+            texts = [entry["text"] for fact in stream.data_of("fact") for entry in fact.get("entries", [])]
+            assert texts == ["go", " ".join(WORDS)]
             names = {name for name, _, _ in stream.events}
             assert names == {"session:input", "session:answer", "session:hidden"}
             assert "look" not in json.dumps(stream.events)

@@ -17,15 +17,15 @@ TOKEN = "a token of the service"
 
 def samples(text: str) -> dict[str, float]:
     """Read the text format of Prometheus: one sample a line, and every family described."""
-    found = {}
+    values = {}
     for line in text.splitlines():
         if line.startswith("#"):
             assert re.fullmatch(r"# (HELP|TYPE) [a-z_]+ .+", line), line
         else:
             name, _, value = line.rpartition(" ")
             assert re.fullmatch(r'[a-z_]+(\{[a-z]+="(?:[^"\\\n]|\\.)*"\})?', name), line
-            found[name] = float(value)
-    return found
+            values[name] = float(value)
+    return values
 
 
 class TestServer:

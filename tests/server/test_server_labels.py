@@ -31,19 +31,19 @@ def start_branched_session(store: Store) -> bough.Session:
 
 
 def read_labels(server: LocalServer, session: bough.Session) -> dict[str, str]:
-    found = server.get(f"/api/sessions/{session.session_id}/labels")["labels"]
-    return {one["position"]: one["label"] for one in found}
+    labels = server.get(f"/api/sessions/{session.session_id}/labels")["labels"]
+    return {one["position"]: one["label"] for one in labels}
 
 
 class TestLabel:
     def test_names_any_place_of_the_tree_and_moves_nothing(self, server: LocalServer, store: Store) -> None:
         session = start_branched_session(store)
-        left, here = (f"{branch.branch}:3" for branch in session.branches())
+        old_branch, here = (f"{branch.branch}:3" for branch in session.branches())
         before = (session.row.leaf, session.row.totals, [entry.entry_id for entry in session.entries()])
         path = f"/api/sessions/{session.session_id}/labels"
-        assert server.post(path, {"at": left, "label": " the  first try "})["label"] == "the first try"
+        assert server.post(path, {"at": old_branch, "label": " the  first try "})["label"] == "the first try"
         server.post(path, {"at": "3", "label": "good"})
-        assert read_labels(server, session) == {left: "the first try", here: "good"}
+        assert read_labels(server, session) == {old_branch: "the first try", here: "good"}
         assert before == (
             session.row.leaf,
             session.row.totals,
@@ -70,8 +70,10 @@ class TestLabel:
 
     def test_goes_with_a_bundle_into_any_store(self, server: LocalServer, store: Store) -> None:
         session = start_branched_session(store)
-        left = session.branches()[0].branch
-        server.post(f"/api/sessions/{session.session_id}/labels", {"at": f"{left}:3", "label": "dead end"})
+        old_branch = session.branches()[0].branch
+        server.post(
+            f"/api/sessions/{session.session_id}/labels", {"at": f"{old_branch}:3", "label": "dead end"}
+        )
         for redact in (False, True):
             bundle = BytesIO()
             session.export(bundle, redact=redact)

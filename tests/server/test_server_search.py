@@ -25,8 +25,8 @@ class TestSearch:
         with LocalServer(store) as server:
             for word in ("whale", "heron"):
                 store.start("sea").append([user(f"a {word} passed")])
-                found = server.get("/api/search", q=word)
-                assert (len(found["hits"]), found["unindexed_sessions"], found["indexing"]) == (1, 0, None)
+                page = server.get("/api/search", q=word)
+                assert (len(page["hits"]), page["unindexed_sessions"], page["indexing"]) == (1, 0, None)
 
     def test_answers_before_a_long_index_is_whole_and_tells_how_far_it_is(self, tmp_path: Path) -> None:
         with bough.open(tmp_path / "s.db", synchronous="normal") as sessions:
@@ -35,9 +35,9 @@ class TestSearch:
             other = apsw.Connection(str(tmp_path / "s.db"))
             other.execute("begin immediate")  # nobody else can write to the index meanwhile
             with LocalServer(sessions) as server:
-                found = server.get("/api/search", q="whale")
-                assert (found["hits"], found["unindexed_sessions"]) == ([], 5)
-                assert found["indexing"] == {"done": 0, "total": 5}
+                page = server.get("/api/search", q="whale")
+                assert (page["hits"], page["unindexed_sessions"]) == ([], 5)
+                assert page["indexing"] == {"done": 0, "total": 5}
                 other.execute("rollback")
                 wait_until(lambda: len(server.get("/api/search", q="whale")["hits"]) == 5)
             other.close()
@@ -52,9 +52,9 @@ class TestSearch:
             writer = sessions.backend._connections._writer
             writer.execute(f"pragma max_page_count = {writer.execute('pragma page_count').get}")
             with LocalServer(sessions) as server:
-                found = server.get("/api/search", q="whale")
-        assert (len(found["hits"]), found["unindexed_sessions"], found["indexing"]) == (1, 1, None)
-        assert "no space left to write" in found["index_error"]
+                page = server.get("/api/search", q="whale")
+        assert (len(page["hits"]), page["unindexed_sessions"], page["indexing"]) == (1, 1, None)
+        assert "no space left to write" in page["index_error"]
 
 
 class TestIndexing:
@@ -92,8 +92,8 @@ class TestWords:
             store.start("support", title=title)
         store.start("support").append([user("Where is my lost order?")])
         with LocalServer(store) as server:
-            found = server.get("/api/sessions", text="LOST order")["sessions"]
-            assert [one["heading"] for one in found] == [
+            sessions = server.get("/api/sessions", text="LOST order")["sessions"]
+            assert [one["heading"] for one in sessions] == [
                 "Where is my lost order?",
                 "Lost parcel of ORDER 43",
                 "Order 41, lost",
@@ -110,13 +110,13 @@ class TestWords:
             store.start("support", title=f"{'whale' if n % 5 == 0 else 'heron'} {n}")
         with LocalServer(store) as server:
             for limit in (1, 3, 50):
-                seen, page, asked = list[str](), None, 0
-                while asked == 0 or page is not None:
+                names, page, requests = list[str](), None, 0
+                while requests == 0 or page is not None:
                     about = {"text": "whale", "limit": limit} | ({} if page is None else {"page": page})
-                    told = server.get("/api/sessions", **about)
-                    seen += [one["title"] for one in told["sessions"]]
-                    page, asked = told["next"], asked + 1
-                assert seen == [f"whale {n}" for n in range(35, -1, -5)]
+                    answer = server.get("/api/sessions", **about)
+                    names += [one["title"] for one in answer["sessions"]]
+                    page, requests = answer["next"], requests + 1
+                assert names == [f"whale {n}" for n in range(35, -1, -5)]
 
 
 class TestStorage:

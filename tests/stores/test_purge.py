@@ -58,8 +58,8 @@ def store(request: pytest.FixtureRequest, path: Path) -> Iterator[Store]:
 
 def occurrences(path: Path, canary: str) -> dict[str, int]:
     """How often the canary is still found, by file; empty if it is gone."""
-    found = {file.name: file.read_bytes().count(canary.encode()) for file in path.parent.iterdir()}
-    return {name: count for name, count in found.items() if count}
+    counts = {file.name: file.read_bytes().count(canary.encode()) for file in path.parent.iterdir()}
+    return {name: count for name, count in counts.items() if count}
 
 
 def purge(store: Store, session: bough.Session, **how: Any) -> Any:
@@ -330,8 +330,8 @@ class TestForks:
         fork.append([user("mine")])
         deep = fork.fork(at=8)
         before = [entry.payload for entry in deep.path()]
-        for gone in (session, fork):
-            purge(store, gone)
+        for purged in (session, fork):
+            purge(store, purged)
             assert [entry.payload for entry in deep.path()] == before
             assert deep.verify() == []
         deep.append([assistant("goes on")])
@@ -388,13 +388,13 @@ class TestForks:
                     else:
                         with session.turn(f"in {n}") as turn:
                             turn.answer(assistant(f"out {n}"), usage=Usage(n, 1))
-                told = {s.session_id: ([e.payload for e in s.path()], s.usage("path")) for s in family}
+                histories = {s.session_id: ([e.payload for e in s.path()], s.usage("path")) for s in family}
                 rng.shuffle(family)
                 while family:
                     purge(store, family.pop())
                     for survivor in family:
                         reloaded = store.session(survivor.session_id)
-                        assert ([e.payload for e in reloaded.path()], reloaded.usage("path")) == told[
+                        assert ([e.payload for e in reloaded.path()], reloaded.usage("path")) == histories[
                             reloaded.session_id
                         ], seed
                     assert list(store.verify()) == [], seed
@@ -475,9 +475,9 @@ class TestTrash:
 
     def test_a_child_that_is_missing_is_passed_over(self, store: Store) -> None:
         parent = store.start()
-        gone, there = store.start_task(parent), store.start_task(parent)
+        missing, there = store.start_task(parent), store.start_task(parent)
         parent.log.record("task_started", data={"child": "ses_never", "seq": 0})
-        purge(store, gone)
+        purge(store, missing)
         assert [child.session_id for child in parent.children()] == [there.session_id]
         assert set(purge(store, parent).sessions) == {parent.session_id, there.session_id}
 

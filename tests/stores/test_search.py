@@ -107,7 +107,7 @@ class TestTyping:
         assert not any(term.is_excluded for term in search.terms)
 
     @pytest.mark.parametrize(
-        ("typed", "told"),
+        ("typed", "reason"),
         [
             ("colour:red", "filters are role: kind: tool: model: error: agent: tag: session: before: after:"),
             ("role:boss", "system, user, assistant, tool"),
@@ -124,10 +124,10 @@ class TestTyping:
             ("x" * (MAX_QUERY_LENGTH + 1), "at most 2,000"),
         ],
     )
-    def test_what_makes_no_sense_is_refused_with_the_reason(self, typed: str, told: str) -> None:
+    def test_what_makes_no_sense_is_refused_with_the_reason(self, typed: str, reason: str) -> None:
         with pytest.raises(errors.InvalidSearch, match="cannot search for") as refused:
             parse_query(typed, NOW)
-        assert told in str(refused.value)
+        assert reason in str(refused.value)
 
     @pytest.mark.parametrize(
         "how", [{"limit": 0}, {"limit": 1_001}, {"before": "x"}, {"before": "-1"}, {"before": "9" * 19}]
@@ -150,7 +150,7 @@ class TestTyping:
 
 class TestWords:
     @pytest.mark.parametrize(
-        ("text", "found"),
+        ("text", "words"),
         [
             ("src/Read_File.py", "src read file py"),
             ("Café cafe\u0301 NAÏVE Straße", "cafe cafe naive strasse"),
@@ -165,9 +165,9 @@ class TestWords:
         ],
     )
     def test_a_word_is_letters_and_digits_whatever_their_case_and_accents(
-        self, text: str, found: str
+        self, text: str, words: str
     ) -> None:
-        assert cut(text) == found.split()
+        assert cut(text) == words.split()
 
     @given(st.text())
     def test_an_index_that_cuts_at_ascii_gets_the_same_words(self, text: str) -> None:
@@ -230,7 +230,7 @@ PIECES = st.sampled_from(
      "text:", "role:", "tool:", "error:", "--", ";", "\n", "%", "½", "ﷺ", "İ", "Σ", "x" * 40]
 )  # fmt: skip
 TYPED = st.lists(PIECES | st.text(max_size=8), max_size=8).map(" ".join) | st.lists(PIECES).map("".join)
-SAID = st.text(max_size=60).map(lambda text: text.replace("\0", "")) | st.lists(PIECES, max_size=12).map(
+TEXTS = st.text(max_size=60).map(lambda text: text.replace("\0", "")) | st.lists(PIECES, max_size=12).map(
     " ".join
 )
 
@@ -277,7 +277,7 @@ def change(store: Store, verb: int, which: int, number: int) -> None:
 
 class TestStores:
     @settings(max_examples=50)
-    @given(texts=st.lists(SAID, min_size=1, max_size=4), typed=TYPED)
+    @given(texts=st.lists(TEXTS, min_size=1, max_size=4), typed=TYPED)
     def test_they_find_the_same_and_nothing_typed_is_an_error_of_sql(
         self, texts: list[str], typed: str
     ) -> None:
@@ -289,8 +289,8 @@ class TestStores:
                     called = ToolCall("c", text[:5].replace("\0", "") or "t", {"x": text})
                     session.append([user(text), assistant(text[::-1], called)])
                     session.append([tool_result("c", text, error=len(text) % 2 == 0)])
-            for said in (typed, texts[0], f'"{texts[-1][2:9]}', f"tool:{texts[0][:3]}", f"{texts[-1][:6]}*"):
-                assert search_outcome(stores[0], said) == search_outcome(stores[1], said), said
+            for query in (typed, texts[0], f'"{texts[-1][2:9]}', f"tool:{texts[0][:3]}", f"{texts[-1][:6]}*"):
+                assert search_outcome(stores[0], query) == search_outcome(stores[1], query), query
 
     @settings(max_examples=40)
     @given(moves=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=3, max_size=25))
@@ -355,18 +355,18 @@ class TestIndex:
                 session = store.start("a", title=f"t{n}")
                 for m in range(4):
                     session.append([user(f"herring {m}-{k}") for k in range(100)])
-            seen: list[tuple[int, int]] = []
-            assert store.index(lambda entries, left: seen.append((entries, left))) == 1_200
-            assert len(seen) >= 1_200 // BATCH_ROWS
-            assert seen[-1] == (1_200, 0)
-            assert [entries for entries, _ in seen] == sorted(entries for entries, _ in seen)
+            progress: list[tuple[int, int]] = []
+            assert store.index(lambda entries, remaining: progress.append((entries, remaining))) == 1_200
+            assert len(progress) >= 1_200 // BATCH_ROWS
+            assert progress[-1] == (1_200, 0)
+            assert [entries for entries, _ in progress] == sorted(entries for entries, _ in progress)
             assert len(store.search("herring", limit=1_000).hits) == 1_000
 
     def test_a_killed_build_goes_on_where_it_was(self, path: Path) -> None:
         class Killed(Exception):
             pass
 
-        def kill(entries: int, left: int) -> None:
+        def kill(entries: int, remaining: int) -> None:
             raise Killed
 
         with bough.open(path, synchronous="normal") as store:

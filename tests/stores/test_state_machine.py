@@ -54,7 +54,7 @@ class Machine(RuleBasedStateMachine):
         self.handles: list[tuple[Session, Session]] = []
         self.media: list[Any] = []
         self.retries: list[tuple[int, Leaf, str, Any]] = []
-        self.seen: dict[tuple[int, int], Any] = {}
+        self.entries: dict[tuple[int, int], Any] = {}
         self.steps = 0
 
     def teardown(self) -> None:
@@ -63,16 +63,16 @@ class Machine(RuleBasedStateMachine):
 
     def outcomes(self, *does: Any) -> Any:
         """What an operation gave on each store, which must be the same: a value, or a refusal in the same words."""
-        found = []
+        results = []
         for do in does:
             try:
-                found.append(("done", do()))
+                results.append(("done", do()))
             except BoughError as error:
-                found.append(("refused", type(error), str(error)))
-        plain = [(f[0], _comparable(f[1])) if f[0] == "done" else f for f in found]
+                results.append(("refused", type(error), str(error)))
+        plain = [(f[0], _comparable(f[1])) if f[0] == "done" else f for f in results]
         assert plain[0] == plain[1]
         self.steps += 1
-        return [f[1] for f in found] if found[0][0] == "done" else None
+        return [f[1] for f in results] if results[0][0] == "done" else None
 
     def on(self, which: int, do: Any) -> Any:
         pair = self.handles[which % len(self.handles)]
@@ -196,11 +196,11 @@ class Machine(RuleBasedStateMachine):
         before = self.everything_of(self.sqlite)
         writer = self.sqlite._connections._writer
         for survive in range(1, 12):
-            left = [survive]
+            remaining = [survive]
 
-            def trace(cursor: Any, sql: str, bindings: Any, left: list[int] = left) -> bool:
-                left[0] -= 1
-                if left[0] == 0:
+            def trace(cursor: Any, sql: str, bindings: Any, remaining: list[int] = remaining) -> bool:
+                remaining[0] -= 1
+                if remaining[0] == 0:
                     raise Crash
                 return True
 
@@ -245,9 +245,9 @@ class Machine(RuleBasedStateMachine):
     def fork(self, which: int, at: int, model: str | None) -> None:
         self.keep(self.on(which, lambda h: h.fork(at=at % (h.leaf.seq + 2), model=model)))
 
-    @rule(which=numbers, kept=st.one_of(st.none(), numbers), replaces_earlier=st.booleans())
-    def compact(self, which: int, kept: int | None, replaces_earlier: bool) -> None:
-        self.on(which, lambda h: h.compact("short", first_kept=kept, replaces_earlier=replaces_earlier))
+    @rule(which=numbers, first_kept=st.one_of(st.none(), numbers), replaces_earlier=st.booleans())
+    def compact(self, which: int, first_kept: int | None, replaces_earlier: bool) -> None:
+        self.on(which, lambda h: h.compact("short", first_kept=first_kept, replaces_earlier=replaces_earlier))
 
     @rule(which=numbers)
     def uncompact(self, which: int) -> None:
@@ -281,7 +281,7 @@ class Machine(RuleBasedStateMachine):
     def purge(self, which: int, with_forks: bool) -> None:
         name = self.handles[which % len(self.handles)][0].session_id
         if self.outcomes(*(lambda s=s: s.purge(name, with_forks=with_forks) for s in self.both)):
-            self.seen.clear()
+            self.entries.clear()
 
     @rule(data=st.sampled_from([b"", b"png", b"\0" * 5000]))
     def put_blob(self, data: bytes) -> None:
@@ -314,10 +314,10 @@ class Machine(RuleBasedStateMachine):
             handle.export(file := io.BytesIO(), blobs=True)
             return file.getvalue()
 
-        made = self.on(which, do)
-        if made is not None:
+        data = self.on(which, do)
+        if data is not None:
             report = self.outcomes(
-                *(lambda s=s: s.import_bundle(io.BytesIO(made[0]), new_id=beside) for s in self.both)
+                *(lambda s=s: s.import_bundle(io.BytesIO(data[0]), new_id=beside) for s in self.both)
             )
             if beside:
                 self.keep([s.session(report[0].session_id) for s in self.both])
@@ -344,7 +344,7 @@ class Machine(RuleBasedStateMachine):
         for row, (_, _, entries, _, _, calls, _), reading in real:
             for stored in entries:
                 key = (stored.branch, stored.entry.seq)
-                assert self.seen.setdefault(key, stored) == stored  # an entry never changes
+                assert self.entries.setdefault(key, stored) == stored  # an entry never changes
             path = reading.entries
             assert [entry.seq for entry in path] == list(
                 range(1, row.leaf.seq + 1)

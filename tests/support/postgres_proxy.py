@@ -109,22 +109,22 @@ class PostgresProxy:
 
 
 def _exactly(source: socket.socket, count: int) -> bytes:
-    found = b""
-    while len(found) < count:
-        piece = source.recv(count - len(found))
+    data = b""
+    while len(data) < count:
+        piece = source.recv(count - len(data))
         if not piece:
             raise ConnectionCut
-        found += piece
-    return found
+        data += piece
+    return data
 
 
 def _until(source: socket.socket, kinds: bytes) -> bytes:
     """Read complete frames up to the first one of these kinds."""
-    found = b""
+    data = b""
     for frame in _frames(source):
-        found += frame
+        data += frame
         if frame[:1] in kinds:
-            return found
+            return data
     raise ConnectionCut
 
 

@@ -169,7 +169,7 @@ _user = content.map(lambda parts: Message("user", parts, details={"secret": "DET
 _system = st.lists(text_parts, max_size=2).map(lambda parts: Message("system", tuple(parts)))
 _note = st.just(Note({"secret": "DETAILS"}))
 _settings = st.tuples(st.none() | st.just("m"), st.none() | texts, st.none() | texts).map(
-    lambda drawn: Settings(model=drawn[0], prompt=drawn[1], prompt_patch=drawn[2])
+    lambda values: Settings(model=values[0], prompt=values[1], prompt_patch=values[2])
 )
 _branch = texts.map(lambda summary: BranchSummary(summary, 3, "ab"))
 _plain: dict[str, st.SearchStrategy[Any]] = {
@@ -275,9 +275,9 @@ def _result(draw: st.DrawFn, maker: _Maker) -> Payload:
     for _ in range(draw(_result_counts)):
         if not waiting:
             break
-        wanted = waiting[draw(st.integers(0, len(waiting) - 1))]
+        choice = waiting[draw(st.integers(0, len(waiting) - 1))]
         # If two open calls have the same id, the log answers the first.
-        call = next(call for call in waiting if call.call.id == wanted.call.id)
+        call = next(call for call in waiting if call.call.id == choice.call.id)
         waiting.remove(call)
         results.append(_one_result(draw, maker, call))
     return Message("tool", tuple(results))
@@ -286,10 +286,10 @@ def _result(draw: st.DrawFn, maker: _Maker) -> Payload:
 def _one_result(draw: st.DrawFn, maker: _Maker, call: OpenCall) -> ToolResult:
     mark = Text(f"result of serial-{maker.serials[call.seq, call.index]};")
     pieces = draw(content)
-    said = pieces if draw(st.integers(0, 5)) == 0 else (*pieces, mark)
+    parts = pieces if draw(st.integers(0, 5)) == 0 else (*pieces, mark)
     return ToolResult(
         call.call.id,
-        said,
+        parts,
         error=draw(st.booleans()),
         outcome=draw(_outcomes),
         ends_turn=draw(st.integers(0, 5)) == 0,

@@ -65,11 +65,11 @@ scripts = st.lists(turns, min_size=1, max_size=5)
 
 
 def answers(turn: Turn, number: int) -> list[Any]:
-    said: list[Any] = []
-    for step, made in enumerate(turn.steps):
-        parts = [ToolCall(f"c{n}", name, {"n": value}) for n, (name, value) in enumerate(made)]
-        said.append(assistant(*([f"step {step}"] if step % 2 else []), *parts))
-    return [*said, f"{turn.final} {number}"]
+    lines: list[Any] = []
+    for step, calls in enumerate(turn.steps):
+        parts = [ToolCall(f"c{n}", name, {"n": value}) for n, (name, value) in enumerate(calls)]
+        lines.append(assistant(*([f"step {step}"] if step % 2 else []), *parts))
+    return [*lines, f"{turn.final} {number}"]
 
 
 def host_action(session: Session, action: str | None) -> None:

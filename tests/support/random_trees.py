@@ -59,19 +59,19 @@ steps = st.lists(
 
 def grow_tree(store: Store, script: Sequence[Step]) -> list[Session]:
     """Run the script and return the sessions that still exist; steps that the log refuses are skipped."""
-    found = [
+    sessions = [
         store.start("agent", [system("You help."), user("earlier")], state={"n": {"a": 1}}, tags={"z": "1"})
     ]
     for verb, which, number, text in script:
-        session = found[which % len(found)]
+        session = sessions[which % len(sessions)]
         with contextlib.suppress(BoughError):
-            made = _step(store, session, verb, number, text)
-            if made is not None:
-                found.append(made)
+            step = _step(store, session, verb, number, text)
+            if step is not None:
+                sessions.append(step)
         with contextlib.suppress(BoughError):
             session.refresh()
     alive = []
-    for session in found:
+    for session in sessions:
         with contextlib.suppress(BoughError):
             session.refresh()
             alive.append(session)

@@ -141,9 +141,9 @@ def build(store: Store) -> None:
     _first_turn(session)
     _outcomes(session)
     picture = store.put_blob(png(160, 90), "image/png", "plot.png")
-    gone = store.put_blob(b"%PDF-1.4 nothing", "application/pdf", "report.pdf")
+    missing = store.put_blob(b"%PDF-1.4 nothing", "application/pdf", "report.pdf")
     session.append([user("Here is the plot of last night.", picture)])
-    session.append([assistant("I see three spikes; the report says why.", gone)])
+    session.append([assistant("I see three spikes; the report says why.", missing)])
     _branches(session)
     task = store.start_task(
         session, "reviewer", [system("You review.")], session_id=TASK, title="Review dates.py"
@@ -164,14 +164,14 @@ def _coder(*lines: object) -> ScriptedModel:
 
 
 def _first_turn(session: Session) -> None:
-    thought = Reasoning(
+    reasoning = Reasoning(
         "The failing test is about months. I should run it first, then read the parser.\n\nThen fix it."
     )
     session.append([user("The date tests fail since yesterday. **Please fix them** and tell me why.")])
     session.append(
         [
             assistant(
-                thought,
+                reasoning,
                 "I run the tests first.",
                 ToolCall("b1", "shell", {"command": "pytest tests/test_dates.py -q --tb=short"}),
                 ToolCall("b2", "read_file", {"path": "src/dates.py"}),

@@ -121,8 +121,8 @@ class Terminal:
         while (position := self.screen.find(expected, self._read_to)) < 0:
             if not self._more(end):
                 raise AssertionError(f"{expected!r} did not appear; the output is:\n{self.screen}")
-        shown, self._read_to = self.screen[self._read_to : position], position + len(expected)
-        return shown
+        text, self._read_to = self.screen[self._read_to : position], position + len(expected)
+        return text
 
     def prompt(self, line: str) -> str:
         """Type a line at the prompt of the chat; return the output until the next prompt."""

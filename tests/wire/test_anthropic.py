@@ -34,8 +34,8 @@ from support.random_logs import PNG, blobs, entries, path_of
 PNG64 = base64.b64encode(PNG).decode()
 
 
-def text(said: str) -> dict[str, Any]:
-    return {"type": "text", "text": said}
+def text(content: str) -> dict[str, Any]:
+    return {"type": "text", "text": content}
 
 
 def use(call_id: str = "a", **more: Any) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def a(*blocks: Any) -> dict[str, Any]:
 
 
 HI, YES = u(text("hi")), a(text("yes"))
-THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "s"}
+THINKING = {"type": "thinking", "thinking": "hm", "signature": "s"}
 
 REJECTED = {
     "first message is the assistant's": [YES],
@@ -106,12 +106,12 @@ REJECTED = {
     "blank text in a result": [HI, a(use()), u(result(content=[text(" ")]))],
     "tool_use in a result": [HI, a(use()), u(result(content=[use()]))],
     "thinking without signature": [HI, a({"type": "thinking", "thinking": "x"}, text("y"))],
-    "thinking with empty signature": [HI, a({**THOUGHT, "signature": ""}, text("y"))],
-    "thinking at the end": [HI, a(text("x"), THOUGHT)],
-    "thinking alone": [HI, a(THOUGHT)],
+    "thinking with empty signature": [HI, a({**THINKING, "signature": ""}, text("y"))],
+    "thinking at the end": [HI, a(text("x"), THINKING)],
+    "thinking alone": [HI, a(THINKING)],
     "redacted thinking at the end": [HI, a(text("x"), {"type": "redacted_thinking", "data": "d"})],
     "redacted thinking without data": [HI, a({"type": "redacted_thinking"}, text("x"))],
-    "thinking of the user": [u(THOUGHT, text("x"))],
+    "thinking of the user": [u(THINKING, text("x"))],
     "image of a type not taken": [u(image("image/tiff"))],
     "image that is another type": [u(image("image/jpeg"))],
     "image that is no base64": [u(image(data="iVBORw0KGgo!"))],
@@ -133,8 +133,8 @@ ACCEPTED = {
     ],
     "results in another order": [HI, a(use("a"), use("b")), u(result("b"), result("a"))],
     "a result without content": [HI, a(use()), u({"type": "tool_result", "tool_use_id": "a"})],
-    "thinking before a call": [HI, a(THOUGHT, use()), u(result())],
-    "thinking that is only a signature": [HI, a({**THOUGHT, "thinking": ""}, text("x"))],
+    "thinking before a call": [HI, a(THINKING, use()), u(result())],
+    "thinking that is only a signature": [HI, a({**THINKING, "thinking": ""}, text("x"))],
     "an image in a result": [HI, a(use()), u(result(content=[image()]))],
     "id of 64 characters": [HI, a(use("a" * 64)), u(result("a" * 64))],
     "trailing whitespace that is not at the end": [HI, a(text("yes ")), HI],
@@ -314,11 +314,11 @@ class TestProjection:
 class TestThinking:
     def test_thinking_goes_back_with_its_signature(self):
         message = assistant(Reasoning("hm"), Text("yes"))
-        assert with_evidence(message, "anthropic", _0={"signature": "s"}) == [a(THOUGHT, text("yes"))]
+        assert with_evidence(message, "anthropic", _0={"signature": "s"}) == [a(THINKING, text("yes"))]
 
     def test_thinking_of_which_only_the_signature_is_shown_goes_back_too(self):
         output = with_evidence(assistant(Reasoning(), Text("yes")), "anthropic", _0={"signature": "s"})
-        assert output == [a({**THOUGHT, "thinking": ""}, text("yes"))]
+        assert output == [a({**THINKING, "thinking": ""}, text("yes"))]
 
     def test_redacted_thinking_goes_back_as_it_came(self):
         output = with_evidence(assistant(Reasoning(), Text("yes")), "anthropic", _0={"data": "d"})
@@ -358,7 +358,7 @@ class TestReading:
         )
 
     def test_an_object_of_the_sdk_is_read(self):
-        answer = parse_reply(self.reply(THOUGHT, text("yes"), use("toolu_1", input={"x": 1})))
+        answer = parse_reply(self.reply(THINKING, text("yes"), use("toolu_1", input={"x": 1})))
         assert answer.message == assistant(Reasoning("hm"), Text("yes"), ToolCall("toolu_1", "f", {"x": 1}))
         assert answer.evidence == Evidence("anthropic", {"0": {"signature": "s"}})
         assert (answer.provider, answer.model, answer.finish) == ("anthropic", "claude-x", "end_turn")
@@ -367,7 +367,7 @@ class TestReading:
         assert parse_reply(self.reply(text("yes"))).usage == Usage(130, 5, 100, 20)
 
     def test_a_dict_is_read_like_the_object(self):
-        reply = self.reply(THOUGHT, text("yes"))
+        reply = self.reply(THINKING, text("yes"))
         assert parse_reply(reply.model_dump()) == parse_reply(reply)
 
     def test_redacted_thinking_is_kept_as_evidence(self):
@@ -380,7 +380,7 @@ class TestReading:
         assert (answer.finish, answer.usage, answer.model) == (None, None, None)
 
     def test_an_answer_goes_back_as_it_came(self):
-        blocks = [THOUGHT, text("yes"), use("toolu_1", input={"z": 1, "a": 2})]
+        blocks = [THINKING, text("yes"), use("toolu_1", input={"z": 1, "a": 2})]
         answer = parse_reply(self.reply(*blocks))
         path = entries([(user("hi"), None), (answer.message, answer.evidence)])
         assert find_provider("anthropic").project(build_context(path), blobs)["messages"][1] == a(*blocks)

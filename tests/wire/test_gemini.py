@@ -34,8 +34,8 @@ from support.random_logs import PNG, blobs, entries, path_of
 PNG_64 = base64.b64encode(PNG).decode()
 
 
-def text(said: str, **more: Any) -> dict[str, Any]:
-    return {"text": said, **more}
+def text(content: str, **more: Any) -> dict[str, Any]:
+    return {"text": content, **more}
 
 
 def image(mime: str = "image/png", data: Any = PNG_64) -> dict[str, Any]:
@@ -48,8 +48,8 @@ def call(name: str = "f", args: Any = None, sign: str | None = UNSIGNED, **more:
 
 
 def answer(name: str = "f", response: Any = None, **more: Any) -> dict[str, Any]:
-    said = {"output": "r"} if response is None else response
-    return {"functionResponse": {"name": name, "response": said, **more}}
+    body = {"output": "r"} if response is None else response
+    return {"functionResponse": {"name": name, "response": body, **more}}
 
 
 def u(*parts: dict[str, Any]) -> dict[str, Any]:
@@ -270,8 +270,8 @@ class TestProjection:
         pdf, gif = Media("pdf", "application/pdf", 16), Media("gif", "image/gif", 14)
         sound, song = Media("sound", "audio/wav", 20), Media("song", "audio/mpeg", 13)
         [output] = contents(user(Media("png", "image/png", 32), pdf, sound, song, gif))
-        shown = [part["inlineData"]["mimeType"] for part in output["parts"][:4]]
-        assert shown == ["image/png", "application/pdf", "audio/wav", "audio/mp3"]
+        types = [part["inlineData"]["mimeType"] for part in output["parts"][:4]]
+        assert types == ["image/png", "application/pdf", "audio/wav", "audio/mp3"]
         assert output["parts"][4] == text("[image/gif, 14 bytes: not shown]")
 
     def test_a_file_too_large_is_named_instead(self):
@@ -311,8 +311,8 @@ class TestSignatures:
 
     def test_a_thought_is_sent_only_with_the_signature_that_gemini_gave_it(self):
         message = assistant(Reasoning("hm"), Text("yes"))
-        thought = {"text": "hm", "thought": True, "thoughtSignature": "c2ln"}
-        assert with_evidence(message, _0={"signature": "c2ln"}) == [m(thought, text("yes"))]
+        part = {"text": "hm", "thought": True, "thoughtSignature": "c2ln"}
+        assert with_evidence(message, _0={"signature": "c2ln"}) == [m(part, text("yes"))]
         for proof in ({}, {"signature": "no base64!"}):
             assert with_evidence(message, _0=proof) == [YES]
         assert with_evidence(message, "anthropic", _0={"signature": "c2ln"}) == [YES]
@@ -360,8 +360,8 @@ class TestReading:
         from google.genai import types as types
 
         reply = self.reply(*self.PARTS, text("", thoughtSignature="dGV4dA=="), image())
-        found = types.GenerateContentResponse.model_validate(reply)
-        assert parse_reply(found) == parse_reply(reply) == parse_reply(found.model_dump(mode="json"))
+        response = types.GenerateContentResponse.model_validate(reply)
+        assert parse_reply(response) == parse_reply(reply) == parse_reply(response.model_dump(mode="json"))
 
     def test_snake_case_and_bytes_are_read_like_the_rest_api(self):
         part = {
@@ -427,17 +427,19 @@ class TestReading:
 
     def test_calls_without_ids_find_their_results_by_name_and_turn(self):
         """Each content may be read by itself, and another process must find the same ids."""
-        asked = m(call("f", {"n": 1}), call("g", sign=None), call("f", {"n": 2}, sign=None))
-        told = u(answer("g", {"output": "G"}), answer("f", {"output": "1"}), answer("f", {"output": "2"}))
-        found = [
+        calls = m(call("f", {"n": 1}), call("g", sign=None), call("f", {"n": 2}, sign=None))
+        responses = u(
+            answer("g", {"output": "G"}), answer("f", {"output": "1"}), answer("f", {"output": "2"})
+        )
+        messages = [
             message
-            for content in (HI, asked, told)
+            for content in (HI, calls, responses)
             for message in find_provider("gemini").parse_messages([content])
         ]
-        items = [Item(message, seq, 0) for seq, message in enumerate(found, 1)]
+        items = [Item(message, seq, 0) for seq, message in enumerate(messages, 1)]
         written = find_provider("gemini").project(Context((), tuple(items)), blobs)["contents"][2]["parts"]
         assert [part["functionResponse"]["response"]["output"] for part in written] == ["1", "G", "2"]
-        path_of(*found)
+        path_of(*messages)
 
     def test_the_content_of_a_reply_may_be_put_in_the_list_as_it_is(self):
         """The SDK's documentation shows contents.append(response.candidates[0].content)."""

@@ -36,11 +36,13 @@ def answer_blocks(session: Session, issuer: str) -> list[dict[str, Any]]:
     """What is sent back of the only answer."""
     request = session.request(issuer)
     assert find_provider(issuer).violations(request) == []
-    sent = request[find_provider(issuer).history]
+    messages = request[find_provider(issuer).history]
     if issuer == "openai":
-        return [item for item in sent if item.get("role") != "user" and not item["type"].endswith("_output")]
-    roles = [message["role"] for message in sent]
-    answer = sent[roles.index("assistant" if issuer == "anthropic" else "model")]
+        return [
+            item for item in messages if item.get("role") != "user" and not item["type"].endswith("_output")
+        ]
+    roles = [message["role"] for message in messages]
+    answer = messages[roles.index("assistant" if issuer == "anthropic" else "model")]
     return list(answer.get("content") or answer.get("parts"))
 
 
@@ -75,12 +77,12 @@ def test_other_providers_are_told_in_words(issuer: str, store: Store) -> None:
     """What the model knew from a search or from code is not lost by a change of provider."""
     session = store.start("a")
     store_answer(session, issuer, [block for group in GROUPS[issuer](1)[:4] for block in group][:2])
-    (told,) = [part.text for part in session.path()[1].message.parts if isinstance(part, ProviderBlock)][:1]
-    assert told.startswith(("searched the web: cats", "ran code:"))
+    (text,) = [part.text for part in session.path()[1].message.parts if isinstance(part, ProviderBlock)][:1]
+    assert text.startswith(("searched the web: cats", "ran code:"))
     for provider in set(wire.PROVIDERS) - {issuer}:
-        assert json.dumps(told)[1:-1] in json.dumps(session.request(provider))
-    assert told not in session.path()[1].message.text
-    assert store.search(told.split()[-1])
+        assert json.dumps(text)[1:-1] in json.dumps(session.request(provider))
+    assert text not in session.path()[1].message.text
+    assert store.search(text.split()[-1])
 
 
 def test_a_call_without_its_result_is_text_unless_anthropic_is_to_continue_it(store: Store) -> None:
@@ -98,11 +100,11 @@ def test_a_call_without_its_result_is_text_unless_anthropic_is_to_continue_it(st
         assert turn.done
     content = session.request("anthropic")["messages"][-1]["content"]
     assert [block["type"] for block in content] == ["server_tool_use", "web_search_tool_result", "text"]
-    left = store.start("a")
-    with left.turn("q") as turn:
+    abandoned = store.start("a")
+    with abandoned.turn("q") as turn:
         turn.answer(reply("anthropic", [use], "pause_turn"))
-    with left.turn("never mind"):
-        request = left.request("anthropic")
+    with abandoned.turn("never mind"):
+        request = abandoned.request("anthropic")
     assert request["messages"][1]["content"] == [{"type": "text", "text": "[searched the web: cats]"}]
     assert find_provider("anthropic").violations(request, ready=True) == []
 

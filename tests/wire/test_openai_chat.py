@@ -30,8 +30,8 @@ from support.random_logs import PNG, blobs, entries, path_of
 PNG_URL = "data:image/png;base64," + base64.b64encode(PNG).decode()
 
 
-def text(said: str) -> dict[str, Any]:
-    return {"type": "text", "text": said}
+def text(content: str) -> dict[str, Any]:
+    return {"type": "text", "text": content}
 
 
 def image(url: str = PNG_URL) -> dict[str, Any]:

@@ -33,8 +33,8 @@ from support.random_logs import PNG, blobs, entries, path_of
 PNG_URL = "data:image/png;base64," + base64.b64encode(PNG).decode()
 
 
-def text(said: str) -> dict[str, Any]:
-    return {"type": "input_text", "text": said}
+def text(content: str) -> dict[str, Any]:
+    return {"type": "input_text", "text": content}
 
 
 def image(url: str = PNG_URL) -> dict[str, Any]:
@@ -49,17 +49,17 @@ def call(call_id: str = "a", name: str = "f", arguments: Any = "{}", **more: Any
     return {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments, **more}
 
 
-def output(call_id: str = "a", said: Any = "r") -> dict[str, Any]:
-    return {"type": "function_call_output", "call_id": call_id, "output": said}
+def output(call_id: str = "a", content: Any = "r") -> dict[str, Any]:
+    return {"type": "function_call_output", "call_id": call_id, "output": content}
 
 
-def thought(item_id: str = "rs_1", *summary: str, **more: Any) -> dict[str, Any]:
-    found = [{"type": "summary_text", "text": piece} for piece in summary]
-    return {"type": "reasoning", "id": item_id, "summary": found, "encrypted_content": "enc", **more}
+def reasoning_item(item_id: str = "rs_1", *summary: str, **more: Any) -> dict[str, Any]:
+    parts = [{"type": "summary_text", "text": piece} for piece in summary]
+    return {"type": "reasoning", "id": item_id, "summary": parts, "encrypted_content": "enc", **more}
 
 
 def says(*texts: str, item_id: str = "msg_1", **more: Any) -> dict[str, Any]:
-    content = [{"type": "output_text", "text": said, "annotations": []} for said in texts]
+    content = [{"type": "output_text", "text": text, "annotations": []} for text in texts]
     return {
         "type": "message",
         "id": item_id,
@@ -125,13 +125,13 @@ REJECTED = {
     "no name": [HI, call(name=""), output()],
     "arguments are an object": [HI, call(arguments={}), output()],
     "arguments are null": [HI, call(arguments=None), output()],
-    "output of null": [HI, call(), output(said=None)],
-    "output of an object": [HI, call(), output(said={"x": 1})],
-    "output of an empty list": [HI, call(), output(said=[])],
-    "output with a part of the model": [HI, call(), output(said=[{"type": "refusal", "refusal": "x"}])],
-    "reasoning alone": [HI, thought()],
-    "reasoning before the user": [HI, thought(), HI],
-    "reasoning before an output": [HI, call(), thought(), output()],
+    "output of null": [HI, call(), output(content=None)],
+    "output of an object": [HI, call(), output(content={"x": 1})],
+    "output of an empty list": [HI, call(), output(content=[])],
+    "output with a part of the model": [HI, call(), output(content=[{"type": "refusal", "refusal": "x"}])],
+    "reasoning alone": [HI, reasoning_item()],
+    "reasoning before the user": [HI, reasoning_item(), HI],
+    "reasoning before an output": [HI, call(), reasoning_item(), output()],
     "reasoning without an id": [
         HI,
         {"type": "reasoning", "summary": [], "encrypted_content": "e"},
@@ -139,7 +139,7 @@ REJECTED = {
     ],
     "reasoning without summary": [HI, {"type": "reasoning", "id": "rs_1", "encrypted_content": "e"}, YES],
     "reasoning nobody encrypted": [HI, {"type": "reasoning", "id": "rs_1", "summary": []}, YES],
-    "reasoning with text for a summary": [HI, {**thought(), "summary": ["hm"]}, YES],
+    "reasoning with text for a summary": [HI, {**reasoning_item(), "summary": ["hm"]}, YES],
     "reasoning of Anthropic": [HI, {"type": "thinking", "thinking": "hm", "signature": "s"}, YES],
     "image that is no base64": [u(image("data:image/png;base64,iVBORw0KGgo!"))],
     "image of a type not taken": [u(image("data:image/tiff;base64,AAAA"))],
@@ -158,12 +158,12 @@ ACCEPTED = {
     "two of a role in a row": [HI, HI, YES, YES],
     "a batch": [HI, call("a"), call("b"), output("a"), output("b")],
     "words between two calls of an answer": [HI, call("a"), YES, call("b"), output("a"), output("b")],
-    "reasoning before a message": [HI, thought(), says("x")],
-    "reasoning before a call": [HI, thought("rs_1", "hm"), call(id="fc_1"), output()],
-    "reasoning before reasoning": [HI, thought("rs_1"), thought("rs_2"), says("x")],
+    "reasoning before a message": [HI, reasoning_item(), says("x")],
+    "reasoning before a call": [HI, reasoning_item("rs_1", "hm"), call(id="fc_1"), output()],
+    "reasoning before reasoning": [HI, reasoning_item("rs_1"), reasoning_item("rs_2"), says("x")],
     "arguments that are no JSON": [HI, call(arguments="{"), output()],
-    "an empty output": [HI, call(), output(said="")],
-    "an output with an image": [HI, call(), output(said=[text("see"), image()])],
+    "an empty output": [HI, call(), output(content="")],
+    "an output with an image": [HI, call(), output(content=[text("see"), image()])],
     "a link to an image": [u(image("https://x/cat.png"))],
     "a file by its id": [u({"type": "input_file", "file_id": "file-1"})],
     "a refusal": [HI, {**says(), "content": [{"type": "refusal", "refusal": "no"}]}],
@@ -241,19 +241,19 @@ class TestProjection:
 
     def test_a_call_that_never_got_a_result_says_so(self):
         body = items(user("hi"), assistant(ToolCall("a", "f")))
-        assert body == [HI, call(), output(said=f"[error]\n{NO_RESULT}")]
+        assert body == [HI, call(), output(content=f"[error]\n{NO_RESULT}")]
 
     def test_an_error_is_told_in_words_for_there_is_no_field(self):
         body = items(user("hi"), assistant(ToolCall("a", "f")), tool_result("a", "bad", error=True))
-        assert body[2] == output(said="[error]\nbad")
+        assert body[2] == output(content="[error]\nbad")
 
     def test_an_outcome_that_is_not_done_is_told_with_the_content(self):
         body = items(user("hi"), assistant(ToolCall("a", "f")), tool_result("a", "x", outcome="dry_run"))
-        assert body[2] == output(said="[dry run: this call was not really made]\nx")
+        assert body[2] == output(content="[dry run: this call was not really made]\nx")
 
     def test_a_result_of_nothing_has_some_words(self):
         body = items(user("hi"), assistant(ToolCall("a", "f")), tool_result("a"))
-        assert body[2] == output(said=NO_OUTPUT)
+        assert body[2] == output(content=NO_OUTPUT)
 
     def test_ids_too_long_and_ids_repeated_are_replaced_in_both_places(self):
         """OpenAI's own ids can pass 450 characters, and 64 are taken back."""
@@ -270,7 +270,7 @@ class TestProjection:
     def test_media_of_a_result_stand_in_it(self):
         shot = tool_result("a", ["see", Media("png", "image/png", 32)], error=True)
         body = items(user("hi"), assistant(ToolCall("a", "f")), shot)
-        assert body[2] == output(said=[text("[error]"), text("see"), image()])
+        assert body[2] == output(content=[text("[error]"), text("see"), image()])
 
     def test_images_and_pdfs_are_shown_and_the_rest_is_named(self):
         pdf, sound = Media("pdf", "application/pdf", 16), Media("sound", "audio/wav", 20)
@@ -294,10 +294,13 @@ class TestReasoning:
     def test_reasoning_goes_back_before_what_it_led_to(self):
         message = assistant(Reasoning("hm"), Text("yes"), ToolCall("a", "f"))
         output = with_evidence(message, _0=RS, _1=MSG, _2=FC)
-        assert output[:3] == [thought("rs_1", "hm"), says("yes"), call(id="fc_1")]
+        assert output[:3] == [reasoning_item("rs_1", "hm"), says("yes"), call(id="fc_1")]
 
     def test_reasoning_of_which_nothing_is_shown_goes_back_too(self):
-        assert with_evidence(assistant(Reasoning(), Text("yes")), _0=RS, _1=MSG) == [thought(), says("yes")]
+        assert with_evidence(assistant(Reasoning(), Text("yes")), _0=RS, _1=MSG) == [
+            reasoning_item(),
+            says("yes"),
+        ]
 
     def test_the_texts_of_one_message_stay_one_message(self):
         message = assistant("a", "b", "c")
@@ -373,11 +376,11 @@ class TestReading:
 
     def test_an_object_of_the_sdk_is_read(self):
         answer = parse_reply(
-            self.reply(thought("rs_1", "hm", "so"), says("yes"), call("c1", arguments='{"x": 1}'))
+            self.reply(reasoning_item("rs_1", "hm", "so"), says("yes"), call("c1", arguments='{"x": 1}'))
         )
         assert answer.message == assistant(Reasoning("hm\n\nso"), Text("yes"), ToolCall("c1", "f", {"x": 1}))
-        said = [{"text": text, "type": "summary_text"} for text in ("hm", "so")]
-        reasoned = {**RS, "block": {"summary": said}}
+        summary = [{"text": text, "type": "summary_text"} for text in ("hm", "so")]
+        reasoned = {**RS, "block": {"summary": summary}}
         assert answer.evidence == Evidence("openai", {"0": reasoned, "1": {**MSG, "status": "completed"}})
         assert (answer.provider, answer.model, answer.finish) == ("openai", "gpt-x", "completed")
 
@@ -385,14 +388,14 @@ class TestReading:
         assert parse_reply(self.reply(says("yes"))).usage == Usage(130, 5, 100, 20)
 
     def test_a_dict_is_read_like_the_object(self):
-        reply = self.reply(thought(), says("yes"), call(id="fc_1"))
+        reply = self.reply(reasoning_item(), says("yes"), call(id="fc_1"))
         assert parse_reply(reply.model_dump()) == parse_reply(reply)
 
     def test_an_answer_goes_back_as_it_came(self):
-        made = [thought("rs_1", "hm"), says("yes", phase="commentary"), call("c1", id="fc_1")]
-        answer = parse_reply(self.reply(*made))
+        items = [reasoning_item("rs_1", "hm"), says("yes", phase="commentary"), call("c1", id="fc_1")]
+        answer = parse_reply(self.reply(*items))
         path = entries([(user("hi"), None), (answer.message, answer.evidence)])
-        assert find_provider("openai").project(build_context(path), blobs)["input"][1:4] == made
+        assert find_provider("openai").project(build_context(path), blobs)["input"][1:4] == items
 
     def test_reasoning_nobody_encrypted_leaves_no_evidence(self):
         answer = parse_reply(self.reply({"type": "reasoning", "id": "rs_1", "summary": []}, call()))
@@ -413,7 +416,7 @@ class TestReading:
         assert answer.message == assistant(ToolCall("a", "f", malformed=raw))
 
     @pytest.mark.parametrize(
-        ("told", "finish"),
+        ("status", "finish"),
         [
             (
                 {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}},
@@ -426,8 +429,8 @@ class TestReading:
         ],
         ids=str,
     )
-    def test_only_a_response_that_is_over_has_a_finish(self, told, finish):
-        assert parse_reply(self.reply(says("ye"), **told)).finish == finish
+    def test_only_a_response_that_is_over_has_a_finish(self, status, finish):
+        assert parse_reply(self.reply(says("ye"), **status)).finish == finish
 
     def test_a_response_that_failed_is_no_answer(self):
         error = {"code": "server_error", "message": "sorry"}
@@ -442,7 +445,7 @@ class TestReading:
         history = [
             {"role": "developer", "content": "be kind"},
             u(text("look"), image()),
-            thought(),
+            reasoning_item(),
             says("I will"),
             call("a"),
             call("b", arguments="{"),
@@ -461,7 +464,7 @@ class TestReading:
 
     def test_the_output_of_a_response_may_be_put_in_the_list_as_it_is(self):
         """The SDK's documentation shows input += response.output."""
-        reply = self.reply(thought(), says("yes"), call())
+        reply = self.reply(reasoning_item(), says("yes"), call())
         messages = find_provider("openai").parse_messages([{"role": "user", "content": "hi"}, *reply.output])
         assert messages == [user("hi"), assistant(Reasoning(), Text("yes"), ToolCall("a", "f"))]
 

@@ -36,35 +36,35 @@ def history(request: dict[str, Any]) -> list[dict[str, Any]]:
 
 def calls(request: dict[str, Any]) -> list[tuple[str, str]]:
     """(id, everything written of the call) of each call, in order; on Gemini its place stands for its id."""
-    found = []
+    pairs = []
     for index, message in enumerate(history(request)):
         if message.get("type") == "function_call":
-            found.append((message["call_id"], message["arguments"]))
+            pairs.append((message["call_id"], message["arguments"]))
         for call in message.get("tool_calls", ()):
-            found.append((call["id"], str(call["function"])))
+            pairs.append((call["id"], str(call["function"])))
         for block in blocks(message):
             if block.get("type") == "tool_use":
-                found.append((block["id"], str(block["input"])))
-        asked = [part["functionCall"] for part in message.get("parts", ()) if "functionCall" in part]
-        found.extend((f"{index + 1}.{n}", str(call["args"])) for n, call in enumerate(asked))
-    return found
+                pairs.append((block["id"], str(block["input"])))
+        parts = [part["functionCall"] for part in message.get("parts", ()) if "functionCall" in part]
+        pairs.extend((f"{index + 1}.{n}", str(call["args"])) for n, call in enumerate(parts))
+    return pairs
 
 
 def results(request: dict[str, Any]) -> list[tuple[str, str]]:
     """(id, text) of each result, in order."""
-    found = []
+    pairs = []
     for index, message in enumerate(history(request)):
         if message.get("type") == "function_call_output":
-            found.append((message["call_id"], spoken(message["output"])))
+            pairs.append((message["call_id"], all_text(message["output"])))
         if message.get("role") == "tool":
-            found.append((message["tool_call_id"], message["content"]))
+            pairs.append((message["tool_call_id"], message["content"]))
         for block in blocks(message):
             if block.get("type") == "tool_result":
                 texts = [piece["text"] for piece in block["content"] if piece["type"] == "text"]
-                found.append((block["tool_use_id"], "\n".join(texts)))
-        told = [part["functionResponse"] for part in message.get("parts", ()) if "functionResponse" in part]
-        found.extend((f"{index}.{n}", spoken(response["response"])) for n, response in enumerate(told))
-    return found
+                pairs.append((block["tool_use_id"], "\n".join(texts)))
+        parts = [part["functionResponse"] for part in message.get("parts", ()) if "functionResponse" in part]
+        pairs.extend((f"{index}.{n}", all_text(response["response"])) for n, response in enumerate(parts))
+    return pairs
 
 
 def blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
@@ -72,12 +72,12 @@ def blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
     return content if isinstance(content, list) else []
 
 
-def spoken(value: Any) -> str:
+def all_text(value: Any) -> str:
     """All text of a request, each piece on its own."""
     if isinstance(value, dict):
-        return "\n".join(spoken(item) for item in value.values())
+        return "\n".join(all_text(item) for item in value.values())
     if isinstance(value, list):
-        return "\n".join(spoken(item) for item in value)
+        return "\n".join(all_text(item) for item in value)
     return value if isinstance(value, str) else ""
 
 
@@ -105,32 +105,32 @@ def test_every_prefix_of_every_log_in_every_budget_is_one_the_provider_accepts(p
 
 def _pairs_are_whole(request: dict[str, Any]) -> None:
     """Each call has one result, in call order, and it is the one that answers it."""
-    asked, answered = calls(request), results(request)
-    assert [call_id for call_id, _ in asked] == [call_id for call_id, _ in answered]
-    assert len({call_id for call_id, _ in asked}) == len(asked)
-    for (_, call), (_, result) in zip(asked, answered, strict=True):
+    call_pairs, answered = calls(request), results(request)
+    assert [call_id for call_id, _ in call_pairs] == [call_id for call_id, _ in answered]
+    assert len({call_id for call_id, _ in call_pairs}) == len(call_pairs)
+    for (_, call), (_, result) in zip(call_pairs, answered, strict=True):
         [serial] = SERIAL.findall(call)
         assert set(SERIAL.findall(result)) <= {serial}
 
 
 def _nothing_is_lost(context: Context, request: dict[str, Any]) -> None:
     """Every text of every result is there, and only a call without result has a placeholder."""
-    said = spoken(history(request))
-    found = [result for item in context.items for result in item.message.results]
-    for result in found:
+    text = all_text(history(request))
+    tool_results = [result for item in context.items for result in item.message.results]
+    for result in tool_results:
         for piece in result.content:
-            assert not isinstance(piece, Text) or not piece.text.strip() or piece.text in said
-    kept = {
+            assert not isinstance(piece, Text) or not piece.text.strip() or piece.text in text
+    serials = {
         serial
-        for result in found
+        for result in tool_results
         for p in result.content
         if isinstance(p, Text)
         for serial in SERIAL.findall(p.text)
     }
-    for (_, call), (_, told) in zip(calls(request), results(request), strict=True):
-        assert (NO_RESULT in told) <= (SERIAL.findall(call)[0] not in kept)
-    asked = sum(len(item.message.calls) for item in context.items)
-    assert sum(NO_RESULT in told for _, told in results(request)) >= asked - len(found)
+    for (_, call), (_, content) in zip(calls(request), results(request), strict=True):
+        assert (NO_RESULT in content) <= (SERIAL.findall(call)[0] not in serials)
+    call_count = sum(len(item.message.calls) for item in context.items)
+    assert sum(NO_RESULT in content for _, content in results(request)) >= call_count - len(tool_results)
 
 
 @given(path=paths())
@@ -220,29 +220,29 @@ def _bare_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _bare_items(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What the assistant says in a row is one text."""
-    kept: list[dict[str, Any]] = []
+    bare: list[dict[str, Any]] = []
     for item in items:
         if item.get("type") == "reasoning":
             continue
         if item.get("role") == "assistant":
             texts = [block["text"] for block in blocks(item)] or [item["content"]]
-            before = kept.pop()["content"] if kept and kept[-1].get("role") == "assistant" else ""
+            before = bare.pop()["content"] if bare and bare[-1].get("role") == "assistant" else ""
             item = {"role": "assistant", "content": before + "".join(texts)}
-        kept.append({key: value for key, value in item.items() if key != "id"})
-    return kept
+        bare.append({key: value for key, value in item.items() if key != "id"})
+    return bare
 
 
 def _bare_contents(contents: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """A blank text is sent for its signature only."""
-    kept: list[dict[str, Any]] = []
+    bare: list[dict[str, Any]] = []
     for content in contents:
-        said = [part for part in content["parts"] if part.get("text", "x").strip()]
-        parts = [_unsigned(part) for part in said]
-        if kept and kept[-1]["role"] == content["role"]:
-            kept[-1]["parts"].extend(parts)
+        texts = [part for part in content["parts"] if part.get("text", "x").strip()]
+        parts = [_unsigned(part) for part in texts]
+        if bare and bare[-1]["role"] == content["role"]:
+            bare[-1]["parts"].extend(parts)
         elif parts:
-            kept.append({"role": content["role"], "parts": parts})
-    return kept
+            bare.append({"role": content["role"], "parts": parts})
+    return bare
 
 
 def _unsigned(part: dict[str, Any]) -> dict[str, Any]:
@@ -259,13 +259,13 @@ def test_bytes_are_the_same_in_another_process():
         "p = path_of(user('hi'), assistant('x ', call), tool_result('é', 'r'));"
         "print([wire.render(w.project(build_context(p), blobs)) for w in wire.PROVIDERS.values()])"
     )
-    seen = set()
+    digests = set()
     for seed in "1", "2":
         env = {"PYTHONPATH": ":".join(sys.path), "PYTHONHASHSEED": seed}
-        seen.add(
+        digests.add(
             subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True).stdout
         )
-    assert len(seen) == 1
+    assert len(digests) == 1
 
 
 def test_no_sdk_is_imported():
@@ -330,8 +330,8 @@ class TestRead:
         call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
         answer = parse_reply({"role": "assistant", "content": None, "tool_calls": [call]})
         assert (answer.provider, answer.message) == ("openai-chat", assistant(ToolCall("a", "f")))
-        said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "hi"}]}
-        assert (parse_reply(said).provider, parse_reply(said).message) == ("openai", assistant("hi"))
+        item = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "hi"}]}
+        assert (parse_reply(item).provider, parse_reply(item).message) == ("openai", assistant("hi"))
         content = {"role": "model", "parts": [{"functionCall": {"name": "f", "id": "a"}}]}
         assert (parse_reply(content).provider, parse_reply(content).message) == (
             "gemini",

@@ -17,7 +17,7 @@ import pytest
 from bough.agent.tools.http import HttpTools, refusal
 from bough.errors import InvalidArgument, OutOfScope
 
-Seen = list[tuple[str, str, dict[str, str], bytes]]
+Requests = list[tuple[str, str, dict[str, str], bytes]]
 
 
 def keep(data: bytes, mime: str) -> str:
@@ -32,7 +32,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self) -> None:
-        self.seen: Seen = []
+        self.requests: Requests = []
         self.routes: dict[str, Callable[[BaseHTTPRequestHandler], None]] = {}
         super().__init__(("127.0.0.1", 0), Handler)
 
@@ -49,8 +49,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
-        told = {name.lower(): value for name, value in self.headers.items()}
-        self.server.seen.append((self.command, self.path, told, body))
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self.server.requests.append((self.command, self.path, headers, body))
         self.server.routes.get(self.path, lambda handler: reply(handler, 404))(self)
 
     do_GET = do_POST = do_HEAD = do_PUT = answer  # noqa: N815 - http.server's names
@@ -222,19 +222,19 @@ def test_a_url_that_is_none_or_leads_inwards_is_refused_before_anything_is_resol
 class TestRebinding:
     def test_a_name_is_resolved_once_and_what_was_checked_is_reached(self, server: Server) -> None:
         server.routes["/"] = serving(b"hello")
-        asked: list[str] = []
+        lookups: list[str] = []
 
         def turncoat(host: str, port: int) -> list[str]:
-            asked.append(host)
-            return ["127.0.0.1"] if len(asked) == 1 else ["10.0.0.1"]
+            lookups.append(host)
+            return ["127.0.0.1"] if len(lookups) == 1 else ["10.0.0.1"]
 
         port = server.server_address[1]
         answer = HttpTools(keep, frozenset({"name.example"}), turncoat).fetch(
             "GET", f"http://NAME.example.:{port}/"
         )
         assert answer.body == b"hello"
-        assert asked == ["name.example"]
-        assert server.seen[0][2]["host"] == f"name.example:{port}"
+        assert lookups == ["name.example"]
+        assert server.requests[0][2]["host"] == f"name.example:{port}"
 
     def test_the_next_address_is_tried_when_one_does_not_answer(self, server: Server) -> None:
         server.routes["/"] = serving(b"hello")
@@ -266,7 +266,7 @@ class TestRedirect:
         server.routes["/"] = serving(status=302, location=f"http://{other.at}/")
         with pytest.raises(OutOfScope):
             web(server).fetch("GET", f"http://{server.at}/")
-        assert other.seen == []
+        assert other.requests == []
 
     def test_five_are_followed_and_a_sixth_is_not(self, server: Server) -> None:
         for n in range(6):
@@ -287,17 +287,17 @@ class TestRedirect:
             "Accept": "a/b",
         }
         web(server, other).fetch("GET", f"http://{server.at}/", mine)
-        assert server.seen[1][2]["authorization"] == "Bearer hunter2"
-        assert "hunter2" not in str(other.seen)
-        assert other.seen[0][2]["accept"] == "a/b"
-        assert server.seen[2][1] == "/back"
-        assert "hunter2" not in str(server.seen[2])
+        assert server.requests[1][2]["authorization"] == "Bearer hunter2"
+        assert "hunter2" not in str(other.requests)
+        assert other.requests[0][2]["accept"] == "a/b"
+        assert server.requests[2][1] == "/back"
+        assert "hunter2" not in str(server.requests[2])
 
     def test_a_body_is_not_taken_to_another_host(self, server: Server, other: Server) -> None:
         server.routes["/"] = serving(status=307, location=f"http://{other.at}/")
         with pytest.raises(OutOfScope, match="body"):
             web(server, other).fetch("POST", f"http://{server.at}/", body=b"hunter2")
-        assert other.seen == []
+        assert other.requests == []
 
     @pytest.mark.parametrize(
         ("status", "method", "body"), [(303, "GET", b""), (302, "GET", b""), (307, "POST", b"x")]
@@ -307,7 +307,7 @@ class TestRedirect:
     ) -> None:
         server.routes["/"] = serving(status=status, location="/next")
         web(server).fetch("POST", f"http://{server.at}/", body=b"x")
-        assert (server.seen[1][0], server.seen[1][3]) == (method, body)
+        assert (server.requests[1][0], server.requests[1][3]) == (method, body)
 
     def test_without_a_place_is_an_answer(self, server: Server) -> None:
         server.routes["/"] = serving(b"?", status=302)
@@ -346,8 +346,8 @@ class TestRequest:
     def test_sends_method_path_headers_and_body(self, server: Server) -> None:
         server.routes["/a?b=c"] = serving(b"ok")
         web(server).http_request("PUT", f"http://{server.at}/a?b=c#part", {"X-A": "b"}, "ä")
-        method, path, told, body = server.seen[0]
-        assert (method, path, told["x-a"], body) == ("PUT", "/a?b=c", "b", "ä".encode())
+        method, path, headers, body = server.requests[0]
+        assert (method, path, headers["x-a"], body) == ("PUT", "/a?b=c", "b", "ä".encode())
 
     def test_no_proxy_of_the_environment_is_used(
         self, server: Server, monkeypatch: pytest.MonkeyPatch

@@ -206,10 +206,10 @@ class TestReplay:
     def test_a_recorded_call_is_answered_without_the_server(self, memory: Store, tmp_path: Path) -> None:
         counter = tmp_path / "count"
         session = run(memory, "count", file=str(counter))
-        gone = bough.mcp("no-such-program")
-        report = session.replay_sync(tools=[gone])
+        missing = bough.mcp("no-such-program")
+        report = session.replay_sync(tools=[missing])
         assert report.is_identical
-        report = session.replay_sync(model=calling("count", file=str(counter)), tools=[gone])
+        report = session.replay_sync(model=calling("count", file=str(counter)), tools=[missing])
         assert report.missed_calls == ()
         assert counter.read_text() == "x"
 
@@ -305,11 +305,11 @@ class TestBadServer:
                 call()
 
     def test_its_credentials_are_not_shown(self) -> None:
-        shown = [
+        texts = [
             repr(bough.mcp("x", env={"TOKEN": "hunter2"})),
             repr(bough.mcp("https://u:hunter2@example.com/mcp?key=hunter2", headers={"a": "hunter2"})),
         ]
-        assert "hunter2" not in "".join(shown)
+        assert "hunter2" not in "".join(texts)
 
     def test_it_is_no_tool_where_tools_are_described(self, memory: Store) -> None:
         with pytest.raises(InvalidTool, match="known in a run only"):

@@ -37,7 +37,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_error(405)
 
     def do_POST(self) -> None:
-        self.server.seen.append(dict(self.headers))  # type: ignore[attr-defined]
+        self.server.requests.append(dict(self.headers))  # type: ignore[attr-defined]
         request = json.loads(self.rfile.read(int(self.headers["content-length"])))
         if "id" not in request:
             self._reply(b"", status=202)
@@ -97,7 +97,7 @@ class Handler(BaseHTTPRequestHandler):
 @contextmanager
 def serving() -> Iterator[ThreadingHTTPServer]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.seen = []  # type: ignore[attr-defined]
+    server.requests = []  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
@@ -131,7 +131,7 @@ def call(name: str, server: bough.McpServer, **arguments: Any) -> bough.ToolResu
 def test_a_tool_is_called_with_the_headers_that_were_passed(web: ThreadingHTTPServer) -> None:
     result = call("echo", bough.mcp(url(web), headers={"Authorization": "Bearer abc"}), text="hello")
     assert result.content == (bough.Text("hello"),)
-    assert {headers["Authorization"] for headers in web.seen} == {"Bearer abc"}  # type: ignore[attr-defined]
+    assert {headers["Authorization"] for headers in web.requests} == {"Bearer abc"}  # type: ignore[attr-defined]
 
 
 def test_a_call_that_hangs_is_an_error_in_time(web: ThreadingHTTPServer) -> None:
@@ -192,8 +192,8 @@ class TestEgress:
         return str(excinfo.value)
 
     def test_a_public_name_at_a_private_address_is_refused(self) -> None:
-        said = asyncio.run(self._refused("http://mcp.example.com/mcp", ["93.184.216.34", "127.0.0.1"]))
-        assert "mcp.example.com is at 127.0.0.1" in said
+        text = asyncio.run(self._refused("http://mcp.example.com/mcp", ["93.184.216.34", "127.0.0.1"]))
+        assert "mcp.example.com is at 127.0.0.1" in text
 
     def test_a_named_host_may_be_private_and_keeps_its_name(self, web: ThreadingHTTPServer) -> None:
         port = web.server_address[1]

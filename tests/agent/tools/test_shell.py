@@ -31,13 +31,13 @@ def root(tmp_path: Path) -> Path:
 
 
 def shell(root: Path, tier: Tier = "project", timeout: float = 20.0) -> tuple[Shell, list[bytes]]:
-    kept: list[bytes] = []
+    spilled: list[bytes] = []
 
     def spill(data: bytes, mime: str) -> str:
-        kept.append(data)
-        return f"blob-{len(kept)}"
+        spilled.append(data)
+        return f"blob-{len(spilled)}"
 
-    return Shell(Scope(root, tier, ALLOWED), spill, ENVIRON, timeout), kept
+    return Shell(Scope(root, tier, ALLOWED), spill, ENVIRON, timeout), spilled
 
 
 def ran(root: Path, argv: list[str], tier: Tier = "project", timeout: float = 20.0) -> CommandResult:
@@ -290,12 +290,12 @@ class TestRun:
         assert output.encode().decode() == output
 
     def test_long_output_is_spilled_and_its_end_is_shown(self, root: Path) -> None:
-        runner, kept = shell(root)
+        runner, spills = shell(root)
         done = asyncio.run(runner.run(["python3", "-c", "print('x\\n' * 100_000 + 'the end')"]))
         assert len(done.output) < 17_000
         assert done.output.endswith("the end")
         assert "read_spill('blob-1'" in done.output
-        assert len(kept[0]) == 200_007
+        assert len(spills[0]) == 200_007
 
     def test_endless_output_neither_fills_memory_nor_blocks(
         self, root: Path, monkeypatch: pytest.MonkeyPatch

@@ -46,7 +46,7 @@ def test_their_names_are_known_without_a_session(session: Session, workspace: Wo
 
 
 def test_a_coding_turn_reads_edits_and_runs(session: Session, workspace: Workspace) -> None:
-    told = run(
+    results = run(
         session,
         workspace,
         ("list_files", {}),
@@ -56,15 +56,15 @@ def test_a_coding_turn_reads_edits_and_runs(session: Session, workspace: Workspa
         ("grep", {"pattern": "goodbye"}),
         ("shell", {"argv": ["echo", "ran"]}),
     )
-    assert "hello.py" in told[0]
-    assert "goodbye" in told[4]
-    assert "ran" in told[5]
+    assert "hello.py" in results[0]
+    assert "goodbye" in results[4]
+    assert "ran" in results[5]
     assert (Path(workspace.working_dir) / "hello.py").read_text() == "print('goodbye')\n"
     assert (Path(workspace.working_dir) / "new/made.txt").read_text() == "made"
 
 
 def test_nothing_leaves_the_scope(session: Session, workspace: Workspace) -> None:
-    told = run(
+    results = run(
         session,
         workspace,
         ("read_file", {"path": "../outside.txt"}),
@@ -73,7 +73,7 @@ def test_nothing_leaves_the_scope(session: Session, workspace: Workspace) -> Non
         ("shell", {"argv": ["cat", "../outside.txt"]}),
         ("http_request", {"method": "GET", "url": "http://127.0.0.1:1/"}),
     )
-    assert all("OutOfScope" in text for text in told)
+    assert all("OutOfScope" in text for text in results)
     assert (Path(workspace.working_dir).parent / "outside.txt").read_text() == "not yours"
 
 
@@ -81,10 +81,10 @@ def test_long_output_is_spilled_paged_through_and_never_collected(
     store: Store, session: Session, workspace: Workspace
 ) -> None:
     (Path(workspace.working_dir) / "long.txt").write_text("".join(f"line {n}\n" for n in range(1_900)) * 3)
-    told = run(session, workspace, ("read_file", {"path": "long.txt"}))
+    results = run(session, workspace, ("read_file", {"path": "long.txt"}))
     result = session.path()[3].message.results[0]
     media = result.content[1]
-    assert len(told[0]) < 40_000
+    assert len(results[0]) < 40_000
     assert store.gc(grace=-(10**18)) == 0
     more = run(session, workspace, ("read_spill", {"handle": media.hash, "offset": 0}))
     assert "line" in more[-1]
@@ -92,8 +92,8 @@ def test_long_output_is_spilled_paged_through_and_never_collected(
 
 def test_a_handle_of_another_session_is_refused(store: Store, session: Session, workspace: Workspace) -> None:
     stranger = store.put_blob(b"somebody else's output", "text/plain")
-    told = run(session, workspace, ("read_spill", {"handle": stranger.hash}))
-    assert "OutOfScope" in told[0]
+    results = run(session, workspace, ("read_spill", {"handle": stranger.hash}))
+    assert "OutOfScope" in results[0]
 
 
 class TestShellOfTheHost:

@@ -180,8 +180,8 @@ class TestSending:
         run = session.send("hello", engine="absurd", queue=queue)
         assert (session.leaf.seq, run.seq) == (1, 1)
         params = installed.run(f"select task_name, params from absurd.t_{queue}")
-        told = {"session": session.session_id, "space": "default", "agent": "a"}
-        assert params == [(TASK, told)]
+        payload = {"session": session.session_id, "space": "default", "agent": "a"}
+        assert params == [(TASK, payload)]
         assert session.row.status == "running"
         installed.run(f"alter table absurd.r_{queue} add constraint none check (attempt > 1) not valid")
         other = store.start("a")
@@ -203,13 +203,13 @@ class TestSending:
         def everything() -> Any:
             return read_everything(store.backend, "ses_stable"), store.session("ses_stable").row
 
-        sent, before = send(), everything()
-        assert (send(), everything()) == (sent, before), "while its turn is open"
+        run, before = send(), everything()
+        assert (send(), everything()) == (run, before), "while its turn is open"
         with working(installed, queue, Agent("a", by_step("Hello yourself."))):
             until(answered(store.session("ses_stable"), "Hello yourself."))
             until(done(installed, queue))
         before = everything()
-        assert (send(), everything()) == (sent, before), "after its answer"
+        assert (send(), everything()) == (run, before), "after its answer"
         session = store.session("ses_stable")
         assert [entry.message.text for entry in session.path() if entry.message] == [
             "hello",
@@ -436,8 +436,8 @@ class TestSending:
                     settings = "select set_config('bough.space', 'acme', true), set_config('bough.owner', 'ann', true)"
                     client.execute(settings)
                     for text in (f"my word is {phrase}", "and more"):
-                        given = "insert into bough.public_input (session_id, text) values (%s, %s)"
-                        client.execute(given, (session.session_id, text))
+                        statement = "insert into bough.public_input (session_id, text) values (%s, %s)"
+                        client.execute(statement, (session.session_id, text))
             copied = other.fork()
             copied.enqueue("queued by the service, for a runner of its own")
             agent = Agent("client's", ScriptedModel([Slow(1.5, "Yes."), "Yes."]))
@@ -525,16 +525,16 @@ class TestSteps:
         session.send("look around", engine="absurd", queue=queue)
         with working(installed, queue, Agent("a", by_step(looking(1, 2, 3), looking(4), "Seen."), [look])):
             until(answered(session, "Seen."))
-        found = checkpoints(installed, queue)
-        assert [sorted(state) for state in found] == 3 * [
+        states = checkpoints(installed, queue)
+        assert [sorted(state) for state in states] == 3 * [
             ["executed_local_tool_count", "finish_reason", "to_message_number", "usage"]
         ]
-        assert [state["to_message_number"] for state in found] == [7, 9, 10]
-        assert [state["executed_local_tool_count"] for state in found] == [3, 1, 0]
-        assert [state["finish_reason"] for state in found] == ["tool_use", "tool_use", "stop"]
-        assert derived(session, 7, 9, 10) == [msgspec.convert(state, Checkpoint) for state in found]
+        assert [state["to_message_number"] for state in states] == [7, 9, 10]
+        assert [state["executed_local_tool_count"] for state in states] == [3, 1, 0]
+        assert [state["finish_reason"] for state in states] == ["tool_use", "tool_use", "stop"]
+        assert derived(session, 7, 9, 10) == [msgspec.convert(state, Checkpoint) for state in states]
         assert session.state == {"seen_1": True, "seen_2": True, "seen_3": True, "seen_4": True}
-        assert session.row.totals.input_tokens == sum(state["usage"]["input_tokens"] for state in found)
+        assert session.row.totals.input_tokens == sum(state["usage"]["input_tokens"] for state in states)
         assert session.verify() == []
 
     def test_a_checkpoint_of_a_long_session_stays_under_one_kilobyte(
@@ -559,8 +559,10 @@ class TestSteps:
         sizes = [size for size, _ in rows]
         tokens = max(call.usage.input_tokens or 0 for call in session.model_calls())
         tools = sum(len(entry.message.results) for entry in session.path() if entry.message)
-        held = sum(len(stored.entry.body) for stored in store.backend.entries(session.session_id))
-        print(f"{tools} tools, {tokens:,} tokens, {held:,} bytes of entries: {len(sizes)} checkpoints,")
+        entry_bytes = sum(len(stored.entry.body) for stored in store.backend.entries(session.session_id))
+        print(
+            f"{tools} tools, {tokens:,} tokens, {entry_bytes:,} bytes of entries: {len(sizes)} checkpoints,"
+        )
         print(f"{sum(sizes):,} bytes of JSON, the largest {max(sizes)} ({max(c for _, c in rows)} as stored)")
         assert (tools, len(sizes)) == (100, 26)
         assert tokens > 200_000
@@ -570,11 +572,11 @@ class TestSteps:
         self, installed: Database, queue: str, store: bough.Store
     ) -> None:
         """The provider is away after two steps; the next run of the task asks from there."""
-        asked: list[int] = []
+        calls: list[int] = []
 
         def answer(request: Request) -> Any:
-            asked.append(answers_so_far(request))
-            if asked.count(2) == 1 and answers_so_far(request) == 2:
+            calls.append(answers_so_far(request))
+            if calls.count(2) == 1 and answers_so_far(request) == 2:
                 return errors.ModelError("scripted", "gone for lunch")
             return [looking(1), looking(2), "Seen."][answers_so_far(request)]
 
@@ -583,7 +585,7 @@ class TestSteps:
         with working(installed, queue, Agent("a", ScriptedModel(answer), [look])):
             until(answered(session, "Seen."))
             until(done(installed, queue))
-        assert asked == [0, 1, 2, 2]
+        assert calls == [0, 1, 2, 2]
         assert task(installed, queue)[:2] == ("completed", 2)
         states = [msgspec.convert(state, Checkpoint) for state in checkpoints(installed, queue)]
         assert derived(session, 4, 6, 7) == states
@@ -598,7 +600,7 @@ class TestSteps:
         if installed.host.server is None:
             pytest.skip("wants a server of our own")
         wire = PostgresProxy(installed.host.server.folder)
-        asked = []
+        statements = []
         for steps in (5, 5, 25):  # the first prepares
             session = store.start("a")
             model = by_step(*(looking(n) for n in range(steps)), "Seen.")
@@ -606,10 +608,10 @@ class TestSteps:
                 before = wire.request_count
                 session.send("look", engine="absurd", queue=queue)
                 until(answered(session, "Seen."))
-                asked.append(wire.request_count - before)
+                statements.append(wire.request_count - before)
         wire.close()
-        print(f"round trips of a task of 6 steps: {asked[1]}, of 26: {asked[2]}")
-        assert (asked[2] - asked[1]) / 20 < 2.5
+        print(f"round trips of a task of 6 steps: {statements[1]}, of 26: {statements[2]}")
+        assert (statements[2] - statements[1]) / 20 < 2.5
 
     def test_notes_of_others_neither_stop_a_step_nor_spoil_its_checkpoint(
         self, installed: Database, queue: str, store: bough.Store
@@ -638,8 +640,8 @@ class TestSteps:
             until(done(installed, queue))
         kinds = [entry.role or entry.kind for entry in session.path()]
         assert kinds == ["user", "settings", "note", "assistant", "note", "tool", "note", "assistant"]
-        found = [msgspec.convert(state, Checkpoint) for state in checkpoints(installed, queue)]
-        assert found == derived(session, 6, 8)
+        steps = [msgspec.convert(state, Checkpoint) for state in checkpoints(installed, queue)]
+        assert steps == derived(session, 6, 8)
         assert (session.state, session.verify()) == ({"noted": True}, [])
 
     def test_a_child_runs_under_its_parents_claim(
@@ -667,8 +669,8 @@ class TestSteps:
     ) -> None:
         session = store.start("a")
         session.send("look", engine="absurd", queue=queue)
-        gone = errors.ModelError("scripted", "gone")
-        with working(installed, queue, Agent("a", by_step(looking(1), gone), [look], Limits(tries=1))):
+        failure = errors.ModelError("scripted", "gone")
+        with working(installed, queue, Agent("a", by_step(looking(1), failure), [look], Limits(tries=1))):
             until(lambda: session.row.status == "failed")
         session.refresh()
         session.rewind(0)
@@ -798,8 +800,8 @@ class TestApproval:
         (approval,) = session.pending_approvals()
         with LocalServer(store, Driving((by_step("The server spoke."),))) as server:
             named = {"seq": approval.seq, "index": approval.index}
-            told = server.post(f"/api/sessions/{session.session_id}/approve", named)
-        assert (told["pending"], told["resumed"]) == (0, False)
+            answer = server.post(f"/api/sessions/{session.session_id}/approve", named)
+        assert (answer["pending"], answer["resumed"]) == (0, False)
         assert task(installed, queue)[0] == "pending"
         with working(installed, queue, agent):
             until(answered(session, "Paid."))
@@ -982,22 +984,22 @@ class TestClaim:
         """A task in the hands of this test, its lease one second."""
         session = store.start("a")
         session.send("hello", engine="absurd", queue=queue)
-        pool, caught = Pool(Address.parse(installed.url)), []
+        pool, errors_raised = Pool(Address.parse(installed.url)), []
         line = ConnectionHandle(pool)
         client = AbsurdClient(line, queue)
 
         def keep(params: Any, context: Any) -> None:
             from absurd_sdk import SuspendTask
 
-            caught.append(context)
+            errors_raised.append(context)
             raise SuspendTask
 
         client.register_task(TASK)(keep)
         client.work_batch(claim_timeout=1)
-        claim = Claim(caught[0], client.claimed[0], line, queue, 1)
+        claim = Claim(errors_raised[0], client.claimed[0], line, queue, 1)
         assert isinstance(store.backend, PostgresStore)
-        held = TaskStore(store.backend, lambda base: ClaimedConnections(base, claim))
-        yield claim, ClaimedLog(held, held.session(session.session_id), store.runtime, claim)
+        task_store = TaskStore(store.backend, lambda base: ClaimedConnections(base, claim))
+        yield claim, ClaimedLog(task_store, task_store.session(session.session_id), store.runtime, claim)
         pool.close()
 
     def test_who_lost_it_writes_nothing(
@@ -1278,13 +1280,13 @@ class TestWorker:
         session.send("hello", engine="absurd", queue=queue)
         agent = Agent("a", by_step(assistant("Wait.", ToolCall("w", "wait", {})), "Soon."), [wait])
         worker = Worker(installed.url, [agent], queue=queue, lease=1)
-        left: list[int] = []
-        thread = threading.Thread(target=lambda: left.append(worker.run(grace=0.2)))
+        late: list[int] = []
+        thread = threading.Thread(target=lambda: late.append(worker.run(grace=0.2)))
         thread.start()
         assert began.wait(20)
         worker.stop()
         thread.join(10)
-        assert left == [1]
+        assert late == [1]
         gate.set()
         roles = [entry.role for entry in store.session(session.session_id).path()]
         assert roles == ["user", None, "assistant"]
@@ -1355,10 +1357,10 @@ class TestWorker:
         with working(installed, queue, agent):
             for session in sessions:
                 until(answered(session, "Lost."))
-        told = [
+        results = [
             entry.message.results for entry in sessions[1].path() if entry.role == "tool" and entry.message
         ]
-        assert "order 41: lost" in str(told)
+        assert "order 41: lost" in str(results)
 
     def test_secrets_stay_out_of_what_absurd_keeps_of_a_failure(
         self, installed: Database, queue: str, store: bough.Store, monkeypatch: pytest.MonkeyPatch
@@ -1369,11 +1371,11 @@ class TestWorker:
         refused = errors.ModelError("scripted", "bad key k-0123456789abcdef-secret\0")
         with working(installed, queue, Agent("a", ScriptedModel(lambda request: refused))):
             until(lambda: installed.run(f"select 1 from absurd.r_{queue} where state = 'failed'"))
-        [(kept, *_), *_] = installed.run(
+        [(reason, *_), *_] = installed.run(
             f"select failure_reason::text from absurd.r_{queue} where state = 'failed'"
         )
-        assert "got no answer" in kept
-        assert "0123456789abcdef" not in kept
+        assert "got no answer" in reason
+        assert "0123456789abcdef" not in reason
 
 
 class TestBadInput:

@@ -66,11 +66,11 @@ def agents(tmp_path: Path) -> Path:
 @contextmanager
 def worker(installed: Database, queue: str, agents: Path) -> Iterator[Path]:
     command = [sys.executable, "-m", "bough.cli.main", "--store", installed.url, "worker", "--queue", queue]
-    given = ["--agents", str(agents), "--concurrency", "2", "--lease", "5s"]
-    said = agents.parent / "said"
-    with said.open("w") as file, subprocess.Popen([*command, *given], stderr=file) as process:
+    options = ["--agents", str(agents), "--concurrency", "2", "--lease", "5s"]
+    output_path = agents.parent / "said"
+    with output_path.open("w") as file, subprocess.Popen([*command, *options], stderr=file) as process:
         try:
-            yield said
+            yield output_path
         finally:
             process.send_signal(signal.SIGTERM)
             assert process.wait(20) == 0
@@ -94,7 +94,7 @@ class TestWorker:
         session_id = result.out.strip()
         assert "bough tail -f" in result.err
         sleeping = f"select 1 from absurd.t_{queue} where state = 'sleeping'"
-        with worker(installed, queue, agents) as said:
+        with worker(installed, queue, agents) as output_path:
             until(lambda: installed.run(sleeping))
             assert bough("approve", session_id, "--yes", store=installed.url).code == 0
             until(lambda: "Refunded." in bough("show", session_id, store=installed.url).out)
@@ -105,8 +105,8 @@ class TestWorker:
             )
             assert more.code == 0, more.err
             until(lambda: "Welcome." in bough("show", session_id, store=installed.url).out)
-        assert "runs tasks" in said.read_text()
-        assert "stopping" in said.read_text()
+        assert "runs tasks" in output_path.read_text()
+        assert "stopping" in output_path.read_text()
 
     def test_a_busy_session_is_an_exit_code_and_queued_input_has_a_task(
         self, installed: Database, queue: str
@@ -139,8 +139,8 @@ class TestBadInput:
     def test_each_says_what_to_do(
         self, installed: Database, queue: str, agents: Path, line: list[str], words: str
     ) -> None:
-        given = [str(agents) if word == "AGENTS" else word for word in line]
-        done = bough(*given, store=installed.url)
+        command = [str(agents) if word == "AGENTS" else word for word in line]
+        done = bough(*command, store=installed.url)
         assert done.code in (1, 2), done.err
         assert words in done.err
         assert "Traceback" not in done.err

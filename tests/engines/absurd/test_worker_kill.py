@@ -39,7 +39,7 @@ class Desk:
     """A queue with its workers, and a person who approves whatever waits."""
 
     def __init__(self, database: Database, folder: Path) -> None:
-        self.database, self.told = database, folder / "told"
+        self.database, self.lines_path = database, folder / "lines"
         self.queue = f"k{next(numbers)}"
         absurd_schema.install(database.owner_url, self.queue)
         self.store = bough.open(database.url)
@@ -56,8 +56,8 @@ class Desk:
             self.sessions.append(session)
 
     def start(self, work: Callable[..., None] = worker_agent.run_worker, *how: Any) -> BaseProcess:
-        given = (self.database.url, self.queue, str(self.told), *how)
-        process = context.Process(target=work, args=given, daemon=True)
+        arguments = (self.database.url, self.queue, str(self.lines_path), *how)
+        process = context.Process(target=work, args=arguments, daemon=True)
         process.start()
         self.workers.append(process)
         return process
@@ -68,7 +68,7 @@ class Desk:
         self.kills += 1
 
     def lines(self) -> list[str]:
-        return worker_agent.read_lines(self.told)
+        return worker_agent.read_lines(self.lines_path)
 
     def states(self) -> Counter[str]:
         return Counter(state for (state,) in self.database.run(f"select state from absurd.t_{self.queue}"))
@@ -113,7 +113,7 @@ class Desk:
         """What holds whatever happened to the workers; counts of calls for every session together."""
         effects = Counter(line for line in self.lines() if line.startswith("effect unsafe"))
         assert not [line for line, times in effects.items() if times > 1], "an unsafe effect happened twice"
-        made, rows = self.lines().count("model"), 0
+        model_calls, rows = self.lines().count("model"), 0
         for session in self.sessions:
             session.refresh()
             assert session.verify() == []
@@ -127,7 +127,7 @@ class Desk:
             keys = [fact.key for fact in session.journal() if fact.key is not None]
             assert len(keys) == len(set(keys)), "a change was written twice"
             self.check_steps(session)
-        assert made <= rows <= made + self.kills * 4, (
+        assert model_calls <= rows <= model_calls + self.kills * 4, (
             "every call made is in the ledger, and few that were cut off"
         )
 
@@ -137,13 +137,13 @@ class Desk:
             select c.state from absurd.t_{self.queue} join absurd.c_{self.queue} as c using (task_id)
             where params ->> 'session' = '{session.session_id}' and checkpoint_name like 'agent-loop%'"""
         calls, path = calls_on_path(session.model_calls(), session.log.ranges()), session.path()
-        kept = [msgspec.convert(state, Checkpoint) for (state,) in self.database.run(query)]
-        kept.sort(key=lambda one: one.to_message_number)
+        checkpoints = [msgspec.convert(state, Checkpoint) for (state,) in self.database.run(query)]
+        checkpoints.sort(key=lambda one: one.to_message_number)
         steps = sorted(
             {(entry.turn, entry.step): entry.seq for entry in path if entry.message and entry.step}.values()
         )
-        assert [one.to_message_number for one in kept] == steps
-        assert kept == [checkpoint(path[:to], (), calls) for to in steps]
+        assert [one.to_message_number for one in checkpoints] == steps
+        assert checkpoints == [checkpoint(path[:to], (), calls) for to in steps]
 
 
 @pytest.fixture(scope="module")
@@ -153,10 +153,10 @@ def installed(postgres: DatabaseHost) -> Database:
 
 @pytest.fixture
 def desk(installed: Database, tmp_path: Path) -> Iterator[Desk]:
-    found = Desk(installed, tmp_path)
-    yield found
-    found.stop()
-    found.store.close()
+    new_desk = Desk(installed, tmp_path)
+    yield new_desk
+    new_desk.stop()
+    new_desk.store.close()
 
 
 WHOLE = [text for pair in zip(worker_agent.INPUTS, worker_agent.ANSWERS, strict=True) for text in pair]

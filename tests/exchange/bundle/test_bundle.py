@@ -84,9 +84,9 @@ def read_store(store: Store) -> list[Any]:
 def with_valid_hash(lines: list[bytes]) -> bytes:
     """The lines with a true hash: what somebody would hand in who knows the format."""
     *content, end = lines
-    told = json.loads(end)
-    told["sha256"] = sha256(b"".join(content)).hexdigest()
-    return b"".join([*content, json.dumps(told).encode() + b"\n"])
+    record = json.loads(end)
+    record["sha256"] = sha256(b"".join(content)).hexdigest()
+    return b"".join([*content, json.dumps(record).encode() + b"\n"])
 
 
 def message_limits(session: Session) -> list[tuple[int, int | None]]:
@@ -153,20 +153,22 @@ class TestRoundTrip:
                 Store(SqliteStore(Path(folder) / "a.db", synchronous="normal"), deterministic_runtime()),
             ]
             grown = [grow_tree(store, script) for store in here]
-            made = [[bundle(session, blobs=True) for session in sessions] for sessions in grown]
-            assert made[0] == made[1]  # the same on every store
-            assert b"EVIDENCE" not in b"".join(made[0])
-            self.round_trip(folder, grown[0], made[0], forwards=forwards)
+            bundles = [[bundle(session, blobs=True) for session in sessions] for sessions in grown]
+            assert bundles[0] == bundles[1]  # the same on every store
+            assert b"EVIDENCE" not in b"".join(bundles[0])
+            self.round_trip(folder, grown[0], bundles[0], forwards=forwards)
             for store in here:
                 store.close()
 
-    def round_trip(self, folder: str, sessions: list[Session], made: list[bytes], *, forwards: bool) -> None:
+    def round_trip(
+        self, folder: str, sessions: list[Session], bundles: list[bytes], *, forwards: bool
+    ) -> None:
         there = Store(SqliteStore(Path(folder) / "b.db", synchronous="normal"), real_runtime())
         far = Store(MemoryStore(), real_runtime())
         for store in (there, far):
-            for data in made if forwards else made[::-1]:
+            for data in bundles if forwards else bundles[::-1]:
                 store.import_bundle(io.BytesIO(data))
-            for session, data in zip(sessions, made, strict=True):
+            for session, data in zip(sessions, bundles, strict=True):
                 again = store.session(session.session_id)
                 assert bundle(again, blobs=True) == data
                 assert store.import_bundle(io.BytesIO(data)).added == ()
@@ -432,7 +434,9 @@ class TestImport:
         session = Store(MemoryStore(), real_runtime()).start("a", [system("s")])
         for name in ("NULL", '{"a\\,b}', "", "größer ☃"):
             session.title(name)
-            session.append([said for n in range(200) for said in (user(f"{name} {n}"), assistant("\0"))])
+            session.append(
+                [message for n in range(200) for message in (user(f"{name} {n}"), assistant("\0"))]
+            )
             session.send_sync(name or "q", model=bough.ScriptedModel(["yes"]))
         session.append([user("w" * 9_000_000), assistant("wide")])
         session.append([user("and on"), assistant("narrow")])
@@ -487,7 +491,7 @@ class TestImport:
             thread.start()
         for thread in threads:
             thread.join()
-        assert sorted(len(taken.added) for taken in done) == [0, 2]
+        assert sorted(len(report.added) for report in done) == [0, 2]
         assert bundle(stores[0].session(session.session_id), blobs=True) == data
         for there in stores:
             there.close()
@@ -622,8 +626,8 @@ class TestDamage:
         at = next(n for n, line in enumerate(lines) if b'"line":"entry"' in line)
         attached = b'{"role":"user","parts":[{"type":"attachment","data":"AAAA","mime":"image/png"}]}'
         for kind, body in (("message", attached), ("a kind\n", b"{}")):
-            told = {**json.loads(lines[at]), "kind": kind, "id": chain_id(b"", kind, 0, 0, body).hex()}
-            line = json.dumps({**told, "body": 0}).encode().replace(b'"body": 0', b'"body":' + body)
+            record = {**json.loads(lines[at]), "kind": kind, "id": chain_id(b"", kind, 0, 0, body).hex()}
+            line = json.dumps({**record, "body": 0}).encode().replace(b'"body": 0', b'"body":' + body)
             data = with_valid_hash([*lines[:at], line + b"\n", *lines[at + 1 :]])
             assert "inline bytes" in str(error := assert_refused(store, data)) or "not a valid kind" in str(
                 error
@@ -645,10 +649,10 @@ class TestDamage:
         session = store.start("a", [system("s")])
         lines = bundle(session).splitlines(keepends=True)
         body = b'{"mood":{"z":1,"a":2.50}}'
-        made = chain_id(session.path()[-1].entry_id, "mood", 0, 0, body).hex()
+        entry_id = chain_id(session.path()[-1].entry_id, "mood", 0, 0, body).hex()
         entry = b'{"line":"entry","branch":1,"seq":2,"id":"%s","turn":0,"step":0,"at":5,"body":%s,"kind":"mood"}\n'
         at = next(n for n, line in enumerate(lines) if b'"line":"entry"' in line)
-        lines.insert(at + 1, entry % (made.encode(), body))
+        lines.insert(at + 1, entry % (entry_id.encode(), body))
         data = b"".join(lines).replace(b'"format":"1.0"', b'"format":"1.7"', 1)
         for name in (b'"tail":%d', b'"leaf":{"branch":1,"seq":%d}', b'"last":%d'):
             assert name % 1 in data
@@ -766,20 +770,20 @@ class TestFallback:
         older = Store(MemoryStore(), real_runtime())
         older.start("a", [system("s")], conversation_id="con_1").append([user("q")])
         stores = [Store(SqliteStore(tmp_path / "a.db"), real_runtime()) for _ in range(6)]
-        begin, found = threading.Barrier(6), []
+        begin, errors = threading.Barrier(6), []
 
         def go(mine: Store) -> None:
             begin.wait()
             session = mine.latest_or_start("con_1", "a", fallback=older)
-            found.append(session.session_id)
+            errors.append(session.session_id)
 
         threads = [threading.Thread(target=go, args=(mine,)) for mine in stores]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert len(set(found)) == 1
-        assert len(found) == 6
+        assert len(set(errors)) == 1
+        assert len(errors) == 6
         assert len(list(stores[0].all_sessions())) == 1
         for mine in stores:
             mine.close()

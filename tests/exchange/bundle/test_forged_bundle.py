@@ -118,9 +118,9 @@ def test_a_fact_that_lacks_what_verbs_read_is_refused_or_read(
 ) -> None:
     """Accepted, purge, the HTML page, Inspect's log and explain raised KeyError."""
     facts = [n for n, line in enumerate(lines) if line["line"] == "fact" and field in line.get("data", {})]
-    chosen = [n for n in facts if lines[n]["kind"] == kind][:3]
-    assert chosen
-    for n in chosen:
+    numbers = [n for n in facts if lines[n]["kind"] == kind][:3]
+    assert numbers
+    for n in numbers:
         forged = [dict(line) for line in lines]
         forged[n]["data"] = {name: value for name, value in lines[n]["data"].items() if name != field}
         store = bough.open("memory:")

@@ -22,9 +22,9 @@ from support.random_logs import path_of, paths, thorough_settings
 
 
 def messages(session: Session) -> list[dict[str, Any]]:
-    told = session.finetune().text
-    found: list[dict[str, Any]] = json.loads(told)["messages"] if told else []
-    return found
+    text = session.finetune().text
+    result: list[dict[str, Any]] = json.loads(text)["messages"] if text else []
+    return result
 
 
 def roles(session: Session) -> list[str]:
@@ -83,8 +83,8 @@ class TestTheLine:
         session.append([user("look", picture), assistant(ToolCall("c", "t")), tool_result("c", picture)])
         session.append([assistant("a cat")])
         stub = "[image/png, 58 bytes, cat.png: not included]"
-        asked, _, result, _ = messages(session)
-        assert asked["content"] == [{"type": "text", "text": "look"}, {"type": "text", "text": stub}]
+        question, _, result, _ = messages(session)
+        assert question["content"] == [{"type": "text", "text": "look"}, {"type": "text", "text": stub}]
         assert result["content"] == stub
 
     def test_the_prompt_in_force_at_the_leaf_heads_the_line(self, store: Store) -> None:

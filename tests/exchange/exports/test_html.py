@@ -52,7 +52,7 @@ def viewer(browser: Browser, pages: Path) -> Iterator[ViewerPage]:
     page = ViewerPage(browser, pages.as_uri() + "/", offline=True)
     yield page
     page.check()
-    assert [asked for asked in page.requests if not re.match(r"[\w-]+\.html|data:|blob:", asked)] == []
+    assert [request for request in page.requests if not re.match(r"[\w-]+\.html|data:|blob:", request)] == []
     page.close()
 
 
@@ -61,12 +61,12 @@ class Elements(HTMLParser):
 
     def __init__(self, page: bytes) -> None:
         super().__init__()
-        self.found: list[tuple[str, dict[str, str | None], str]] = []
+        self.elements: list[tuple[str, dict[str, str | None], str]] = []
         self._is_inside = False
         self.feed(page.decode())
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs), ""))
+        self.elements.append((tag, dict(attrs), ""))
         self._is_inside = True
 
     def handle_endtag(self, tag: str) -> None:
@@ -74,12 +74,14 @@ class Elements(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if self._is_inside:
-            tag, attrs, text = self.found[-1]
-            self.found[-1] = (tag, attrs, text + data)
+            tag, attrs, text = self.elements[-1]
+            self.elements[-1] = (tag, attrs, text + data)
 
-    def texts(self, tag: str, **wanted: str) -> list[str]:
+    def texts(self, tag: str, **attributes: str) -> list[str]:
         return [
-            text for name, attrs, text in self.found if name == tag and wanted.items() <= {**attrs}.items()
+            text
+            for name, attrs, text in self.elements
+            if name == tag and attributes.items() <= {**attrs}.items()
         ]
 
 
@@ -116,11 +118,11 @@ class TestFile:
             sessions.start(session_id="ses_k", title=f"about {CANARY}").append([user(f"it is {CANARY}")])
         with bough.open(tmp_path / "s.db", secrets={"KEY": CANARY}) as sessions:
             session = sessions.session("ses_k")
-            told = session.html(tmp_path / "shared.html")
+            path = session.html(tmp_path / "shared.html")
             session.html(tmp_path / "whole.html", redact=False)
         shared, whole = (tmp_path / "shared.html").read_bytes(), (tmp_path / "whole.html").read_bytes()
-        assert told.bundle.redactions == {"KEY": 2}
-        assert told.bytes == len(shared)
+        assert path.bundle.redactions == {"KEY": 2}
+        assert path.bytes == len(shared)
         assert CANARY.encode() not in shared + embedded_bundle(shared)
         assert CANARY.encode() in embedded_bundle(whole)
 
@@ -154,7 +156,7 @@ class TestFile:
 
     def test_nothing_in_a_session_can_end_the_element_it_stands_in(self, pages: Path) -> None:
         elements = Elements((pages / f"whole-{HOSTILE}.html").read_bytes())
-        tags = [tag for tag, _, _ in elements.found]
+        tags = [tag for tag, _, _ in elements.elements]
         assert tags[:13] == [
             "html",
             "head",
@@ -171,14 +173,16 @@ class TestFile:
             "noscript",
         ]
         assert set(tags[13:]) == {"script"}
-        held = [one for kind in ("bundle", "requests") for one in elements.texts("script", **{"class": kind})]
-        assert held == elements.texts("script", type="application/octet-stream")
+        scripts = [
+            one for kind in ("bundle", "requests") for one in elements.texts("script", **{"class": kind})
+        ]
+        assert scripts == elements.texts("script", type="application/octet-stream")
 
     def test_the_policy_names_the_one_script_and_the_one_style_and_lets_nothing_out(
         self, pages: Path
     ) -> None:
         elements = Elements((pages / f"{CASE}.html").read_bytes())
-        policy = next(str(attrs["content"]) for tag, attrs, _ in elements.found if "http-equiv" in attrs)
+        policy = next(str(attrs["content"]) for tag, attrs, _ in elements.elements if "http-equiv" in attrs)
         [script], [style] = elements.texts("script", type="module"), elements.texts("style")
         hashes = [
             base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (script, style)

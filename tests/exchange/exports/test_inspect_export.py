@@ -43,18 +43,18 @@ def read(session: Session, **how: bool) -> Json:
 
 
 def sample(session: Session, **how: bool) -> Json:
-    (found,) = read(session, **how)["samples"]
-    return found
+    (only,) = read(session, **how)["samples"]
+    return only
 
 
 def events(session: Session, kind: str) -> list[Json]:
     return [event for event in sample(session)["events"] if event["event"] == kind]
 
 
-def inputs(told: Json) -> list[list[Json]]:
+def inputs(sample_record: Json) -> list[list[Json]]:
     """What each model event was given, out of the pool."""
-    pool = told["events_data"]["messages"]
-    models = [event for event in told["events"] if event["event"] == "model"]
+    pool = sample_record["events_data"]["messages"]
+    models = [event for event in sample_record["events"] if event["event"] == "model"]
     return [
         [pool[n] for first, end in event.get("input_refs", ()) for n in range(first, end)] for event in models
     ]
@@ -126,7 +126,7 @@ class TestLog:
         assert (one["input"], one["messages"], one["events"], one["output"]) == ([], [], [], {})
 
     @pytest.mark.parametrize(
-        ("status", "told"),
+        ("status", "expected"),
         [
             ("completed", "success"),
             ("failed", "error"),
@@ -134,11 +134,11 @@ class TestLog:
             ("interrupted", "cancelled"),
         ],
     )
-    def test_the_status_is_that_of_the_session(self, store: Store, status: Any, told: str) -> None:
+    def test_the_status_is_that_of_the_session(self, store: Store, status: Any, expected: str) -> None:
         session = sample_session(store)
         session.end(status, "because" if status == "failed" else None)
         log = read(session)
-        assert log["status"] == told
+        assert log["status"] == expected
         assert ("error" in log) == (status == "failed")
         if status == "failed":
             assert log["samples"][0]["error"]["message"] == "because"
@@ -205,34 +205,38 @@ class TestUsage:
 class TestEvents:
     def test_a_turn_is_a_span_with_its_calls_in_it(self, store: Store) -> None:
         session = sample_session(store)
-        told = sample(session)["events"]
-        assert [event["event"] for event in told] == [
+        events = sample(session)["events"]
+        assert [event["event"] for event in events] == [
             "span_begin",
             "model",
             "tool",
             "model",
             "span_end",
         ]
-        assert told[0]["name"] == "user turn 1"  # a turn of Inspect is one answer
-        assert {event["span_id"] for event in told[1:-1]} == {told[0]["id"]} == {told[-1]["id"]}
-        assert len({event["uuid"] for event in told}) == len(told)
+        assert events[0]["name"] == "user turn 1"  # a turn of Inspect is one answer
+        assert {event["span_id"] for event in events[1:-1]} == {events[0]["id"]} == {events[-1]["id"]}
+        assert len({event["uuid"] for event in events}) == len(events)
 
     def test_a_model_was_given_what_the_context_was_then(self, store: Store) -> None:
         session = sample_session(store)
         one = sample(session)
-        assert [texts(given) for given in inputs(one)] == [
+        assert [texts(messages) for messages in inputs(one)] == [
             ["You help.", "Where?"],
             ["You help.", "Where?", "I look.", "lost"],
         ]
 
     @pytest.mark.parametrize("most", [None, 2])
     def test_a_model_of_our_loop_was_given_just_that(self, store: Store, most: int | None) -> None:
-        seen: list[list[str]] = []
+        requests: list[list[str]] = []
 
         def answer(request: Any) -> Any:
             context = request.context
-            seen.append([*context.system, *(_words(item.message) for item in context.items)])
-            return assistant("I look.", ToolCall("c", "look")) if len(seen) == 1 else f"answer {len(seen)}"
+            requests.append([*context.system, *(_words(item.message) for item in context.items)])
+            return (
+                assistant("I look.", ToolCall("c", "look"))
+                if len(requests) == 1
+                else f"answer {len(requests)}"
+            )
 
         @bough.tool(effect="read")
         def look() -> str:
@@ -240,11 +244,11 @@ class TestEvents:
             return "lost"
 
         session = store.start("support", [system("You help.")])
-        for said in ("one", "two", "three"):
+        for text in ("one", "two", "three"):
             limits = bough.Limits(max_messages=most)
-            session.send_sync(said, model=ScriptedModel(answer), tools=[look], limits=limits)
-        assert [texts(given) for given in inputs(sample(session))] == seen
-        assert (len(seen[-1]) == 8) == (most is None)
+            session.send_sync(text, model=ScriptedModel(answer), tools=[look], limits=limits)
+        assert [texts(messages) for messages in inputs(sample(session))] == requests
+        assert (len(requests[-1]) == 8) == (most is None)
 
     def test_behind_a_compaction_it_was_given_the_summary(self, store: Store) -> None:
         session = sample_session(store)
@@ -290,8 +294,8 @@ class TestEvents:
 
 
 def _words(message: bough.Message) -> str:
-    found = [piece for result in message.results for piece in result.content]
-    return message.text or "".join(piece.text for piece in found if isinstance(piece, bough.Text))
+    pieces = [piece for result in message.results for piece in result.content]
+    return message.text or "".join(piece.text for piece in pieces if isinstance(piece, bough.Text))
 
 
 class TestTools:
@@ -313,9 +317,9 @@ class TestTools:
         session.append([user("q"), assistant(ToolCall("c", "pay", {"n": 1})), tool_result("c", "r", **how)])
         (event,) = events(session, "tool")
         message = sample(session)["messages"][-1]
-        for told in (event, message):
-            assert told.get("error") == (type_ and {"type": type_, "message": "r"})
-            assert told.get("metadata") == (outcome and {"outcome": outcome})
+        for record in (event, message):
+            assert record.get("error") == (type_ and {"type": type_, "message": "r"})
+            assert record.get("metadata") == (outcome and {"outcome": outcome})
         assert (event["function"], event["arguments"], event["result"]) == ("pay", {"n": 1}, "r")
         assert (message["function"], message["tool_call_id"]) == ("pay", "c")
 
@@ -411,13 +415,17 @@ class TestAnyLog:
         assert log_tokens(log) == session_tokens(session.usage("path"))
         assert len({event["uuid"] for event in one["events"]}) == len(one["events"])
         answers = [entry for entry in path if entry.turn and entry.role == "assistant"]
-        told = [event for event in one["events"] if event["event"] == "model"]
-        assert sum(bool(event["output"]["choices"]) for event in told) == len(answers)
-        given = [said for event, said in zip(told, inputs(one), strict=True) if event["output"]["choices"]]
-        for entry, said in zip(answers, given, strict=True):
+        events = [event for event in one["events"] if event["event"] == "model"]
+        assert sum(bool(event["output"]["choices"]) for event in events) == len(answers)
+        answer_inputs = [
+            messages
+            for event, messages in zip(events, inputs(one), strict=True)
+            if event["output"]["choices"]
+        ]
+        for entry, messages in zip(answers, answer_inputs, strict=True):
             context = context_given(path[: entry.seq - 1], {})
             count = len(context.system) + sum(len(item.message.results) or 1 for item in context.items)
-            assert len(said) == count
-            assert [message["role"] for message in said][len(context.system) :] == [
+            assert len(messages) == count
+            assert [message["role"] for message in messages][len(context.system) :] == [
                 item.message.role for item in context.items for _ in item.message.results or [0]
             ]

@@ -32,19 +32,19 @@ def sample_session(store: Store) -> Session:
 
 
 def read(lines: Any) -> list[dict[str, Any]]:
-    found = list(lines)
-    assert all(line.endswith("\n") and line.count("\n") == 1 for line in found)
-    return [json.loads(line) for line in found]
+    records = list(lines)
+    assert all(line.endswith("\n") and line.count("\n") == 1 for line in records)
+    return [json.loads(line) for line in records]
 
 
 class TestEntries:
     def test_every_entry_of_the_path_is_a_line_with_all_the_fields(self, store: Store) -> None:
         session = sample_session(store)
-        found = read(session.jsonl())
-        assert [line["seq"] for line in found] == [1, 2, 3, 4, 5]
-        assert all(list(line) == list(JsonlEntry.__struct_fields__) for line in found)
+        records = read(session.jsonl())
+        assert [line["seq"] for line in records] == [1, 2, 3, 4, 5]
+        assert all(list(line) == list(JsonlEntry.__struct_fields__) for line in records)
         third = session.path()[2]
-        assert found[2] == {
+        assert records[2] == {
             "schema_version": 1,
             "session_id": session.session_id,
             "branch": third.branch,
@@ -111,8 +111,8 @@ class TestEntries:
 class TestEvents:
     def test_a_session_is_told_in_the_five_event_types(self, store: Store) -> None:
         session = sample_session(store)
-        found = read(session.jsonl("events"))
-        assert [(line["type"], line["seq"], line["tool_call_id"]) for line in found] == [
+        records = read(session.jsonl("events"))
+        assert [(line["type"], line["seq"], line["tool_call_id"]) for line in records] == [
             ("system_message", 1, None),
             ("user_message", 2, None),
             ("assistant_message", 3, None),
@@ -120,8 +120,10 @@ class TestEvents:
             ("tool_result", 4, "c"),
             ("assistant_message", 5, None),
         ]
-        assert all(line["schema_version"] == 1 and line["session_id"] == session.session_id for line in found)
-        assert found[3]["content"] == {"id": "c", "name": "lookup", "arguments": {"z": 1, "a": 2}}
+        assert all(
+            line["schema_version"] == 1 and line["session_id"] == session.session_id for line in records
+        )
+        assert records[3]["content"] == {"id": "c", "name": "lookup", "arguments": {"z": 1, "a": 2}}
 
     def test_events_can_be_asked_for_from_a_place_on(self, store: Store) -> None:
         assert [line["type"] for line in read(sample_session(store).jsonl("events", since=4))] == [
@@ -155,9 +157,9 @@ class TestWhatStaysOut:
     def test_every_log_can_be_told_and_tells_no_secret(self, path: list[Entry]) -> None:
         hidden = list(redact_entries(path, Redactor(unnamed=["snowman ☃ 🎄"])))
         for lines in (entry_lines, event_lines):
-            told = list(lines("ses_1", hidden))
-            assert told == list(lines("ses_1", hidden))
-            read(told)
-            assert "SIG-" not in "".join(told)
-            assert "snowman" not in "".join(told)
+            records = list(lines("ses_1", hidden))
+            assert records == list(lines("ses_1", hidden))
+            read(records)
+            assert "SIG-" not in "".join(records)
+            assert "snowman" not in "".join(records)
         assert [line["seq"] for line in read(entry_lines("ses_1", path))] == [entry.seq for entry in path]

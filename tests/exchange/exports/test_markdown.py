@@ -123,8 +123,8 @@ class TestWhatIsTold:
         assert "**No result** of `pay`." in text
 
     def test_results_of_equal_ids_are_named_after_the_call_the_log_pairs_them_with(self) -> None:
-        asked = assistant(ToolCall("c", "a"), ToolCall("c", "b"))
-        path = path_of(user("q"), asked, tool_result("c"), tool_result("c"))
+        calls = assistant(ToolCall("c", "a"), ToolCall("c", "b"))
+        path = path_of(user("q"), calls, tool_result("c"), tool_result("c"))
         text = "".join(markdown(ROW, path, Totals(), 20))
         assert [head for head in headings(text) if "Result" in head] == [
             "3 · Result of `a`",
@@ -248,15 +248,15 @@ class TestContentIsInert:
     def test_a_name_is_one_piece_of_code(self, name: str) -> None:
         written = code(name)
         (inline,) = [token for token in reader.parse(f"## {written}") if token.type == "inline"]
-        shown = [token.type for token in inline.children or () if token.type != "text"]
-        assert shown in (["code_inline"], ["em_open", "em_close"])
+        types = [token.type for token in inline.children or () if token.type != "text"]
+        assert types in (["code_inline"], ["em_open", "em_close"])
 
     def test_code_blocks_of_an_answer_stay_code(self) -> None:
         text = quote("Run:\n```sh\ncat <in >out\n```\nIf a < b, stop.")
         assert text == "> Run:\n> ```sh\n> cat <in >out\n> ```\n> If a &lt; b, stop."
-        shown = reader.render(text)
-        assert '<code class="language-sh">cat &lt;in &gt;out\n</code>' in shown
-        assert "If a &lt; b, stop." in shown
+        html = reader.render(text)
+        assert '<code class="language-sh">cat &lt;in &gt;out\n</code>' in html
+        assert "If a &lt; b, stop." in html
 
 
 def _everywhere(one: str, two: str, three: str) -> list[Entry]:

@@ -31,7 +31,7 @@ Json = dict[str, Any]
 
 def spans(lines: Iterable[str]) -> list[Json]:
     """The spans of all lines, their attributes as a dict."""
-    found = []
+    span_list = []
     for line in lines:
         assert line.endswith("\n")
         assert line.count("\n") == 1
@@ -39,52 +39,52 @@ def spans(lines: Iterable[str]) -> list[Json]:
         (scope,) = resource["scopeSpans"]
         for span in scope["spans"]:
             span["attributes"] = {one["key"]: plain(one["value"]) for one in span["attributes"]}
-            found.append(span)
-    return found
+            span_list.append(span)
+    return span_list
 
 
 def plain(value: Json) -> Any:
-    ((kind, held),) = value.items()
+    ((kind, content),) = value.items()
     if kind == "arrayValue":
-        return [plain(one) for one in held["values"]]
-    return int(held) if kind == "intValue" else held
+        return [plain(one) for one in content["values"]]
+    return int(content) if kind == "intValue" else content
 
 
-def children_of(told: list[Json], parent: Json | None) -> list[Json]:
-    return [span for span in told if span.get("parentSpanId") == (parent["spanId"] if parent else None)]
+def children_of(trace: list[Json], parent: Json | None) -> list[Json]:
+    return [span for span in trace if span.get("parentSpanId") == (parent["spanId"] if parent else None)]
 
 
-def span_named(told: list[Json], name: str) -> Json:
-    (found,) = [span for span in told if span["name"] == name]
-    return found
+def span_named(trace: list[Json], name: str) -> Json:
+    (only,) = [span for span in trace if span["name"] == name]
+    return only
 
 
 def times(span: Json) -> tuple[int, int]:
     return int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])
 
 
-def is_valid_trace(told: list[Json]) -> bool:
+def is_valid_trace(trace: list[Json]) -> bool:
     """One trace with one root; ids are unique, parents come first and last as long as what is in them."""
-    ids = {span["spanId"]: span for span in told}
-    assert len(ids) == len(told)
-    assert len({span["traceId"] for span in told}) == 1
-    assert [span for span in told if "parentSpanId" not in span] == told[:1]
-    seen: set[str] = set()
-    for span in told:
+    ids = {span["spanId"]: span for span in trace}
+    assert len(ids) == len(trace)
+    assert len({span["traceId"] for span in trace}) == 1
+    assert [span for span in trace if "parentSpanId" not in span] == trace[:1]
+    span_ids: set[str] = set()
+    for span in trace:
         start, end = times(span)
         assert 0 <= start <= end
-        if span is not told[0]:
+        if span is not trace[0]:
             first, last = times(ids[span["parentSpanId"]])
-            assert span["parentSpanId"] in seen
+            assert span["parentSpanId"] in span_ids
             assert first <= start
             assert end <= last
-        seen.add(span["spanId"])
+        span_ids.add(span["spanId"])
     return True
 
 
-def tokens(told: list[Json]) -> tuple[int, ...]:
+def tokens(trace: list[Json]) -> tuple[int, ...]:
     kinds = ("input_tokens", "output_tokens", "cache_read.input_tokens", "cache_write.input_tokens")
-    return tuple(sum(span["attributes"].get(f"gen_ai.usage.{kind}", 0) for span in told) for kind in kinds)
+    return tuple(sum(span["attributes"].get(f"gen_ai.usage.{kind}", 0) for span in trace) for kind in kinds)
 
 
 def token_totals(totals: Totals) -> tuple[int, ...]:
@@ -367,8 +367,8 @@ class TestTasks:
 class TestContent:
     def test_by_default_nothing_of_what_was_said_is_told(self, store: Store) -> None:
         text = "".join(sample_session(store).spans())
-        for said in ("Where?", "You help", "I look", '"order', "It is lost", "Order 41"):
-            assert said not in text
+        for phrase in ("Where?", "You help", "I look", '"order', "It is lost", "Order 41"):
+            assert phrase not in text
 
     def test_asked_for_it_is_told_once_by_the_convention(self, store: Store) -> None:
         session = sample_session(store)
@@ -407,8 +407,8 @@ class TestContent:
             turn.failed(word)
         session.end("failed", word)
         late = Store(store.backend, replace(store.runtime, redactor=Redactor(unnamed=[word])))
-        shown = "".join(late.session(session.session_id).spans(content=True))
-        assert word not in shown
+        text = "".join(late.session(session.session_id).spans(content=True))
+        assert word not in text
         assert word in "".join(late.session(session.session_id).spans(content=True, redact=False))
 
     def test_evidence_and_details_are_never_told(self, store: Store) -> None:

@@ -33,13 +33,13 @@ def export_requests(
     return requests(bundle.getbuffer(), budget)
 
 
-def full_requests(found: Requests) -> dict[str, Any]:
+def full_requests(exported: Requests) -> dict[str, Any]:
     """Each request as it would be sent, by the place of its answer."""
     requests, messages = {}, list[int]()
-    for request in found.requests:
+    for request in exported.requests:
         messages = [*messages[: request.shared_messages], *request.added_messages]
-        rest = msgspec.json.decode(found.pool[request.rest])
-        history = [msgspec.json.decode(found.pool[place]) for place in messages]
+        rest = msgspec.json.decode(exported.pool[request.rest])
+        history = [msgspec.json.decode(exported.pool[place]) for place in messages]
         requests[request.at] = {**rest, request.history: history}
     return requests
 
@@ -65,10 +65,10 @@ class TestRequests:
                 assert copied[place] == find_provider("anthropic").project(build_context(path), blobs.get)
 
     def test_old_turns_that_the_model_was_not_given_are_not_in_it(self) -> None:
-        given: list[Any] = []
+        contexts: list[Any] = []
 
         def answer(request: Any) -> str:
-            given.append(find_provider("anthropic").project(request.context, lambda _: None))
+            contexts.append(find_provider("anthropic").project(request.context, lambda _: None))
             return "ok"
 
         with bough.open("memory:") as sessions:
@@ -78,8 +78,8 @@ class TestRequests:
                 limits = bough.Limits(max_messages=2 * n + 1 if n < 3 else 3)
                 session.send_sync(f"question {n}", model=bough.ScriptedModel(answer), limits=limits)
             requests = export_requests(session)[session.session_id]
-        assert [len(request["messages"]) for request in given] == [1, 3, 5, 3]
-        assert list(full_requests(requests).values()) == given
+        assert [len(request["messages"]) for request in contexts] == [1, 3, 5, 3]
+        assert list(full_requests(requests).values()) == contexts
 
     def test_tasks_have_their_own(self, store: Path) -> None:
         with bough.open(store) as sessions:
@@ -102,9 +102,9 @@ class TestRequests:
             session.append([user(f"the key is {secret}"), assistant("I see.")])
         with bough.open(tmp_path / "s.db", secrets=[secret]) as sessions:
             requests = export_requests(sessions.session(session.session_id), redact=True)
-        said = msgspec.json.encode(requests).decode()
-        assert secret not in said
-        assert "the key is" in said
+        text = msgspec.json.encode(requests).decode()
+        assert secret not in text
+        assert "the key is" in text
 
     def test_the_newest_have_room_first_and_the_others_are_counted(self, tmp_path: Path) -> None:
         with bough.open(tmp_path / "s.db") as sessions:

@@ -313,9 +313,9 @@ class TestInterpolation:
         "text", ["{{", "{{{", "{{{{", "{ {{x}} }", "{{ctx.name}}", "a {{secrets.K}} b {{"]
     )
     def test_no_opener_is_left(self, text: str) -> None:
-        told = neutral(text)
-        assert "{{" not in told
-        assert told.replace("{ ", "{") == text.replace("{ ", "{")
+        neutral_text = neutral(text)
+        assert "{{" not in neutral_text
+        assert neutral_text.replace("{ ", "{") == text.replace("{ ", "{")
 
     def test_text_without_openers_stays_as_it_is(self) -> None:
         for text in ("{}", "}}", '{"a": {"b": 1}}', "{ {", "f{x}"):
@@ -362,11 +362,11 @@ class TestDeterminism:
     def test_both_stores_write_the_same_bytes(self, tmp_path: Path) -> None:
         from bough.stores.memory.store import MemoryStore
 
-        told = set()
+        texts = set()
         for opened in (MemoryStore(), SqliteStore(tmp_path / "other.db")):
             with Store(opened, deterministic_runtime()) as store:
-                told.add(sample_session(store, spec=AGENT).workflow())
-        assert len(told) == 1
+                texts.add(sample_session(store, spec=AGENT).workflow())
+        assert len(texts) == 1
 
     @thorough_settings
     @given(paths(), st.sampled_from([*TEXTS, None]))
@@ -375,11 +375,11 @@ class TestDeterminism:
     ) -> None:
         row = replace(ROW, title=title, agent="support")
         written = to_yaml(workflow(row, list(redact_entries(path, Redactor())), AGENT))
-        found = yaml.safe_load(written)
-        assert to_yaml(found) == written
+        document = yaml.safe_load(written)
+        assert to_yaml(document) == written
         assert "SIG-" not in written
         assert "DETAILS" not in written
-        nodes = [node["id"] for node in found["workflow"]["nodes"]]
+        nodes = [node["id"] for node in document["workflow"]["nodes"]]
         assert nodes == ["input", *(f"turn-{n}" for n in range(1, len(nodes) - 1)), "output"]
-        assert [(e["from"], e["to"]) for e in found["workflow"]["edges"]] == list(pairwise(nodes))
-        assert all("{{" not in node.get("prompt_template", "") for node in found["workflow"]["nodes"])
+        assert [(e["from"], e["to"]) for e in document["workflow"]["edges"]] == list(pairwise(nodes))
+        assert all("{{" not in node.get("prompt_template", "") for node in document["workflow"]["nodes"])

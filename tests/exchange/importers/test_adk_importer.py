@@ -35,8 +35,8 @@ START = 1_772_359_200.0
 def event(
     n: int, author: str, role: str | None = None, parts: list[Record] | None = None, **more: Any
 ) -> Record:
-    said = {"content": {"role": role, "parts": parts}} if role else {}
-    data = {"id": f"e{n}", "author": author, "timestamp": START + n, "actions": {}, **said, **more}
+    content = {"content": {"role": role, "parts": parts}} if role else {}
+    data = {"id": f"e{n}", "author": author, "timestamp": START + n, "actions": {}, **content, **more}
     owner = {"app_name": "shop", "user_id": "ann@x.org", "session_id": "s1"}
     run = more.get("invocation", "i1")
     return {
@@ -50,8 +50,12 @@ def event(
 
 
 def usage_fields(prompt: int, answer: int, thoughts: int = 0) -> Record:
-    told = {"prompt_token_count": prompt, "candidates_token_count": answer, "thoughts_token_count": thoughts}
-    return {"usage_metadata": told | {"cached_content_token_count": 2}, "model_version": "gemini-2.5-pro"}
+    fields = {
+        "prompt_token_count": prompt,
+        "candidates_token_count": answer,
+        "thoughts_token_count": thoughts,
+    }
+    return {"usage_metadata": fields | {"cached_content_token_count": 2}, "model_version": "gemini-2.5-pro"}
 
 
 SESSION: Record = {
@@ -64,7 +68,7 @@ SESSION: Record = {
     "update_time": "2026-03-01 10:00:09.000000",
 }
 ASK = {"function_call": {"id": "adk-1", "name": "look", "args": {"order": 41}}, "thought_signature": "c2-_"}
-TOLD = {"function_response": {"id": "adk-1", "name": "look", "response": {"result": "lost"}}}
+RESPONSE = {"function_response": {"id": "adk-1", "name": "look", "response": {"result": "lost"}}}
 SAMPLE: list[Record] = [
     SESSION,
     {"table": "app_states", "app_name": "shop", "state": {"open": True}},
@@ -86,7 +90,7 @@ SAMPLE: list[Record] = [
         3,
         "guide",
         "user",
-        [TOLD],
+        [RESPONSE],
         actions={"state_delta": {"cart": {"a": 1}, "temp:x": 1, "user:name": "Ann"}},
     ),
     event(4, "guide", "model", [{"text": "It is lost."}], finish_reason="STOP", **usage_fields(20, 5)),
@@ -143,7 +147,7 @@ class TestASession:
 
     def test_of_an_older_file_is_read_without_its_pickles(self, store: Store, tmp_path: Path) -> None:
         old = {key: value for key, value in event(1, "user").items() if key != "event_data"}
-        said = {
+        record = {
             "author": "user",
             "content": {"role": "user", "parts": [{"text": "Hi"}]},
             "actions": b"\x80\x04.",
@@ -154,7 +158,7 @@ class TestASession:
             "author": "guide",
             "content": {"role": "model", "parts": [{"text": "Ho"}]},
         }
-        rows = [SESSION, {**old, **said}, answer | {"usage_metadata": usage_fields(3, 1)["usage_metadata"]}]
+        rows = [SESSION, {**old, **record}, answer | {"usage_metadata": usage_fields(3, 1)["usage_metadata"]}]
         session, report = import_one(store, "adk", write_sqlite(tmp_path / "a.db", rows))
         assert message_texts(store.session(ID)) == ["Hi", "Ho"]
         assert (session.usage().input_tokens, session.state["mood"]) == (3, "calm")
@@ -179,10 +183,10 @@ class TestWhatEventsDo:
         short = event(6, "user", actions={"compaction": range_})
         session, _ = import_one(store, "adk", write_sqlite(tmp_path / "a.db", [*SAMPLE, short]))
         (compaction,) = [e.payload for e in entries_of(session) if isinstance(e.payload, Compaction)]
-        kept = entries_of(session)[compaction.first_kept - 1].message
+        message = entries_of(session)[compaction.first_kept - 1].message
         assert compaction.summary == "They look for 41."
-        assert kept is not None
-        assert kept.text == "It is lost."
+        assert message is not None
+        assert message.text == "It is lost."
 
     def test_what_is_lost_is_said(self, store: Store, tmp_path: Path) -> None:
         more = [

@@ -47,8 +47,8 @@ def import_sound(place: Path, store: Store | None = None) -> tuple[Session, Tool
     return session, report
 
 
-def import_transcript(made: Transcript, tmp_path: Path) -> Session:
-    return import_sound(made.write(tmp_path / f"{made.session_id}.jsonl"))[0]
+def import_transcript(transcript: Transcript, tmp_path: Path) -> Session:
+    return import_sound(transcript.write(tmp_path / f"{transcript.session_id}.jsonl"))[0]
 
 
 def roles(session: Session) -> list[str]:
@@ -139,8 +139,8 @@ class TestAnswer:
         fork.answer(text("and more"))
         alone = import_transcript(fork, tmp_path / "alone")
         assert alone.usage().calls == 4  # nobody else counts them
-        for made in (source, fork):
-            made.write(tmp_path / "both" / f"{made.session_id}.jsonl")
+        for transcript in (source, fork):
+            transcript.write(tmp_path / "both" / f"{transcript.session_id}.jsonl")
         with bough.open("memory:") as store:
             assert len(list(store.import_from(NAME, str(tmp_path / "both")))) == 2
             assert sorted(row.totals.calls for row in store.all_sessions()) == [1, 3]
@@ -191,8 +191,8 @@ class TestAnswer:
             transcript.user([result(name)], parent=call["uuid"])
             for name, call in zip("ab", calls, strict=True)
         ]
-        kept = [calls[0], calls[1], *results]
-        transcript.lines[1:] = [kept[at] for at in order]
+        lines = [calls[0], calls[1], *results]
+        transcript.lines[1:] = [lines[at] for at in order]
         transcript.answer(text("both done"))
         session = import_transcript(transcript, tmp_path)
         assert roles(session) == ["user", "assistant", "tool", "tool", "assistant"]
@@ -310,8 +310,10 @@ class TestInput:
         file = {"filePath": "/home/ann/a.py", "content": "x = 1", "numLines": 1}
         transcript.line("attachment", attachment={"type": "file", "content": {"type": "text", "file": file}})
         picture = {"base64": PICTURE["source"]["data"], "type": "image/png"}
-        told = {"type": "image", "file": picture}
-        transcript.line("attachment", attachment={"type": "file", "filename": "dot.png", "content": told})
+        attachment = {"type": "image", "file": picture}
+        transcript.line(
+            "attachment", attachment={"type": "file", "filename": "dot.png", "content": attachment}
+        )
         session = import_transcript(transcript, tmp_path)
         assert message_at(session, 2).text == "/home/ann/a.py:\n\nx = 1"
         assert [media.name for media in message_at(session, 3).media] == ["dot.png"]
@@ -435,8 +437,8 @@ class TestCompaction:
 
     def test_what_it_kept_is_kept(self, tmp_path: Path) -> None:
         transcript = shop_transcript()
-        kept = transcript.lines[4]["uuid"]
-        transcript.compact("The beginning.", keeps=kept)
+        first_uuid = transcript.lines[4]["uuid"]
+        transcript.compact("The beginning.", keeps=first_uuid)
         compaction = import_transcript(transcript, tmp_path).path()[8].payload
         assert isinstance(compaction, Compaction)
         assert compaction.first_kept == 3

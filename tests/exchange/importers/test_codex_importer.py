@@ -151,8 +151,8 @@ class TestARollout:
     def test_going_on_with_openai_gives_back_what_it_encrypted(self, store: Store, tmp_path: Path) -> None:
         write_jsonl(tmp_path / "rollout-1.jsonl", SAMPLE)
         session, _ = import_one(store, "codex", tmp_path)
-        thought = [i for i in session.messages("openai") if i.get("type") == "reasoning"]
-        assert [(i["id"], i["encrypted_content"]) for i in thought] == [("rs_1", "gAAA")]
+        reasoning = [i for i in session.messages("openai") if i.get("type") == "reasoning"]
+        assert [(i["id"], i["encrypted_content"]) for i in reasoning] == [("rs_1", "gAAA")]
 
     def test_reasoning_of_another_provider_is_not_shown_to_openai(self, store: Store, tmp_path: Path) -> None:
         write_jsonl(tmp_path / "rollout-1.jsonl", [meta(model_provider="azure"), *SAMPLE[1:]])
@@ -167,10 +167,10 @@ class TestARollout:
         assert store.backend.session(session.session_id).title == "Mend the shop"
 
     def test_pictures_are_kept_as_blobs(self, store: Store, tmp_path: Path) -> None:
-        shown = {"type": "input_image", "image_url": f"data:image/png;base64,{PIXEL}"}
-        made = item("image_generation_call", 2, id="ig_1", status="completed", result=PIXEL)
+        image = {"type": "input_image", "image_url": f"data:image/png;base64,{PIXEL}"}
+        generation = item("image_generation_call", 2, id="ig_1", status="completed", result=PIXEL)
         write_jsonl(
-            tmp_path / "rollout-1.jsonl", [meta(), item("message", role="user", content=[shown]), made]
+            tmp_path / "rollout-1.jsonl", [meta(), item("message", role="user", content=[image]), generation]
         )
         session, _ = import_one(store, "codex", tmp_path)
         media = [part for entry in entries_of(session)[1:] for part in entry.message.parts]  # type: ignore[union-attr]
@@ -196,9 +196,9 @@ class TestARollout:
         assert report.losses == {}
 
     def test_reasoning_without_its_id_is_kept(self, store: Store, tmp_path: Path) -> None:
-        thought = item("reasoning", 2, summary=[], encrypted_content="gAAA")
+        reasoning = item("reasoning", 2, summary=[], encrypted_content="gAAA")
         write_jsonl(
-            tmp_path / "rollout-1.jsonl", [*SAMPLE[:5], thought, message_item("assistant", "Yes.", 3)]
+            tmp_path / "rollout-1.jsonl", [*SAMPLE[:5], reasoning, message_item("assistant", "Yes.", 3)]
         )
         session, report = import_one(store, "codex", tmp_path)
         evidence = entries_of(session)[-1].evidence
@@ -312,11 +312,11 @@ class TestACompaction:
         return line("compacted", {"message": self.SUMMARY, "replacement_history": list(history)}, 7)
 
     def test_shows_the_model_what_it_saw_inputs_kept_and_summary(self, store: Store, tmp_path: Path) -> None:
-        kept = message_item("user", "Why does the test fail?")["payload"]
+        message = message_item("user", "Why does the test fail?")["payload"]
         summary = message_item("user", self.SUMMARY)["payload"]
         write_jsonl(
             tmp_path / "rollout-1.jsonl",
-            [*SAMPLE, self.compacted(kept, summary), message_item("user", "And now?", 8)],
+            [*SAMPLE, self.compacted(message, summary), message_item("user", "And now?", 8)],
         )
         session, _ = import_one(store, "codex", tmp_path)
         compaction = entries_of(session)[-2].payload

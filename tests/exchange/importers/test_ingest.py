@@ -244,8 +244,8 @@ class TestATree:
         summary = entries_of(session)[-1].payload
         assert isinstance(summary, BranchSummary)
         first = min(branch.branch for branch in session.branches())
-        left = session.log.cursor_at(Leaf(first, 3))
-        assert (summary.leaf_seq, summary.leaf_id) == (3, left.entry_id.hex())
+        cursor = session.log.cursor_at(Leaf(first, 3))
+        assert (summary.leaf_seq, summary.leaf_id) == (3, cursor.entry_id.hex())
 
     def test_labels_are_kept_at_their_places(self, store: Store) -> None:
         record = tree()
@@ -325,11 +325,12 @@ class TestGrowth:
         assert message_texts(store.session("chat-one")) == ["q", "one", "more"]
 
     def test_what_was_free_when_it_was_taken_in_is_charged_once_it_is_told(self, store: Store) -> None:
-        asked = entry_records(user("a"))
-        import_record(store, SessionRecord("chat", "one", (*asked, EntryRecord(assistant("b")))))
+        records = entry_records(user("a"))
+        import_record(store, SessionRecord("chat", "one", (*records, EntryRecord(assistant("b")))))
         for _ in range(2):
             import_record(
-                store, SessionRecord("chat", "one", (*asked, EntryRecord(assistant("b"), usage=Usage(7, 1))))
+                store,
+                SessionRecord("chat", "one", (*records, EntryRecord(assistant("b"), usage=Usage(7, 1)))),
             )
         assert store.session("chat-one").usage().input_tokens == 7
 
@@ -356,9 +357,9 @@ class TestGrowth:
 
 
 class TestTasks:
-    def family(self, *said: Message, tasks: int = 1) -> SessionRecord:
+    def family(self, *messages: Message, tasks: int = 1) -> SessionRecord:
         below = tuple(
-            session_record(user("do it"), *said, source=f"task {n}", agent="helper") for n in range(tasks)
+            session_record(user("do it"), *messages, source=f"task {n}", agent="helper") for n in range(tasks)
         )
         return session_record(user("a"), assistant("b"), tasks=below)
 
@@ -396,7 +397,7 @@ class TestTenants:
 
 class TestTimes:
     @pytest.mark.parametrize(
-        ("said", "micro"),
+        ("value", "micro"),
         [
             ("2026-03-01T10:00:00.25Z", 1_772_359_200_250_000),
             ("2026-03-01 10:00:00", 1_772_359_200_000_000),
@@ -406,14 +407,14 @@ class TestTimes:
             (1_772_359_200_000, 1_772_359_200_000_000),
         ],
     )
-    def test_are_read_as_tools_write_them(self, said: object, micro: int) -> None:
-        assert parse_time(said) == micro
+    def test_are_read_as_tools_write_them(self, value: object, micro: int) -> None:
+        assert parse_time(value) == micro
 
     @pytest.mark.parametrize(
-        "said", [None, True, "", "noon", [], {}, -1, 2**4000, float("nan"), "0001-01-01"]
+        "value", [None, True, "", "noon", [], {}, -1, 2**4000, float("nan"), "0001-01-01"]
     )
-    def test_that_are_none_are_none(self, said: object) -> None:
-        assert parse_time(said) is None
+    def test_that_are_none_are_none(self, value: object) -> None:
+        assert parse_time(value) is None
 
 
 class TestLosses:
@@ -448,9 +449,9 @@ class TestPlaces:
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
     """A folder with two chats and a file that is none."""
-    said = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
-    write_jsonl(tmp_path / "logs/one.jsonl", said)
-    write_jsonl(tmp_path / "logs/two.jsonl", [*said, {"role": "goblin"}])
+    messages = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
+    write_jsonl(tmp_path / "logs/one.jsonl", messages)
+    write_jsonl(tmp_path / "logs/two.jsonl", [*messages, {"role": "goblin"}])
     (tmp_path / "logs/broken.jsonl").write_bytes(b'{"role": "user", "con\n\xff\xfe\n[1]\n')
     return tmp_path / "logs"
 
@@ -526,7 +527,7 @@ class TestTheCommand:
         done = bough("import", "--from", "chat", str(logs / "two.jsonl"), "--json", store=tmp_path / "s.db")
         (one,) = json.loads(done.out)["imported"]
         assert (one["session_id"], one["entries"], one["added"]) == ("chat-two", 2, ["chat-two"])
-        assert sum(lost["count"] for lost in one["losses"].values()) == 1
+        assert sum(loss["count"] for loss in one["losses"].values()) == 1
 
     def test_refused_for_one_ends_with_1_and_the_others_are_taken_in(
         self, logs: Path, tmp_path: Path

@@ -35,7 +35,7 @@ ABOUT = {"model_name": "claude-x", "model_provider": "anthropic", "stop_reason":
 CALL = {"name": "look", "args": {"order": 41}, "id": "c1", "type": "tool_call"}
 
 SYSTEM: Record = {"type": "system", "content": "You help.", "id": "m0"}
-ASKED: Record = {
+QUESTION: Record = {
     "type": "human",
     "id": "m1",
     "content": [
@@ -55,8 +55,14 @@ LOOKED: Record = {
     "usage_metadata": SPENT,
     "response_metadata": ABOUT,
 }
-FOUND: Record = {"type": "tool", "id": "m3", "content": "lost", "tool_call_id": "c1", "status": "success"}
-SAID: Record = {"type": "ai", "id": "m4", "content": "It is lost.", "usage_metadata": SPENT}
+TOOL_RESULT: Record = {
+    "type": "tool",
+    "id": "m3",
+    "content": "lost",
+    "tool_call_id": "c1",
+    "status": "success",
+}
+ANSWER: Record = {"type": "ai", "id": "m4", "content": "It is lost.", "usage_metadata": SPENT}
 MORE: Record = {"type": "human", "id": "m5", "content": "And 42?"}
 
 
@@ -95,7 +101,7 @@ def _message(fields: Any) -> Any:
     return msgspec.msgpack.Ext(5, content)
 
 
-LINE = [SYSTEM, ASKED, LOOKED, FOUND, SAID]
+LINE = [SYSTEM, QUESTION, LOOKED, TOOL_RESULT, ANSWER]
 SAMPLE: list[Record] = [
     checkpoint(1, [], __start__={"messages": []}),
     checkpoint(2, LINE[:2]),
@@ -129,9 +135,9 @@ class TestAThread:
             6,
             8,
         )
-        told = [e for e in entries_of(session) if e.message is not None]
-        assert [e.at % 60_000_000 // 1_000_000 for e in told] == [2, 2, 3, 4, 5]
-        assert (told[2].model, told[2].finish) == ("claude-x", "tool_use")
+        entries = [e for e in entries_of(session) if e.message is not None]
+        assert [e.at % 60_000_000 // 1_000_000 for e in entries] == [2, 2, 3, 4, 5]
+        assert (entries[2].model, entries[2].finish) == ("claude-x", "tool_use")
 
     def test_signatures_go_back_to_their_issuer(self, store: Store, tmp_path: Path) -> None:
         session, _ = import_one(store, "langgraph", write_sqlite(tmp_path / "a.db", pack_rows(SAMPLE)))
@@ -146,7 +152,7 @@ class TestAThread:
         assert first.payload.state == {"mood": "calm", "cart": {"a": 1}}
 
     def test_checkpoints_that_part_are_branches(self, store: Store, tmp_path: Path) -> None:
-        other = {**SAID, "content": "It is here."}
+        other = {**ANSWER, "content": "It is here."}
         rows = [
             *SAMPLE,
             checkpoint(6, [*LINE, MORE], mood="glad"),

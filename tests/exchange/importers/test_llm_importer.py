@@ -162,8 +162,8 @@ class TestAThread:
 
     def test_says_what_it_lost(self, store: Store, tmp_path: Path) -> None:
         strange = [part("m5", 1, "hologram"), part("m5", 2, "tool_call", name="search", server_executed=True)]
-        told = {**turn("r4", "m4", "m5", (1, 1)), "options_json": {"temperature": 1}, "schema_id": "s"}
-        _, report = import_one(store, "llm", write_sqlite(tmp_path / "logs.db", [*TREE, *strange, told]))
+        response = {**turn("r4", "m4", "m5", (1, 1)), "options_json": {"temperature": 1}, "schema_id": "s"}
+        _, report = import_one(store, "llm", write_sqlite(tmp_path / "logs.db", [*TREE, *strange, response]))
         assert {what: loss.count for what, loss in report.losses.items()} == {
             "a part of unknown type": 1,
             "a tool call the provider ran": 1,

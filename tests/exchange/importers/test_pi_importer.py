@@ -55,8 +55,8 @@ def entry(kind: str, name: str, parent: str | None, second: int = 0, /, **fields
 
 
 def message(name: str, parent: str | None, role: str, content: Any, second: int = 0, **more: Any) -> Record:
-    said = {"role": role, "content": content, "timestamp": 1_772_359_200_000, **more}
-    return entry("message", name, parent, second, message=said)
+    body = {"role": role, "content": content, "timestamp": 1_772_359_200_000, **more}
+    return entry("message", name, parent, second, message=body)
 
 
 def answer(name: str, parent: str, *blocks: Record, second: int = 0, **more: Any) -> Record:
@@ -73,12 +73,12 @@ def text_part(words: str) -> Record:
 
 
 CALL = {"type": "toolCall", "id": "t1", "name": "bash", "arguments": {"command": "ls"}}
-THOUGHT = {"type": "thinking", "thinking": "Look first.", "thinkingSignature": "sig"}
+THINKING = {"type": "thinking", "thinking": "Look first.", "thinkingSignature": "sig"}
 LINE: list[Record] = [
     HEAD,
     entry("model_change", "a0", None, provider="anthropic", modelId="claude-sonnet-4-5"),
     message("a1", "a0", "user", "Why does it fail?", 1),
-    answer("a2", "a1", THOUGHT, text_part("I look."), CALL, second=2),
+    answer("a2", "a1", THINKING, text_part("I look."), CALL, second=2),
     message(
         "a3", "a2", "toolResult", [text_part("shop.py")], 3, toolCallId="t1", toolName="bash", isError=False
     ),
@@ -136,9 +136,9 @@ class TestASession:
 
     def test_signatures_go_back_to_openai(self, store: Store, tmp_path: Path) -> None:
         about = {"api": "openai-responses", "provider": "openai", "model": "gpt-5"}
-        thought = {"id": "rs_1", "encrypted_content": "gAAA", "summary": []}
+        reasoning = {"id": "rs_1", "encrypted_content": "gAAA", "summary": []}
         blocks = (
-            {"type": "thinking", "thinking": "", "thinkingSignature": json.dumps(thought)},
+            {"type": "thinking", "thinking": "", "thinkingSignature": json.dumps(reasoning)},
             {"type": "text", "text": "I look.", "textSignature": json.dumps({"v": 1, "id": "msg_1"})},
             {**CALL, "id": "call_1|fc_1"},
         )

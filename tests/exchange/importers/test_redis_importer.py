@@ -32,7 +32,7 @@ from support.import_sources import (
 
 __all__ = ["store"]
 
-Kept = Mapping[str, Any]
+Values = Mapping[str, Any]
 READ_COMMANDS = {b"SCAN", b"TYPE", b"GET", b"LRANGE", b"AUTH", b"SELECT", b"CLIENT"}
 
 
@@ -41,10 +41,10 @@ class Server(socketserver.ThreadingTCPServer):
 
     daemon_threads, allow_reuse_address = True, True
 
-    def __init__(self, kept: Kept, password: str = "", page: int = 2) -> None:
+    def __init__(self, values: Values, password: str = "", page: int = 2) -> None:
         super().__init__(("127.0.0.1", 0), RedisHandler)
-        self.kept, self.password, self.page = kept, password, page
-        self.asked: list[bytes] = []
+        self.values, self.password, self.page = values, password, page
+        self.commands: list[bytes] = []
 
 
 class RedisHandler(socketserver.StreamRequestHandler):
@@ -54,7 +54,7 @@ class RedisHandler(socketserver.StreamRequestHandler):
         is_known = not self.server.password
         while head := self.rfile.readline():
             words = [self._word() for _ in range(int(head[1:]))]
-            self.server.asked.append(words[0])
+            self.server.commands.append(words[0])
             if words[0] == b"AUTH":
                 is_known = words[-1].decode() == self.server.password
                 self.wfile.write(b"+OK\r\n" if is_known else b"-WRONGPASS invalid password\r\n")
@@ -73,14 +73,14 @@ def _answer(server: Server, words: list[bytes]) -> bytes:
     key = rest[0].decode()
     if verb == b"CLIENT":  # the client names itself
         return b"+OK\r\n"
-    value = server.kept.get(key)
+    value = server.values.get(key)
     if verb == b"SELECT":
         return b"+OK\r\n" if key == "0" else b"-ERR DB index is out of range\r\n"
     if verb == b"SCAN":
-        found = sorted(name for name in server.kept if fnmatch(name, rest[2].decode()))
+        names = sorted(name for name in server.values if fnmatch(name, rest[2].decode()))
         first, more = int(key), int(key) + server.page
-        end = b"%d" % more if more < len(found) else b"0"
-        return b"*2\r\n" + _text(end) + _list([name.encode() for name in found[first:more]])
+        end = b"%d" % more if more < len(names) else b"0"
+        return b"*2\r\n" + _text(end) + _list([name.encode() for name in names[first:more]])
     if verb == b"TYPE":
         kinds = {list: b"+list\r\n", str: b"+string\r\n", bytes: b"+string\r\n"}
         return kinds.get(type(value), b"+hash\r\n")
@@ -99,8 +99,8 @@ def _list(values: list[bytes]) -> bytes:
 
 
 @contextmanager
-def run_server(kept: Kept, **how: Any) -> Iterator[tuple[str, Server]]:
-    with Server(kept, **how) as server:
+def run_server(values: Values, **how: Any) -> Iterator[tuple[str, Server]]:
+    with Server(values, **how) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"redis://127.0.0.1:{server.server_address[1]}", server
         server.shutdown()
@@ -108,7 +108,7 @@ def run_server(kept: Kept, **how: Any) -> Iterator[tuple[str, Server]]:
 
 CALL = {"name": "look", "args": {"order": 41}, "id": "c1", "type": "tool_call"}
 SPENT = {"input_tokens": 10, "output_tokens": 3, "total_tokens": 13}
-SAID: list[Record] = [
+MESSAGES: list[Record] = [
     {"type": "human", "data": {"content": "Where is 41?", "type": "human"}},
     {
         "type": "ai",
@@ -128,8 +128,8 @@ def langchain_list(messages: list[Record]) -> list[str]:
     return [json.dumps(message) for message in reversed(messages)]
 
 
-KEPT = {
-    "message_store:s1": langchain_list(SAID),
+VALUES = {
+    "message_store:s1": langchain_list(MESSAGES),
     "chat:ann:7": json.dumps(PLAIN),
     "cache:1": "not JSON",
     "cache:2": json.dumps({"a": 1}),
@@ -140,7 +140,7 @@ KEPT = {
 
 class TestAList:
     def test_of_langchains_is_a_session_oldest_first(self, store: Store) -> None:
-        with run_server({"message_store:s1": langchain_list(SAID)}) as (url, _):
+        with run_server({"message_store:s1": langchain_list(MESSAGES)}) as (url, _):
             session, report = import_one(store, "redis", url)
         path = [e.message for e in entries_of(session) if e.message is not None]
         assert session.session_id == "redis-s1"
@@ -157,7 +157,7 @@ class TestAList:
 
     def test_grows(self, store: Store) -> None:
         for end in (1, 2, 4):
-            with run_server({"message_store:s1": langchain_list(SAID[:end])}) as (url, _):
+            with run_server({"message_store:s1": langchain_list(MESSAGES[:end])}) as (url, _):
                 _, report = import_one(store, "redis", url)
         assert report.entries == 2
         assert message_texts(store.session("redis-s1"))[-1] == "It is lost."
@@ -185,19 +185,19 @@ class TestAValue:
 
 class TestTheServer:
     def test_is_only_read_and_what_is_no_chat_is_passed_over(self, store: Store) -> None:
-        with run_server(KEPT) as (url, server):
+        with run_server(VALUES) as (url, server):
             reports = import_all(store, "redis", url)
-            assert set(server.asked) <= READ_COMMANDS
+            assert set(server.commands) <= READ_COMMANDS
         assert [report.source for report in reports] == ["chat:ann:7", "s1"]
 
     def test_is_asked_for_the_keys_that_match(self, store: Store) -> None:
-        with run_server(KEPT) as (url, _):
+        with run_server(VALUES) as (url, _):
             assert [report.source for report in import_all(store, "redis", f"{url}/0?match=chat:*")] == [
                 "chat:ann:7"
             ]
 
     def test_is_told_the_password_and_nobody_else_is(self) -> None:
-        with run_server(KEPT, password="correct horse") as (url, _), memory_store() as store:
+        with run_server(VALUES, password="correct horse") as (url, _), memory_store() as store:
             known = url.replace("//", "//:correct%20horse@")
             assert len(import_all(store, "redis", known)) == 2
             for wrong in (url, url.replace("//", "//:battery-staple@")):
@@ -222,7 +222,7 @@ class TestTheServer:
         with memory_store() as store, pytest.raises(InvalidSource, match=r"pip install 'bough\[redis\]'"):
             import_all(store, "redis", "redis://127.0.0.1:1")
 
-    @given(mangled_records(SAID))
+    @given(mangled_records(MESSAGES))
     def test_with_a_mangled_list_gives_a_sound_session_or_a_reason(self, records: list[Record]) -> None:
         with run_server({"message_store:s1": langchain_list(records)}) as (url, _):
             assert_survived("redis", url)
@@ -266,8 +266,8 @@ def run_server_answering(answer: bytes) -> Iterator[str]:
             self.request.recv(4096)
             self.request.sendall(answer)
 
-    said: Callable[..., socketserver.BaseRequestHandler] = FixedAnswerHandler
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), said) as server:
+    handler: Callable[..., socketserver.BaseRequestHandler] = FixedAnswerHandler
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"redis://127.0.0.1:{server.server_address[1]}"
         server.shutdown()

@@ -18,8 +18,8 @@ __all__ = ["browser", "server", "store", "viewer"]
 
 def place_of(store: Path, session_id: str, seq: int) -> str:
     with bough.open(store) as sessions:
-        found = sessions.session(session_id).path()[seq - 1]
-        return f"{found.branch}:{found.seq}"
+        entry = sessions.session(session_id).path()[seq - 1]
+        return f"{entry.branch}:{entry.seq}"
 
 
 class TestSessions:
@@ -117,10 +117,10 @@ class TestPanes:
     def test_are_three_below_1400_pixels_and_tabs_below_1150(self, viewer: ViewerPage) -> None:
         page = viewer.open(f"/s/{WAITING}")
         expect(page.locator(".approval-row")).to_be_visible()
-        shown = [".pane.sessions", ".tree", ".middle", ".pane.inspector"]
+        panes = [".pane.sessions", ".tree", ".middle", ".pane.inspector"]
         for size, visible in ((1440, 4), (1300, 3), (1024, 1)):
             page.set_viewport_size({"width": size, "height": 800})
-            assert sum(page.locator(pane).is_visible() for pane in shown) == visible
+            assert sum(page.locator(pane).is_visible() for pane in panes) == visible
         expect(page.locator(".approval-row")).to_be_visible()
         approval = page.locator(".approval-row").bounding_box()
         assert approval is not None
@@ -188,10 +188,10 @@ class TestTranscript:
 
     def test_reasoning_is_folded_and_pictures_come_from_blobs(self, viewer: ViewerPage) -> None:
         page = viewer.open(f"/s/{BUILD}?at=3")
-        thought = page.locator("article.selected details.reasoning")
-        expect(thought).not_to_have_attribute("open", "")
-        thought.locator("summary").click()
-        expect(thought.locator(".md")).to_contain_text("Then fix it.")
+        reasoning = page.locator("article.selected details.reasoning")
+        expect(reasoning).not_to_have_attribute("open", "")
+        reasoning.locator("summary").click()
+        expect(reasoning.locator(".md")).to_contain_text("Then fix it.")
         viewer.open(f"/s/{BUILD}?at=20")
         picture = page.locator("img.media")
         expect(picture).to_be_visible()

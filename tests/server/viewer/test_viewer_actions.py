@@ -57,8 +57,8 @@ class ServedStore:
 
         def start(store: bough.Store) -> str:
             session = store.start("support", [bough.system(sample_store.PROMPT)], title=title)
-            for said in ("Where is order 41?", "When will I have the money?", "Thank you!")[:turns]:
-                session.send_sync(said, model=sample_store.support_model(), tools=[look_up, refund])
+            for text in ("Where is order 41?", "When will I have the money?", "Thank you!")[:turns]:
+                session.send_sync(text, model=sample_store.support_model(), tools=[look_up, refund])
             return session.session_id
 
         return self.read(start)
@@ -154,16 +154,16 @@ class TestList:
         page = viewer.open("/?agent=many")
         expect(page.locator(".session-row").first).to_contain_text("Session 129")
         assert len([path for path in viewer.requests if path.startswith("/api/sessions?agent")]) == 1
-        seen: list[str] = []
+        names: list[str] = []
         for _ in range(200):
-            if "Session 000" in seen:
+            if "Session 000" in names:
                 break
-            seen += [
-                title for title in page.locator(".session-heading").all_inner_texts() if title not in seen
+            names += [
+                title for title in page.locator(".session-heading").all_inner_texts() if title not in names
             ]
             page.evaluate("document.querySelector('.session-rows').scrollBy(0, 400)")
             page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-        assert seen == [f"Session {n:03d}" for n in reversed(range(130))]
+        assert names == [f"Session {n:03d}" for n in reversed(range(130))]
         assert page.locator(".session-row").count() < 60
 
 

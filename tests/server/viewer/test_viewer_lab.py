@@ -64,28 +64,28 @@ class TestRun:
         with bough.open(store) as sessions:
             rows = session_summaries(sessions.lab_report(run_id))
         page = viewer.open(f"/lab/{run_id}")
-        shown = page.locator(".lab-session")
+        session_rows = page.locator(".lab-session")
         expect(page.get_by_role("radio", name=re.compile("^all"))).to_have_text("all 500")
-        expect(shown).to_have_count(100)
-        assert [shown.nth(n).get_attribute("data-id") for n in range(5)] == [
+        expect(session_rows).to_have_count(100)
+        assert [session_rows.nth(n).get_attribute("data-id") for n in range(5)] == [
             row.session_id for row in rows[:5]
         ]
         expect(page.locator(".lab-effects .real").first).to_contain_text("95 % interval")
         page.get_by_role("button", name="400 more sessions").click()
-        expect(shown).to_have_count(500)
+        expect(session_rows).to_have_count(500)
 
         failed = [row for row in rows if "failed" in row.candidate.classes]
         page.get_by_role("radio", name=re.compile("^failed")).click()
-        expect(shown).to_have_count(len(failed))
+        expect(session_rows).to_have_count(len(failed))
         expect(page).to_have_url(re.compile(r"\?kind=failed$"))
         page.reload()
-        expect(shown).to_have_count(len(failed))
+        expect(session_rows).to_have_count(len(failed))
 
         page.get_by_role("radio", name=re.compile("^all")).click()
         page.get_by_role("radio", name="Cost rises most").click()
         dearest = max(rows, key=lambda row: row.candidate.cost_microcents - row.baseline.cost_microcents)
-        expect(shown.first).to_have_attribute("data-id", dearest.session_id)
-        shown.first.get_by_role("button").click()
+        expect(session_rows.first).to_have_attribute("data-id", dearest.session_id)
+        session_rows.first.get_by_role("button").click()
         expect(page.locator(".lab-turn")).to_have_count(4)
         expect(page.locator(".lab-turn").first).to_contain_text("onerror")  # as text
 
@@ -128,13 +128,13 @@ def test_one_file_shows_the_same_and_asks_for_nothing(browser: Browser, store: P
         (tmp_path / "lab.html").write_bytes(b"".join(report_html(sessions.lab_report(run_id), None)))
     file = ViewerPage(browser, tmp_path.as_uri())
     file.page.goto(f"{tmp_path.as_uri()}/lab.html")
-    shown = file.page.locator(".lab-session")
-    expect(shown).to_have_count(100)
+    rows = file.page.locator(".lab-session")
+    expect(rows).to_have_count(100)
     file.page.get_by_role("radio", name=re.compile("^tool changed")).click()
-    shown.last.scroll_into_view_if_needed()
-    expect(shown.last).to_be_in_viewport()
-    shown.last.get_by_role("button").click()
+    rows.last.scroll_into_view_if_needed()
+    expect(rows.last).to_be_in_viewport()
+    rows.last.get_by_role("button").click()
     expect(file.page.locator(".lab-turn").first).to_contain_text("onerror")
-    assert [asked for asked in file.requests if not asked.startswith(("/lab.html", "data:"))] == []
+    assert [request for request in file.requests if not request.startswith(("/lab.html", "data:"))] == []
     file.check()
     file.close()

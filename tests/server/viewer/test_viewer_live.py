@@ -32,10 +32,10 @@ def prompter() -> ManualModel:
 def server(tmp_path: Path, prompter: ManualModel) -> Iterator[LocalServer]:
     with (
         bough.open(tmp_path / "agent.db") as store,
-        LocalServer(store, ServerAgent(models=(prompter,))) as found,
+        LocalServer(store, ServerAgent(models=(prompter,))) as local_server,
     ):
         store.start("talker", [bough.system("You talk.")], session_id="ses_talk", title="Talk")
-        yield found
+        yield local_server
 
 
 def send(page: Page, text: str) -> None:
@@ -75,11 +75,11 @@ class TestStreaming:
         other = late.open("/s/ses_talk")
         expect(other.locator(".draft .md")).to_have_text("Once upon")
         prompter.send("a time ", "there ")
-        for shown in (page, other):
-            expect(shown.locator(".draft .md")).to_have_text(re.compile("^Once upon a time"))
+        for one in (page, other):
+            expect(one.locator(".draft .md")).to_have_text(re.compile("^Once upon a time"))
         prompter.finish()
-        for shown in (page, other):
-            expect(shown.locator("article.entry", has_text="Once upon a time")).to_have_count(1)
+        for one in (page, other):
+            expect(one.locator("article.entry", has_text="Once upon a time")).to_have_count(1)
         late.check()
         late.close()
 
@@ -108,7 +108,7 @@ class TestStreaming:
             prompter.finish()
             expect(page.locator("article.entry", has_text="The end.")).to_have_count(1)
             assert seqs(page) == [1, 2, 3, 4, 5, 6]
-            assert all("ERR_" in told or "Failed to load" in told for told in viewer.console)
+            assert all("ERR_" in line or "Failed to load" in line for line in viewer.console)
             viewer.close()
 
     def test_what_another_process_writes_is_seen_too(self, viewer: ViewerPage, server: LocalServer) -> None:
@@ -223,10 +223,10 @@ class TestLongSession:
         with bough.open(long_store) as store:
             session = store.session("ses_huge")
             end, middle = session.leaf.seq, session.leaf.seq // 2
-            [found] = session.log.store.path("ses_huge", first=middle, last=middle).entries
+            [entry] = session.log.store.path("ses_huge", first=middle, last=middle).entries
         with ServerProcess(long_store) as process:
             viewer = ViewerPage(browser, process.url)
-            page = viewer.open(f"/s/ses_huge?at={found.branch}:{found.seq}")
+            page = viewer.open(f"/s/ses_huge?at={entry.branch}:{entry.seq}")
             expect(page.locator("article.selected")).to_be_visible()
             expect(page.locator(".tree .entry-row.selected")).to_be_visible()
             assert abs(int(page.locator("article.selected").get_attribute("data-seq") or 0) - middle) <= 1
@@ -250,12 +250,12 @@ class TestLongSession:
             def place() -> int:
                 return int(selected.get_attribute("data-seq") or 0)
 
-            seen = [place()]
+            places = [place()]
             for _ in range(60):
                 page.keyboard.press("k")
-                wait_until(lambda: place() < seen[-1])
-                seen.append(place())
+                wait_until(lambda: place() < places[-1])
+                places.append(place())
                 expect(selected).to_be_in_viewport()
-            assert all(1 <= a - b <= 2 for a, b in pairwise(seen))
+            assert all(1 <= a - b <= 2 for a, b in pairwise(places))
             viewer.check()
             viewer.close()

@@ -207,8 +207,8 @@ class TestToolViews:
         body = """const box = document.createElement("div"); box.append(...m.ansi(args[0]));
             return [box.textContent, [...box.children].map((e) => e.className)];"""
         text = "\x1b[1;31mred\x1b[0m plain \x1b[38;5;9mx\x1b[32mgreen\x1b[2J"
-        shown, classes = run(page, "tool_views", body, text)
-        assert shown == "red plain xgreen\\x1b[2J"
+        html, classes = run(page, "tool_views", body, text)
+        assert html == "red plain xgreen\\x1b[2J"
         assert classes == ["ansi-red ansi-bold", "ansi-green"]
 
 

@@ -36,8 +36,10 @@ def prompter() -> ManualModel:
 @pytest.fixture(scope="module")
 def server(store: Store, prompter: ManualModel) -> Iterator[LocalServer]:
     paid = model_by_answer_count("", "It is **paid**.", model="payer")
-    with LocalServer(store, ServerAgent(models=(paid, prompter), tools=(look_up, refund, pay_out))) as found:
-        yield found
+    with LocalServer(
+        store, ServerAgent(models=(paid, prompter), tools=(look_up, refund, pay_out))
+    ) as local_server:
+        yield local_server
 
 
 class TestLooking:

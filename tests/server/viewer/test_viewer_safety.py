@@ -27,30 +27,30 @@ class TestHostile:
             length = len(sessions.session(HOSTILE).path())
         page = viewer.open(f"/s/{HOSTILE}?at=2")
         page.keyboard.press("t")
-        seen = set()
+        kinds = set()
         selected = page.locator("article.selected")
         for _ in range(length):
             expect(selected).to_be_visible()
-            seen.add(selected.inner_text())
+            kinds.add(selected.inner_text())
             for fold in selected.locator("summary").all():
                 fold.click()
-            found = page.locator("article script, article b, article i, article svg[onload], .pane iframe")
-            assert found.count() == 0
+            elements = page.locator("article script, article b, article i, article svg[onload], .pane iframe")
+            assert elements.count() == 0
             targets = page.eval_on_selector_all("article a[href]", "all => all.map(a => a.protocol)")
             assert set(targets) <= {"http:", "https:", "mailto:"}
             page.keyboard.press("j")
         expect(page.locator("article").last).to_have_class(re.compile("selected"))
-        assert len(seen) > length / 2  # the results stand with their calls
+        assert len(kinds) > length / 2  # the results stand with their calls
         viewer.open(f"/s/{HOSTILE}?at=6")
         expect(page.locator("article.selected")).to_contain_text("javascript:window.hacked=3")
         viewer.check()
 
     def test_what_steers_terminals_and_writing_is_shown(self, viewer: ViewerPage) -> None:
         page = viewer.open(f"/s/{HOSTILE}?at=14")
-        said = page.locator("article.selected .md").inner_text()
-        assert "‹U+202E›" in said
-        assert "\\x1b[31m" in said
-        assert not re.search("[\x00\x1b\u202e\u2066]", said)
+        text = page.locator("article.selected .md").inner_text()
+        assert "‹U+202E›" in text
+        assert "\\x1b[31m" in text
+        assert not re.search("[\x00\x1b\u202e\u2066]", text)
 
     def test_a_blob_of_html_or_svg_is_saved_not_shown(self, viewer: ViewerPage) -> None:
         page = viewer.open(f"/s/{HOSTILE}?at=32")
@@ -61,10 +61,10 @@ class TestHostile:
 
 
 def _serious(page: Page, how: str) -> list[Any]:
-    told = page.evaluate(f"axe.run({how})")
+    report = page.evaluate(f"axe.run({how})")
     return [
         (one["id"], [node["html"][:160] for node in one["nodes"][:3]])
-        for one in told["violations"]
+        for one in report["violations"]
         if one["impact"] in ("serious", "critical")
     ]
 
@@ -101,14 +101,14 @@ class TestLook:
         viewer = ViewerPage(browser, server.url, viewport={"width": 400, "height": 800})
         page = viewer.open(f"/s/{BUILD}?at=10")
         expect(page.locator("article.selected")).to_be_visible()
-        for tab, shown in [
+        for tab, selector in [
             ("Sessions", ".session-row"),
             ("Tree", ".entry-row"),
             ("Details", ".inspected"),
             ("Transcript", "article"),
         ]:
             page.locator(".tab-bar").get_by_role("button", name=tab).click()
-            expect(page.locator(shown).first).to_be_visible()
+            expect(page.locator(selector).first).to_be_visible()
             assert page.evaluate("document.documentElement.scrollWidth") <= 400
         for path in ("/", "/usage", f"/diff?a={CASE}&b={BUILD}"):
             viewer.open(path)

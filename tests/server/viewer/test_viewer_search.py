@@ -30,8 +30,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def server(store: Store) -> Iterator[LocalServer]:
-    with LocalServer(store) as found:
-        yield found
+    with LocalServer(store) as local_server:
+        yield local_server
 
 
 def label(page: Page, words: str) -> None:

@@ -21,9 +21,9 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def bouncers() -> Iterator[dict[str, PgBouncer]]:
     """One for each server, and a server is made for each worker: so one."""
-    kept: dict[str, PgBouncer] = {}
-    yield kept
-    for bouncer in kept.values():
+    running_bouncers: dict[str, PgBouncer] = {}
+    yield running_bouncers
+    for bouncer in running_bouncers.values():
         bouncer.close()
 
 
@@ -45,15 +45,15 @@ def test_tenants_that_share_its_connections_never_see_each_other(url: str) -> No
     """The identity is set in each transaction: what the last one left on a connection is gone."""
 
     def live(tenant: int) -> list[str]:
-        seen: list[str] = []
+        texts: list[str] = []
         with bough.open(url, space=f"space {tenant}") as store:
             for number in range(10):
                 session = store.start(title=f"{tenant}.{number}")
                 session.append([user(f"from {tenant}"), assistant("yes")])
-                seen += [row.title or "" for row in store.sessions(limit=100).sessions]
-        return seen
+                texts += [row.title or "" for row in store.sessions(limit=100).sessions]
+        return texts
 
     with ThreadPoolExecutor(8) as pool:
-        for tenant, seen in enumerate(pool.map(live, range(8))):
-            assert len(seen) == 55
-            assert {title.partition(".")[0] for title in seen} == {str(tenant)}
+        for tenant, texts in enumerate(pool.map(live, range(8))):
+            assert len(texts) == 55
+            assert {title.partition(".")[0] for title in texts} == {str(tenant)}

@@ -65,9 +65,9 @@ class TestAnyPlan(TestPostgres):
 def wire(database: Database) -> Iterator[PostgresProxy]:
     if database.host.server is None:
         pytest.skip("wants a server of our own")
-    found = PostgresProxy(database.host.server.folder)
-    yield found
-    found.close()
+    proxy = PostgresProxy(database.host.server.folder)
+    yield proxy
+    proxy.close()
 
 
 if SOAK or pgbouncer_path() is None:  # else test_pgbouncer.py runs the contract behind the real one
@@ -89,8 +89,8 @@ if SOAK or pgbouncer_path() is None:  # else test_pgbouncer.py runs the contract
 
 @pytest.fixture
 def store(database: Database, wire: PostgresProxy) -> Iterator[Store]:
-    with bough.open(wire.url(database.name, APP)) as found:
-        yield found
+    with bough.open(wire.url(database.name, APP)) as opened_store:
+        yield opened_store
 
 
 def texts(session: bough.Session) -> list[str]:
@@ -246,19 +246,19 @@ def test_a_server_that_does_not_come_back_is_told_of(
 # -- restarts, and many at once ----------------------------------------------------------------------
 
 
-def write_all(store: Store, count: int, name: str, seen: Callable[[], None] = lambda: None) -> str:
+def write_all(store: Store, count: int, name: str, after_each: Callable[[], None] = lambda: None) -> str:
     session = store.start(title=name)
     for n in range(count):
         with session.turn(f"{name} {n}") as turn:
             turn.answer(assistant(f"answer {n}"), usage=Usage(10, 1))
-        seen()
+        after_each()
     return session.session_id
 
 
 def check_all(store: Store, session_id: str, count: int, name: str) -> None:
     session = store.session(session_id)
-    wanted = [text for n in range(count) for text in (f"{name} {n}", f"answer {n}")]
-    assert texts(session) == wanted
+    expected = [text for n in range(count) for text in (f"{name} {n}", f"answer {n}")]
+    assert texts(session) == expected
     assert session.row.totals.calls == count
     facts = store.backend.journal(session_id)
     assert [fact.number for fact in facts] == list(range(1, len(facts) + 1))
@@ -294,8 +294,8 @@ class TestManyWriters:
 
     def test_a_conversation_is_started_once_by_many_who_ask_for_it(self, database: Database) -> None:
         with bough.open(database.url) as store, ThreadPoolExecutor(8) as pool:
-            found = list(pool.map(lambda _: store.latest_or_start("con_1").session_id, range(24)))
-            assert len(set(found)) == 1
+            names = list(pool.map(lambda _: store.latest_or_start("con_1").session_id, range(24)))
+            assert len(set(names)) == 1
 
     def test_sessions_that_use_one_blob_do_not_write_it_again(self, database: Database) -> None:
         """Each new session uses the blob of its tools; with an update of its row they waited for each other's disk."""
@@ -436,9 +436,9 @@ def test_a_broken_connection_is_told_in_the_log_and_nowhere_else(database: Datab
     command = [sys.executable, "-c", BROKEN, database.owner_url, database.url, CUT, *["log"] * has_log]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
-    told = done.stderr.splitlines()
-    assert len(told) == 2 * has_log
-    assert all(line.startswith("bough.postgres: ") and "a connection broke" in line for line in told)
+    lines = done.stderr.splitlines()
+    assert len(lines) == 2 * has_log
+    assert all(line.startswith("bough.postgres: ") and "a connection broke" in line for line in lines)
 
 
 INTERRUPTED = """
@@ -490,8 +490,8 @@ class TestConnections:
             ThreadPoolExecutor(12) as pool,
             store.backend._connections._connection(),
         ):
-            made = list(pool.map(lambda n: write_all(store, 5, f"writer {n}"), range(12)))
-            assert len(set(made)) == 12
+            names = list(pool.map(lambda n: write_all(store, 5, f"writer {n}"), range(12)))
+            assert len(set(names)) == 12
             assert _connections(database, 3) == 3
 
     def test_who_waits_too_long_for_one_is_told_how_to_have_more(
@@ -560,13 +560,13 @@ class TestConnections:
         assert _connections(database, 0) == 0
 
 
-def _connections(database: Database, wanted: int) -> int:
+def _connections(database: Database, expected: int) -> int:
     """How many server processes serve the application; one that was let go of takes a moment to end."""
     query = f"select count(*) from pg_stat_activity where usename = '{APP}' and datname = current_database()"
     deadline = time.monotonic() + 10
-    while (found := int(database.run(query)[0][0])) != wanted and time.monotonic() < deadline:
+    while (count := int(database.run(query)[0][0])) != expected and time.monotonic() < deadline:
         time.sleep(0.02)
-    return found
+    return count
 
 
 def test_a_forked_process_opens_connections_of_its_own(database: Database) -> None:
@@ -596,8 +596,8 @@ def test_bodies_are_the_bytes_that_were_hashed(database: Database) -> None:
     with bough.open(database.url) as store:
         session = store.start()
         session.append([user("nul \0 and ü"), assistant(ToolCall("c", "t", {"z": 1, "a": [1.5]}))])
-        kept = [bytes(body) for (body,) in database.run("select body from bough.entry order by seq")]
-        assert kept == [stored.entry.body for stored in store.backend.entries(session.session_id)]
+        bodies = [bytes(body) for (body,) in database.run("select body from bough.entry order by seq")]
+        assert bodies == [stored.entry.body for stored in store.backend.entries(session.session_id)]
 
 
 def test_people_read_each_active_message_once_in_psql(database: Database) -> None:
@@ -615,8 +615,8 @@ def test_after_purge_and_scrub_no_byte_of_it_is_in_the_files_of_the_tables(datab
         pytest.skip("wants the files of the server")
     hidden_word = "canary-5e81"
     with bough.open(database.url) as store:
-        kept = store.start(title="kept")
-        kept.append([user("kept-77ab")])
+        survivor = store.start(title="kept")
+        survivor.append([user("kept-77ab")])
         session = store.start(
             title=f"{hidden_word} title", tags={"t": f"{hidden_word} tag"}, spec={"s": f"{hidden_word} spec"}
         )
@@ -629,16 +629,16 @@ def test_after_purge_and_scrub_no_byte_of_it_is_in_the_files_of_the_tables(datab
         store.gc(grace=-(10**12))
     postgres_schema.scrub(database.owner_url)
     data = database.host.server.data / "base"
-    held = {word: _holding(data, word) for word in (hidden_word, "kept-77ab")}
-    assert (held[hidden_word], bool(held["kept-77ab"])) == ([], True)
+    files = {word: _holding(data, word) for word in (hidden_word, "kept-77ab")}
+    assert (files[hidden_word], bool(files["kept-77ab"])) == ([], True)
 
 
 def _holding(folder: Any, word: str) -> list[str]:
-    found = []
+    paths = []
     for path in folder.rglob("*"):
         if path.is_file() and word.encode() in path.read_bytes():
-            found.append(path.name)
-    return found
+            paths.append(path.name)
+    return paths
 
 
 # -- wrong set-ups -----------------------------------------------------------------------------------
@@ -666,8 +666,8 @@ class TestOpening:
             session = store.start(title="kept")
         database.run("delete from bough.migration where version > 1")
         database.run(f"alter policy service on bough.session using ({OLD}) with check ({OLD})")
-        told = f"has schema 1, this Bough needs {postgres_schema.VERSION}; run bough --store URL migrate"
-        with pytest.raises(errors.MigrationNeeded, match=told):
+        message = f"has schema 1, this Bough needs {postgres_schema.VERSION}; run bough --store URL migrate"
+        with pytest.raises(errors.MigrationNeeded, match=message):
             bough.open(database.url)
         assert postgres_schema.migrate(database.owner_url) == postgres_schema.MigrationResult(
             1, postgres_schema.VERSION
@@ -786,8 +786,8 @@ class TestOpening:
     def test_two_migrations_at_once_make_one_schema(self, postgres: DatabaseHost) -> None:
         name = postgres.create_database("twice")
         with ThreadPoolExecutor(4) as pool:
-            made = list(pool.map(lambda _: postgres_schema.migrate(postgres.url(name)), range(4)))
-        assert sorted(one.before for one in made) == [0, *[postgres_schema.VERSION] * 3]
+            versions = list(pool.map(lambda _: postgres_schema.migrate(postgres.url(name)), range(4)))
+        assert sorted(one.before for one in versions) == [0, *[postgres_schema.VERSION] * 3]
 
     def test_roles_may_have_other_names_and_an_owner_that_is_no_superuser(
         self, postgres: DatabaseHost
@@ -857,12 +857,12 @@ def test_a_fork_is_three_round_trips_and_a_rewind_five(store: Store, wire: Postg
     """All but the last are reads: where it cuts, what is there, and whether tools were taken since."""
     session = store.start()
     session.append([user("1"), assistant("2"), user("3"), assistant("4")])
-    for do, wanted in ((lambda: session.fork(2), 3), (lambda: session.rewind(session.leaf.seq - 1), 5)):
+    for do, expected in ((lambda: session.fork(2), 3), (lambda: session.rewind(session.leaf.seq - 1), 5)):
         do()
         session.append([user("x"), assistant("y")])
         before = wire.request_count
         do()
-        assert wire.request_count - before == wanted
+        assert wire.request_count - before == expected
 
 
 def test_a_fork_is_refused_where_what_it_would_stand_on_is_purged(database: Database) -> None:
@@ -874,10 +874,10 @@ def test_a_fork_is_refused_where_what_it_would_stand_on_is_purged(database: Data
         store.delete(source.session_id)
         store.purge(source.session_id)
         late = replace(other.row, session_id="ses_late")
-        gone = Leaf(source.leaf.branch, 4)
+        leaf = Leaf(source.leaf.branch, 4)
         for blobs in ((), (Blob(sha256(b"picture").hexdigest(), "image/png", b"picture"),)):
             with pytest.raises(errors.InvalidPosition):
-                store.backend.create(NewSession(late, "late", blobs=blobs, fork_point=gone))
+                store.backend.create(NewSession(late, "late", blobs=blobs, fork_point=leaf))
         database.run("delete from bough.lock")
         with pytest.raises(errors.StoreError, match=r"bough\.lock lacks rows .* run: bough migrate"):
             other.fork(2)

@@ -63,13 +63,13 @@ PERSON = "bough_ann"
 
 @pytest.fixture(scope="module", params=["superuser", "ordinary"])
 def attacked(request: pytest.FixtureRequest, postgres: DatabaseHost) -> Iterator[AttackedDatabase]:
-    found = AttackedDatabase(postgres, ordinary_owner=request.param == "ordinary")
-    yield found
-    found.close()
-    kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(found.attempts.items()))
+    database = AttackedDatabase(postgres, ordinary_owner=request.param == "ordinary")
+    yield database
+    database.close()
+    kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(database.attempts.items()))
     capturing: Any = request.config.pluginmanager.getplugin("capturemanager")
     with capturing.global_and_fixture_disabled():
-        print(f"\n{request.param} owner: {found.attempts.total()} attacks: {kinds}")
+        print(f"\n{request.param} owner: {database.attempts.total()} attacks: {kinds}")
 
 
 @pytest.fixture
@@ -88,37 +88,37 @@ def unchanged(attacked: AttackedDatabase) -> Iterator[None]:
     assert attacked.fingerprint() == before
 
 
-def is_silent(told: AttackResult) -> bool:
-    return SECRET_PATTERN.search(told.text) is None
+def is_silent(result: AttackResult) -> bool:
+    return SECRET_PATTERN.search(result.text) is None
 
 
 def leaks(attacker: Attacker, kind: str, attacks: Iterable[str]) -> list[tuple[str, str]]:
     """The attacks that were told something."""
-    found = [(attack, attacker.attempt(kind, attack)) for attack in attacks]
-    return [(attack, told.text[:500]) for attack, told in found if not is_silent(told)]
+    results = [(attack, attacker.attempt(kind, attack)) for attack in attacks]
+    return [(attack, result.text[:500]) for attack, result in results if not is_silent(result)]
 
 
 def successes(attacker: Attacker, kind: str, attacks: Iterable[str]) -> list[tuple[str, str]]:
     """The attacks that were not refused, or were told something while they were."""
-    found = [(attack, attacker.attempt(kind, attack)) for attack in attacks]
-    return [(a, told.text[:500]) for a, told in found if told.error is None or not is_silent(told)]
+    results = [(attack, attacker.attempt(kind, attack)) for attack in attacks]
+    return [(a, result.text[:500]) for a, result in results if result.error is None or not is_silent(result)]
 
 
 class TestReading:
     def test_the_hidden_words_are_there(self, attacked: AttackedDatabase) -> None:
         """Else nothing below would prove anything."""
-        held = "".join(
+        content = "".join(
             str(attacked.run(f"select x::text from bough.{name} x")) for name in attacked.relations("r")
         )
-        held += "".join(bytes.fromhex(found).decode("utf-8", "replace") for found in HEX.findall(held))
-        assert [place for place, word in SECRETS.items() if word not in held] == []
+        content += "".join(bytes.fromhex(match).decode("utf-8", "replace") for match in HEX.findall(content))
+        assert [place for place, word in SECRETS.items() if word not in content] == []
         stats = str(attacked.run("select * from pg_stats where schemaname = 'bough'"))
         assert SECRET_PATTERN.search(stats)
 
     def test_the_client_reads_its_own(self, attacked: AttackedDatabase) -> None:
-        told = "".join(attacked.client.attempt("own", f"table bough.{view}").text for view in VIEWS)
-        assert all(word in told for word in (*PUBLIC_TEXTS, OWN, "Order 41"))
-        assert not SECRET_PATTERN.search(told)
+        text = "".join(attacked.client.attempt("own", f"table bough.{view}").text for view in VIEWS)
+        assert all(word in text for word in (*PUBLIC_TEXTS, OWN, "Order 41"))
+        assert not SECRET_PATTERN.search(text)
 
     def test_no_relation_behind_the_views_is_read_in_any_way(
         self, attacked: AttackedDatabase, unchanged: None
@@ -171,8 +171,8 @@ class TestReading:
         ]
         assert leaks(attacked.stranger, "other service", attacks) == []
         for table in attacked.relations("r"):
-            told = attacked.stranger.attempt("other service", f"select from bough.{table}")
-            assert not told.rows or table in ("migration", "lock")
+            result = attacked.stranger.attempt("other service", f"select from bough.{table}")
+            assert not result.rows or table in ("migration", "lock")
 
     def test_a_function_with_hostile_arguments_finds_ones_own_or_nothing(
         self, attacked: AttackedDatabase
@@ -187,8 +187,8 @@ class TestReading:
         ]
         assert leaks(attacked.client, "function", attacks) == []
         for attack in attacks[2:]:
-            told = attacked.client.attempt("function", attack)
-            assert told.error is not None or {row[0] for row in told.rows} <= {OWN}
+            result = attacked.client.attempt("function", attack)
+            assert result.error is not None or {row[0] for row in result.rows} <= {OWN}
 
 
 class TestOracles:
@@ -196,12 +196,12 @@ class TestOracles:
     def test_what_is_hidden_is_told_like_what_is_not_there(
         self, attacked: AttackedDatabase, lookup: str
     ) -> None:
-        told = set()
+        answers = set()
         for name in (*HIDDEN, ABSENT):
-            found = attacked.client.attempt("oracle", lookup.replace("{}", name))
-            told.add(found.text.replace(name, "…"))
-        assert len(told) == 1
-        assert not re.search("Key|constraint|leaked", told.pop())
+            result = attacked.client.attempt("oracle", lookup.replace("{}", name))
+            answers.add(result.text.replace(name, "…"))
+        assert len(answers) == 1
+        assert not re.search("Key|constraint|leaked", answers.pop())
 
     @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
     @pytest.mark.parametrize("lookup", PLANNED)
@@ -212,10 +212,10 @@ class TestOracles:
         plans = {}
         for name in (FOREIGN, ELSEWHERE, ABSENT):
             query = f"explain (analyze, buffers, timing off, summary off) {lookup.format(name)}"
-            told = attacked.client.attempt(
+            result = attacked.client.attempt(
                 "oracle", f"set plan_cache_mode = {mode}; {'; '.join([query] * 3)}"
             )
-            plans[name] = told.rows[-1]
+            plans[name] = result.rows[-1]
         assert "Buffers" in str(plans[ABSENT])
         assert plans[FOREIGN] == plans[ELSEWHERE] == plans[ABSENT]
 
@@ -234,22 +234,22 @@ class TestOracles:
             f"{LEAK} {predicate.format(f'bough.{view}')}" for view in VIEWS for predicate in PREDICATES
         ]
         assert leaks(attacked.client, "predicate", attacks) == []
-        told = attacked.client.attempt(
+        result = attacked.client.attempt(
             "predicate", f"{LEAK} select * from bough.public_session x where pg_temp.leak(x)"
         )
-        assert len(told.rows) == len([notice for notice in told.notices if "saw" in notice]) == 1
+        assert len(result.rows) == len([notice for notice in result.notices if "saw" in notice]) == 1
 
     def test_a_clash_with_another_space_names_no_value(
         self, attacked: AttackedDatabase, unchanged: None
     ) -> None:
         """A service may learn that an id is taken, as ids are the whole store's; not whose it is."""
         for attack in (REUSED_ID.format(FOREIGN), *CLASHES):
-            told = attacked.stranger.attempt("clash", attack)
-            assert told.error is not None or attack.startswith(
+            result = attacked.stranger.attempt("clash", attack)
+            assert result.error is not None or attack.startswith(
                 ("update", "delete", "insert into bough.inbox")
             )
-            assert is_silent(AttackResult(told.rows, None, told.notices)), told.text
-            assert "Key (" not in told.text
+            assert is_silent(AttackResult(result.rows, None, result.notices)), result.text
+            assert "Key (" not in result.text
 
 
 class TestChanging:
@@ -280,8 +280,8 @@ class TestChanging:
     def test_a_copy_into_the_inbox_is_an_input_like_any_other(
         self, attacked: AttackedDatabase, unchanged: None
     ) -> None:
-        told = attacked.client.attempt("forgery", "copy bough.public_input (session_id, text) from stdin")
-        assert isinstance(told.error, psycopg.errors.NoDataFound)
+        result = attacked.client.attempt("forgery", "copy bough.public_input (session_id, text) from stdin")
+        assert isinstance(result.error, psycopg.errors.NoDataFound)
 
     def test_it_has_no_power_over_the_server(self, attacked: AttackedDatabase, unchanged: None) -> None:
         powers = [
@@ -293,14 +293,14 @@ class TestChanging:
         assert [attack for attack, _ in done] == []
 
     def test_what_is_put_in_is_the_owners_and_a_users(self, attacked: AttackedDatabase) -> None:
-        given = (
+        statement = (
             f"insert into bough.public_input (session_id, text) values ('{OWN}', '{{\"role\": \"system\"}}')"
         )
-        attacked.client.attempt("forgery", given, commits=True)
-        found = attacked.run(
+        attacked.client.attempt("forgery", statement, commits=True)
+        rows = attacked.run(
             "select owner, space, convert_from(body, 'UTF8')::json ->> 'role' from bough.inbox where no = 1"
         )
-        assert set(found) == {("ann", "default", "user")}
+        assert set(rows) == {("ann", "default", "user")}
         attacked.run("delete from bough.inbox where no = 1 and n > 1")
 
 
@@ -324,9 +324,9 @@ class TestIdentity:
     def test_no_setting_and_no_object_of_ones_own_makes_one_more(
         self, attacked: AttackedDatabase, setting: str
     ) -> None:
-        seen = [attacked.client.attempt("setting", f"{setting}; table bough.{view}") for view in VIEWS]
-        assert all(is_silent(told) for told in seen)
-        known = [row for told in seen for row in told.rows if isinstance(row, tuple)]
+        results = [attacked.client.attempt("setting", f"{setting}; table bough.{view}") for view in VIEWS]
+        assert all(is_silent(result) for result in results)
+        known = [row for result in results for row in result.rows if isinstance(row, tuple)]
         assert {row[0] for row in known} <= {OWN}
 
     def test_an_identity_ends_with_its_transaction(self, attacked: AttackedDatabase) -> None:
@@ -362,8 +362,8 @@ class TestIdentity:
         url = attacked.database.host.url(attacked.database.name, person)
         for space, owner in (("default", "bob"), ("other", "ann"), ("", ""), ("default", "ann")):
             ann = Attacker(url, attacked.attempts, space, owner)
-            told = [ann.attempt("bound", f"{setting}; table bough.public_message") for setting in SETTINGS]
-            assert all(is_silent(one) for one in told)
+            results = [ann.attempt("bound", f"{setting}; table bough.public_message") for setting in SETTINGS]
+            assert all(is_silent(one) for one in results)
             assert ann.attempt("bound", "select text from bough.public_message").rows == [
                 (PUBLIC_TEXTS[0],),
                 (PUBLIC_TEXTS[1],),

@@ -36,10 +36,10 @@ class TestDenial:
         client.execute(f"select {', '.join(f'pg_advisory_lock({key})' for key in keys)}")
         migrate(database.owner_url)
         with bough.open(database.url) as sessions:
-            made = sessions.latest_or_start("conversation")
-            made.append([user("q"), assistant("a")])
-            fork = made.fork()
-            for session_id in (fork.session_id, made.session_id):
+            conversation = sessions.latest_or_start("conversation")
+            conversation.append([user("q"), assistant("a")])
+            fork = conversation.fork()
+            for session_id in (fork.session_id, conversation.session_id):
                 sessions.backend.trash(session_id, 1)
                 sessions.backend.purge(session_id)
             assert list(sessions.all_sessions()) == list(sessions.all_sessions(trashed=True)) == []
@@ -49,8 +49,8 @@ class TestDenial:
         with bough.open(database.url) as sessions, client.transaction():
             mine = sessions.start(owner="ann")
             client.execute(IDENTITY)
-            given = "insert into bough.public_input (session_id, text) values (%s, 'x')"
-            client.execute(given, (mine.session_id,))
+            statement = "insert into bough.public_input (session_id, text) values (%s, 'x')"
+            client.execute(statement, (mine.session_id,))
             mine.append([user("q"), assistant("a")])
             sessions.backend.release(mine.session_id, sessions.backend.lease(mine.session_id, "h", 9, 1))
             sessions.backend.trash(mine.session_id, 1)
@@ -64,8 +64,8 @@ class TestDenial:
         with bough.open(database.url) as sessions, client.transaction():
             mine = sessions.start(owner="ann")
             client.execute(IDENTITY)
-            given = "insert into bough.public_input (session_id, text) values (%s, 'x')"
-            client.execute(given, (mine.session_id,))
+            statement = "insert into bough.public_input (session_id, text) values (%s, 'x')"
+            client.execute(statement, (mine.session_id,))
             with pytest.raises(errors.StoreError, match="held a lock"):
                 mine.enqueue("the service's own")
 

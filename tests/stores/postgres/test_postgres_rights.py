@@ -22,26 +22,26 @@ REFUSED = (psycopg.errors.InsufficientPrivilege, psycopg.errors.ObjectNotInPrere
 
 @pytest.fixture
 def store(database: Database) -> Iterator[Store]:
-    with bough.open(database.url) as found:
-        yield found
+    with bough.open(database.url) as opened_store:
+        yield opened_store
 
 
 @pytest.fixture
 def session(store: Store) -> bough.Session:
     """Ann's, with something to hide in every place that can."""
-    made = store.start(
+    new_session = store.start(
         seeds=[system("seed-secret")],
         owner="ann",
         title="Order 41",
         spec={"s": "spec-secret"},
         state={"s": "state-secret"},
     )
-    with made.turn("Where is it?") as turn:
+    with new_session.turn("Where is it?") as turn:
         turn.answer(assistant(ToolCall("c1", "look", {"q": "inner-secret"})))
         turn.result("c1", "inner-secret")
     answer = assistant(Reasoning("thought-secret"), Text("On its way."))
-    made.log.append([Draft(answer, evidence=Evidence("p", {"0": {"s": "sealed-secret"}}))])
-    return made
+    new_session.log.append([Draft(answer, evidence=Evidence("p", {"0": {"s": "sealed-secret"}}))])
+    return new_session
 
 
 def ask(
@@ -60,10 +60,10 @@ class TestTheClient:
     def test_it_reads_the_inputs_and_final_answers_of_its_owner(
         self, database: Database, session: bough.Session
     ) -> None:
-        said = ask(database, "select seq, role, text from bough.public_message where text is not null")
-        assert [row[1:] for row in said] == [("user", "Where is it?"), ("assistant", "On its way.")]
-        found = ask(database, "select session_id, title from bough.public_session")
-        assert found == [(session.session_id, "Order 41")]
+        messages = ask(database, "select seq, role, text from bough.public_message where text is not null")
+        assert [row[1:] for row in messages] == [("user", "Where is it?"), ("assistant", "On its way.")]
+        sessions = ask(database, "select session_id, title from bough.public_session")
+        assert sessions == [(session.session_id, "Order 41")]
         one = ask(database, f"select text from bough.own_messages('{session.session_id}')")
         assert one == [("Where is it?",), ("On its way.",)]
 
@@ -179,12 +179,12 @@ class TestItsInput:
         self, database: Database, store: Store, session: bough.Session
     ) -> None:
         foreign = store.start(owner="bob").session_id
-        told = set()
+        answers = set()
         for name in (foreign, "ses_absent", ""):
             with pytest.raises(psycopg.errors.NoDataFound) as error:
                 ask(database, f"insert into bough.public_input (session_id, text) values ('{name}', 'x')")
-            told.add(str(error.value))
-        assert len(told) == 1
+            answers.add(str(error.value))
+        assert len(answers) == 1
         for owner, space in ((None, None), ("bob", "default"), ("ann", "other")):
             with pytest.raises(psycopg.errors.NoDataFound):
                 ask(
@@ -258,8 +258,8 @@ class TestWhatTheDatabaseSays:
 
     def test_no_policy_is_for_everybody_or_for_clients(self, database: Database) -> None:
         owner = psycopg.conninfo.conninfo_to_dict(database.owner_url)["user"]
-        found = {role for (roles,) in database.run("select roles from pg_policies") for role in roles}
-        assert found == {"bough_service", owner}
+        roles_used = {role for (roles,) in database.run("select roles from pg_policies") for role in roles}
+        assert roles_used == {"bough_service", owner}
 
     def test_the_client_has_these_rights_and_no_others(self, database: Database) -> None:
         query = "select relname from pg_class where relnamespace = 'bough'::regnamespace and {} order by 1"

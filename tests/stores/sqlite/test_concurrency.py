@@ -44,9 +44,9 @@ def compete(path: str, session_id: str, name: str, pipe: Connection) -> None:
     with bough.open(path) as store:
         session = store.session(session_id)
         pipe.send("ready")
-        while (said := pipe.recv()) is not None:
+        while (message := pipe.recv()) is not None:
             try:
-                session.append([user(f"{name} {said}")])
+                session.append([user(f"{name} {message}")])
             except StaleLeaf as stale:
                 pipe.send("stale" if stale.present != session.leaf else "stale, though nothing moved")
             else:
@@ -96,16 +96,16 @@ class Crew:
         self.hear()
         return self
 
-    def tell(self, said: object) -> None:
+    def tell(self, message: object) -> None:
         for pipe in self.pipes:
-            pipe.send(said)
+            pipe.send(message)
 
     def hear(self) -> list[Any]:
-        heard = []
+        messages = []
         for pipe in self.pipes:
             assert pipe.poll(100), "a process hangs"
-            heard.append(pipe.recv())
-        return heard
+            messages.append(pipe.recv())
+        return messages
 
     def __exit__(self, *_: object) -> None:
         for process in self.processes:
@@ -129,8 +129,8 @@ class TestProcesses:
                     crew.tell("look")
                     assert len(set(crew.hear())) == 1, "both stand at the same leaf again"
                 crew.tell(None)
-            said = texts(store, session_id)
-            assert [text.split()[1] for text in said] == [str(n) for n in range(ROUNDS)]
+            lines = texts(store, session_id)
+            assert [text.split()[1] for text in lines] == [str(n) for n in range(ROUNDS)]
             assert list(store.verify()) == []
 
     def test_many_writers_on_their_own_sessions_never_meet_a_lock(self, tmp_path: Path) -> None:
@@ -138,11 +138,11 @@ class TestProcesses:
         path = str(tmp_path / "a.db")
         with Crew(append_many, [(path, f"p{n}", threads, each) for n in range(processes)]) as crew:
             crew.tell("go")
-            told = dict(pair for pairs in crew.hear() for pair in pairs)
-        assert len(told) == processes * threads
+            counts = dict(pair for pairs in crew.hear() for pair in pairs)
+        assert len(counts) == processes * threads
         with bough.open(path) as store:
             assert list(store.verify()) == []
-            for session_id, leaf in told.items():
+            for session_id, leaf in counts.items():
                 session = store.session(session_id)
                 assert str(session.leaf) == leaf
                 expected = [f"{what} {n}" for n in range(each) for what in ("input", "answer")]
@@ -154,9 +154,9 @@ class TestProcesses:
         with Crew(open_at_once, [(str(tmp_path), name) for name in names]) as crew:
             for n in range(ROUNDS // 2):
                 crew.tell(n)
-                made = set(crew.hear())
+                identities = set(crew.hear())
                 with bough.open(tmp_path / f"{n}.db") as store:
-                    assert {row.session_id for row in store.all_sessions()} == made
+                    assert {row.session_id for row in store.all_sessions()} == identities
                     assert {row.title for row in store.all_sessions()} == set(names)
             crew.tell(None)
 
@@ -213,9 +213,9 @@ class TestThreads:
             list(pool.map(grow, range(threads)))
         path = session.path()
         assert [entry.seq for entry in path] == list(range(1, 2 * threads * each + 1))
-        said = texts(store, session.session_id)[::2]
+        inputs = texts(store, session.session_id)[::2]
         for name in range(threads):
-            assert [text for text in said if text.startswith(f"{name} ")] == [
+            assert [text for text in inputs if text.startswith(f"{name} ")] == [
                 f"{name} {n}" for n in range(each)
             ]
         assert session.verify() == []
@@ -228,9 +228,9 @@ class TestThreads:
         def look() -> None:
             while not stop.is_set():
                 whole = store.hydrate(session.session_id)
-                found = len(whole.messages), whole.state.get("n", 0) * 3, whole.row.leaf.seq
-                if len(set(found)) != 1:
-                    wrong.append(found)
+                figures = len(whole.messages), whole.state.get("n", 0) * 3, whole.row.leaf.seq
+                if len(set(figures)) != 1:
+                    wrong.append(figures)
 
         readers = [threading.Thread(target=look) for _ in range(3)]
         for reader in readers:
@@ -296,8 +296,8 @@ class TestThreads:
                 thread.join(20)
             assert [type(error) for error in raised if not isinstance(error, errors.StoreError)] == []
             with bough.open(tmp_path / f"{n}.db") as again:
-                found = [again.session(session.session_id).leaf.seq for session in sessions]
-                assert all(have >= had for have, had in zip(found, acknowledged, strict=True))
+                numbers = [again.session(session.session_id).leaf.seq for session in sessions]
+                assert all(have >= had for have, had in zip(numbers, acknowledged, strict=True))
 
 
 # -- group commit ----------------------------------------------------------------------------------
@@ -419,16 +419,16 @@ class TestGroup:
     """The queue itself, with work that is no database."""
 
     @staticmethod
-    def submit_together(group: Group[Any, Any], asked: Sequence[Any]) -> list[object]:
-        outcomes: list[object] = [None] * len(asked)
+    def submit_together(group: Group[Any, Any], requests: Sequence[Any]) -> list[object]:
+        outcomes: list[object] = [None] * len(requests)
 
         def one(n: int) -> None:
             try:
-                outcomes[n] = group.submit(asked[n])
+                outcomes[n] = group.submit(requests[n])
             except BaseException as error:  # noqa: BLE001 - handed to the test
                 outcomes[n] = error
 
-        threads = [threading.Thread(target=one, args=(n,), daemon=True) for n in range(len(asked))]
+        threads = [threading.Thread(target=one, args=(n,), daemon=True) for n in range(len(requests))]
         with group.lead:
             for n, thread in enumerate(threads):
                 thread.start()
@@ -630,7 +630,7 @@ class TestInterrupts:
             session = store.start()
             stale = store.session(session.session_id)
             session.append([user("a")])
-            kept: list[BaseException] = []
+            failures: list[BaseException] = []
 
             def fail(writer: apsw.Connection) -> None:
                 cursor = writer.cursor()
@@ -639,13 +639,13 @@ class TestInterrupts:
 
             with pytest.raises(StaleLeaf) as refused:
                 stale.append([user("b")])
-            kept.append(refused.value)
+            failures.append(refused.value)
             try:
                 store.backend._connections.write(fail)  # type: ignore[attr-defined]
             except KeyboardInterrupt as error:
-                kept.append(error)
+                failures.append(error)
             store.backend._connections._writer.execute("vacuum")  # type: ignore[attr-defined]
-            assert len(kept) == 2
+            assert len(failures) == 2
 
 
 # -- fork() ----------------------------------------------------------------------------------------

@@ -52,16 +52,16 @@ def _run(path: Path, seed: int, threads: int, blob_bytes: int, commits: int, wai
     args = [str(path), *map(str, (seed, threads, blob_bytes, commits))]
     with subprocess.Popen([sys.executable, str(WRITER), *args], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        told = []
+        lines = []
         for line in process.stdout:
-            told.append(json.loads(line))
-            if told[-1]["t"] == ("done" if commits else "ready"):
+            lines.append(json.loads(line))
+            if lines[-1]["t"] == ("done" if commits else "ready"):
                 break
         time.sleep(wait)
         process.send_signal(signal.SIGKILL)
-        told += [json.loads(line) for line in process.stdout if line.endswith(b"\n")]
+        lines += [json.loads(line) for line in process.stdout if line.endswith(b"\n")]
     assert process.returncode == -signal.SIGKILL, "the writer died of itself"
-    return told
+    return lines
 
 
 def read_summary(store: Store, session_id: str) -> dict[str, Any]:
@@ -91,11 +91,11 @@ class ExpectedSessions:
     def __init__(self) -> None:
         self.known: dict[str, dict[str, Any]] = {}
 
-    def check(self, path: Path, told: Lines) -> int:
+    def check(self, path: Path, lines: Lines) -> int:
         """Hold the reopened store against what the dead writer told; returns the unacknowledged commits found."""
         pending: dict[str, dict[str, Any]] = {}
         births = 0
-        for line in told:
+        for line in lines:
             if line["t"] == "will":
                 pending[line["session"]] = line
             elif line["t"] == "did":
@@ -110,23 +110,23 @@ class ExpectedSessions:
         return more
 
     def _compare(self, store: Store, pending: dict[str, dict[str, Any]], births: int) -> int:
-        found = {row.session_id: read_summary(store, row.session_id) for row in store.all_sessions()}
-        assert set(self.known) <= set(found), "an acknowledged session is gone"
-        born = set(found) - set(self.known)
+        summaries = {row.session_id: read_summary(store, row.session_id) for row in store.all_sessions()}
+        assert set(self.known) <= set(summaries), "an acknowledged session is gone"
+        born = set(summaries) - set(self.known)
         assert len(born) <= births
         more = len(born)
-        for session_id in found.keys() & self.known.keys():
-            told, session = self.known[session_id], store.session(session_id)
-            if found[session_id]["commit"] == told["commit"]:
+        for session_id in summaries.keys() & self.known.keys():
+            expected, session = self.known[session_id], store.session(session_id)
+            if summaries[session_id]["commit"] == expected["commit"]:
                 leaf = session.leaf
-                assert told.get("leaf", [leaf.branch, leaf.seq]) == [leaf.branch, leaf.seq]
-                assert told.get("id", "") in ("", session.log.cursor.entry_id.hex())
-                assert told.get("open", len(session.open_tool_calls)) == len(session.open_tool_calls)
+                assert expected.get("leaf", [leaf.branch, leaf.seq]) == [leaf.branch, leaf.seq]
+                assert expected.get("id", "") in ("", session.log.cursor.entry_id.hex())
+                assert expected.get("open", len(session.open_tool_calls)) == len(session.open_tool_calls)
             else:  # the one commit that was durable when the kill came before its acknowledgement
-                told = pending[session_id]
+                expected = pending[session_id]
                 more += 1
-            assert found[session_id] == {name: told[name] for name in found[session_id]}
-        self.known = found
+            assert summaries[session_id] == {name: expected[name] for name in summaries[session_id]}
+        self.known = summaries
         return more
 
 
@@ -137,12 +137,12 @@ class TestKill:
         for kill in range(KILLS):
             if kill % 25 == 0:  # a new file now and then: checking all of it takes longer as it grows
                 witness, path = ExpectedSessions(), tmp_path / f"{kill}.db"
-            told = write_and_die(path, kill, rng.random() * 0.25, threads=1 + kill % 2)
-            commits += sum(line["t"] == "did" for line in told)
-            going_on = [line for line in told if line["t"] == "resumed"]
+            lines = write_and_die(path, kill, rng.random() * 0.25, threads=1 + kill % 2)
+            commits += sum(line["t"] == "did" for line in lines)
+            going_on = [line for line in lines if line["t"] == "resumed"]
             resumed += len(going_on)
             batches += sum(line["open"] > 0 for line in going_on)
-            more += witness.check(path, told)
+            more += witness.check(path, lines)
         print(f"{KILLS} kills, {commits} commits acknowledged, {more} durable but not yet acknowledged")
         print(
             f"{resumed} open turns gone on with by the next process, {batches} of them within a batch of calls"
@@ -179,9 +179,9 @@ def _next(store: Store, session_id: str) -> object:
 @pytest.fixture(scope="class")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Lines]:
     path = tmp_path_factory.mktemp("wal") / "killed.db"
-    told = write_commits(path, 7, 60)
+    lines = write_commits(path, 7, 60)
     assert 100_000 < Path(f"{path}-wal").stat().st_size < 1_000 * PAGE, "nothing was checkpointed"
-    return path, [line for line in told if line["t"] == "did"]
+    return path, [line for line in lines if line["t"] == "did"]
 
 
 class TestWal:
@@ -203,13 +203,13 @@ class TestWal:
         """How many of the acknowledged commits are there; fails unless it is the first so many."""
         with bough.open(path) as store:
             assert list(store.verify()) == []
-            found = {row.session_id: read_summary(store, row.session_id) for row in store.all_sessions()}
+            summaries = {row.session_id: read_summary(store, row.session_id) for row in store.all_sessions()}
         assert integrity(path) == "ok"
-        total = sum(one["commit"] for one in found.values())
+        total = sum(one["commit"] for one in summaries.values())
         expected: dict[str, dict[str, Any]] = {}
         for line in did[:total]:
             expected[line["session"]] = {name: line[name] for name in NAMES}
-        assert found == expected
+        assert summaries == expected
         return total
 
     def test_a_cut_log_leaves_the_first_so_many_commits(
@@ -261,9 +261,9 @@ class TestCheckpoint:
         file alone, even only to see whose it is, takes a healthy store for a damaged one."""
         path = tmp_path / "a.db"
         with bough.open(path) as store:
-            gone, session = store.start(), store.start()
+            purged, session = store.start(), store.start()
             for n in range(6):
-                gone.append([user("y" * 9_000)])
+                purged.append([user("y" * 9_000)])
                 session.append([user(f"{n} " + "x" * 3_000)])
         with contextlib.closing(apsw.Connection(str(path))) as connection:
             for sql in ("pragma wal_autocheckpoint = 0", "delete from entry where id < 2 << 32", "vacuum"):
@@ -310,10 +310,10 @@ class TestFullDisk:
         session = store.start(seeds=[system("s")])
         refused = _fill(session)
         assert isinstance(refused, errors.StoreFull)
-        leaf, said, facts = session.leaf, [entry_text(e) for e in session.path()], len(session.journal())
+        leaf, texts, facts = session.leaf, [entry_text(e) for e in session.path()], len(session.journal())
         with pytest.raises(errors.StoreFull):
             session.append([user("y" * 90_000)], key="again")
-        assert (session.leaf, [entry_text(e) for e in session.path()]) == (leaf, said)
+        assert (session.leaf, [entry_text(e) for e in session.path()]) == (leaf, texts)
         assert len(session.journal()) == facts
         assert list(store.verify()) == []
         (small_disk / "ballast").unlink()
@@ -322,16 +322,16 @@ class TestFullDisk:
         assert list(store.verify()) == []
         store.close()
         with bough.open(small_disk / "a.db") as store:
-            assert len(store.session(session.session_id).path()) == len(said) + 1
+            assert len(store.session(session.session_id).path()) == len(texts) + 1
 
-    @pytest.mark.parametrize("left", [0, 40_000, 400_000])
+    @pytest.mark.parametrize("free_bytes", [0, 40_000, 400_000])
     def test_a_backup_that_finds_no_room_leaves_nothing_behind(
-        self, small_disk: Path, tmp_path: Path, left: int
+        self, small_disk: Path, tmp_path: Path, free_bytes: int
     ) -> None:
         with bough.open(tmp_path / "a.db") as store:
             store.start().append([user("x" * 900_000)])
             _ballast(small_disk)
-            os.truncate(small_disk / "ballast", (small_disk / "ballast").stat().st_size - left)
+            os.truncate(small_disk / "ballast", (small_disk / "ballast").stat().st_size - free_bytes)
             for _ in range(2):
                 with pytest.raises(errors.StoreFull):
                     store.backend.backup(small_disk / "copy.db")  # type: ignore[attr-defined]
@@ -342,14 +342,14 @@ class TestFullDisk:
 
     def test_a_full_disk_says_so_when_a_store_is_opened(self, small_disk: Path) -> None:
         with bough.open(small_disk / "a.db") as store:
-            kept = store.start(title="kept").session_id
+            session_id = store.start(title="kept").session_id
         _ballast(small_disk)
         for name in ("a.db", "new.db"):
             with pytest.raises(errors.StoreError), bough.open(small_disk / name) as store:
                 store.start()
         (small_disk / "ballast").unlink()
         with bough.open(small_disk / "a.db") as store:
-            assert store.session(kept).row.title == "kept"
+            assert store.session(session_id).row.title == "kept"
             store.start()
             assert list(store.verify()) == []
         with bough.open(small_disk / "new.db") as store:
@@ -393,8 +393,8 @@ class TestFullDisk:
         subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
         result, missed = command("search", "early", store=place), command("search", "late", store=place)
         assert (result.code, "ses_one@1" in result.out, missed.code) == (0, True, 1)
-        for said in (result.err, missed.err):
-            assert "1 session(s) cannot be indexed now" in said
+        for message in (result.err, missed.err):
+            assert "1 session(s) cannot be indexed now" in message
 
     def test_purge_on_a_full_disk_purges_or_says_why_not(self, small_disk: Path) -> None:
         with bough.open(small_disk / "a.db") as store:
@@ -431,10 +431,10 @@ class TestFullDisk:
                 assert list(store.verify()) == []
                 print(type(error).__name__, leaf.seq + 1, session.session_id)
         """
-        said = run(code, tmp_path / "a.db").split()
-        assert said[0] in ("StoreFull", "StoreError")
+        words = run(code, tmp_path / "a.db").split()
+        assert words[0] in ("StoreFull", "StoreError")
         with bough.open(tmp_path / "a.db") as store:
-            assert len(store.session(said[2]).path()) == int(said[1])
+            assert len(store.session(words[2]).path()) == int(words[1])
 
 
 def _ballast(disk: Path) -> None:
@@ -511,7 +511,7 @@ def beside(path: Path) -> dict[str, bytes | None]:
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Path:
+def store_file(tmp_path: Path) -> Path:
     """A store with one session, closed."""
     path = tmp_path / "made" / "a.db"
     path.parent.mkdir()
@@ -737,10 +737,10 @@ class TestRights:
         open_made.chmod(0o200)
         assert run(AS_NOBODY, open_made) in ("StoreReadOnly\n", "StoreError\n")
 
-    def test_the_file_is_the_owners_alone(self, made: Path) -> None:
-        with bough.open(made) as store:
+    def test_the_file_is_the_owners_alone(self, store_file: Path) -> None:
+        with bough.open(store_file) as store:
             store.start()
-            for file in made.parent.iterdir():
+            for file in store_file.parent.iterdir():
                 assert stat.S_IMODE(file.stat().st_mode) == 0o600, file.name
 
 
@@ -798,22 +798,22 @@ class TestStrangeFiles:
             store.start()
             assert list(store.verify()) == []
 
-    def test_a_newer_major_format_is_refused_and_not_touched(self, made: Path) -> None:
-        _execute(made, "pragma user_version = 2000")
-        before = beside(made)
+    def test_a_newer_major_format_is_refused_and_not_touched(self, store_file: Path) -> None:
+        _execute(store_file, "pragma user_version = 2000")
+        before = beside(store_file)
         with pytest.raises(errors.NewerFormat, match=r"2\.0"):
-            bough.open(made)
-        assert beside(made) == before
+            bough.open(store_file)
+        assert beside(store_file) == before
 
-    def test_a_newer_minor_format_opens_and_keeps_unknown_kinds_whole(self, made: Path) -> None:
+    def test_a_newer_minor_format_opens_and_keeps_unknown_kinds_whole(self, store_file: Path) -> None:
         from bough.core.codec import chain_id
 
         body = b'{"mood":"sunny","nested":{"z":1,"a":2}}'
-        with bough.open(made) as store:
+        with bough.open(store_file) as store:
             session = store.session("ses_one")
             last, cursor = session.path()[-1], session.log.cursor
         entry_id = chain_id(last.entry_id, "weather", cursor.turn, cursor.step, body)
-        with contextlib.closing(apsw.Connection(str(made))) as newer:
+        with contextlib.closing(apsw.Connection(str(store_file))) as newer:
             newer.execute("pragma user_version = 1007")
             newer.execute("alter table entry add column mood text")
             newer.execute(
@@ -833,7 +833,7 @@ class TestStrangeFiles:
                 "select no << 32 | facts, 'appended', '~newer', ?, ?, ?, 0 from session",
                 (last.branch, last.seq + 1, last.seq + 1),
             )
-        with bough.open(made) as store:
+        with bough.open(store_file) as store:
             session = store.session("ses_one")
             assert session.path()[-1].payload == Unknown("weather", body)
             assert session.verify() == []
@@ -843,24 +843,24 @@ class TestStrangeFiles:
             assert session.verify() == []
             with pytest.raises(errors.InvalidMessage, match="weather"):
                 session.append([Unknown("weather", body)])
-        assert _execute(made, "pragma user_version") == 1007, "a newer minor is not turned back"
+        assert _execute(store_file, "pragma user_version") == 1007, "a newer minor is not turned back"
 
-    def test_a_page_of_noise_is_called_damage(self, made: Path) -> None:
-        whole = made.read_bytes()
+    def test_a_page_of_noise_is_called_damage(self, store_file: Path) -> None:
+        whole = store_file.read_bytes()
         assert len(whole) > PAGE * 8
-        found = set()
+        messages = set()
         for page in range(1, len(whole) // PAGE):
-            made.write_bytes(whole[: page * PAGE] + os.urandom(PAGE) + whole[(page + 1) * PAGE :])
+            store_file.write_bytes(whole[: page * PAGE] + os.urandom(PAGE) + whole[(page + 1) * PAGE :])
             try:
-                with bough.open(made) as store:
+                with bough.open(store_file) as store:
                     problems = list(store.verify())
                     session = store.session("ses_one")
                     session.append([user("more")])
-                    found.add("problem" if problems else "unseen")
+                    messages.add("problem" if problems else "unseen")
             except errors.BoughError as error:
-                found.add(type(error).__name__)
-        assert "StoreDamaged" in found
-        assert found <= {"StoreDamaged", "NotAStore", "NotFound", "StoreError", "problem", "unseen"}
+                messages.add(type(error).__name__)
+        assert "StoreDamaged" in messages
+        assert messages <= {"StoreDamaged", "NotAStore", "NotFound", "StoreError", "problem", "unseen"}
 
     def test_an_interrupted_making_is_made_whole_by_the_next(self, tmp_path: Path) -> None:
         """Killed between the WAL pragma and the schema: a header without tables."""

@@ -31,26 +31,26 @@ def test_the_view_gives_each_active_message_exactly_once(place: Path) -> None:
         session.rewind(to=5)
         fork = session.fork(at=2)
         fork.append([assistant("mine")])
-        gone = store.start("a", [user("in the trash")])
-        store.delete(gone.session_id)
+        trashed = store.start("a", [user("in the trash")])
+        store.delete(trashed.session_id)
     with apsw.Connection(str(place), flags=apsw.SQLITE_OPEN_READONLY) as connection:
         rows = list(
             connection.execute(
                 "select session_id, seq, role, text from active_message order by session_id, seq"
             )
         )
-    told = {
+    messages = {
         name: [row[1:] for row in rows if row[0] == name] for name in (session.session_id, fork.session_id)
     }
-    assert len(rows) == sum(map(len, told.values()))
-    assert told[session.session_id] == [
+    assert len(rows) == sum(map(len, messages.values()))
+    assert messages[session.session_id] == [
         (1, "system", "s"),
         (2, "user", "q"),
         (3, "assistant", "look\n[tool_call]"),
         (4, "tool", "[tool_result]"),
         (5, "assistant", "a"),
     ]
-    assert told[fork.session_id] == [(1, "system", "s"), (2, "user", "q"), (3, "assistant", "mine")]
+    assert messages[fork.session_id] == [(1, "system", "s"), (2, "user", "q"), (3, "assistant", "mine")]
 
 
 def test_a_migration_is_backed_up_applied_once_and_loses_nothing(
@@ -144,10 +144,10 @@ def test_a_backup_is_whole_while_others_write(place: Path) -> None:
 
 
 def test_a_backup_that_cannot_take_its_name_leaves_nothing_behind(place: Path) -> None:
-    taken = place.parent / "taken"
-    taken.mkdir()
+    folder = place.parent / "taken"
+    folder.mkdir()
     with bough.open(place) as store, pytest.raises(IsADirectoryError):
-        store.backend.backup(taken)  # type: ignore[attr-defined]
+        store.backend.backup(folder)  # type: ignore[attr-defined]
     assert list(place.parent.glob("*.part*")) == []
 
 
@@ -173,10 +173,14 @@ def test_an_entry_that_cannot_be_read_is_named_as_damage(place: Path) -> None:
 class TestGolden:
     """Stores written by every released format open for ever."""
 
-    @pytest.mark.parametrize("kept", sorted(GOLDEN.glob("store-*.db.gz")), ids=lambda kept: kept.name)
-    def test_a_store_of_an_old_format_opens_verifies_and_goes_on(self, kept: Path, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        "golden_file", sorted(GOLDEN.glob("store-*.db.gz")), ids=lambda golden_file: golden_file.name
+    )
+    def test_a_store_of_an_old_format_opens_verifies_and_goes_on(
+        self, golden_file: Path, tmp_path: Path
+    ) -> None:
         place = tmp_path / "old.db"
-        place.write_bytes(gzip.decompress(kept.read_bytes()))
+        place.write_bytes(gzip.decompress(golden_file.read_bytes()))
         with bough.open(place) as store:
             assert list(store.verify()) == []
             rows = list(store.all_sessions())

@@ -42,14 +42,14 @@ class TestLayingOut:
         path, copy = tmp_path / "a.db", tmp_path / "copy.db"
         with bough.open(path) as store:
             session = store.start()
-            said = []
+            numbers = []
             for number in range(40):
-                said.append(f"{number} " + "x" * 900)
-                session.append([user(said[-1])])
+                numbers.append(f"{number} " + "x" * 900)
+                session.append([user(numbers[-1])])
                 if number % 13 == 0:
                     for ending in ("", "-wal"):
                         shutil.copy(f"{path}{ending}", f"{copy}{ending}")
-                    assert texts(copy, session.session_id) == said
+                    assert texts(copy, session.session_id) == numbers
 
     def test_who_does_not_sync_lays_nothing_out(self, tmp_path: Path) -> None:
         path = tmp_path / "a.db"

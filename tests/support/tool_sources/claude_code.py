@@ -96,9 +96,9 @@ def count(source: Path) -> Counts:
         usage = max((message["usage"] for message in messages), key=lambda usage: usage["output_tokens"])
         read, written = usage["cache_read_input_tokens"], usage["cache_creation_input_tokens"]
         hour = usage.get("cache_creation", {}).get("ephemeral_1h_input_tokens", 0)
-        fresh, said = usage["input_tokens"], usage["output_tokens"]
-        tokens = [a + b for a, b in zip(tokens, (fresh + read + written, said, read, written), strict=True)]
-        cost += fresh * MICROCENTS["input"] + said * MICROCENTS["output"] + read * MICROCENTS["read"]
+        fresh, output = usage["input_tokens"], usage["output_tokens"]
+        tokens = [a + b for a, b in zip(tokens, (fresh + read + written, output, read, written), strict=True)]
+        cost += fresh * MICROCENTS["input"] + output * MICROCENTS["output"] + read * MICROCENTS["read"]
         cost += hour * MICROCENTS["write_1h"] + (written - hour) * MICROCENTS["write_5m"]
     each = (tokens[0], tokens[1], tokens[2], tokens[3])
     return Counts(len(conversations), calls, results, sorted(filter(None, texts)), len(answers), each, cost)

@@ -27,7 +27,7 @@ def meta(thread: str, **more: Any) -> Record:
     return line(0, "session_meta", thread, id=thread, **base, base_instructions={"text": "You code."}, **more)
 
 
-def said(second: int, role: str, words: str, thread: str = MAIN) -> Record:
+def message_line(second: int, role: str, words: str, thread: str = MAIN) -> Record:
     part = "output_text" if role == "assistant" else "input_text"
     content = [{"type": part, "text": words}]
     return line(second, "response_item", thread, type="message", role=role, content=content)
@@ -46,9 +46,9 @@ def item(second: int, kind: str, **fields: Any) -> Record:
 TURN = {"model": "gpt-5-codex", "effort": "high"}
 SAMPLE = [
     meta(MAIN, git={"branch": "main"}),
-    said(1, "user", "<environment_context>here</environment_context>"),
+    message_line(1, "user", "<environment_context>here</environment_context>"),
     line(1, "turn_context", **TURN),
-    said(1, "user", "Why does it fail?"),
+    message_line(1, "user", "Why does it fail?"),
     line(1, "event_msg", type="user_message", message="Why does it fail?"),
     item(
         2,
@@ -57,7 +57,7 @@ SAMPLE = [
         summary=[{"type": "summary_text", "text": "Look."}],
         encrypted_content="gAAA",
     ),
-    said(2, "assistant", "I look."),
+    message_line(2, "assistant", "I look."),
     item(2, "function_call", id="fc_1", name="shell", arguments='{"command":["ls"]}', call_id="call_1"),
     item(2, "function_call", id="fc_2", name="shell", arguments='{"command":["pwd"]}', call_id="call_2"),
     spent(3, (100, 10, 40)),
@@ -68,23 +68,23 @@ SAMPLE = [
     item(5, "custom_tool_call", call_id="call_3", name="apply_patch", input="*** Begin Patch"),
     spent(5, (250, 30, 90)),
     item(6, "custom_tool_call_output", call_id="call_3", output="Done"),
-    said(7, "assistant", "It is mended."),
+    message_line(7, "assistant", "It is mended."),
     spent(7, (450, 36, 190)),
     line(7, "event_msg", type="task_complete"),
     line(8, "hologram", rays=[1]),
-    said(9, "user", "Undo it."),
-    said(10, "assistant", "Undone."),
+    message_line(9, "user", "Undo it."),
+    message_line(10, "assistant", "Undone."),
     spent(10, (500, 40, 200)),
     line(11, "event_msg", type="thread_rolled_back", num_turns=1),
     line(12, "turn_context", **{**TURN, "effort": "low"}),
-    said(12, "user", "Leave it."),
-    said(13, "assistant", "Left."),
+    message_line(12, "user", "Leave it."),
+    message_line(13, "assistant", "Left."),
     spent(13, (600, 50, 300)),
     line(14, "event_msg", type="thread_name_updated", thread_name="The test"),
     meta(CHILD, parent_thread_id=MAIN),
     line(15, "turn_context", CHILD, **TURN),
-    said(15, "user", "Search.", CHILD),
-    said(16, "assistant", "Found.", CHILD),
+    message_line(15, "user", "Search.", CHILD),
+    message_line(16, "assistant", "Found.", CHILD),
     spent(16, (20, 2, 4), CHILD),
 ]
 

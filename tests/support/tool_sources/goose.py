@@ -31,7 +31,7 @@ ABOUT = {
 }
 
 
-def row(number: int, role: str, *content: Record, second: int, **seen: bool) -> Record:
+def row(number: int, role: str, *content: Record, second: int, **visibility: bool) -> Record:
     return {
         "table": "messages",
         "id": number,
@@ -40,7 +40,7 @@ def row(number: int, role: str, *content: Record, second: int, **seen: bool) -> 
         "role": role,
         "content_json": list(content),
         "created_timestamp": BASE + second,
-        "metadata_json": {"userVisible": True, "agentVisible": True, **seen},
+        "metadata_json": {"userVisible": True, "agentVisible": True, **visibility},
     }
 
 
@@ -111,11 +111,11 @@ def count(source: Path) -> Counts:
         )
     texts: list[str] = []
     calls = results = 0
-    for _, content, seen in rows:
+    for _, content, visibility in rows:
         items = json.loads(content)
         calls += sum(item["type"] == "toolRequest" for item in items)
         results += sum(item["type"] == "toolResponse" for item in items)
-        if json.loads(seen)["userVisible"]:
+        if json.loads(visibility)["userVisible"]:
             texts.append("".join(item["text"] for item in items if item["type"] == "text"))
     tokens = (sum(each[0] for each in sums), sum(each[1] for each in sums), 0, 0)
     cost = round((tokens[0] * 3 + tokens[1] * 15) * 100)  # dollars per million tokens

@@ -53,7 +53,7 @@ def model(name: str, second: int, message: Record | None, used: Record) -> Recor
     }
 
 
-ASKED = {"id": "u1", "role": "user", "content": "What is here?", "source": "input"}
+QUESTION = {"id": "u1", "role": "user", "content": "What is here?", "source": "input"}
 CALLED = {
     "id": "a1",
     "role": "assistant",
@@ -103,7 +103,13 @@ SAMPLE: list[Record] = [
         "epoch": 1,
         "input": "What is here?",
         "target": "a shop",
-        "messages": [{"id": "p", "role": "system", "content": "You look."}, ASKED, CALLED, *RESULTS, ANSWER],
+        "messages": [
+            {"id": "p", "role": "system", "content": "You look."},
+            QUESTION,
+            CALLED,
+            *RESULTS,
+            ANSWER,
+        ],
         "events": [
             {"event": "span_begin", "uuid": "b", "timestamp": at(1), "id": "b", "name": "solver"},
             model("e0", 1, None, usage(5, 0)),

@@ -12,7 +12,7 @@ MAIN, CHILD = "0199-main", "0199-child"
 ENVIRONMENT = text(
     "<environment_details>\n# Current Mode\n<model>claude-sonnet-4-5</model>\n</environment_details>"
 )
-THOUGHT = {
+REASONING = {
     "file": MAIN,
     "type": "reasoning",
     "role": "assistant",
@@ -24,7 +24,7 @@ SAMPLE = [
         **request(2, 0.05, tokensIn=500, tokensOut=20, cacheReads=400, cacheWrites=30),
         "file": f"{MAIN} screen",
     },
-    {**THOUGHT, "ts": 1_772_359_203_000},
+    {**REASONING, "ts": 1_772_359_203_000},
     message(MAIN, "assistant", 3, text("I look."), use("t1", "list_files", path=".")),
     message(MAIN, "user", 4, outcome("t1", "shop.py"), ENVIRONMENT),
     {**request(5, 0.02, tokensIn=700, tokensOut=5), "file": f"{MAIN} screen"},
