@@ -267,8 +267,8 @@ def _anthropic(says: Completion, number: int) -> Iterator[bytes]:
 
 
 def _anthropic_blocks(says: Completion, number: int) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    if says.thought:
-        deltas = [{"type": "thinking_delta", "thinking": piece} for piece in _split(says.thought)]
+    if says.reasoning:
+        deltas = [{"type": "thinking_delta", "thinking": piece} for piece in _split(says.reasoning)]
         deltas.append({"type": "signature_delta", "signature": signature("anthropic", number)})
         yield {"type": "thinking", "thinking": "", "signature": ""}, deltas
     if says.text:
@@ -291,7 +291,7 @@ def _event(**data: Any) -> bytes:
 
 def _chat(says: Completion, number: int) -> Iterator[bytes]:
     yield chunk({"role": "assistant", "content": ""})
-    for piece in _split(says.thought):
+    for piece in _split(says.reasoning):
         yield chunk({"reasoning_content": piece})
     for piece in _split(says.text):
         yield chunk({"refusal" if says.refuses else "content": piece})
@@ -333,7 +333,7 @@ def _responses(says: Completion, number: int) -> Iterator[bytes]:
         where = {"output_index": index, "item_id": item["id"]}
         events.append({"type": "response.output_item.added", "output_index": index, "item": item})
         if item["type"] == "reasoning":
-            kind, pieces = "response.reasoning_summary_text.delta", _split(says.thought)
+            kind, pieces = "response.reasoning_summary_text.delta", _split(says.reasoning)
         elif item["type"] == "message":
             kind = "response.refusal.delta" if says.refuses else "response.output_text.delta"
             pieces = _split(says.text)
@@ -350,9 +350,9 @@ def _responses(says: Completion, number: int) -> Iterator[bytes]:
 
 def _output(says: Completion, number: int) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
-    if says.thought:
+    if says.reasoning:
         reasoning: dict[str, Any] = {"type": "reasoning", "id": f"rs_{number}"}
-        reasoning["summary"] = [{"type": "summary_text", "text": says.thought}]
+        reasoning["summary"] = [{"type": "summary_text", "text": says.reasoning}]
         items.append(reasoning | {"encrypted_content": signature("openai", number)})
     if says.text:
         text = {"type": "output_text", "text": says.text, "annotations": [], "logprobs": []}
@@ -389,7 +389,7 @@ def _response(output: list[dict[str, Any]], status: str, number: int) -> dict[st
 
 def _gemini(says: Completion, number: int) -> Iterator[bytes]:
     sealed = base64.b64encode(signature("gemini", number).encode()).decode()
-    for piece in _split(says.thought):
+    for piece in _split(says.reasoning):
         yield _candidate([{"text": piece, "thought": True}])
     for piece in _split(says.text):
         yield _candidate([{"text": piece}])
@@ -399,8 +399,8 @@ def _gemini(says: Completion, number: int) -> Iterator[bytes]:
         except ValueError:
             arguments = {"text": call.arguments}
         part: dict[str, Any] = {"functionCall": {"id": call.id, "name": call.name, "args": arguments}}
-        yield _candidate([part | {"thoughtSignature": sealed} if says.thought and at == 0 else part])
-    last = [{"text": "", "thoughtSignature": sealed}] if says.thought and not says.calls else []
+        yield _candidate([part | {"thoughtSignature": sealed} if says.reasoning and at == 0 else part])
+    last = [{"text": "", "thoughtSignature": sealed}] if says.reasoning and not says.calls else []
     yield _candidate(last, "SAFETY" if says.refuses else "MAX_TOKENS" if says.is_cut_short else "STOP")
 
 
