@@ -349,9 +349,9 @@ class IdConflict(IdTaken):
 
 
 class UnknownImporter(BoughError):
-    def __init__(self, name: str, known: Sequence[str]) -> None:
+    def __init__(self, name: str, names: Sequence[str]) -> None:
         self.name = name
-        super().__init__(f"no importer for sessions of {name!r}", f"known are {', '.join(known)}")
+        super().__init__(f"no importer for sessions of {name!r}", f"known are {', '.join(names)}")
 
 
 class InvalidSource(BoughError):
@@ -730,8 +730,8 @@ class TurnTooLarge(BoughError):
 class UnknownProvider(BoughError):
     exit_code = ExitCode.USAGE
 
-    def __init__(self, name: str, known: Sequence[str]) -> None:
-        super().__init__(f"no provider {name!r}", f"known are {', '.join(known)}")
+    def __init__(self, name: str, names: Sequence[str]) -> None:
+        super().__init__(f"no provider {name!r}", f"known are {', '.join(names)}")
 
 
 class ModelError(BoughError):
@@ -966,9 +966,9 @@ class NotAStore(StoreError):
 
 
 class NewerFormat(StoreError):
-    def __init__(self, location: str, version: str, known: str) -> None:
+    def __init__(self, location: str, version: str, newest: str) -> None:
         super().__init__(
-            f"{location} has format {version}, this Bough reads up to {known}; the file was not touched",
+            f"{location} has format {version}, this Bough reads up to {newest}; the file was not touched",
             "upgrade with pip install -U bough",
         )
 

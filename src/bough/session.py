@@ -471,8 +471,8 @@ class Session:
         model = self.row.model
         provider = (model or "").partition(":")[0]
         if provider not in wire.PROVIDERS:
-            known = ", ".join(wire.PROVIDERS)
-            raise InvalidArgument("provider", None, f"one of {known}: the session's model is {model}")
+            names = ", ".join(wire.PROVIDERS)
+            raise InvalidArgument("provider", None, f"one of {names}: the session's model is {model}")
         return provider
 
     def messages(
@@ -487,18 +487,18 @@ class Session:
         ]
         return messages
 
-    def explain(self, provider: str, sent: dict[str, Any] | None = None) -> Difference | None:
-        """The first difference from the request sent last (or from `sent`); None if the provider's cache stays warm."""
+    def explain(self, provider: str, request: dict[str, Any] | None = None) -> Difference | None:
+        """The first difference from the request sent last (or from `request`); None if the provider's cache stays warm."""
         from .agent.prompt_window import prompt_context, tree_message_limits
 
         path, most = self.path(), tree_message_limits(self.log)
         answered = [call.after_seq for call in self.model_calls("path") if call.purpose == "answer"]
         project = wire.find_provider(provider).project
-        if sent is None:
+        if request is None:
             if not answered:
                 return None
-            sent = project(prompt_context(path[: max(answered)], most), self.read_blob)
-        return first_difference(sent, project(prompt_context(path, most), self.read_blob))
+            request = project(prompt_context(path[: max(answered)], most), self.read_blob)
+        return first_difference(request, project(prompt_context(path, most), self.read_blob))
 
     def window_use(self, at: int | None = None) -> WindowUse:
         """How many tokens the request at this leaf has, by our estimate, and the window of the session's model, if known."""
@@ -625,7 +625,7 @@ class Session:
         """
         check_callers_key(key)
         if engine == "absurd":
-            sent: EnqueuedTask = _absurd().send(
+            task: EnqueuedTask = _absurd().send(
                 self.log,
                 content,
                 queue=queue,
@@ -635,7 +635,7 @@ class Session:
                 limits=limits,
                 one_shot=one_shot,
             )
-            return sent
+            return task
         return self._start_run(content, engine, model, tools, options, limits, one_shot=one_shot, key=key)
 
     def send_sync(
@@ -689,8 +689,8 @@ class Session:
         """
         message = user(content) if isinstance(content, str) else content
         if engine == "absurd":
-            sent: EnqueuedTask = _absurd().enqueue(self.log, message, queue=queue, agent=agent)
-            return sent
+            task: EnqueuedTask = _absurd().enqueue(self.log, message, queue=queue, agent=agent)
+            return task
         return self.log.enqueue(message)
 
     @overload
@@ -739,8 +739,8 @@ class Session:
         if engine == "absurd":
             if take_over:
                 self._end_other_run()
-            sent: EnqueuedTask = _absurd().send(self.log, None, queue=queue, agent=agent)
-            return sent
+            task: EnqueuedTask = _absurd().send(self.log, None, queue=queue, agent=agent)
+            return task
         run = self._start_run(
             None, engine, model, tools, options, limits
         )  # first: if it cannot start, move nothing

@@ -335,7 +335,7 @@ class Store:
         """
         from .lab.lab import Lab, LabOptions
 
-        chosen = LabOptions(
+        lab_options = LabOptions(
             model=model,
             prompt=prompt,
             prompt_patch=prompt_patch,
@@ -350,7 +350,7 @@ class Store:
             seed=seed,
             again=again,
         )
-        return Lab(self.backend, self.runtime, cohort, chosen)
+        return Lab(self.backend, self.runtime, cohort, lab_options)
 
     def lab_runs(self) -> list[SessionRow]:
         """The rows of all lab runs, newest first."""

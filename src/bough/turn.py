@@ -158,9 +158,9 @@ class Turn:
         self._fence = self._lease.fence
         self._lease.keep()
         log.fence = self._fence
-        shown = log.store.draft(log.session_id)
-        if shown is not None:  # our loop's answer broke off; this one asks again
-            log.append([Draft(assistant(shown), finish=INTERRUPTED)])
+        draft = log.store.draft(log.session_id)
+        if draft is not None:  # our loop's answer broke off; this one asks again
+            log.append([Draft(assistant(draft), finish=INTERRUPTED)])
         self._append_settings()
 
     def _changed_settings(self) -> list[Draft]:

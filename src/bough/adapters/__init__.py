@@ -65,9 +65,9 @@ def record_tools(session: Session, tools: Sequence[ToolSpec]) -> None:
     log = session.log
     if log.cursor.open_calls:
         return  # nothing may come between a call and its result
-    known = fold_settings(log.store.control_entries(session.session_id, leaf=log.leaf)).tool_definitions
+    current = fold_settings(log.store.control_entries(session.session_id, leaf=log.leaf)).tool_definitions
     tool_set = define_tools(tools, log.runtime.redactor)
-    if tool_set.definitions != known and (tools or known is not None):
+    if tool_set.definitions != current and (tools or current is not None):
         log.append([tool_set.draft()])
 
 

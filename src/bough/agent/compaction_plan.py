@@ -38,10 +38,10 @@ class Sizes:
 
     def tokens(self, item: Item) -> int:
         parts = item.message.parts
-        known = self._tokens.get(item.seq)
-        if known is None or known[0] is not parts:
-            known = self._tokens[item.seq] = parts, measure_item(item, self.provider).tokens
-        return known[1]
+        cached = self._tokens.get(item.seq)
+        if cached is None or cached[0] is not parts:
+            cached = self._tokens[item.seq] = parts, measure_item(item, self.provider).tokens
+        return cached[1]
 
     def total(self, items: Sequence[Item]) -> int:
         return sum(map(self.tokens, items))

@@ -86,7 +86,7 @@ class Loop:
             row = await self.writer.load()
             self.writer.journal_number = self.first_number = row.facts
             self.writer.check(row)
-            sent, content = content, content if recorded is None else None
+            original_content, content = content, content if recorded is None else None
             self.model_caller.check_options()
             for session_limits in self.writer.session_limits():
                 self.limits.narrow(session_limits)
@@ -100,7 +100,9 @@ class Loop:
             row = await self.writer.acquire(row)
             try:
                 self._watch_cancel_requests(row)
-                recorded = await self._find_turn(key, sent)  # again: it may have been delivered twice at once
+                recorded = await self._find_turn(
+                    key, original_content
+                )  # again: it may have been delivered twice at once
                 if recorded is not None and not recorded.is_open:
                     for event in await self.writer.run_blocking(self._recorded_events, recorded):
                         yield event

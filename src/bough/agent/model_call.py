@@ -85,13 +85,13 @@ class ModelCaller:
 
     def changed_settings(self) -> list[Draft]:
         """Return the settings that the next call has and the path does not tell, to be appended before the call."""
-        known = self.writer.settings()
+        settings = self.writer.settings()
         new = Settings(
-            options=contexts.changed_options(known.options, self._options),
-            endpoints=_changed_endpoints(self.models[0], known) if self.models else None,
+            options=contexts.changed_options(settings.options, self._options),
+            endpoints=_changed_endpoints(self.models[0], settings) if self.models else None,
         )
         tools = self.tool_runner.tool_set()
-        if tools is None or tools.definitions == known.tool_definitions:
+        if tools is None or tools.definitions == settings.tool_definitions:
             return [] if new == Settings() else [Draft(new)]
         return [Draft(replace(new, tool_definitions=tools.definitions), blobs=(tools.blob,))]
 
@@ -241,12 +241,12 @@ class StreamBuffer:
     @property
     def text(self) -> str:
         """The text that was shown. What is held back may be half a secret."""
-        return self._text.shown.encode("utf-8", "replace").decode().replace("\0", "")
+        return self._text.visible.encode("utf-8", "replace").decode().replace("\0", "")
 
     @property
     def is_saved(self) -> bool:
         """Whether everything shown is saved. Blanks alone need not be: an answer of blanks is empty."""
-        return len(self._text.shown) == self._saved_length or not self._text.shown.strip()
+        return len(self._text.visible) == self._saved_length or not self._text.visible.strip()
 
     def add(self, delta: Delta) -> dict[str, str]:
         """Return what may be shown now."""
@@ -258,12 +258,12 @@ class StreamBuffer:
 
     def is_due(self, now: int) -> bool:
         self._saved_at = now if self._saved_at is None else self._saved_at
-        is_long = len(self._text.shown) - self._saved_length >= FLUSH_CHARACTERS
+        is_long = len(self._text.visible) - self._saved_length >= FLUSH_CHARACTERS
         return not self.is_saved and (is_long or now - self._saved_at >= FLUSH_MICROSECONDS)
 
     def mark_saved(self, now: int) -> str:
         """Return the text to save, and count it as saved."""
-        self._saved_length, self._saved_at = len(self._text.shown), now
+        self._saved_length, self._saved_at = len(self._text.visible), now
         return self.text
 
 
@@ -274,20 +274,20 @@ class _RedactedText:
         self._redactor = redactor
         self._pending = ""
         self._is_word = True
-        self.shown = ""
+        self.visible = ""
 
     def add(self, piece: str) -> str:
         self._pending += piece
         if self._is_word and is_key_text(piece):
             return ""  # inside a long word: it need not be searched again for every letter
-        shown = self._show(self._redactor.safe_length(self._pending))
+        text = self._show(self._redactor.safe_length(self._pending))
         self._is_word = is_key_text(self._pending)
-        return shown
+        return text
 
     def rest(self) -> str:
         return self._show(len(self._pending))
 
     def _show(self, end: int) -> str:
-        shown, self._pending = self._redactor.redact_text(self._pending[:end]), self._pending[end:]
-        self.shown += shown
-        return shown
+        text, self._pending = self._redactor.redact_text(self._pending[:end]), self._pending[end:]
+        self.visible += text
+        return text

@@ -45,8 +45,8 @@ def measure_window(context: Context, model: str | None, session_window: int | No
     """
     name = model or ""
     tokens = measure_context(context, name.partition(":")[0] or None).tokens
-    known = [session_window, (context.settings.windows or {}).get(name)]
-    window = min((window for window in known if window is not None), default=None)
+    windows = [session_window, (context.settings.windows or {}).get(name)]
+    window = min((window for window in windows if window is not None), default=None)
     if window is None and tokens > SMALL_REQUEST:
         window = window_by_name(name)
     return WindowUse(tokens, window)

@@ -261,9 +261,9 @@ def outcome(arguments: list[str]) -> int:
         code: Any = bough.main(arguments, prog_name="bough", standalone_mode=False)
         sys.stdout.flush()
     except click.NoSuchOption as error:
-        shown = _misplaced_option(error, arguments) or error
-        shown.show()
-        return shown.exit_code
+        usage_error = _misplaced_option(error, arguments) or error
+        usage_error.show()
+        return usage_error.exit_code
     except click.ClickException as error:
         error.show()
         return error.exit_code

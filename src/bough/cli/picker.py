@@ -195,11 +195,11 @@ class Screen:
 
     def draw(self, lines: Callable[[int, int], list[str]]) -> None:
         size = shutil.get_terminal_size()
-        drawn = lines(size.columns - 1, size.lines - 1)
-        text = "\r\n".join(drawn if self._has_colour else map(click.unstyle, drawn))
+        rows = lines(size.columns - 1, size.lines - 1)
+        text = "\r\n".join(rows if self._has_colour else map(click.unstyle, rows))
         sys.stderr.write(f"\x1b[?25l{self._back()}{text}")
         sys.stderr.flush()
-        self._height = len(drawn)
+        self._height = len(rows)
 
     def clear(self) -> None:
         sys.stderr.write(f"{self._back()}\x1b[?25h")

@@ -131,8 +131,8 @@ def run_turn(
             last = driver.drive(run, watcher)
         except TaskTrashed:
             raise  # a task of this session, not the session itself
-        except (NotFound, SessionTrashed) as gone:
-            raise TakenOver(f"the session was removed during the turn: {gone.command_text}") from gone
+        except (NotFound, SessionTrashed) as error:
+            raise TakenOver(f"the session was removed during the turn: {error.command_text}") from error
         end = _end(last, waiting_calls(session))
         if end.reason != "waiting" or ask is None or not _decide(session, end.waiting, ask):
             return end

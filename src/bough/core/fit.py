@@ -61,7 +61,7 @@ class FitResult(Struct, frozen=True):
 def measure(message: Message) -> Size:
     """Estimate the size of a message, the same everywhere: bytes of the JSON, a quarter of them as tokens."""
     text = len(
-        _encoder.encode([_shown(part) for part in message.parts] if message.results else message.parts)
+        _encoder.encode([_visible_part(part) for part in message.parts] if message.results else message.parts)
     )
     media: list[Media] = list(message.media)
     media_bytes = sum(handle.size * 4 // 3 for handle in media)
@@ -82,7 +82,7 @@ def measure_item(item: Item, provider: str | None = None) -> Size:
     return size + Size(length // BYTES_PER_TOKEN, length)
 
 
-def _shown(part: Part) -> Part:
+def _visible_part(part: Part) -> Part:
     """Return a part without details, which no model sees."""
     is_detailed = isinstance(part, ToolResult) and part.details is not None
     return replace(part, details=None) if is_detailed else part

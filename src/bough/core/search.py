@@ -107,10 +107,10 @@ _ALLOWED: dict[str, tuple[str, ...]] = {
 
 def _filter(typed: str, name: str, value: str, now: int) -> dict[str, object]:
     if name not in FILTERS:
-        known = " ".join(f"{known}:" for known in FILTERS)
+        names = " ".join(f"{names}:" for names in FILTERS)
         raise InvalidSearch(
             typed,
-            f'there is no filter {name}:; filters are {known}. Write "{name}:…" in quotes to find the words',
+            f'there is no filter {name}:; filters are {names}. Write "{name}:…" in quotes to find the words',
         )
     if typed.startswith("-"):
         raise InvalidSearch(

@@ -36,5 +36,5 @@ def _shorten(result: ToolResult, length: int) -> ToolResult:
             continue
         marker = f"\n(… {excess:,} of {total:,} characters left out …)\n" if first >= 0 else ""
         content.append(Text(f"{text[: max(0, first)]}{marker}{text[max(0, last) :]}"))
-    shown = tuple(piece for piece in content if not isinstance(piece, Text) or piece.text)
-    return replace(result, content=shown, details=None)
+    visible = tuple(piece for piece in content if not isinstance(piece, Text) or piece.text)
+    return replace(result, content=visible, details=None)

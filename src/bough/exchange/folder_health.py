@@ -17,7 +17,7 @@ from msgspec import Struct, field
 
 from ..stores.sqlite.health import Finding
 
-SHOWN = 3
+MAX_NAMES = 3
 
 
 class FileSummary(Struct):
@@ -129,4 +129,6 @@ def file_problems(summary: FileSummary) -> Iterator[str]:
 
 def _some(names: Any) -> str:
     listed = list(names)
-    return ", ".join(listed[:SHOWN]) + (f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else "")
+    return ", ".join(listed[:MAX_NAMES]) + (
+        f" and {len(listed) - MAX_NAMES} more" if len(listed) > MAX_NAMES else ""
+    )

@@ -17,7 +17,7 @@ from .records import LossReport
 
 def known_options(options: Mapping[str, Any], losses: LossReport) -> dict[str, Any]:
     """Return the options that have one meaning for every provider; count the others, and values out of range."""
-    known: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, value in options.items():
         try:
             if name not in COMMON:
@@ -26,8 +26,8 @@ def known_options(options: Mapping[str, Any], losses: LossReport) -> dict[str, A
         except UNEXPECTED_SHAPE:
             losses.add("an option of a model call that is not known here", f"{name}={value!r}")
         else:
-            known[name] = value
-    return known
+            result[name] = value
+    return result
 
 
 def option_changes(present: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -92,12 +92,12 @@ class CohortFinder:
         if sample is not None and (type(sample) is not int or sample < 1):
             raise InvalidArgument("sample", sample, "a number from 1 up")
         rows = self._unique(self._eligible(self._matches(expressions), needs_model))
-        chosen = (
+        selection = (
             rows if sample is None else sorted(rows, key=lambda row: _draw(seed, row.session_id))[:sample]
         )
-        chosen = sorted(chosen, key=lambda row: (row.started_at, row.session_id))
-        names = headings(self._store, chosen)
-        sources = [self._source(row, names[row.session_id]) for row in chosen]
+        selection = sorted(selection, key=lambda row: (row.started_at, row.session_id))
+        names = headings(self._store, selection)
+        sources = [self._source(row, names[row.session_id]) for row in selection]
         skipped = tuple(SkippedSessions(reason, tuple(ids)) for reason, ids in self._skipped.items())
         return Cohort(tuple(sources), skipped, len(rows))
 

@@ -179,8 +179,8 @@ class Lab:
         """Raise ModelUnavailable for a name that cannot be called, before any money is spent."""
         if self._experiment.mode == "strict":
             return
-        chosen = (self._options.model, self._options.baseline_model)
-        names = [each for each in chosen if isinstance(each, str)]
+        models = (self._options.model, self._options.baseline_model)
+        names = [each for each in models if isinstance(each, str)]
         if self._options.baseline_model is None:
             names += [source.model for source in self.plan.cohort.sources if source.model is not None]
         for name in dict.fromkeys(names):
@@ -372,13 +372,13 @@ class Lab:
         """Return the model of a cell; None for the recorded answers."""
         if self._experiment.mode == "strict":
             return None
-        chosen = self._options.model if cell.lane == "candidate" else None
-        chosen = chosen or self._options.baseline_model or source.model
-        if chosen is None:
+        model = self._options.model if cell.lane == "candidate" else None
+        model = model or self._options.baseline_model or source.model
+        if model is None:
             return None
-        if isinstance(chosen, str):  # one object for all cells, so that they share its connections
-            return self._models[chosen]
-        return chosen(cell) if is_model_of_cell(chosen) else cast("ModelLike", chosen)
+        if isinstance(model, str):  # one object for all cells, so that they share its connections
+            return self._models[model]
+        return model(cell) if is_model_of_cell(model) else cast("ModelLike", model)
 
 
 class RunChecks(Struct, frozen=True):

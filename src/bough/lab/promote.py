@@ -121,12 +121,12 @@ def promote(
 def _turns(source: Log, at: int | None) -> list[TurnView]:
     """Return the turns to promote, complete ones only: an open call has no result that a replay could give."""
     turns = read_turns(source.path().entries)
-    chosen = [turn for turn in turns if at is None or turn.turn <= at <= turn.last]
-    if not chosen:
+    selection = [turn for turn in turns if at is None or turn.turn <= at <= turn.last]
+    if not selection:
         raise NothingToPromote(source.session_id, at, [turn.turn for turn in turns])
-    if source.cut(chosen[-1].last).at < chosen[-1].last:
+    if source.cut(selection[-1].last).at < selection[-1].last:
         raise NothingToPromote(source.session_id, at, [], "the last tool calls of the turn have no results")
-    return chosen
+    return selection
 
 
 def _bundle(source: Log, turns: list[TurnView], *, redact: bool, blobs: bool) -> _Bundle:
@@ -141,8 +141,8 @@ def _bundle(source: Log, turns: list[TurnView], *, redact: bool, blobs: bool) ->
     session_id = import_bundle(store, runtime, io.BytesIO(data)).session_id
     first = turns[0].turn
     entries = Log(store, store.session(session_id), runtime).path().entries
-    chosen = tuple(turn for turn in read_turns(entries) if turn.turn >= first)
-    return _Bundle(data, result, chosen, first - 1, session_id)
+    bundle_turns = tuple(turn for turn in read_turns(entries) if turn.turn >= first)
+    return _Bundle(data, result, bundle_turns, first - 1, session_id)
 
 
 def _shortened(source: Log, last: int) -> Log:

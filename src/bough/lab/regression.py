@@ -218,8 +218,8 @@ def judge(replayed: ReplayedCase) -> list[Failure]:
     for expected in replayed.case.turn:
         number = by_seq.get(expected.seq)
         if number is None:
-            known = ", ".join(map(str, by_seq)) or "none"
-            failures.append(Failure(expected.seq, "a replayed turn", f"the bundle has turns {known}"))
+            numbers = ", ".join(map(str, by_seq)) or "none"
+            failures.append(Failure(expected.seq, "a replayed turn", f"the bundle has turns {numbers}"))
         elif number >= len(replayed.turns):
             why = replayed.report.stop_reason or "the replay ended before it"
             failures.append(Failure(expected.seq, "an answer", f"the replay did not reach it: {why}"))
@@ -301,21 +301,21 @@ def _milliseconds(log: Log, turn: TurnView) -> int:
 
 
 def _judge_calls(expected: ExpectedTurn, calls: Sequence[ToolCall]) -> list[Failure]:
-    wanted = expected.expected_calls
+    expected_calls = expected.expected_calls
     if expected.match == "exact":
-        is_met = len(wanted) == len(calls) and all(
-            want.matches(call) for want, call in zip(wanted, calls, strict=True)
+        is_met = len(expected_calls) == len(calls) and all(
+            want.matches(call) for want, call in zip(expected_calls, calls, strict=True)
         )
     else:
         remaining = iter(calls)
-        is_met = all(any(want.matches(call) for call in remaining) for want in wanted)
+        is_met = all(any(want.matches(call) for call in remaining) for want in expected_calls)
     if is_met:
         return []
     words = "the calls" if expected.match == "exact" else "among its calls, in this order,"
     return [
         Failure(
             expected.seq,
-            f"{words} {', '.join(map(str, wanted)) or '(none)'}",
+            f"{words} {', '.join(map(str, expected_calls)) or '(none)'}",
             f"it called {', '.join(map(call_text, calls)) or 'no tool'}",
         )
     ]

@@ -21,9 +21,9 @@ def report_lines(report: LabReport) -> list[str]:
     if effects := _effects(report):
         lines += ["", *effects]
     changed = sorted(report.sessions, key=lambda each: (-each.change, each.session_id))
-    shown = [each for each in changed[:MOST_CHANGED] if each.change > 0]
-    if shown:
-        lines += ["", "changed most:", *map(_session_line, shown)]
+    rows = [each for each in changed[:MOST_CHANGED] if each.change > 0]
+    if rows:
+        lines += ["", "changed most:", *map(_session_line, rows)]
     if errors := _errors(report):
         lines += ["", *errors]
     if report.gates:

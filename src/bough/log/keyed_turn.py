@@ -64,10 +64,10 @@ def find_turn(log: Log, key: str | None, content: str | Message | None = None) -
 
     `KeyReused` if that input is not this content.
     """
-    known = log.find_change(key)
-    if known is None:
+    commit = log.find_change(key)
+    if commit is None:
         return None
-    recorded = read_turn(log, known, str(key))
+    recorded = read_turn(log, commit, str(key))
     if content is not None and not _is_same_input(log, recorded.entries[0], to_user_message(content)):
         raise KeyReused(log.session_id, str(key), recorded.turn)
     return recorded
@@ -85,17 +85,17 @@ def _is_same_input(log: Log, entry: Entry, message: Message) -> bool:
     return isinstance(before, Message) and isinstance(now, Message) and before.parts == now.parts
 
 
-def read_turn(log: Log, known: CommitResult, key: str) -> KeyedTurn:
+def read_turn(log: Log, commit: CommitResult, key: str) -> KeyedTurn:
     """Read the turn that was recorded, on the session's path or on the branch that a rewind left behind."""
     log.refresh()
-    fact = log.store.journal(log.session_id, known.facts - 1, 1)[0]
+    fact = log.store.journal(log.session_id, commit.facts - 1, 1)[0]
     first = int(fact.data.get("first", 0))
     is_on_path = any(
-        part.branch == known.leaf.branch and part.first <= first <= part.last for part in log.ranges()
+        part.branch == commit.leaf.branch and part.first <= first <= part.last for part in log.ranges()
     )
-    end = log.leaf if is_on_path else _branch_end(log, known.leaf)
+    end = log.leaf if is_on_path else _branch_end(log, commit.leaf)
     path = log.store.path(log.session_id, leaf=end, first=first).entries if first else []
-    opened = (entry.turn for entry in path if entry.turn == entry.seq <= known.leaf.seq)
+    opened = (entry.turn for entry in path if entry.turn == entry.seq <= commit.leaf.seq)
     turn = next(opened, 0)  # settings may come before the input
     entries = tuple(entry for entry in path if turn and entry.turn == turn)
     if not entries:
@@ -108,7 +108,7 @@ def read_turn(log: Log, known: CommitResult, key: str) -> KeyedTurn:
         raise InvalidOperation(
             f"the turn with key {key!r} was rewound before it had an answer; use another key for a new try"
         )
-    return KeyedTurn(turn, known.leaf, entries, is_open, known.facts)
+    return KeyedTurn(turn, commit.leaf, entries, is_open, commit.facts)
 
 
 def _branch_end(log: Log, leaf: Leaf) -> Leaf:

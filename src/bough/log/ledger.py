@@ -48,11 +48,11 @@ def by_turn(log: Log, path: Iterable[Entry] | None = None) -> dict[int, Totals]:
 
 def _descendants(log: Log) -> list[str]:
     """The ids of the session's tasks and theirs; a cycle of parents is walked once."""
-    known, session_ids = {log.session_id}, [log.session_id]
+    ids, session_ids = {log.session_id}, [log.session_id]
     for session_id in session_ids:
         for row in log.store.all_sessions(SessionQuery(parent_session=session_id, relation="task")):
-            if row.session_id not in known:
-                known.add(row.session_id)
+            if row.session_id not in ids:
+                ids.add(row.session_id)
                 session_ids.append(row.session_id)
     return session_ids[1:]
 

@@ -254,8 +254,8 @@ class Log:
         if not call.call.is_hidden:
             return call.call
         answer = Leaf(self.leaf.branch, call.seq)
-        known = self.runtime.original_calls.find(self.session_id, answer, call.index, call.call)
-        return known or restore_call(call.call, self.runtime.redactor.values, self.read_blob)
+        original = self.runtime.original_calls.find(self.session_id, answer, call.index, call.call)
+        return original or restore_call(call.call, self.runtime.redactor.values, self.read_blob)
 
     def read_blob(self, hash_: str) -> bytes | None:
         """Return the bytes with this hash; None if they are missing or damaged. `verify` tells which."""
@@ -287,8 +287,8 @@ class Log:
         if not drafts:
             raise InvalidOperation("nothing to append; pass at least one message or entry")
         with self._lock:
-            if key is not None and (known := self.find_change(key)) is not None:
-                return self._repeat(known)
+            if key is not None and (earlier := self.find_change(key)) is not None:
+                return self._repeat(earlier)
             if self.recorded_steps is not None and fence is None and after is None:
                 repeated = self.recorded_steps.repeat(self, drafts)
                 if repeated is not None:

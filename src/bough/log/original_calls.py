@@ -42,8 +42,8 @@ class OriginalCalls:
 
     def find(self, session_id: str, answer: Leaf, index: int, stored: ToolCall) -> ToolCall | None:
         """Return the original of the call that is stored there, unless another process stored another one."""
-        known = self._calls.get((session_id, answer, index))
-        return known[1] if known is not None and known[0] == stored else None
+        record = self._calls.get((session_id, answer, index))
+        return record[1] if record is not None and record[0] == stored else None
 
     def remove(self, session_id: str) -> None:
         """Forget the calls of a session: all have their results."""

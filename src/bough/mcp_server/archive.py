@@ -116,14 +116,14 @@ class Archive:
         if row.parent_session is not None:
             lines.append(f"{row.relation} of {row.parent_session} at entry {row.parent_seq}")
         entries = position.path(since=first - 1)[:limit]
-        shown = first - 1
+        last_shown = first - 1
         for entry in entries:
             text = _entry_text(entry, MAX_ENTRY, position.session_id)
-            if sum(map(_size, lines)) + _size(text) > MAX_BYTES and shown >= first:
+            if sum(map(_size, lines)) + _size(text) > MAX_BYTES and last_shown >= first:
                 break
             lines.append(text)
-            shown = entry.seq
-        more = f"more: first={shown + 1} (of {last} entries)" if shown < last else None
+            last_shown = entry.seq
+        more = f"more: first={last_shown + 1} (of {last} entries)" if last_shown < last else None
         return _bounded(lines, more)
 
     def _show_entry(self, session: Session, seq: int, offset: int) -> str:

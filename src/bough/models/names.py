@@ -21,8 +21,8 @@ def model_by_name(name: str) -> Model:
     """Return the model `provider:model`, or `provider:model@http://host/path` on another server."""
     prefix, _, rest = name.partition(":")
     if not is_model_name(name):
-        known = ", ".join(f"{known}:…" for known in _MAKERS)
-        raise ModelUnavailable(name, "there is no model with this name", f"known names: {known}")
+        names = ", ".join(f"{names}:…" for names in _MAKERS)
+        raise ModelUnavailable(name, "there is no model with this name", f"known names: {names}")
     return _MAKERS[prefix](rest)
 
 

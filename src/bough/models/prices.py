@@ -45,11 +45,11 @@ def price(
     library = _library()
     if library is None:
         return None
-    known, vendor = _known_units(usage, units or {}), vendor_of(provider)
+    priced_units, vendor = _known_units(usage, units or {}), vendor_of(provider)
     try:
-        dollars = _price_by_rates(usage, vendor, model, known)
+        dollars = _price_by_rates(usage, vendor, model, priced_units)
         if dollars is None:
-            dollars = _ask_table(vendor, model, usage, known)
+            dollars = _ask_table(vendor, model, usage, priced_units)
     except (LookupError, ValueError):  # an unknown model or provider, or token counts the table cannot use
         return None
     cost = (dollars * MICROCENTS_PER_DOLLAR).to_integral_value()
@@ -132,12 +132,12 @@ def _probe(vendor: str | None, model: str, low: int, high: int) -> TokenRates:
 
 
 def _known_units(usage: Usage, units: Mapping[str, int]) -> dict[str, int]:
-    known = {
+    priced_units = {
         name: count for name, count in units.items() if name in ("web_searches", "cache_write_1h_tokens")
     }
-    if known.get("cache_write_1h_tokens", 0) > (usage.cache_write_tokens or 0):
-        del known["cache_write_1h_tokens"]  # a part of the cache writes, so the report makes no sense
-    return known
+    if priced_units.get("cache_write_1h_tokens", 0) > (usage.cache_write_tokens or 0):
+        del priced_units["cache_write_1h_tokens"]  # a part of the cache writes, so the report makes no sense
+    return priced_units
 
 
 def _is_complete(usage: Usage) -> bool:

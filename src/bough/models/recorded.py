@@ -44,8 +44,8 @@ class RecordedModel:
         """Return the recorded answer to this history; None if it was not recorded."""
         messages = [item.message for item in context.items]
         shared = 0
-        for known, message in zip(self._history, messages, strict=False):
-            if known is not message and known != message:
+        for earlier, message in zip(self._history, messages, strict=False):
+            if earlier is not message and earlier != message:
                 break
             shared += 1
         self._history = messages

@@ -317,14 +317,14 @@ class Recorder(Listener):
         digest = next(history_digests([message], position.digest))
         key = _history_key(digest)
         row = self._ledger_row(position, call, answer)
-        known = session.log.find_change(key)
-        if known is not None and known.leaf.seq == position.leaf.seq + 1:
+        earlier = session.log.find_change(key)
+        if earlier is not None and earlier.leaf.seq == position.leaf.seq + 1:
             # The same answer again: the entry is there, the call was paid for once more.
             session.log.record("call_recorded", calls=[replace(row, answer_seq=None)], replaces_call=True)
-            session.log.move(known.leaf)
+            session.log.move(earlier.leaf)
         else:
             draft = Draft(message, answer.model or position.request.model, answer.finish, answer.evidence)
-            session.log.append([draft], key=None if known else key, calls=[row], replaces_call=True)
+            session.log.append([draft], key=None if earlier else key, calls=[row], replaces_call=True)
         texts = [text.strip() for call in message.calls for text in _texts(call.arguments)]
         self._prompts[session.session_id] = [text for text in texts if len(text) >= MIN_PROMPT_LENGTH]
 

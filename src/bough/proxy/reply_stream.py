@@ -136,7 +136,7 @@ class _AnthropicReplyBlocks:
             case "message_delta":
                 self._message.update(event.get("delta") or {})
                 usage = event.get("usage") or {}
-                self._message["usage"] = {**(self._message.get("usage") or {}), **_known(usage)}
+                self._message["usage"] = {**(self._message.get("usage") or {}), **_without_none(usage)}
             case "message_stop":
                 self._is_complete = True
 
@@ -169,7 +169,7 @@ class _AnthropicReplyBlocks:
             return {**block, "input": text}
 
 
-def _known(usage: dict[str, Any]) -> dict[str, Any]:
+def _without_none(usage: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in usage.items() if value is not None}
 
 

@@ -48,7 +48,7 @@ class Upstream(Struct, frozen=True):
         return urlsplit(self.url).path.rstrip("/")
 
 
-_KNOWN = (
+_VENDORS = (
     ("anthropic", "/anthropic", ("ANTHROPIC_BASE_URL",), "https://api.anthropic.com"),
     ("openai", "/openai/v1", ("OPENAI_BASE_URL", "OPENAI_API_BASE"), "https://api.openai.com/v1"),
     ("gemini", "/gemini", ("GOOGLE_GEMINI_BASE_URL",), "https://generativelanguage.googleapis.com"),
@@ -60,13 +60,13 @@ def find_upstreams(
 ) -> tuple[Upstream, ...]:
     """Return the upstream of each vendor: as given in `urls`, else where the environment points, else the vendor's own."""
     urls = urls or {}
-    unknown = set(urls) - {name for name, *_ in _KNOWN}
+    unknown = set(urls) - {name for name, *_ in _VENDORS}
     if unknown:
-        names = ", ".join(name for name, *_ in _KNOWN)
+        names = ", ".join(name for name, *_ in _VENDORS)
         raise InvalidArgument("upstream", sorted(unknown)[0], f"one of {names}")
     return tuple(
         Upstream(name, prefix, variables, urls.get(name) or _first(environment, variables) or url)
-        for name, prefix, variables, url in _KNOWN
+        for name, prefix, variables, url in _VENDORS
     )
 
 

@@ -141,8 +141,8 @@ def refuse_unknown_parameters(
     connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler
 ) -> None:
     """Refuse unknown query parameters: ignoring a mistyped filter would return everything as if it matched."""
-    known = handler.opt.get("parameters", frozenset())
-    unknown = next((name for name in connection.query_params if name not in known), None)
+    parameters = handler.opt.get("parameters", frozenset())
+    unknown = next((name for name in connection.query_params if name not in parameters), None)
     if unknown is not None and connection.url.path.startswith("/api/"):
         raise Refusal(
             400,

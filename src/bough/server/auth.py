@@ -73,7 +73,7 @@ class AccessSettings(Struct, frozen=True, kw_only=True):
         if self.token is None:
             return Caller()
         secret = (token or "").encode("utf-8", "surrogateescape")
-        return self._first(lambda known: hmac.compare_digest(secret, known.encode()))
+        return self._first(lambda token: hmac.compare_digest(secret, token.encode()))
 
     def login_cookie(self, token: str, now: float) -> str:
         """Return a cookie's value that proves who logged in and expires. It does not contain the token."""
@@ -88,7 +88,7 @@ class AccessSettings(Struct, frozen=True, kw_only=True):
         if match is None or int(match[1]) < now:
             return None
         expires, signature = int(match[1]), match[2]
-        return self._first(lambda known: hmac.compare_digest(signature, _signature(known, expires)))
+        return self._first(lambda token: hmac.compare_digest(signature, _signature(token, expires)))
 
     def _first(self, matches: Callable[[str], bool]) -> Caller | None:
         """Return the caller of the first matching token; tries all of them, so that timing reveals nothing."""

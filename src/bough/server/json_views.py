@@ -14,7 +14,7 @@ from ..stores.base import SessionRow
 from .truncate import LINE
 
 SCHEMA_VERSION = 1
-_SHOWN = 2 * LINE
+_MAX_TEXT = 2 * LINE
 PUBLIC_ROW = ("id", "heading", "title", "agent", "status", "turns", "started_at", "updated_at", "facts")
 
 
@@ -103,7 +103,7 @@ def _shortened(entry: Entry) -> Entry:
 def _short(part: Any) -> Any:
     match part:
         case Text(text=text):
-            return Text(text[:_SHOWN])
+            return Text(text[:_MAX_TEXT])
         case ToolResult(content=content):
             return msgspec.structs.replace(part, content=tuple(map(_short, content[:5])), details=None)
     return part

@@ -18,46 +18,46 @@ from .truncate import truncate_value
 MAX_CALLS = 200
 
 
-def open_call_views(session: Session, known: CallStatus) -> list[Json]:
+def open_call_views(session: Session, status: CallStatus) -> list[Json]:
     """Return the calls without results with the state of each."""
     row = session.row
     is_driven = row.status == "running" and is_held(row, session.log.runtime)
     return [
-        {**_call_view(call), "state": _state(known, (call.seq, call.index), is_driven)}
+        {**_call_view(call), "state": _state(status, (call.seq, call.index), is_driven)}
         for call in session.open_tool_calls[:MAX_CALLS]
     ]
 
 
-def pending_approvals(session: Session, known: CallStatus) -> list[Json]:
+def pending_approvals(session: Session, status: CallStatus) -> list[Json]:
     """Return the session's own pending approvals and those of its tasks, which name the call that started the task."""
     approvals: list[Json] = []
     for call in session.open_tool_calls:
         position = (call.seq, call.index)
         parent_call = {"seq": call.seq, "index": call.index}
-        for task_call in known.task_approvals.get(position, ()):
+        for task_call in status.task_approvals.get(position, ()):
             approvals.append(
                 {"session_id": task_call.session_id, **_call_view(task_call), "parent_call": parent_call}
             )
-        if position in known.approval_requested - known.decided:
+        if position in status.approval_requested - status.decided:
             approvals.append({"session_id": session.session_id, **_call_view(call), "parent_call": None})
     return approvals[:MAX_CALLS]
 
 
-def _state(known: CallStatus, position: CallPosition, is_driven: bool) -> str:
-    if position in known.trashed_tasks:
+def _state(status: CallStatus, position: CallPosition, is_driven: bool) -> str:
+    if position in status.trashed_tasks:
         return "task_in_trash"
-    if position in known.task_approvals:
+    if position in status.task_approvals:
         return "waits_for_task"
-    if position in known.started:
-        state = "task_decided" if position in known.decided_tasks else "unknown"
+    if position in status.started:
+        state = "task_decided" if position in status.decided_tasks else "unknown"
         return "running" if is_driven else state
-    if position in known.denied:
+    if position in status.denied:
         return "denied"
-    if position in known.approved:
+    if position in status.approved:
         return "approved"
-    if position in known.approval_requested:
+    if position in status.approval_requested:
         return "waits_for_approval"
-    return "not_started" if known.has_recorded_starts else "no_start_recorded"
+    return "not_started" if status.has_recorded_starts else "no_start_recorded"
 
 
 def _call_view(call: OpenCall) -> Json:

@@ -286,9 +286,9 @@ class SessionQuery(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         choices = (("status", (None, *get_args(Status))), ("relation", (None, *get_args(Relation))))
-        for name, known in (*choices, ("order", get_args(Order))):
-            if getattr(self, name) not in known:
-                raise InvalidArgument(name, getattr(self, name), ", ".join(filter(None, known)))
+        for name, allowed in (*choices, ("order", get_args(Order))):
+            if getattr(self, name) not in allowed:
+                raise InvalidArgument(name, getattr(self, name), ", ".join(filter(None, allowed)))
         is_cursor = isinstance(self.before, str) and _CURSORS[self.order].fullmatch(self.before)
         if self.before is not None and not is_cursor:
             raise InvalidArgument("before", self.before, "the `next` of a page")

@@ -112,5 +112,5 @@ def _compare_dicts(path: str, before: dict[str, Any], after: dict[str, Any]) -> 
 
 
 def _short(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= MAX_REPR_LENGTH else shown[: MAX_REPR_LENGTH - 1] + "…"
+    text = repr(value)
+    return text if len(text) <= MAX_REPR_LENGTH else text[: MAX_REPR_LENGTH - 1] + "…"

@@ -187,14 +187,14 @@ def check_options(provider: str | None, options: Mapping[str, Any] | None) -> No
     """
     if options is not None and not isinstance(options, Mapping):
         raise InvalidOption(f"options={options!r} is invalid", "expected a dict of names and values")
-    known = _known_options(provider)
+    available = _known_options(provider)
     fields: dict[str, str] = {}
     for name, value in (options or {}).items():
-        option = known.get(name)
+        option = available.get(name)
         if value is None:
             continue
         if option is None and (provider is None or provider in OPTIONS):
-            raise _missing_option(provider, name, known)
+            raise _missing_option(provider, name, available)
         if option is not None:
             _check_value(provider, name, value, option)
             for field in _set_fields(name, value, option):
@@ -208,15 +208,15 @@ def check_options(provider: str | None, options: Mapping[str, Any] | None) -> No
 def request_fields(provider: str, options: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return what these options are in a request of the provider; raise `InvalidOption` as `check_options` does."""
     check_options(provider, options)
-    known = _known_options(provider)
+    available = _known_options(provider)
     fields: dict[str, Any] = {"max_tokens": DEFAULT_MAX_TOKENS} if provider == "anthropic" else {}
     for name, value in sorted((options or {}).items()):
-        if value is None or name not in known:
+        if value is None or name not in available:
             continue
         if name == EXTRA_BODY:
             fields |= value
         else:
-            _put(fields, known[name].field.split("."), _wire_value(provider, name, value))
+            _put(fields, available[name].field.split("."), _wire_value(provider, name, value))
     return fields
 
 
@@ -224,7 +224,7 @@ def _known_options(provider: str | None) -> Mapping[str, Option]:
     return _ANY if provider is None else OPTIONS.get(provider, COMMON)
 
 
-def _missing_option(provider: str | None, name: str, known: Mapping[str, Option]) -> InvalidOption:
+def _missing_option(provider: str | None, name: str, available: Mapping[str, Option]) -> InvalidOption:
     others = [other for other, options in OPTIONS.items() if name in options and other != "scripted"]
     problem = (
         f"no provider has an option {name!r}" if provider is None else f"{provider} has no option {name!r}"
@@ -235,9 +235,9 @@ def _missing_option(provider: str | None, name: str, known: Mapping[str, Option]
             f"leave it out, or take it back with session.set(options={{{name!r}: None}})",
             f"leave it out, or take it back with -o {name}=null",
         )
-    similar = get_close_matches(name, known, 1)
+    similar = get_close_matches(name, available, 1)
     return InvalidOption(
-        problem, f"did you mean {similar[0]}?" if similar else f"known are {', '.join(known)}"
+        problem, f"did you mean {similar[0]}?" if similar else f"known are {', '.join(available)}"
     )
 
 
@@ -281,14 +281,14 @@ def read_options(provider: str, request: Mapping[str, Any]) -> dict[str, Any]:
     An option that is part of an object, such as an effort, is read from it, and the rest of the object is an option too.
     """
     options: dict[str, Any] = {}
-    left = msgspec.json.decode(msgspec.json.encode(request))
-    if provider == "openai-chat" and "max_tokens" in left:
-        left.setdefault("max_completion_tokens", left["max_tokens"])
+    rest = msgspec.json.decode(msgspec.json.encode(request))
+    if provider == "openai-chat" and "max_tokens" in rest:
+        rest.setdefault("max_completion_tokens", rest["max_tokens"])
     for name, option in sorted(OPTIONS[provider].items(), key=lambda item: -item[1].field.count(".")):
         if not option.field:
             continue
         *parents, last = option.field.split(".")
-        holder: Any = left
+        holder: Any = rest
         for parent in parents:
             holder = holder.get(parent) if isinstance(holder, dict) else None
         if not isinstance(holder, dict) or holder.get(last) in (None, {}):

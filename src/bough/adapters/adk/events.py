@@ -314,18 +314,18 @@ def _closing_results(event: Event, cursor: Cursor, history: EventHistory) -> lis
     """
     calling = history.calling_event()
     long_running = calling.get("long_running_tool_ids") or ()
-    lost: list[ToolCall] = []
+    lost_calls: list[ToolCall] = []
     waiting: list[ToolCall] = []
     for call in cursor.open_calls:
         is_lost = event.author == USER and "id" in calling and call.call.id not in long_running
-        (lost if is_lost else waiting).append(call.call)
+        (lost_calls if is_lost else waiting).append(call.call)
     payloads: list[Payload] = []
-    if lost:
+    if lost_calls:
         fields = ("author", "invocation_id", "branch")
         record: Json = {key: value for key, value in calling.items() if key in fields}
-        names = [call.name for call in lost]
+        names = [call.name for call in lost_calls]
         record |= {"id": closing_event_id(event), "timestamp": event.timestamp, "tool_names": names}
-        payloads.append(_unknown_results(lost, record))
+        payloads.append(_unknown_results(lost_calls, record))
     return [*payloads, _unknown_results(waiting, {"closes": True})] if waiting else payloads
 
 
@@ -347,8 +347,8 @@ def _shown_notes(event: Event, cursor: Cursor, history: EventHistory) -> list[Pa
         if parsed.messages and not any(message.calls for message in parsed.messages):
             details = {KEY: {"shows": record["id"], "timestamp": event.timestamp}}
             is_result = parsed.messages[0].role == "tool"
-            shown = _with_calls(parsed, cursor, history) if is_result else parsed.messages
-            messages += [replace(message, details=details) for message in shown]
+            visible = _with_calls(parsed, cursor, history) if is_result else parsed.messages
+            messages += [replace(message, details=details) for message in visible]
     return messages
 
 

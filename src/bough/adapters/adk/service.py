@@ -296,7 +296,7 @@ class BoughSessionService(BaseSessionService):
         name = session.app_name, session.user_id, session.id
         handle = self._handle(name)
         with handle.lock:  # users of one `session` object follow each other; two copies of it are two writers
-            if any(known.id == event.id and known == event for known in reversed(session.events)):
+            if any(earlier.id == event.id and earlier == event for earlier in reversed(session.events)):
                 return event  # appended before
             self._apply_temp_state(session, event)
             event = self._trim_temp_delta_state(event)
@@ -315,8 +315,8 @@ class BoughSessionService(BaseSessionService):
 
     def _closing_events(self, session: Session, before: int, event: Event) -> list[Event]:
         """Return the event with the results of calls that were lost, if it was stored with this one."""
-        wanted = closing_event_id(event)
-        return [one for one in events(session.path(since=before), self._blob) if one.id == wanted]
+        event_id = closing_event_id(event)
+        return [one for one in events(session.path(since=before), self._blob) if one.id == event_id]
 
     def _write(
         self, handle: SessionHandle, session: AdkSession, event: Event, delta: State
@@ -329,9 +329,9 @@ class BoughSessionService(BaseSessionService):
                 "The session has been modified in storage since it was loaded, and nothing was appended. "
                 f"Load it again with get_session and check the new events before you retry. ({stale})"
             ) from stale
-        except (NotFound, SessionTrashed) as gone:
+        except (NotFound, SessionTrashed) as error:
             self._handles.pop((session.app_name, session.user_id, session.id), None)
-            raise SessionNotFoundError(f"Session {session.id} not found.") from gone
+            raise SessionNotFoundError(f"Session {session.id} not found.") from error
 
     def _loaded_leaf(self, handle: SessionHandle, session: AdkSession) -> Leaf:
         """Return the leaf a session was loaded at. One that was not loaded here is judged by its latest event."""
@@ -475,13 +475,13 @@ def _leaf_of_change(session: Session, leaf: Leaf, key: str) -> Leaf:
 
 def _rewind(session: Session, invocation_id: str, patch: State) -> State:
     """Move the leaf before an invocation; return the patch that gives the state there the values ADK wants."""
-    wanted = merge_state(session.state, patch)
+    state = merge_state(session.state, patch)
     for entry in session.path():
         record = record_of(entry) or {}
         if record.get("invocation_id") == invocation_id:
             session.rewind(entry.seq - record.get("entry_count", 1))
             break
-    return cast(State, merge_patch(session.state, wanted))
+    return cast(State, merge_patch(session.state, state))
 
 
 def _started_calls(drafts: EventDrafts, log: Log) -> list[ExtraFact]:

@@ -179,12 +179,12 @@ class BoughSessionStore(SessionStore):
 
     def _imported_row(self, key: SessionKey) -> SessionRow | None:
         """Find a transcript imported in a bundle: it has the session id of the store it came from."""
-        wanted = _tags(key)
+        key_tags = _tags(key)
         for row in self.store.all_sessions(tag=(SESSION_TAG, key["session_id"]), limit=PAGE_SIZE):
             tags = {
                 name: row.tags[name] for name in (PROJECT_TAG, SESSION_TAG, SUBPATH_TAG) if name in row.tags
             }
-            if tags == wanted and row.relation in (None, "task"):
+            if tags == key_tags and row.relation in (None, "task"):
                 return row
         return None
 

@@ -57,7 +57,7 @@ class NewCheckpoint(Struct, frozen=True):
 
     def note_data(
         self,
-        known: dict[str, tuple[Any, int]],
+        channel_versions: dict[str, tuple[Any, int]],
         messages: Sequence[StoredMessage],
         index: CheckpointIndex,
         codec: ValueCodec,
@@ -67,7 +67,7 @@ class NewCheckpoint(Struct, frozen=True):
         values: dict[str, Any] = {}
         value_seqs: dict[str, int] = {}
         for name, value in self.values.items():
-            version, seq = known.get(name, (None, 0))
+            version, seq = channel_versions.get(name, (None, 0))
             if name in self.changed or version is None or version != versions.get(name):
                 values[name] = codec.encode(value)
             else:

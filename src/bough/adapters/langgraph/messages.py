@@ -127,8 +127,8 @@ def _piece(block: dict[str, Any], role: Role) -> Iterator[Part]:
     if kind == "text" and isinstance(block.get("text"), str):
         yield Text(block["text"])
     elif kind in ("thinking", "reasoning") and role == "assistant":
-        thought = block.get(kind)
-        yield Reasoning(thought if isinstance(thought, str) else "")
+        text = block.get(kind)
+        yield Reasoning(text if isinstance(text, str) else "")
     elif role != "system":
         attachment = _attachment(block)
         if attachment is not None:

@@ -338,11 +338,11 @@ class BoughSaver(BaseCheckpointSaver[Any]):
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Stop listing the checkpoints of these runs, in all threads."""
-        wanted = {str(run_id) for run_id in run_ids}
-        for thread_id, namespace in self._threads.with_runs(wanted):
+        names = {str(run_id) for run_id in run_ids}
+        for thread_id, namespace in self._threads.with_runs(names):
             thread = self._threads.find(thread_id, namespace)
             if thread is not None:
-                records = thread.listed_of_runs(wanted)
+                records = thread.listed_of_runs(names)
                 thread.drop([record.checkpoint_id for record in records], self._codec)
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
@@ -447,10 +447,10 @@ class BoughSaver(BaseCheckpointSaver[Any]):
 
     def _find(self, config: RunnableConfig) -> tuple[ThreadLog, CheckpointRecord] | None:
         thread = self._threads.find(*self._thread_name(config))
-        wanted = get_checkpoint_id(config)
+        checkpoint_id = get_checkpoint_id(config)
         if thread is None:
             return None
-        record = thread.find(wanted) if wanted else thread.latest()
+        record = thread.find(checkpoint_id) if checkpoint_id else thread.latest()
         is_missing = record is None or record.checkpoint_id in thread.index.dropped
         return None if is_missing or record is None else (thread, record)
 
@@ -462,8 +462,8 @@ class BoughSaver(BaseCheckpointSaver[Any]):
             )
         else:
             fields, (thread_id, _) = config["configurable"], self._thread_name(config)
-            wanted = fields.get("checkpoint_ns")
-            namespaces = self._threads.namespaces(thread_id) if wanted is None else [wanted]
+            only = fields.get("checkpoint_ns")
+            namespaces = self._threads.namespaces(thread_id) if only is None else [only]
             names = ((fields["thread_id"], thread_id, namespace) for namespace in namespaces)
         for own_id, thread_id, namespace in names:
             thread = self._threads.find(thread_id, namespace)
@@ -472,12 +472,14 @@ class BoughSaver(BaseCheckpointSaver[Any]):
 
     def _listed(self, config: RunnableConfig | None) -> Iterator[ListRow]:
         """Yield the checkpoints that the config names, newest first, with their thread and its name."""
-        wanted = get_checkpoint_id(config) if config is not None else None
+        checkpoint_id = get_checkpoint_id(config) if config is not None else None
 
         def rows(name: tuple[Any, str], thread: ThreadLog) -> Iterator[ListRow]:
-            if wanted is None:
+            if checkpoint_id is None:
                 yield from ((record, thread, name) for record in thread.listed())
-            elif (record := thread.find(wanted)) is not None and wanted not in thread.index.dropped:
+            elif (
+                record := thread.find(checkpoint_id)
+            ) is not None and checkpoint_id not in thread.index.dropped:
                 yield record, thread, name
 
         iterators = [rows(name, thread) for name, thread in self._matching(config)]

@@ -282,18 +282,20 @@ class ThreadLog:
     def _put(self, new: NewCheckpoint, codec: ValueCodec, recorded: RecordedCalls | None) -> None:
         parent = self.find(new.parent)
         self.find(new.checkpoint_id)  # with what was recorded of it, if it is put again
-        known = self._path_to(parent)
-        same = common_prefix(known.messages, new.messages, codec)
+        parent_path = self._path_to(parent)
+        same = common_prefix(parent_path.messages, new.messages, codec)
         base = self._base(parent)
-        if same < len(known.messages):
-            base = self._leaf_at(base, known.messages[same - 1].seq if same else 0)
-        builder = EntryBuilder(self.log, codec, base, known.messages[:same])
+        if same < len(parent_path.messages):
+            base = self._leaf_at(base, parent_path.messages[same - 1].seq if same else 0)
+        builder = EntryBuilder(self.log, codec, base, parent_path.messages[:same])
         if new.metadata.get("source") != "loop" or (parent is not None and parent.is_input):
             recorded = None  # these messages were given to the graph, no model of it made them
         for message in (new.messages or [])[same:]:
             builder.add_message(message, recorded)
         versions = {
-            name: (version, seq) for name, (version, seq) in known.versions(codec).items() if seq <= base.seq
+            name: (version, seq)
+            for name, (version, seq) in parent_path.versions(codec).items()
+            if seq <= base.seq
         }
         data = new.note_data(versions, builder.messages, self.index, codec)
         builder.add(Note({KEY: data}, hidden=True))
@@ -495,9 +497,9 @@ class ThreadLog:
 
     def _messages(self, record: CheckpointRecord, paths: PathCache) -> list[StoredMessage]:
         """Return the messages on the path to a checkpoint, which is not read if it is part of the known one."""
-        known, leaf = self._known, record.leaf
-        if leaf.branch == known.leaf.branch and leaf.seq <= known.leaf.seq:
-            return [message for message in known.messages if message.seq <= leaf.seq]
+        cache, leaf = self._known, record.leaf
+        if leaf.branch == cache.leaf.branch and leaf.seq <= cache.leaf.seq:
+            return [message for message in cache.messages if message.seq <= leaf.seq]
         messages = paths.messages(leaf)
         with self._lock:
             if record.checkpoint_id == self._newest:
@@ -653,20 +655,20 @@ class PathCache:
     def messages(self, leaf: Leaf) -> list[StoredMessage]:
         """Return the messages on the path to the checkpoint at a leaf."""
         first, last = self.note(leaf)["message_seqs"] or (1, 0)
-        known = self._messages.get(leaf.branch, [])
-        if last and (not known or known[-1].seq < last):
+        messages = self._messages.get(leaf.branch, [])
+        if last and (not messages or messages[-1].seq < last):
             store, session_id = self._log.store, self._log.session_id
-            known = path_messages(store.path(session_id, leaf=leaf, first=first, last=last).entries)
-            self._messages[leaf.branch] = known
-        return [message for message in known if message.seq <= last]
+            messages = path_messages(store.path(session_id, leaf=leaf, first=first, last=last).entries)
+            self._messages[leaf.branch] = messages
+        return [message for message in messages if message.seq <= last]
 
     def note(self, leaf: Leaf, seq: int | None = None) -> dict[str, Any]:
         """Return the data of the note at a leaf, or of the one at `seq` on the path to it."""
-        wanted = leaf.seq if seq is None else seq
+        number = leaf.seq if seq is None else seq
         entries = self._entries.get(leaf.branch) or self._read(leaf.branch)
-        if wanted < entries[0].seq:  # a value that was set long ago
-            entries = self._log.store.path(self._log.session_id, leaf=leaf, first=wanted, last=wanted).entries
-        return note_data(entries[wanted - entries[0].seq]) or {}
+        if number < entries[0].seq:  # a value that was set long ago
+            entries = self._log.store.path(self._log.session_id, leaf=leaf, first=number, last=number).entries
+        return note_data(entries[number - entries[0].seq]) or {}
 
     def _read(self, branch: int) -> list[Entry]:
         first, last = self._spans[branch]

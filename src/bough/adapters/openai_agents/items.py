@@ -262,14 +262,14 @@ def path_items(path: Sequence[Entry], blobs: Blobs) -> list[tuple[Entry, list[It
         (entry, _message_items(summaries[entry.seq], None, blobs)) for entry in path if entry.seq in summaries
     ]
     rest = [
-        (entry, entry_items(_shown(entry, replacement), blobs))
+        (entry, entry_items(_replaced_entry(entry, replacement), blobs))
         for entry in path
         if (not summaries or replacement.keeps(entry.seq, entry.turn)) and entry.seq not in summaries
     ]
     return [*replaced, *_in_call_order(pair for pair in rest if pair[1])]
 
 
-def _shown(entry: Entry, replacement: Replacement) -> Entry:
+def _replaced_entry(entry: Entry, replacement: Replacement) -> Entry:
     """Return the entry with its results shortened, if a compaction shortened them."""
     item = replacement.item(entry)
     return replace(entry, payload=item.message) if item is not None and item.shortened else entry

@@ -231,7 +231,7 @@ class BoughSteps(AbstractCapability[Any]):
     def _add(self, ctx: RunContext[Any], messages: Sequence[ModelMessage]) -> None:
         """Add the run's new messages; what another capability trims from its history stays stored."""
         for message in messages:
-            if message.run_id == ctx.run_id and not any(message is known for known in self._known):
+            if message.run_id == ctx.run_id and not any(message is earlier for earlier in self._known):
                 self._known.append(message)
                 self._conversation.messages.append(message)
 

@@ -526,13 +526,13 @@ def _offer_files(chat: Chat, to: int) -> str | Literal[False]:
 def _print_left(chat: Chat, before: list[Entry]) -> None:
     """Print which messages of the earlier path are no longer part of the conversation."""
     now = {(entry.branch, entry.seq) for entry in chat.session.path()}
-    left = [entry for entry in before if (entry.branch, entry.seq) not in now]
-    if not left:
+    entries_left = [entry for entry in before if (entry.branch, entry.seq) not in now]
+    if not entries_left:
         return
-    first, last = left[0].seq, left[-1].seq
+    first, last = entries_left[0].seq, entries_left[-1].seq
     entries = f"entry {first}" if first == last else f"entries {first} to {last}"
-    notify(dim(f"Left behind: {entries} of branch {left[-1].branch}"))
-    inputs = [entry.message.text for entry in left if entry.is_input and entry.message is not None]
+    notify(dim(f"Left behind: {entries} of branch {entries_left[-1].branch}"))
+    inputs = [entry.message.text for entry in entries_left if entry.is_input and entry.message is not None]
     for text in inputs[:MAX_LEFT]:
         notify(dim(f"  › {clip(text, width() - 4)}"))
     if len(inputs) > MAX_LEFT:
@@ -656,8 +656,8 @@ def _options(chat: Chat, rest: str) -> None:
         chat.agent = replace(chat.agent, model_options={})
         chat.switch(session)
     if not in_force:
-        known = ", ".join(OPTIONS.get(chat.provider, COMMON))
-        chat.note(f"No options are set. /options temperature=0 sets one; {chat.provider} has: {known}")
+        names = ", ".join(OPTIONS.get(chat.provider, COMMON))
+        chat.note(f"No options are set. /options temperature=0 sets one; {chat.provider} has: {names}")
     for name, value in in_force.items():
         click.echo(f"  {name}={safe(to_json(value, name).decode())}")
 

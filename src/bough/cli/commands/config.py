@@ -120,13 +120,13 @@ def set_(key: str, values: tuple[str, ...]) -> None:
 
 def _check_value(place: tuple[str, ...], values: tuple[str, ...]) -> None:
     """Refuse what no command could use, while the user is looking."""
-    known = load_config()
+    config = load_config()
     if place[0] in ("model", "aliases"):
-        for name in values if place[0] == "aliases" else known.resolve(values):
+        for name in values if place[0] == "aliases" else config.resolve(values):
             if not is_model_name(name):
                 model_by_name(name)  # raises the error that lists what there is
     elif place[0] == "options":
-        model = known.resolve([place[1]])[0]
+        model = config.resolve([place[1]])[0]
         if not is_model_name(model):
             raise CommandError(f"{place[1]!r} is neither a model nor an alias; bough config alias lists them")
         check_options(model.partition(":")[0], {place[2]: parse_value(values[0])})

@@ -145,11 +145,11 @@ def _check_options(format_: str, output: str | None, typed: Sequence[str], *, is
 def _send(pieces: Iterable[str], to: str, *, is_json: bool) -> None:
     from ..otlp_sender import send  # imported late: no other format needs it
 
-    sent = send(pieces, to)
+    delivery = send(pieces, to)
     if is_json:
-        print_json(**to_json_value(sent))
+        print_json(**to_json_value(delivery))
     else:
-        notify(f"{sent.url}: {plural(sent.spans, 'span')} in {plural(sent.requests, 'request')}")
+        notify(f"{delivery.url}: {plural(delivery.spans, 'span')} in {plural(delivery.requests, 'request')}")
 
 
 def _export_whole(

@@ -97,12 +97,14 @@ def import_(
             )
         reports.append(report)
         if not is_json:
-            known = f", {plural(len(report.existing), 'session')} imported before" if report.existing else ""
+            existing = (
+                f", {plural(len(report.existing), 'session')} imported before" if report.existing else ""
+            )
             missing = (
                 f"; {plural(report.missing_blobs, 'attachment')} missing" if report.missing_blobs else ""
             )
             notify(
-                f"{name}: {plural(len(report.added), 'session')}, {report.entries:,} entries{known}{missing}"
+                f"{name}: {plural(len(report.added), 'session')}, {report.entries:,} entries{existing}{missing}"
             )
             click.echo(report.session_id)
     if is_json:
@@ -154,9 +156,9 @@ def _summary_lines(reports: Sequence[ToolImportResult], *, is_dry: bool) -> Iter
     sessions = sum(len(result.added) for result in reports)
     grown = sum(bool(result.entries) and not result.added for result in reports)
     action = "would be imported" if is_dry else "imported"
-    known = sum(not result.added and not result.entries and not result.error for result in reports)
+    unchanged = sum(not result.added and not result.entries and not result.error for result in reports)
     yield (
-        f"{plural(sessions, 'session')} {action}, {grown} updated, {known} imported before, "
+        f"{plural(sessions, 'session')} {action}, {grown} updated, {unchanged} imported before, "
         f"{sum(result.entries for result in reports):,} entries"
     )
     unfinished = sum(result.unfinished for result in reports)

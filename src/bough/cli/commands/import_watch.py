@@ -70,13 +70,13 @@ def watched_folders(tool: str | None, arguments: Sequence[str]) -> list[WatchedF
         if not path.exists():
             raise CommandError(f"{paths[0]}: no such file or folder")
         return [WatchedFolder(tools[0], path)]
-    known = {name: importer.default_path for name, importer in IMPORTERS.items()}
-    missing = [name for name in tools if known[name] is None]
+    default_paths = {name: importer.default_path for name, importer in IMPORTERS.items()}
+    missing = [name for name in tools if default_paths[name] is None]
     if missing:
         raise CommandError(f"{missing[0]} has nothing at its default location; name the path after it")
     folders = [
         WatchedFolder(name, Path(path).absolute())
-        for name, path in known.items()
+        for name, path in default_paths.items()
         if path is not None and (name in tools if tools else name != "inspect")
     ]
     if not folders:

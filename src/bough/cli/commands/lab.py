@@ -385,8 +385,8 @@ def show(
         )
     if run_id is not None and len(matches) > 1 and run_id not in matches:
         raise CommandError(f"{run_id!r} is ambiguous; type more of the id: {', '.join(matches[:5])}")
-    chosen = run_id if run_id in matches else matches[0]
-    report = store.lab_report(chosen or matches[0])
+    name = run_id if run_id in matches else matches[0]
+    report = store.lab_report(name or matches[0])
     if html_file is None:
         write_lab_report(report, None, is_json=is_json)
         return

@@ -257,7 +257,7 @@ def approve(
     """
     session = resolve_runnable(location, reference)
     waiting = waiting_calls(session)
-    chosen = _chosen(waiting, number)
+    calls = _select_calls(waiting, number)
     if is_json:
         print_json(session_id=session.session_id, waiting=[to_json_value(call) for call in waiting])
     else:
@@ -269,14 +269,14 @@ def approve(
     in_trash = read_call_status(session.log).trashed_tasks
     for task in dict.fromkeys(in_trash.values()):
         print_error(TaskTrashed(session.session_id, task).command_text)
-    if not chosen:
+    if not calls:
         notify(f"no call of {session.session_id} waits for approval")
         return FAILURE if in_trash else 0
     if is_json and not (yes or deny):
         return 0
-    if not deny and not confirm_plan(f"Allow {_count_text(chosen)}?", yes=yes):
+    if not deny and not confirm_plan(f"Allow {_count_text(calls)}?", yes=yes):
         return FAILURE
-    for call in chosen:
+    for call in calls:
         session.approve(call, allow=not deny)
     notify(f"{'denied' if deny else 'allowed'}; {_continue_hint(session)}")
     return 0
@@ -290,7 +290,7 @@ def _continue_hint(session: Session) -> str:
     return f"continue with: bough resume {top.session_id}{original_flags(Session(top))}"
 
 
-def _chosen(waiting: tuple[AskedCall, ...], number: int | None) -> tuple[AskedCall, ...]:
+def _select_calls(waiting: tuple[AskedCall, ...], number: int | None) -> tuple[AskedCall, ...]:
     if number is not None and number > len(waiting):
         raise CommandError(f"there is no call {number}; {len(waiting)} wait for approval")
     return waiting if number is None else waiting[number - 1 : number]

@@ -72,7 +72,7 @@ def search(
     typed = _SESSION.sub(lambda word: _whole_id(location, word[1], trashed=trashed), " ".join(query))
     try:
         with progress_bar("index", unit="entries") as step:
-            store.backend.index(lambda done, left: step(done, None))
+            store.backend.index(lambda done, remaining: step(done, None))
     except IndexBehind as behind:  # the indexed part can still be searched
         notify(
             f"results may be incomplete: {behind.sessions:,} session(s) cannot be indexed now ({behind.reason})"

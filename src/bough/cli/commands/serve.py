@@ -174,14 +174,14 @@ def _agent(options: AgentOptions) -> Any:
         tools, servers = command_tools(options)
         connect_once(tools, servers)
         return ServerAgent(tools=(*tools.values(), *servers))
-    made = agent_for(options, None)
+    agent = agent_for(options, None)
     return ServerAgent(
-        tuple(made.models),
-        (*made.own_tools, *made.servers),
-        made.limits,
-        made.workspace,
+        tuple(agent.models),
+        (*agent.own_tools, *agent.servers),
+        agent.limits,
+        agent.workspace,
         options.allow,
-        made.model_options,
+        agent.model_options,
     )
 
 

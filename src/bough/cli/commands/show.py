@@ -356,24 +356,24 @@ def _open_call_lines(session: Session) -> Iterator[str]:
         return
     from ...agent.call_status import read_call_status
 
-    known = read_call_status(session.log)
+    status = read_call_status(session.log)
     row = session.row
     runner = short_holder(row.holder) if row.holder and is_held(row, session.log.runtime) else None
     unrecorded: list[str] = []
     for call in session.open_tool_calls:
         place = (call.seq, call.index)
         mark = "not started"
-        if place in known.trashed_tasks:
-            mark = f"waits for its task {known.trashed_tasks[place]}, which is in the trash"
-        elif place in known.task_approvals:
-            mark = f"waits for approval in its task {known.task_approvals[place][0].session_id}"
-        elif place in known.decided_tasks:
+        if place in status.trashed_tasks:
+            mark = f"waits for its task {status.trashed_tasks[place]}, which is in the trash"
+        elif place in status.task_approvals:
+            mark = f"waits for approval in its task {status.task_approvals[place][0].session_id}"
+        elif place in status.decided_tasks:
             mark = "its task was decided, and continues with this session"
-        elif place in known.started:
+        elif place in status.started:
             mark = "started, outcome unknown" if runner is None else "started"
-        elif place in known.approval_requested - known.decided:
+        elif place in status.approval_requested - status.decided:
             mark = "waits for approval"
-        elif runner is None and place not in known.decided and not known.has_recorded_starts:
+        elif runner is None and place not in status.decided and not status.has_recorded_starts:
             mark = "no start recorded: it may have run"
             unrecorded.append(call.call.name)
         if runner is None and session.log.original_call(call) is None:
@@ -385,10 +385,10 @@ def _open_call_lines(session: Session) -> Iterator[str]:
         )
         notify(f"{runner} runs it: {follow}")
         return
-    first = "".join(f"bough restore {task}, then " for task in dict.fromkeys(known.trashed_tasks.values()))
+    first = "".join(f"bough restore {task}, then " for task in dict.fromkeys(status.trashed_tasks.values()))
     first += (
         f"bough approve {session.session_id}, then "
-        if known.trashed_tasks or session.pending_approvals()
+        if status.trashed_tasks or session.pending_approvals()
         else ""
     )
     if unrecorded:

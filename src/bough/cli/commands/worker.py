@@ -105,9 +105,9 @@ def worker(
     notify(
         f"{working.name} runs tasks of queue {queue!r} for {named}, {concurrency} at once; Ctrl-C stops it"
     )
-    left = working.run(parse_duration("grace", grace) / 1_000_000)
-    if left:
-        notify(f"{plural(left, 'task')} still in a step; another worker takes over when the lease ends")
+    unfinished = working.run(parse_duration("grace", grace) / 1_000_000)
+    if unfinished:
+        notify(f"{plural(unfinished, 'task')} still in a step; another worker takes over when the lease ends")
         os._exit(0)  # Python would wait for the threads of tools, perhaps for hours
     return 0
 
@@ -163,12 +163,12 @@ def enqueue_run(
             "--engine absurd continues at a session's leaf; run bough fork or bough rewind first"
         )
     session = _session(location, source, options)
-    sent = _enqueue(session, content, queue, options, queue_if_busy=queue_if_busy, key=key)
+    task = _enqueue(session, content, queue, options, queue_if_busy=queue_if_busy, key=key)
     if is_json:
-        print_json(sent=to_json_value(sent))
+        print_json(sent=to_json_value(task))
     else:
-        click.echo(sent.session_id)
-        notify(f"task {sent.task_id} in queue {queue!r}; follow it with: bough tail -f {sent.session_id}")
+        click.echo(task.session_id)
+        notify(f"task {task.task_id} in queue {queue!r}; follow it with: bough tail -f {task.session_id}")
     return 0
 
 

@@ -128,9 +128,9 @@ class PlainWatcher(Watcher):
 
     def on_delta(self, text: str) -> None:
         if self._is_terminal:
-            shown = safe(text) if self._streamed else safe(text).lstrip()
-            self._streamed += shown
-            click.echo(shown, nl=False)
+            piece = safe(text) if self._streamed else safe(text).lstrip()
+            self._streamed += piece
+            click.echo(piece, nl=False)
 
     def on_answer(self, message: Message) -> None:
         text, on_delta = message.text, self._streamed

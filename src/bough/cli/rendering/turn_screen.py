@@ -42,9 +42,9 @@ class MarkdownBlocks:
     def rest(self) -> list[str]:
         """Return what remains at the end of the stream."""
         begun = self._add_line(self._line)
-        left = "\n".join(self._lines).strip("\n")
+        tail = "\n".join(self._lines).strip("\n")
         self._lines, self._line, self._fence = [], "", None
-        return [block for block in (begun, left) if block]
+        return [block for block in (begun, tail) if block]
 
     @property
     def tail(self) -> str:

@@ -265,10 +265,10 @@ class ClaimedConnections(EngineConnections):
                         raise ConnectionLost(first_line(error)) from error
                     raise
 
-    def recover(self, lost: ConnectionLost, deadline: float) -> None:
+    def recover(self, error: ConnectionLost, deadline: float) -> None:
         if time.monotonic() > deadline:
-            raise UnknownCommit(self.url, lost.reason) from None
-        self.log_loss(lost)
+            raise UnknownCommit(self.url, error.reason) from None
+        self.log_loss(error)
         with self._claim.lock:
             if not self._claim.is_lost:
                 self._claim.connections.drop_idle()

@@ -33,8 +33,8 @@ class EngineConnections(PostgresConnections):
         with self._base._connection() as connection:
             yield connection
 
-    def recover(self, lost: ConnectionLost, deadline: float) -> None:
-        self._base.recover(lost, deadline)
+    def recover(self, error: ConnectionLost, deadline: float) -> None:
+        self._base.recover(error, deadline)
 
     def query(self, query: str, bindings: Any = ()) -> list[Row]:
         return self._base.query(query, bindings)

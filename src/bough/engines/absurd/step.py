@@ -107,8 +107,8 @@ class ClaimedLog(Log):
 
     def calls_of_turn(self) -> dict[str, Call]:
         """Return the model calls of the open turn, whichever workers made them."""
-        made = calls_on_path(self.store.calls(self.session_id), self.ranges(), self.cursor.turn - 1)
-        return {call.call_id: call for call in made}
+        calls = calls_on_path(self.store.calls(self.session_id), self.ranges(), self.cursor.turn - 1)
+        return {call.call_id: call for call in calls}
 
 
 class ClaimedWriter(Writer):

@@ -287,8 +287,8 @@ class Slot:
             return TaskRun(worker, claim, msgspec.convert(params, TaskParams)).run()
         except (SuspendTask, CancelledTask, FailedTask):
             raise
-        except ClaimLost as lost:
-            worker.report(str(lost))
+        except ClaimLost as claim_error:
+            worker.report(str(claim_error))
             raise FailedTask from None  # tells Absurd to record nothing
         except SessionRunning:
             claim.reschedule(BUSY_SECONDS)
@@ -340,8 +340,8 @@ class TaskRun:
                     raise SuspendTask
                 if not self._is_waiting(log, agent.tools):
                     return self._result(log)
-        except (NotFound, SessionTrashed) as gone:
-            return {"stop_reason": "gone", "why": str(gone)}
+        except (NotFound, SessionTrashed) as error:
+            return {"stop_reason": "gone", "why": str(error)}
 
     def _load_agent(self, log: ClaimedLog) -> LoadedAgent:
         agent = self._worker.agents.get(self._params.agent or "")

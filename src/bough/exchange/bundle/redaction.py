@@ -146,8 +146,8 @@ class Redaction:
     def _summary_body(self, payload: Payload) -> bytes:
         """Replace the entry id it refers to, which has changed."""
         assert isinstance(payload, BranchSummary)
-        left = self._ids.get(bytes.fromhex(payload.leaf_id), b"")
-        return encode(replace(payload, leaf_id=left.hex()))
+        leaf_id = self._ids.get(bytes.fromhex(payload.leaf_id), b"")
+        return encode(replace(payload, leaf_id=leaf_id.hex()))
 
 
 def _hashed_id(prefix: str) -> Callable[[str], str]:

@@ -33,14 +33,14 @@ class _Module(Struct, frozen=True):
 def join_modules(sources: Mapping[str, str], entry: str, stand_ins: Mapping[str, str]) -> str:
     """Return one script that runs `entry`. Imports of a key of `stand_ins` get its value, except in the value itself."""
     order = list(_in_order(sources, entry, stand_ins))
-    wanted: dict[str, set[str]] = {}
+    imported: dict[str, set[str]] = {}
     for module in order:
         for one in module.imports:
-            wanted.setdefault(one.source, set()).update(name.split(" as ")[0] for name in one.names)
-    for name, names in wanted.items():
+            imported.setdefault(one.source, set()).update(name.split(" as ")[0] for name in one.names)
+    for name, names in imported.items():
         for missing in sorted(one for one in names if not _is_exported(sources[name], one)):
             raise ValueError(f"{name} of the viewer exports no {missing}")
-    script = "\n".join(_wrap(module, sorted(wanted.get(module.name, ()))) for module in order)
+    script = "\n".join(_wrap(module, sorted(imported.get(module.name, ()))) for module in order)
     return _SCRIPT_END.sub(r"\\x3C", script)
 
 
@@ -71,9 +71,9 @@ def _read(name: str, text: str, stand_ins: Mapping[str, str]) -> _Module:
         other = stand_ins.get(source, source)
         imports.append(_Import(_names(names), source if other == name else other))
     rest = _EXPORT.sub("", _LIST.sub("", _IMPORT.sub("", text)))
-    left = _UNSUPPORTED.search(rest)
-    if left is not None:
-        raise ValueError(f"{name} of the viewer has a line that cannot be joined: {left[0]}")
+    unsupported = _UNSUPPORTED.search(rest)
+    if unsupported is not None:
+        raise ValueError(f"{name} of the viewer has a line that cannot be joined: {unsupported[0]}")
     return _Module(name, tuple(imports), rest)
 
 

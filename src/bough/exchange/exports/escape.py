@@ -71,31 +71,31 @@ def fence(lines: Iterable[str], info: str) -> list[str]:
 
 def code(text: str, most: int = 80) -> str:
     """Return a name as inline code on one line."""
-    shown = " ".join(" ".join(lines_of(text)).split())
-    if not shown:
+    line = " ".join(" ".join(lines_of(text)).split())
+    if not line:
         return "*(unnamed)*"
-    shown = shown if len(shown) <= most else shown[: most - 1] + "…"
-    ticks = "`" * (max((len(run) for run in _TICKS.findall(shown)), default=0) + 1)
-    pad = " " if "`" in shown else ""
-    return f"{ticks}{pad}{shown}{pad}{ticks}"
+    line = line if len(line) <= most else line[: most - 1] + "…"
+    ticks = "`" * (max((len(run) for run in _TICKS.findall(line)), default=0) + 1)
+    pad = " " if "`" in line else ""
+    return f"{ticks}{pad}{line}{pad}{ticks}"
 
 
 def cut(text: str, most_lines: int, most_characters: int) -> tuple[list[str], str]:
     """Return the first lines of a text, and a note of how much more there is; empty if that is all."""
     lines = lines_of(text)
-    shown: list[str] = []
+    head: list[str] = []
     room = most_characters
     for line in lines[:most_lines]:
         if len(line) > room:
-            left = len(line) - room
-            rest = len(lines) - len(shown) - 1
-            return [*shown, line[:room]], f"… {left:,} more characters" + (
+            remaining = len(line) - room
+            rest = len(lines) - len(head) - 1
+            return [*head, line[:room]], f"… {remaining:,} more characters" + (
                 f" and {_count(rest)}" if rest else ""
             )
-        shown.append(line)
+        head.append(line)
         room -= len(line)
-    rest = len(lines) - len(shown)
-    return shown, f"… {_count(rest)}" if rest else ""
+    rest = len(lines) - len(head)
+    return head, f"… {_count(rest)}" if rest else ""
 
 
 def _count(lines: int) -> str:

@@ -55,11 +55,11 @@ def finetune(
     """Return the line. Its tools are `tools`, or else those that were recorded at the end of the path."""
     context = contexts.build_context(path)
     entry_at = {entry.seq: entry for entry in path}
-    shown = {item.seq for item in context.items}
+    visible = {item.seq for item in context.items}
     kept_turns: list[list[Item]] = []
-    skipped = _summarised(path, shown)
+    skipped = _summarised(path, visible)
     for unit in group_by_turn(context.items):
-        if unit[0].turn and unit[0].turn not in shown:
+        if unit[0].turn and unit[0].turn not in visible:
             continue  # the rest of a turn whose beginning is summarised
         why = None if unit[0].pinned else _fault([entry_at[item.seq] for item in unit])
         if why is None:
@@ -81,10 +81,10 @@ def finetune(
     return FineTuning(text, turns, tuple(sorted(skipped, key=lambda one: one.seq)))
 
 
-def _summarised(path: Sequence[Entry], shown: set[int]) -> list[Skipped]:
+def _summarised(path: Sequence[Entry], visible: set[int]) -> list[Skipped]:
     inputs = [entry.seq for entry in path if entry.turn == entry.seq]
     return [
-        Skipped(seq, "it, or its beginning, is replaced by a summary") for seq in inputs if seq not in shown
+        Skipped(seq, "it, or its beginning, is replaced by a summary") for seq in inputs if seq not in visible
     ]
 
 

@@ -121,7 +121,7 @@ def page_head(script: str, style: str, icon: str, *, title: str) -> str:
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
         "connect-src 'none'; base-uri 'none'; form-action 'none'"
     )
-    drawn = b64encode(icon.encode()).decode()
+    icon_data = b64encode(icon.encode()).decode()
     return f"""\
 <!doctype html>
 <html lang="en">
@@ -132,7 +132,7 @@ def page_head(script: str, style: str, icon: str, *, title: str) -> str:
 <meta name="color-scheme" content="light dark">
 <meta name="referrer" content="no-referrer">
 <title>{title} · Bough</title>
-<link rel="icon" type="image/svg+xml" data-name="{_ICON}" href="data:image/svg+xml;base64,{drawn}">
+<link rel="icon" type="image/svg+xml" data-name="{_ICON}" href="data:image/svg+xml;base64,{icon_data}">
 <style>{style}</style>
 <script type="module">{script}</script>
 </head>

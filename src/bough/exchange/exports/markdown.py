@@ -102,8 +102,8 @@ def _entry(entry: Entry, waiting: list[ToolCall], most_lines: int) -> Iterator[s
             yield _section(entry.seq, f"Summary of what lies before {first}", quote(summary))
         case Uncompaction(cancels=cancels):
             yield _section(entry.seq, f"The summary at {cancels} is cancelled")
-        case BranchSummary(summary=summary, leaf_seq=left):
-            yield _section(entry.seq, f"What the branch left at {left} had found", quote(summary))
+        case BranchSummary(summary=summary, leaf_seq=leaf_seq):
+            yield _section(entry.seq, f"What the branch left at {leaf_seq} had found", quote(summary))
         case Settings() as settings:
             yield _section(entry.seq, "Settings from here on", *_settings(settings))
         case Note():
@@ -160,8 +160,8 @@ def _result(seq: int, result: ToolResult, name: str, most_lines: int) -> str:
 
 
 def _block(head: str, text: str, info: str, most_lines: int) -> str:
-    shown, rest = cut(text, most_lines, MOST_CHARACTERS)
-    fenced = "\n".join(fence(shown, info))
+    lines, rest = cut(text, most_lines, MOST_CHARACTERS)
+    fenced = "\n".join(fence(lines, info))
     return "\n\n".join(piece for piece in (head, fenced, rest) if piece)
 
 

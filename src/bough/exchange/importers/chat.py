@@ -98,8 +98,8 @@ def read_chat_messages(lines: Iterable[dict[str, Any]], losses: LossReport) -> l
         at = next((time for time in map(parse_time, map(line.get, TIME_FIELDS)) if time is not None), None)
         model = line.get("model")
         for parsed in _read_line(line, losses):
-            known = model if isinstance(model, str) else None
-            entries.append(EntryRecord(parsed.message, at=at, model=known, evidence=parsed.evidence))
+            model_name = model if isinstance(model, str) else None
+            entries.append(EntryRecord(parsed.message, at=at, model=model_name, evidence=parsed.evidence))
     return entries
 
 

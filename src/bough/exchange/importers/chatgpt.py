@@ -93,8 +93,8 @@ class ChatGptConversation:
         self._children: dict[str | None, list[str]] = {}
         for name, node in self.mapping.items():
             parent = node.get("parent")
-            known = parent if isinstance(parent, str) and parent in self.mapping else None
-            self._children.setdefault(known, []).append(name)
+            parent_name = parent if isinstance(parent, str) and parent in self.mapping else None
+            self._children.setdefault(parent_name, []).append(name)
         self._walk()
 
     def record(self, fallback: str) -> SessionRecord:
@@ -265,10 +265,10 @@ class ChatGptConversation:
             items = content.get("parts")
             if not isinstance(items, list):
                 return None
-            found = [self._part(item) for item in items]
-            if any(part is None for part in found):
+            pieces_of_items = [self._part(item) for item in items]
+            if any(part is None for part in pieces_of_items):
                 return None
-            parts = tuple(part for pieces in found if pieces is not None for part in pieces)
+            parts = tuple(part for pieces in pieces_of_items if pieces is not None for part in pieces)
             return parts + self._attachments(metadata, content)
         if kind == "thoughts" and isinstance(content.get("thoughts"), list):
             thoughts = map(_object, content["thoughts"])
@@ -318,11 +318,11 @@ class ChatGptConversation:
     def _attachments(self, metadata: Node, content: Node) -> tuple[Part, ...]:
         """Return the uploads that are not among the parts, as files or as texts that name them."""
         items = metadata.get("attachments")
-        shown = str(content.get("parts"))
+        parts_text = str(content.get("parts"))
         parts: list[Part] = []
         for item in map(_object, items if isinstance(items, list) else ()):
             file_id, name = text_or_none(item.get("id")), text_or_none(item.get("name"))
-            if file_id is None or file_id in shown:
+            if file_id is None or file_id in parts_text:
                 continue
             file = self.files.file(file_id) if len(file_id) > len("file-") else None
             mime = text_or_none(item.get("mime_type") or item.get("mimeType")) or "application/octet-stream"
@@ -335,8 +335,8 @@ class ChatGptConversation:
 
     def _plots(self, metadata: Node) -> tuple[Part, ...]:
         """Return the images that the code interpreter drew."""
-        drawn = _object(metadata.get("aggregate_result")).get("messages")
-        images = [_object(item) for item in (drawn if isinstance(drawn, list) else ())]
+        results = _object(metadata.get("aggregate_result")).get("messages")
+        images = [_object(item) for item in (results if isinstance(results, list) else ())]
         return tuple(
             self._asset(image.get("image_url"), "image_asset_pointer")
             for image in images
@@ -358,11 +358,11 @@ def _texts(content: Node, *names: str) -> tuple[Part, ...]:
 def _details(author: Node, metadata: Node) -> dict[str, Any] | None:
     """Return what the host may want to know: who spoke for a tool, what was cited."""
     citations = metadata.get("citations")
-    found = {
+    fields = {
         "author": text_or_none(author.get("name")),
         "citations": citations if isinstance(citations, list) and citations else None,
     }
-    details = {name: value for name, value in found.items() if value}
+    details = {name: value for name, value in fields.items() if value}
     return {NAME: details} if details else None
 
 

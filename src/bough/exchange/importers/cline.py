@@ -194,9 +194,9 @@ class ClineTask(ClineTranscript):
             self.started_at = parse_time(int(self.path.name))
 
     def _read_requests(self) -> list[RequestUsage]:
-        shown = read_json(self.path / SCREEN, self.losses)
+        lines = read_json(self.path / SCREEN, self.losses)
         requests = []
-        for each in shown if isinstance(shown, list) else ():
+        for each in lines if isinstance(lines, list) else ():
             if not isinstance(each, dict) or each.get("say") not in REQUESTS:
                 continue
             fields = json_object(each.get("text"))
@@ -274,8 +274,8 @@ class ClineTask(ClineTranscript):
         if any(times[index] is None for index in answers):  # without times, in order
             used = dict(zip(answers, self._requests, strict=False))
             if len(self._requests) > len(answers):
-                lost = len(self._requests) - len(answers)
-                self.losses.add("the tokens of a call without an answer", count=lost)
+                unmatched = len(self._requests) - len(answers)
+                self.losses.add("the tokens of a call without an answer", count=unmatched)
             return used, unanswered
         starts = [request.at for request in self._requests]
         for index in answers:
@@ -297,8 +297,8 @@ class ClineTask(ClineTranscript):
         model = text_or_none(fields.get("modelId")) or text_or_none(fields.get("id"))
         provider = text_or_none(fields.get("providerId")) or text_or_none(fields.get("provider"))
         if model is None:
-            known = [each for each in self._models if at is None or each[0] <= at] or self._models[:1]
-            model, provider = known[-1][1:] if known else (named, None)
+            candidates = [each for each in self._models if at is None or each[0] <= at] or self._models[:1]
+            model, provider = candidates[-1][1:] if candidates else (named, None)
         return {"model": model, "provider": PROVIDERS.get(provider or "", provider)}
 
 

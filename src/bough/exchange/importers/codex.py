@@ -302,8 +302,8 @@ class CodexRollout:
         elif kind == "thread_name_updated":
             self._title = text_or_none(event.get("thread_name")) or self._title
         elif kind in ENDS and isinstance(event.get("call_id"), str):
-            known = {name: event[name] for name in ENDS[kind] if event.get(name) is not None}
-            self._details.setdefault(event["call_id"], {}).update(known)
+            fields = {name: event[name] for name in ENDS[kind] if event.get(name) is not None}
+            self._details.setdefault(event["call_id"], {}).update(fields)
 
     def _read_usage(self, info: object, at: int | None) -> None:
         """Add the growth of the running totals, which are repeated with every change of the rate limits."""

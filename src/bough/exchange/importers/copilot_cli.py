@@ -237,8 +237,8 @@ class CopilotTranscript:
             if data.get("chunkIndex") != chunks - 1:
                 return
             text, self._chunks = "".join(self._chunks), []
-        thought = text_or_none(data.get("reasoningText"))
-        parts: list[Part] = [Reasoning(thought)] if thought else self._reasoning
+        reasoning = text_or_none(data.get("reasoningText"))
+        parts: list[Part] = [Reasoning(reasoning)] if reasoning else self._reasoning
         self._reasoning = []
         parts = [*parts, Text(text)] if text else [*parts]
         for request in data.get("toolRequests") or ():

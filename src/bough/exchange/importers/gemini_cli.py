@@ -179,17 +179,17 @@ class GeminiChat:
     def _rewind(self, name: str) -> None:
         """Go back to before a message: what follows is a branch."""
         self._convert_waiting()
-        index = next((n for n, (known, _) in enumerate(self._path) if known == name), 0)
-        self._known.difference_update(known for known, _ in self._path[index:])
+        index = next((n for n, (message_id, _) in enumerate(self._path) if message_id == name), 0)
+        self._known.difference_update(message_id for message_id, _ in self._path[index:])
         del self._path[index:]
         self.tip = self._path[-1][1] if self._path else START
 
     def _read_checkpoint(self, messages: list[Line]) -> None:
         """Add a compaction if new messages replace the beginning. Results cut from old messages stay as they were."""
-        known = self._known | self._messages.keys()
-        new = [each for each in messages if each.get("id") not in known]
-        known_ids = [str(each.get("id")) for each in messages if each.get("id") in known]
-        if not new or len(known_ids) == len(known):
+        ids = self._known | self._messages.keys()
+        new = [each for each in messages if each.get("id") not in ids]
+        known_ids = [str(each.get("id")) for each in messages if each.get("id") in ids]
+        if not new or len(known_ids) == len(ids):
             for message in new:
                 if isinstance(message.get("id"), str):
                     self._read_message(message)
@@ -241,20 +241,22 @@ class GeminiChat:
         parts = _parts(message.get("content"))
         calls = [call for call in message.get("toolCalls") or () if isinstance(call, dict)]
         (parsed,) = parse_history([{"role": "model", "parts": parts}])
-        found: list[Part] = list(parsed.message.parts)
-        is_complete = any(isinstance(part, Reasoning) for part in found) or parsed.message.calls
+        message_parts: list[Part] = list(parsed.message.parts)
+        is_complete = any(isinstance(part, Reasoning) for part in message_parts) or parsed.message.calls
         if not is_complete:
-            found = [*map(_thought, message.get("thoughts") or ()), *found]
-            found += [parse_tool_call(_call_id(call), call["name"], call.get("args")) for call in calls]
+            message_parts = [*map(_reasoning, message.get("thoughts") or ()), *message_parts]
+            message_parts += [
+                parse_tool_call(_call_id(call), call["name"], call.get("args")) for call in calls
+            ]
         usage = _usage(message.get("tokens"))
         about: dict[str, Any] = {
             "model": text_or_none(message.get("model")),
             "provider": PROVIDER,
             "call_id": stable_call_id(NAME, self.name, message["id"]),
         }
-        if found:
+        if message_parts:
             evidence = parsed.evidence if is_complete else None
-            self._add(Message("assistant", tuple(found)), at, evidence=evidence, usage=usage, **about)
+            self._add(Message("assistant", tuple(message_parts)), at, evidence=evidence, usage=usage, **about)
         elif usage is not None:
             self._add(Note({NAME: "an empty answer"}), at, usage=usage, **about)
         for call in calls:
@@ -308,8 +310,8 @@ def _text(content: object) -> str:
     return "".join(text for text in texts if isinstance(text, str))
 
 
-def _thought(thought: object) -> Reasoning:
-    fields = thought if isinstance(thought, dict) else {}
+def _reasoning(data: object) -> Reasoning:
+    fields = data if isinstance(data, dict) else {}
     texts = [text_or_none(fields.get("subject")), text_or_none(fields.get("description"))]
     return Reasoning("\n".join(text for text in texts if text))
 

@@ -124,13 +124,13 @@ class GooseSession:
     def _read(self, message: Fields) -> None:
         role, at = message.get("role"), parse_time(message.get("created"))
         content, metadata = message.get("content"), message.get("metadata")
-        seen = metadata if isinstance(metadata, dict) else {}
-        is_for_model = seen.get("agentVisible") is not False and seen.get("userVisible") is False
+        visibility = metadata if isinstance(metadata, dict) else {}
+        is_for_model = visibility.get("agentVisible") is not False and visibility.get("userVisible") is False
         if role == "assistant" and not is_for_model:
             self._answer_at = at if not self._answer else self._answer_at
             for item in content if isinstance(content, list) else ():
                 self._answer_item(item, at)
-            self._was_hidden = seen.get("agentVisible") is False
+            self._was_hidden = visibility.get("agentVisible") is False
             return
         self._finish_answer()
         if role not in ("user", "assistant"):
@@ -149,7 +149,7 @@ class GooseSession:
             self._add(Message("system", texts), at)
         elif parts:
             self._add(Message("user", tuple(parts)), at)
-        self._was_hidden = seen.get("agentVisible") is False
+        self._was_hidden = visibility.get("agentVisible") is False
 
     def _answer_item(self, item: object, at: int | None) -> None:
         fields = item if isinstance(item, dict) else {}
@@ -250,11 +250,11 @@ def _result(fields: Fields) -> ToolResult:
     content = value.get("content") if isinstance(value, dict) else value
     blocks = content if isinstance(content, list) else [content]
     is_error = isinstance(value, dict) and value.get("isError") is True
-    shown: list[Any] = [block for block in blocks if _is_for_model(block)]
-    if all(isinstance(block, dict) and isinstance(block.get("text"), str) for block in shown):
-        parts = tuple(Text(block["text"]) for block in shown if block["text"])
+    visible: list[Any] = [block for block in blocks if _is_for_model(block)]
+    if all(isinstance(block, dict) and isinstance(block.get("text"), str) for block in visible):
+        parts = tuple(Text(block["text"]) for block in visible if block["text"])
         return ToolResult(call_id, parts, is_error)
-    return tool_result(call_id, shown, error=is_error).results[0]
+    return tool_result(call_id, visible, error=is_error).results[0]
 
 
 def _is_for_model(block: object) -> bool:

@@ -53,7 +53,7 @@ class ChangeSignal:
 
     def watch(self, folders: Iterable[Path]) -> bool:
         """Watch these folders from now on; return whether one is new, in which something may have changed before."""
-        known = len(self._watched)
+        before = len(self._watched)
         for folder in folders:
             if self._fd is None or str(folder) in self._watched:
                 continue
@@ -61,7 +61,7 @@ class ChangeSignal:
                 self._watched.add(str(folder))
             elif ctypes.get_errno() in (errno.ENOSPC, errno.ENOMEM):  # the limit of the user: poll instead
                 self.close()
-        return len(self._watched) > known
+        return len(self._watched) > before
 
     def wait(self, seconds: float) -> None:
         """Wait for a change, at most this long."""

@@ -268,10 +268,10 @@ def _join_results(parts: list[Part]) -> list[ToolResult]:
 
 def _proofs(payload: Row) -> Iterator[tuple[str, dict[str, Any]]]:
     entries = payload.get("provider_metadata")
-    for issuer, wanted in EVIDENCE_FIELDS.items():
+    for issuer, names in EVIDENCE_FIELDS.items():
         fields = entries.get(issuer) if isinstance(entries, dict) else None
         if isinstance(fields, dict):
-            proof = {key: fields[key] for key in wanted if text_or_none(fields.get(key))}
+            proof = {key: fields[key] for key in names if text_or_none(fields.get(key))}
             if proof:
                 yield issuer, proof
 
@@ -374,14 +374,14 @@ def _read_inputs(parts: PartTables, row: Row) -> Iterator[Message]:
 
 
 def _answer(tables: SourceTables, row: Row) -> Message:
-    thought, text = text_or_none(row.get("reasoning")), text_or_none(row.get("response"))
+    reasoning, text = text_or_none(row.get("reasoning")), text_or_none(row.get("response"))
     rows = tables.rows("tool_calls", "response_id = ?", _key(row.get("id")), order="id")
     calls: list[ToolCall] = [
         parse_tool_call(_call_id(call), call["name"], call.get("arguments"))
         for call in rows
         if text_or_none(call.get("name"))
     ]
-    parts: list[Part] = [Reasoning(thought)] if thought else []
+    parts: list[Part] = [Reasoning(reasoning)] if reasoning else []
     return Message("assistant", (*parts, *([Text(text)] if text else []), *calls))
 
 

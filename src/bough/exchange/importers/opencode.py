@@ -70,15 +70,15 @@ def _read_places(path: Path, losses: LossReport) -> Iterator[SessionRecord]:
     storage = path / "storage" if (path / "storage").is_dir() else path
     if not databases and not (storage / "session").is_dir():
         raise InvalidSource(str(path), NAME, "the folder has neither opencode.db nor storage/session")
-    known: set[str] = set()
+    session_ids: set[str] = set()
     for database in databases:
         with open_tables(str(database), NAME, "session") as tables:
             sessions = _database_sessions(tables, losses)
-            known |= sessions.keys()
+            session_ids |= sessions.keys()
             yield from _with_tasks(sessions)
     if path.is_dir() and (storage / "session").is_dir():
         files = _file_sessions(storage, losses)
-        yield from _with_tasks({name: each for name, each in files.items() if name not in known})
+        yield from _with_tasks({name: each for name, each in files.items() if name not in session_ids})
 
 
 def _with_tasks(sessions: dict[str, SourceSession]) -> Iterator[SessionRecord]:

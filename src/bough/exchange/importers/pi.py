@@ -121,10 +121,10 @@ class PiSession:
         if kind == "compaction":
             return self._compaction(line, parent)
         if kind == "branch_summary":
-            left = self.keys.get(str(line.get("fromId")))
+            origin = self.keys.get(str(line.get("fromId")))
             payload = BranchSummary(text_or_none(line.get("summary")) or "", 0, "")
             return (
-                EntryRecord(payload, refers_to=left, usage=_usage(line.get("usage")))
+                EntryRecord(payload, refers_to=origin, usage=_usage(line.get("usage")))
                 if payload.summary
                 else None
             )

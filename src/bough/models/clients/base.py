@@ -310,9 +310,9 @@ class VendorClient(ABC):
 
 def sdk_arguments(create: Callable[..., Any], fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a request as arguments of an SDK's method; those that it does not know go into the body."""
-    known = signature(create).parameters
-    others = {name: value for name, value in fields.items() if name not in known}
-    arguments = {name: value for name, value in fields.items() if name in known}
+    parameters = signature(create).parameters
+    others = {name: value for name, value in fields.items() if name not in parameters}
+    arguments = {name: value for name, value in fields.items() if name in parameters}
     return {**arguments, "extra_body": others} if others else arguments
 
 

@@ -71,8 +71,8 @@ class OpenAIChatModel(VendorClient):
             while True:
                 builder = ReplyBuilder()
                 try:
-                    sent = self._streaming(streams) | await self._request(request)
-                    arguments = sdk_arguments(client.chat.completions.create, sent)
+                    fields = self._streaming(streams) | await self._request(request)
+                    arguments = sdk_arguments(client.chat.completions.create, fields)
                     async with create(model=self.model, **arguments) as response:
                         yield Delta()
                         reader = EventReader()
@@ -84,7 +84,7 @@ class OpenAIChatModel(VendorClient):
                         self._refuse_page(reader.body, connection)
                         yield builder.close(reader.body)
                 except connection.sdk.APIStatusError as error:
-                    if not self._adapt(error, sent, request):
+                    if not self._adapt(error, fields, request):
                         raise
                     streams = self._streams
                     continue
@@ -100,14 +100,17 @@ class OpenAIChatModel(VendorClient):
         return {"stream": streams}
 
     def endpoint_for(self, settings: Settings) -> Endpoint:
-        host, known, learned = self._host(), endpoint_of(settings, self.provider), self._learned
-        if (known.host, known.model) != (host, self.model):
-            known = Endpoint()
-        limit, reasoning = learned.token_limit or known.token_limit, learned.reasoning or known.reasoning
+        host, endpoint, learned = self._host(), endpoint_of(settings, self.provider), self._learned
+        if (endpoint.host, endpoint.model) != (host, self.model):
+            endpoint = Endpoint()
+        limit, reasoning = (
+            learned.token_limit or endpoint.token_limit,
+            learned.reasoning or endpoint.reasoning,
+        )
         model = self.model if limit or reasoning else None
         return Endpoint(host, model, limit, reasoning)
 
-    def _adapt(self, error: Exception, sent: dict[str, Any], request: Request) -> bool:
+    def _adapt(self, error: Exception, body: dict[str, Any], request: Request) -> bool:
         """Leave out what the server refuses by its name, add what it misses; return whether the request is another now."""
         fault = read_fault(error)
         if fault.status not in (400, 403, 422, 501):
@@ -117,7 +120,7 @@ class OpenAIChatModel(VendorClient):
             return True
         endpoint = self.endpoint_for(request.context.settings)
         for limit, other in (LIMIT_FIELDS, LIMIT_FIELDS[::-1]):
-            is_refused = limit in sent and limit in fault.wording and _UNKNOWN_FIELD.search(fault.wording)
+            is_refused = limit in body and limit in fault.wording and _UNKNOWN_FIELD.search(fault.wording)
             if is_refused and endpoint.token_limit is None:
                 self._learned = replace(self._learned, token_limit=other)
                 return True
@@ -127,7 +130,7 @@ class OpenAIChatModel(VendorClient):
             self._learned = replace(self._learned, reasoning="demanded")
             return True
         fields = [
-            field for field in REASONING_FIELDS if any(field in message for message in sent["messages"])
+            field for field in REASONING_FIELDS if any(field in message for message in body["messages"])
         ]
         if endpoint.reasoning != "refused" and any(
             re.search(rf"\b{field}\b", fault.wording) for field in fields
@@ -300,7 +303,7 @@ class ReplyBuilder:
 
     def _add_delta(self, delta: dict[str, Any]) -> Delta:
         before = {key: len(text) for key, text in self._texts.items()}
-        shown = self._add_content(delta.get("content"))
+        content = self._add_content(delta.get("content"))
         for key in ("refusal", "reasoning_content", "reasoning"):
             if delta.get(key):
                 self._texts[key] = self._texts.get(key, "") + _text_of(delta[key])
@@ -314,24 +317,24 @@ class ReplyBuilder:
             self._old_call.add({"function": delta["function_call"]})
         new = {key: text[before.get(key, 0) :] for key, text in self._texts.items()}
         reasoning = new.get("reasoning_content") or new.get("reasoning", "")
-        spoken = str(to_dict(delta.get("audio") or {}).get("transcript") or "")
-        return Delta(shown.text + new.get("refusal", "") + spoken, shown.reasoning + reasoning)
+        transcript = str(to_dict(delta.get("audio") or {}).get("transcript") or "")
+        return Delta(content.text + new.get("refusal", "") + transcript, content.reasoning + reasoning)
 
     def _add_content(self, content: object) -> Delta:
-        shown = {"text": "", "thinking": ""}
+        texts = {"text": "", "thinking": ""}
         for block in _as_list(content):
             block = {"type": "text", "text": block} if isinstance(block, str) else to_dict(block)
             kind = "text" if block.get("type") in (None, "text", "output_text") else str(block["type"])
-            if kind not in shown:
+            if kind not in texts:
                 self._content.append(block)
                 continue
             text = _text_of(block.get(kind, block))
-            shown[kind] += text
+            texts[kind] += text
             if self._content and self._content[-1]["type"] == kind:
                 self._content[-1][kind] += text
             elif text:
                 self._content.append({"type": kind, kind: text})
-        return Delta(shown["text"], shown["thinking"])
+        return Delta(texts["text"], texts["thinking"])
 
     def _add_audio(self, audio: dict[str, Any]) -> None:
         for key, value in audio.items():

@@ -46,8 +46,8 @@ class OpenAIModel(VendorClient):
                 yield _read_event(to_dict(event), items)
 
     def endpoint_for(self, settings: Settings) -> Endpoint:
-        known = endpoint_of(settings, self.provider)
-        encrypts = self._encrypts_reasoning and (known.encrypts_reasoning or known.model != self.model)
+        endpoint = endpoint_of(settings, self.provider)
+        encrypts = self._encrypts_reasoning and (endpoint.encrypts_reasoning or endpoint.model != self.model)
         return Endpoint() if encrypts else Endpoint(model=self.model, encrypts_reasoning=False)
 
     async def _open(self, sdk: Any, client: Any, request: Request) -> Any:

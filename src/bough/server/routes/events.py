@@ -200,8 +200,8 @@ def client_fact(fact: Fact, entries: list[Entry]) -> tuple[str, dict[str, Any]]:
     public = [entry for entry in entries if not entry.internal]
     if not public:
         return "session:hidden", {"number": fact.number, "kind": "hidden", "at": fact.at}
-    shown = [client_entry(entry) for entry in public]
-    view = {"number": fact.number, "kind": "appended", "at": fact.at, "entries": shown}
+    views = [client_entry(entry) for entry in public]
+    view = {"number": fact.number, "kind": "appended", "at": fact.at, "entries": views}
     return fact_event_type(fact, public), view
 
 

@@ -16,7 +16,7 @@ from ..schemas import Overview, WaitingSession
 from .sessions import list_row
 from .usage import day
 
-SHOWN = 12
+MAX_ROWS = 12
 WEEK = 7
 _DAY = 86_400_000_000
 
@@ -61,7 +61,7 @@ def overview(request: ApiRequest) -> Overview:
 
 
 def _sessions(context: ServerContext, status: str) -> list[SessionRow]:
-    query = SessionQuery(status=status, order="active", limit=SHOWN)
+    query = SessionQuery(status=status, order="active", limit=MAX_ROWS)
     return session_page(context.store.backend, query, context.store.runtime).sessions
 
 

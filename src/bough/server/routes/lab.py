@@ -54,8 +54,8 @@ def lab_run(
         raise InvalidArgument("first", first, f"a number up to {len(rows)}")
     page = SizedPage(600_000)
     for row in rows[first : first + limit]:
-        shown, _ = truncate_value(to_json(row), 20_000, 500)
-        if not page.add(shown):
+        view, _ = truncate_value(to_json(row), 20_000, 500)
+        if not page.add(view):
             break
     run, _ = truncate_value(report_summary(report), 250_000, 8_000)
     return LabRun(run=run, total=len(rows), first=first, sessions=page.items)
@@ -73,8 +73,8 @@ def lab_session(request: ApiRequest, run_id: FromPath[str], session_id: FromPath
         raise NotFound(session_id)
     page, omitted = SizedPage(800_000), 0
     for turn in session.turns:
-        shown, cut = truncate_value(to_json(turn), 60_000, 8_000)
-        if not page.add(shown):
+        view, cut = truncate_value(to_json(turn), 60_000, 8_000)
+        if not page.add(view):
             break
         omitted += cut
     return LabSession(

@@ -58,10 +58,10 @@ async def replay(request: ApiRequest, session_id: FromPath[str], data: JSONBody[
             progress=progress,
         )
         first = None if report.first_divergence is None else to_json(report.first_divergence)
-        shown, _ = truncate_value(
+        view, _ = truncate_value(
             {"same": report.is_same, "first_divergence": first, **to_json(report)}, 300_000, 8_000
         )
-        return dict(shown)
+        return dict(view)
 
     jobs: Jobs = request.app.state.jobs
     return JobResult(job=jobs.start("replay", session_id, work).view())
@@ -141,12 +141,12 @@ def _side(context: ServerContext, caller: Caller, reference: str) -> tuple[Sessi
 def _diff_page(comparison: Diff, first: int, limit: int) -> DiffPage:
     if first > len(comparison.rows):
         raise InvalidArgument("first", first, f"a number up to {len(comparison.rows)}")
-    page, left = SizedPage(600_000), 0
+    page, omitted = SizedPage(600_000), 0
     for row in comparison.rows[first : first + limit]:
-        shown, cut = truncate_value(to_json(row), 60_000, 8_000)
-        if not page.add(shown):
+        view, cut = truncate_value(to_json(row), 60_000, 8_000)
+        if not page.add(view):
             break
-        left += cut
+        omitted += cut
     counts: dict[str, int] = {}
     for row in comparison.rows:
         counts[row.kind] = counts.get(row.kind, 0) + 1
@@ -168,7 +168,7 @@ def _diff_page(comparison: Diff, first: int, limit: int) -> DiffPage:
         is_state_same=comparison.is_state_same,
         total=len(comparison.rows),
         first=first,
-        omitted_chars=left,
+        omitted_chars=omitted,
         counts=counts,
         a=a,
         b=b,

@@ -120,9 +120,9 @@ def _request_window(full: Json, history: str, first: int | None, limit: int) -> 
         if not page.add(shorter):
             break
         omitted += cut_chars
-    shown = page.items[::-1] if first is None else page.items
-    begin = begin if first is not None else len(messages) - len(shown)
-    return {**rest, history: shown}, begin, omitted
+    items = page.items[::-1] if first is None else page.items
+    begin = begin if first is not None else len(messages) - len(items)
+    return {**rest, history: items}, begin, omitted
 
 
 def _difference(

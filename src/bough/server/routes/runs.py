@@ -149,15 +149,15 @@ async def approve(
 def _approve(session: Session, data: ApproveBody) -> tuple[Session, int]:
     """Decide one call; return the session to resume and the number of approvals pending there."""
     target = (data.session_id or session.session_id, data.seq, data.index)
-    chosen = [
+    calls = [
         call for call in session.pending_approvals() if (call.session_id, call.seq, call.index) == target
     ]
-    if not chosen:
+    if not calls:
         detail = f"call {data.index} of answer {data.seq} of {target[0]} does not wait for approval"
         raise Refusal(
             409, "not_waiting", detail, "reload the session: `pending_approvals` lists the calls that wait"
         )
-    session.approve(chosen[0], allow=data.allow)
+    session.approve(calls[0], allow=data.allow)
     top = session_to_resume(session)
     return top, len(top.pending_approvals())
 

@@ -66,10 +66,10 @@ class SearchIndexer:
         finally:
             self._task = None
 
-    def _progress(self, entries: int, left: int) -> None:
+    def _progress(self, entries: int, remaining: int) -> None:
         if self._is_ending.is_set():
             raise _ShutDown
-        self._left = min(left, self._total)
+        self._left = min(remaining, self._total)
 
 
 @get("/api/search", tags=["search"])

@@ -24,12 +24,12 @@ class BranchConformance(StoreFactory):
         writer.append(user("1"))
         root, cursor = writer.leaf, writer.cursor
         writer.append(assistant("2"))
-        left = writer.leaf
+        leaf = writer.leaf
         writer.move(root, cursor)
         writer.append(assistant("other 2"))
         assert writer.leaf.branch != root.branch
         assert writer.texts() == ["1", "other 2"]
-        assert [e.message.text for e in writer.store.path("ses_a", leaf=left).entries if e.message] == [
+        assert [e.message.text for e in writer.store.path("ses_a", leaf=leaf).entries if e.message] == [
             "1",
             "2",
         ]

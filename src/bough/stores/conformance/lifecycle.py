@@ -309,10 +309,10 @@ class DeleteConformance(StoreFactory):
                 parent_session="ses_a",
                 parent_seq=2,
             )
-        for gone in ("ses_a", "ses_f"):
+        for session_id in ("ses_a", "ses_f"):
             assert _inherited_limits(writer.store, "ses_g") == (MessageLimit(1, 1, 5),)
-            writer.store.trash(gone, 500)
-            writer.store.purge(gone)
+            writer.store.trash(session_id, 500)
+            writer.store.purge(session_id)
         assert _inherited_limits(writer.store, "ses_g") == (MessageLimit(1, 1, 5),)
 
     def test_a_purge_leaves_what_another_fork_inherits_from_a_session_purged_before(self) -> None:
@@ -325,9 +325,9 @@ class DeleteConformance(StoreFactory):
         writer.append(assistant("other"), calls=(call("second", 1, 2),))
         for name, at in (("ses_f", short), ("ses_g", writer.leaf)):
             SessionWriter(writer.store, name, fork_point=(at, cursor), relation="fork")
-        for gone in ("ses_a", "ses_f"):
-            writer.store.trash(gone, 500)
-            writer.store.purge(gone)
+        for session_id in ("ses_a", "ses_f"):
+            writer.store.trash(session_id, 500)
+            writer.store.purge(session_id)
         assert [row.call_id for row in writer.store.inherited_calls("ses_g")] == ["second"]
 
     def test_nothing_is_forked_where_what_it_would_stand_on_is_gone(self) -> None:
@@ -393,19 +393,19 @@ class LeaseConformance(StoreFactory):
 
     def test_a_lease_is_taken_from_a_holder_that_is_gone_and_from_no_later_one(self) -> None:
         store = SessionWriter(self.open_store()).store
-        gone = store.lease("ses_a", "gone", until=1_000, at=10)
-        next_fence = store.lease("ses_a", "next", until=1_000, at=20, take_from=gone)
-        assert next_fence > gone
+        session_id = store.lease("ses_a", "gone", until=1_000, at=10)
+        next_fence = store.lease("ses_a", "next", until=1_000, at=20, take_from=session_id)
+        assert next_fence > session_id
         assert_raises(
-            SessionRunning, lambda: store.lease("ses_a", "late", until=1_000, at=20, take_from=gone)
+            SessionRunning, lambda: store.lease("ses_a", "late", until=1_000, at=20, take_from=session_id)
         )
         assert store.renew("ses_a", next_fence, until=2_000)
 
     def test_a_change_may_take_the_lease_and_only_one_of_two_does(self) -> None:
         writer = SessionWriter(self.open_store())
-        taken = {"holder": "one", "lease_until": 1_000, "fence": 1}
-        writer.append(user("a"), fence=0, columns=taken)
-        assert_raises(Fenced, lambda: writer.append(user("b"), fence=0, columns={**taken, "holder": "two"}))
+        lease = {"holder": "one", "lease_until": 1_000, "fence": 1}
+        writer.append(user("a"), fence=0, columns=lease)
+        assert_raises(Fenced, lambda: writer.append(user("b"), fence=0, columns={**lease, "holder": "two"}))
         row = writer.store.session("ses_a")
         assert (row.holder, row.fence) == ("one", 1)
         writer.append(user("c"), fence=1)

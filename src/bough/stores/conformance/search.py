@@ -127,14 +127,14 @@ class SearchConformance(StoreFactory):
                 writer.append(user(f"needle {n}"))
         whole = places(store, "needle")
         assert whole == [*(f"b:{n}" for n in (4, 3, 2, 1, 0)), *(f"a:{n}" for n in (4, 3, 2, 1, 0))]
-        found, before = [], None
+        hits_seen, before = [], None
         while True:
             part = page(store, "needle", limit=3, before=before)
-            found += [f"{hit.session_id[4:]}:{hit.seq}" for hit in part.hits]
+            hits_seen += [f"{hit.session_id[4:]}:{hit.seq}" for hit in part.hits]
             if part.next is None:
                 break
             before = part.next
-        assert found == whole
+        assert hits_seen == whole
 
     def test_what_is_appended_later_is_found_later(self) -> None:
         writer = self._talk()
@@ -147,12 +147,12 @@ class SearchConformance(StoreFactory):
     def test_a_new_title_takes_the_place_of_the_old(self) -> None:
         writer = SessionWriter(self.open_store(), title="herring")
         assert places(writer.store, "herring") == ["a:0"]
-        for title, found in (("mackerel", ["a:0"]), (None, [])):
+        for title, expected in (("mackerel", ["a:0"]), (None, [])):
             writer.store.commit(
                 Change(session_id="ses_a", key=f"k{title}", at=1, kind="titled", columns={"title": title})
             )
             assert places(writer.store, "herring") == []
-            assert places(writer.store, "mackerel") == found
+            assert places(writer.store, "mackerel") == expected
 
     def test_a_branch_that_was_left_is_found_and_said_to_be_off_the_path(self) -> None:
         writer = SessionWriter(self.open_store())
@@ -161,8 +161,8 @@ class SearchConformance(StoreFactory):
         writer.append(assistant("two herring"))
         writer.move(early, cursor)
         writer.append(assistant("three herring"))
-        found = [(hit.seq, hit.snippet, hit.on_path) for hit in hits(writer.store, "herring")]
-        assert found == [(2, "three herring", True), (2, "two herring", False), (1, "one herring", True)]
+        rows = [(hit.seq, hit.snippet, hit.on_path) for hit in hits(writer.store, "herring")]
+        assert rows == [(2, "three herring", True), (2, "two herring", False), (1, "one herring", True)]
 
     def test_what_forks_share_is_found_once_as_its_owners(self) -> None:
         writer = SessionWriter(self.open_store())

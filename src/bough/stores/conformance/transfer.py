@@ -73,8 +73,8 @@ class TransferConformance(StoreFactory):
         writer, there = self._session_to_move(), MemoryStore()
         SessionWriter(there, "ses_other")  # so that numbers there are others
         before = read_exports(writer.store, "ses_a")
-        taken = move(writer.store, there, "ses_a")
-        assert (taken.added, taken.known, taken.entries, taken.blobs) == (("ses_a",), (), 5, 1)
+        result = move(writer.store, there, "ses_a")
+        assert (result.added, result.known, result.entries, result.blobs) == (("ses_a",), (), 5, 1)
         assert read_exports(there, "ses_a") == before
         assert [entry.message for entry in there.path("ses_a").entries] == [
             entry.message for entry in writer.store.path("ses_a").entries
@@ -110,8 +110,8 @@ class TransferConformance(StoreFactory):
         writer, there = self._session_to_move(), MemoryStore()
         move(writer.store, there, "ses_a")
         before = read_everything(writer.store, "ses_a")
-        taken = move(there, writer.store, "ses_a")
-        assert (taken.added, taken.known, taken.entries, taken.blobs) == ((), ("ses_a",), 0, 0)
+        result = move(there, writer.store, "ses_a")
+        assert (result.added, result.known, result.entries, result.blobs) == ((), ("ses_a",), 0, 0)
         assert read_everything(writer.store, "ses_a") == before
 
     def test_an_id_that_holds_other_content_is_refused_with_all_that_came_along(self) -> None:

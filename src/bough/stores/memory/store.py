@@ -114,8 +114,8 @@ class MemoryStore(StoreBackend):
         with self._lock:
             data = self._data(change.session_id)
             row = data.row
-            if is_callers_key(change.key) and (known := _find_change(data, change.key)) is not None:
-                return known
+            if is_callers_key(change.key) and (earlier := _find_change(data, change.key)) is not None:
+                return earlier
             if row.trashed_at is not None:
                 raise SessionTrashed(change.session_id)
             if change.fence is not None and change.fence != row.fence:
@@ -136,12 +136,12 @@ class MemoryStore(StoreBackend):
     def _find_committed(self, data: SessionData, change: Change) -> CommitResult:
         """Return the outcome of a change that was committed before, by its key."""
         assert change.after is not None
-        known = _find_change(data, change.key)
-        if known is None:
+        earlier = _find_change(data, change.key)
+        if earlier is None:
             row = data.row
             change.refuse_if_held(row.holder, row.lease_until)
             raise StaleLeaf(change.session_id, change.after, row.leaf)
-        return known
+        return earlier
 
     def find_change(self, session_id: str, key: str) -> CommitResult | None:
         with self._lock:
@@ -201,9 +201,9 @@ class MemoryStore(StoreBackend):
         return Leaf(branch, entries[-1].seq)
 
     def _check_blobs(self, entries: Iterable[NewEntry], new: Iterable[Blob]) -> None:
-        known = {blob.hash for blob in new}
+        hashes = {blob.hash for blob in new}
         for digest in (digest for entry in entries for digest in entry.media):
-            if digest not in known and (self.space, digest) not in self.tables.blobs:
+            if digest not in hashes and (self.space, digest) not in self.tables.blobs:
                 raise MissingBlob(digest)
 
     def _check_place(self, to: Leaf | None, present: Leaf | None) -> None:

@@ -208,24 +208,24 @@ class PostgresConnections:
         while True:
             try:
                 return work()
-            except ConnectionLost as lost:
+            except ConnectionLost as error:
                 if time.monotonic() > deadline:
-                    raise ServerUnreachable(self.url, lost.reason) from None
-                self.recover(lost, deadline)
+                    raise ServerUnreachable(self.url, error.reason) from None
+                self.recover(error, deadline)
 
     def deadline(self) -> float:
         """Return until when a caller that begins to wait now should wait."""
         return time.monotonic() + SERVER_TIMEOUT_SECONDS
 
-    def recover(self, lost: ConnectionLost, deadline: float) -> None:
+    def recover(self, error: ConnectionLost, deadline: float) -> None:
         """Drop the idle connections, which may have broken, too; raises UnknownCommit after the deadline."""
         if time.monotonic() > deadline:
-            raise UnknownCommit(self.url, lost.reason) from None
-        self.log_loss(lost)
+            raise UnknownCommit(self.url, error.reason) from None
+        self.log_loss(error)
         self._pool.drop_idle()
 
-    def log_loss(self, lost: ConnectionLost) -> None:
-        log.warning("%s: a connection broke (%s); retrying on a new one", self.url, lost.reason)
+    def log_loss(self, error: ConnectionLost) -> None:
+        log.warning("%s: a connection broke (%s); retrying on a new one", self.url, error.reason)
 
     # -- several statements ------------------------------------------------------------------------
 
@@ -237,8 +237,8 @@ class PostgresConnections:
                 yield connection
         except psycopg.Error as error:
             raise store_error(self.url, error) from error
-        except ConnectionLost as lost:
-            raise ServerUnreachable(self.url, lost.reason) from lost
+        except ConnectionLost as failure:
+            raise ServerUnreachable(self.url, failure.reason) from failure
 
     def read_snapshot(self, work: Callable[[Connection], R]) -> R:
         """Run several statements on one snapshot; starts again if the connection breaks."""
@@ -279,8 +279,8 @@ class PostgresConnections:
             results: list[R] = []
             try:
                 return self.transaction(lambda connection: _remember(results, work(connection)))  # noqa: B023
-            except ConnectionLost as lost:
-                self.recover(lost, deadline)
+            except ConnectionLost as failure:
+                self.recover(failure, deadline)
                 if results and was_committed is not None and was_committed(results[-1]):
                     return results[-1]
             except (

@@ -532,8 +532,8 @@ class PostgresStore(StoreBackend):
     def commit(self, change: Change) -> CommitResult:
         try:
             return self._commit(change)
-        except ConnectionLost as lost:
-            return self._settle(change, lost)
+        except ConnectionLost as error:
+            return self._settle(change, error)
 
     def find_change(self, session_id: str, key: str) -> CommitResult | None:
         rows = self._joined_rows(SELECT_CHANGE, session_id, key=key)
@@ -571,7 +571,7 @@ class PostgresStore(StoreBackend):
             return None  # the leaf was moved back by another process: its branch has entries after it
         return committed(rows)
 
-    def _settle(self, change: Change, lost: ConnectionLost) -> CommitResult:
+    def _settle(self, change: Change, error: ConnectionLost) -> CommitResult:
         """Find out what became of a change whose answer was lost.
 
         If its key is in the journal it was written. If not it is tried again; should the server still be writing the
@@ -579,7 +579,7 @@ class PostgresStore(StoreBackend):
         """
         deadline = self._connections.deadline()
         while True:
-            self._connections.recover(lost, deadline)
+            self._connections.recover(error, deadline)
             try:
                 result = self._connections.transaction(
                     lambda writer: find_committed(writer, change, self.owner)
@@ -591,13 +591,13 @@ class PostgresStore(StoreBackend):
                     return CommitResult(done.leaf, done.facts + len(change.facts))
                 return done
             except ConnectionLost as again:
-                lost = again
+                error = again
 
     def create(self, new: NewSession) -> tuple[SessionRow, bool]:
         try:
             return self._create(new)
-        except ConnectionLost as lost:
-            self._connections.recover(lost, self._connections.deadline())
+        except ConnectionLost as error:
+            self._connections.recover(error, self._connections.deadline())
             keys = self._connections.query(SELECT_FIRST_KEY, {"space": self.space, "id": new.row.session_id})
             if keys and keys[0][0] == new.key:
                 return self.session(new.row.session_id), True
@@ -834,10 +834,10 @@ class PostgresStore(StoreBackend):
 
         try:
             return self._connections.transaction(work, tries=1)
-        except ConnectionLost as lost:
+        except ConnectionLost as error:
             if results and all(self._has(name) for name in results[0].added):
                 return results[0]
-            raise ServerUnreachable(self.url, f"{lost.reason}; nothing was imported") from None
+            raise ServerUnreachable(self.url, f"{error.reason}; nothing was imported") from None
 
     def _has(self, session_id: str) -> bool:
         return bool(self._connections.query(SELECT_SESSION, self._named(session_id)))

@@ -48,8 +48,10 @@ class Address(Struct, frozen=True):
         if not connections.isdecimal() or not 0 < int(connections) <= 1_000:
             raise InvalidArgument("connections", connections, "a number from 1 to 1,000")
         plain = _join(parts._replace(query=urlencode(rest, quote_via=quote)))
-        shown = _join(parts._replace(netloc=_without_password(parts.netloc), query=_shown(rest)))
-        return cls(plain, shown, prepared == "on", int(connections))
+        display_url = _join(
+            parts._replace(netloc=_without_password(parts.netloc), query=_without_secrets(rest))
+        )
+        return cls(plain, display_url, prepared == "on", int(connections))
 
     @property
     def connect_options(self) -> dict[str, Any]:
@@ -84,7 +86,7 @@ def _without_password(netloc: str) -> str:
     return f"{login.partition(':')[0]}{at}{host}"
 
 
-def _shown(options: list[tuple[str, str]]) -> str:
+def _without_secrets(options: list[tuple[str, str]]) -> str:
     return urlencode([option for option in options if option[0] not in SECRET], quote_via=quote, safe="/")
 
 

@@ -116,9 +116,9 @@ class Heads:
 def apply(connection: apsw.Connection, change: Change, heads: Heads) -> CommitResult:
     writer = connection.cursor()  # one for all of it: `connection.execute` makes one each time
     if is_callers_key(change.key):
-        known = find_change(writer, heads.space, heads.owner, change.session_id, change.key)
-        if known is not None:
-            return known
+        earlier = find_change(writer, heads.space, heads.owner, change.session_id, change.key)
+        if earlier is not None:
+            return earlier
     head = heads.recall(change)
     if head is None:
         head = _read(writer, change, heads)
@@ -242,13 +242,13 @@ def insert_entries(writer: Executor, branch: int, entries: Iterable[NewEntry]) -
 def _check_blobs(writer: Executor, space: str, entries: Iterable[NewEntry], new: Sequence[Blob]) -> None:
     for entry in entries:
         for digest in entry.media:
-            known = (
+            exists = (
                 any(blob.hash == digest for blob in new)
                 or writer.execute(
                     "select 1 from blob where space = ? and hash = ?", (space, digest)
                 ).fetchone()
             )
-            if not known:
+            if not exists:
                 raise MissingBlob(digest)
 
 

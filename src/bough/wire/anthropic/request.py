@@ -147,14 +147,14 @@ def _replace_unpaired(messages: list[dict[str, Any]]) -> None:
     blocks = [block for message in messages for block in message["content"]]
     results = {block["tool_use_id"] for block in blocks if _is_hosted_result(block)}
     last_input = max((n for n, message in enumerate(messages) if _is_input(message)), default=-1)
-    seen: set[str] = set()
+    call_ids: set[str] = set()
     waiting: set[str] = set()
     for number, message in enumerate(messages):
         for index, block in enumerate(message["content"]):
             if _is_hosted_call(block):
                 call_id = block["id"]
-                if call_id not in seen and (call_id in results or number > last_input):
-                    seen.add(call_id)
+                if call_id not in call_ids and (call_id in results or number > last_input):
+                    call_ids.add(call_id)
                     waiting.add(call_id)
                     continue
             elif not _is_hosted_result(block):
@@ -224,11 +224,11 @@ def _content(part: Part, blobs: Blobs, proof: Mapping[str, Any]) -> Block:
     if isinstance(part, Text):
         return dict(block) if isinstance(block, dict) else _text(part.text)
     assert isinstance(part, Media | Attachment)
-    shown = load_media(part, blobs, MEDIA_LIMITS)
-    if not isinstance(shown, LoadedMedia):
-        return _text(shown)
-    kind = "document" if shown.mime == PDF else "image"
-    source = {"type": "base64", "media_type": shown.mime, "data": shown.base64}
+    media = load_media(part, blobs, MEDIA_LIMITS)
+    if not isinstance(media, LoadedMedia):
+        return _text(media)
+    kind = "document" if media.mime == PDF else "image"
+    source = {"type": "base64", "media_type": media.mime, "data": media.base64}
     return {**block, "source": source} if isinstance(block, dict) else {"type": kind, "source": source}
 
 

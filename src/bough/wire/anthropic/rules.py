@@ -217,7 +217,7 @@ def _thinking(path: str, kind: str, block: dict[str, Any]) -> Violations:
 
 def _pairs(messages: list[dict[str, Any]]) -> Violations:
     """Each call is answered once, at the head of the very next message; no id is used twice."""
-    seen: set[str] = set()
+    ids: set[str] = set()
     for index, message in enumerate([*messages, {"role": "user", "content": []}]):
         path = f"messages[{index}]"
         calls = _ids(messages[index - 1], "tool_use", "id") if index else []
@@ -232,15 +232,15 @@ def _pairs(messages: list[dict[str, Any]]) -> Violations:
         if any(kind != "tool_result" for kind in kinds[: len(answered)]):
             yield f"{path}: tool_result blocks must come first"
         for call_id in _ids(message, "tool_use", "id"):
-            if call_id in seen:
+            if call_id in ids:
                 yield f"{path}: tool_use ids must be unique, {call_id} is not"
-            seen.add(call_id)
+            ids.add(call_id)
 
 
 def _hosted_pairs(messages: list[dict[str, Any]]) -> Violations:
     """A tool that Anthropic runs has its result before the next input; only the last answer may still wait for it."""
     waiting: set[str] = set()
-    seen: set[str] = set()
+    ids: set[str] = set()
     for index, message in enumerate(messages):
         path = f"messages[{index}]"
         blocks = [] if isinstance(message["content"], str) else message["content"]
@@ -249,9 +249,9 @@ def _hosted_pairs(messages: list[dict[str, Any]]) -> Violations:
             yield f"{path}: tool use with id {call_id} was found without a corresponding result block"
         for block in blocks:
             if block["type"] in _HOSTED_CALLS:
-                if block["id"] in seen:
+                if block["id"] in ids:
                     yield f"{path}: tool_use ids must be unique, {block['id']} is not"
-                seen.add(block["id"])
+                ids.add(block["id"])
                 waiting.add(block["id"])
             elif block["type"] in _HOSTED_RESULTS:
                 if block["tool_use_id"] not in waiting:

@@ -157,15 +157,15 @@ def _parse_parts(content: dict[str, Any]) -> tuple[list[Part], dict[str, Proof]]
     return parts, evidence
 
 
-def _parse_id(data: dict[str, Any], seen: Counter[str]) -> str:
+def _parse_id(data: dict[str, Any], counts: Counter[str]) -> str:
     if data.get("id"):
         return text_field(data, "id")
     name = text_field(data, "name")
-    seen[name] += 1
-    return f"call_{seen[name]}_{name}"
+    counts[name] += 1
+    return f"call_{counts[name]}_{name}"
 
 
-def _parse_response(data: dict[str, Any], seen: Counter[str]) -> tuple[ToolResult, Proof]:
+def _parse_response(data: dict[str, Any], counts: Counter[str]) -> tuple[ToolResult, Proof]:
     response = to_dict(data.get("response"))
     key = next(iter(response)) if len(response) == 1 else None
     output = response[key] if key in ("output", "error") else response
@@ -177,7 +177,7 @@ def _parse_response(data: dict[str, Any], seen: Counter[str]) -> tuple[ToolResul
         if "block" in proof:
             blocks[str(len(pieces))] = proof["block"]
         pieces.append(Text(part.stub) if isinstance(part, ProviderBlock) else part)
-    return ToolResult(_parse_id(data, seen), tuple(pieces), key == "error"), {
+    return ToolResult(_parse_id(data, counts), tuple(pieces), key == "error"), {
         "block": blocks
     } if blocks else {}
 

@@ -161,10 +161,10 @@ def _content(part: Part, blobs: Blobs, block: Piece | None) -> Piece:
     if isinstance(part, Text):
         return _text(part.text)
     assert isinstance(part, Media | Attachment)
-    shown = load_media(part, blobs, MEDIA_LIMITS)
-    if not isinstance(shown, LoadedMedia):
-        return _text(shown)
-    return {"inlineData": {"mimeType": shown.mime, "data": shown.base64}}
+    media = load_media(part, blobs, MEDIA_LIMITS)
+    if not isinstance(media, LoadedMedia):
+        return _text(media)
+    return {"inlineData": {"mimeType": media.mime, "data": media.base64}}
 
 
 def _original(part: Part, blobs: Blobs, block: Piece) -> Piece:

@@ -182,12 +182,12 @@ def _pairs(contents: list[dict[str, Any]]) -> Violations:
 
 
 def _ids(contents: list[dict[str, Any]]) -> Violations:
-    seen: set[str] = set()
+    ids: set[str] = set()
     for index, content in enumerate(contents):
         for call in _values(content, "functionCall"):
-            if call.get("id") in seen:
+            if call.get("id") in ids:
                 yield f"contents[{index}]: ids must be unique, {call['id']} is not"
-            seen.update({call["id"]} if "id" in call else ())
+            ids.update({call["id"]} if "id" in call else ())
 
 
 def _signatures(contents: list[dict[str, Any]]) -> Violations:

@@ -100,8 +100,8 @@ def _parse_assistant(message: dict[str, Any]) -> HistoryMessage:
         calls.append({"id": old_call.get("name"), "function": old_call})
     parsed: list[tuple[Part, Proof]] = []
     for field in REASONING_FIELDS:
-        if isinstance(thought := message.get(field), str) and thought and not parsed:
-            parsed.append((Reasoning(thought), {"field": field} if calls else {}))
+        if isinstance(reasoning := message.get(field), str) and reasoning and not parsed:
+            parsed.append((Reasoning(reasoning), {"field": field} if calls else {}))
     for part in (*content_blocks(message.get("content")), *content_blocks(message.get("images"))):
         parsed.append(
             (Reasoning(_thinking(part)), {}) if part.get("type") == "thinking" else _parse_part(part)
@@ -123,8 +123,8 @@ def _evidence(proofs: Iterable[Proof]) -> Evidence | None:
 
 def _thinking(block: dict[str, Any]) -> str:
     """Mistral's reasoning is part of the content."""
-    thought = block.get("thinking")
-    return "".join(text_field(piece, "text") for piece in content_blocks(thought))
+    thinking = block.get("thinking")
+    return "".join(text_field(piece, "text") for piece in content_blocks(thinking))
 
 
 def _parse_audio(audio: dict[str, Any]) -> Iterator[Part]:

@@ -198,12 +198,12 @@ def _content(part: Part, blobs: Blobs) -> dict[str, Any]:
     if isinstance(part, ProviderBlock):
         return {"type": "text", "text": part.stub}
     assert isinstance(part, Media | Attachment)
-    shown = load_media(part, blobs, MEDIA_LIMITS)
-    if not isinstance(shown, LoadedMedia):
-        return {"type": "text", "text": shown}
-    url = f"data:{shown.mime};base64,{shown.base64}"
-    if shown.mime == PDF:
-        return {"type": "file", "file": {"filename": shown.name or "document.pdf", "file_data": url}}
+    media = load_media(part, blobs, MEDIA_LIMITS)
+    if not isinstance(media, LoadedMedia):
+        return {"type": "text", "text": media}
+    url = f"data:{media.mime};base64,{media.base64}"
+    if media.mime == PDF:
+        return {"type": "file", "file": {"filename": media.name or "document.pdf", "file_data": url}}
     return {"type": "image_url", "image_url": {"url": url}}
 
 

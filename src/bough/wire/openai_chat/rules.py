@@ -151,7 +151,7 @@ def _file(path: str, file: Any) -> Violations:
 
 def _pairs(messages: list[dict[str, Any]]) -> Violations:
     """Each call is answered once, before any other message; no id is used twice."""
-    seen: set[str] = set()
+    ids: set[str] = set()
     waiting: list[str] = []
     for index, message in enumerate(messages):
         path = f"messages[{index}]"
@@ -165,9 +165,9 @@ def _pairs(messages: list[dict[str, Any]]) -> Violations:
             yield f"{path}: tool_calls before it were not answered: {', '.join(waiting)}"
         waiting = [call["id"] for call in message.get("tool_calls", ())]
         for call_id in waiting:
-            if call_id in seen:
+            if call_id in ids:
                 yield f"{path}: ids must be unique, {call_id} is not"
-            seen.add(call_id)
+            ids.add(call_id)
     if waiting:
         yield f"messages: tool_calls at the end were not answered: {', '.join(waiting)}"
 

@@ -117,8 +117,8 @@ def _input_item(item: Item | None, used: _UsedIds) -> Item | None:
     if item is None:
         return None
     key = item.get("approval_request_id") or item.get("call_id")
-    known = used.items if "approval_request_id" in item else used.calls
-    return dict(item) if key is None or key in known else None
+    keys = used.items if "approval_request_id" in item else used.calls
+    return dict(item) if key is None or key in keys else None
 
 
 def _answer(paired: PairedMessage, used: _UsedIds, blobs: Blobs) -> list[Item]:
@@ -167,7 +167,7 @@ def _has_all_ids(
     """Whether every part has the id of its item, well-formed and new, and all reasoning what was encrypted of it."""
     if not parts or isinstance(parts[-1], Reasoning):
         return False
-    made: list[str] = []
+    ids: list[str] = []
     calls: list[str] = []
     for part, proof, image in zip(parts, proofs, images, strict=True):
         pattern, item_id = _ITEM_ID.get(type(part)), str(proof.get("id"))
@@ -175,18 +175,18 @@ def _has_all_ids(
             block = image if isinstance(part, Media | Attachment) else proof.get("block")
             if not block or not _is_answered(block, calls, used):
                 return False
-            made.extend([block["id"]] if isinstance(block.get("id"), str) else [])
+            ids.extend([block["id"]] if isinstance(block.get("id"), str) else [])
             calls.extend([block["call_id"]] if isinstance(block.get("call_id"), str) else [])
             continue
         if is_blank(part) or not pattern.fullmatch(item_id):
             return False
         if isinstance(part, Reasoning) and not proof.get("encrypted_content"):
             return False
-        if not isinstance(part, Text) or made[-1:] != [item_id]:  # a message may hold several texts
-            made.append(item_id)
-    if len(set(made)) < len(made) or used.items.intersection(made):
+        if not isinstance(part, Text) or ids[-1:] != [item_id]:  # a message may hold several texts
+            ids.append(item_id)
+    if len(set(ids)) < len(ids) or used.items.intersection(ids):
         return False
-    used.items.update(made)
+    used.items.update(ids)
     used.calls.update(calls)
     return True
 
@@ -226,8 +226,8 @@ def _phase(proof: Mapping[str, Any]) -> Item:
 
 def _reasoning(part: Reasoning, proof: Mapping[str, Any]) -> Item:
     summary = [{"type": "summary_text", "text": part.text}] if part.text else []
-    thought: Item = {"type": "reasoning", "id": proof["id"], "summary": summary, **proof.get("block", {})}
-    return thought | {"encrypted_content": proof["encrypted_content"]}
+    item: Item = {"type": "reasoning", "id": proof["id"], "summary": summary, **proof.get("block", {})}
+    return item | {"encrypted_content": proof["encrypted_content"]}
 
 
 def _call(pair: ToolPair, proof: Mapping[str, Any], is_original: bool) -> Item:
@@ -263,12 +263,12 @@ def _content(part: Part, blobs: Blobs, block: Item | None) -> Item:
     if isinstance(part, Text):
         return _text(part.text)
     assert isinstance(part, Media | Attachment)
-    shown = load_media(part, blobs, MEDIA_LIMITS)
-    if not isinstance(shown, LoadedMedia):
-        return _text(shown)
-    url = f"data:{shown.mime};base64,{shown.base64}"
-    if shown.mime == PDF:
-        return {"type": "input_file", "filename": shown.name or "document.pdf", "file_data": url}
+    media = load_media(part, blobs, MEDIA_LIMITS)
+    if not isinstance(media, LoadedMedia):
+        return _text(media)
+    url = f"data:{media.mime};base64,{media.base64}"
+    if media.mime == PDF:
+        return {"type": "input_file", "filename": media.name or "document.pdf", "file_data": url}
     return {"type": "input_image", "image_url": url, "detail": "auto"}
 
 

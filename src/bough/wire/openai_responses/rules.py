@@ -210,12 +210,12 @@ def _file(path: str, part: dict[str, Any]) -> Violations:
 def _ids(items: list[dict[str, Any]]) -> Violations:
     """No item and no call twice."""
     for key in ("id", "call_id"):
-        seen: set[str] = set()
+        ids: set[str] = set()
         for index, item in enumerate(items):
             if item.get(key) is not None and (key == "id" or not _kind(item).endswith("_output")):
-                if item[key] in seen:
+                if item[key] in ids:
                     yield f"input[{index}]: duplicate item found with {key} {item[key]}"
-                seen.add(item[key])
+                ids.add(item[key])
 
 
 def _pairs(items: list[dict[str, Any]]) -> Violations:

@@ -81,8 +81,8 @@ class ServerTool(Tool, frozen=True, kw_only=True):
     async def run(self, context: ToolContext, *, in_thread: bool = True) -> Message:
         try:
             return await super().run(context, in_thread=in_thread)
-        except ServerGone as lost:
-            why = f"{lost}; whether it took effect is unknown" if self.effect == "unsafe" else str(lost)
+        except ServerGone as error:
+            why = f"{error}; whether it took effect is unknown" if self.effect == "unsafe" else str(error)
             outcome = "unknown" if self.effect == "unsafe" else "done"
             return tool_result(context.call.id, why, error=True, outcome=outcome)  # type: ignore[arg-type]
 
@@ -212,21 +212,21 @@ class McpConnection:
 
     def _tools(self, listings: Sequence[ToolListing]) -> list[Tool]:
         only = self.server.only
-        known = {listing.name for listing in listings}
-        if only is not None and (missing := sorted(only - known)):
+        names = {listing.name for listing in listings}
+        if only is not None and (missing := sorted(only - names)):
             raise McpServerUnavailable(
                 str(self.server),
                 f"it has no tool {', '.join(missing)}",
-                f"it has {', '.join(sorted(known)) or 'none'}; correct only=[…]",
+                f"it has {', '.join(sorted(names)) or 'none'}; correct only=[…]",
             )
         tools: dict[str, Tool] = {}
         for listing in listings:
             if only is not None and listing.name not in only:
                 continue
-            made = self._tool(listing)
-            if made.name in tools:
-                raise DuplicateTool(made.name, str(self.server), str(self.server))
-            tools[made.name] = made
+            tool = self._tool(listing)
+            if tool.name in tools:
+                raise DuplicateTool(tool.name, str(self.server), str(self.server))
+            tools[tool.name] = tool
         return list(tools.values())
 
     def _tool(self, listing: ToolListing) -> Tool:
@@ -276,10 +276,10 @@ class McpConnection:
                 continue
             # Redacted before it is cut: of a secret at the cut one half would stay.
             data = self._redactor.redact_text(piece.text).encode("utf-8", "replace")
-            shown = data[: max(0, MAX_TEXT_BYTES - len(whole))]
+            head = data[: max(0, MAX_TEXT_BYTES - len(whole))]
             whole += data
-            if shown:
-                bounded.append(Text(shown.decode("utf-8", "ignore")))
+            if head:
+                bounded.append(Text(head.decode("utf-8", "ignore")))
         note = f"[{size:,} bytes of text in total, only the first {MAX_TEXT_BYTES:,} are shown; ask for less]"
         return [*bounded, Text(note), Attachment(whole, "text/plain", "the whole output")]
 
@@ -343,8 +343,8 @@ def _first(error: BaseException) -> BaseException:
     """Return the error inside groups, which task groups wrap around every error."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    known = (BoughError, MCPError, ValidationError, httpx2.HTTPError, OSError)
-    return error if isinstance(error, known) else OSError(f"{type(error).__name__}: {error}")
+    expected = (BoughError, MCPError, ValidationError, httpx2.HTTPError, OSError)
+    return error if isinstance(error, expected) else OSError(f"{type(error).__name__}: {error}")
 
 
 def _piece(block: ContentBlock) -> Text | Attachment:

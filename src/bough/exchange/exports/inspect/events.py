@@ -96,18 +96,18 @@ class EventBuilder:
             case Message(role="assistant") if entry.turn:
                 yield self._model(entry)
                 yield from self._called(entry)
-            case Compaction(tokens_before=before, summary=summary, first_kept=kept):
-                about = {"summary": summary, "first_kept": kept}
+            case Compaction(tokens_before=before, summary=summary, first_kept=first_kept):
+                about = {"summary": summary, "first_kept": first_kept}
                 data = {"type": "summary", "tokens_before": before, "source": "bough", "metadata": about}
                 yield self._event("compaction", f"{entry.seq}", entry.at, **data)
             case Uncompaction(cancels=cancels):
                 yield self._info(entry, {"uncompaction": cancels})
-            case BranchSummary(summary=summary, leaf_seq=left):
-                yield self._info(entry, {"branch_summary": summary, "left": left})
+            case BranchSummary(summary=summary, leaf_seq=leaf_seq):
+                yield self._info(entry, {"branch_summary": summary, "left": leaf_seq})
             case Settings(
-                model=model, prompt=prompt, prompt_patch=patch, tools=tools, tool_definitions=given
+                model=model, prompt=prompt, prompt_patch=patch, tools=tools, tool_definitions=definitions
             ):
-                named = tools if given is None else given.names
+                named = tools if definitions is None else definitions.names
                 self._tools = self._tools if named is None else [tool_info(name) for name in named]
                 data = {"model": model, "prompt": prompt, "prompt_patch": patch, "tools": named}
                 yield self._info(entry, {"settings": {k: v for k, v in data.items() if v is not None}})

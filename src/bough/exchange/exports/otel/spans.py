@@ -103,11 +103,11 @@ def session_span(log: Log, *, content: bool, children: bool, redactor: Redactor 
 
 def _family(log: Log) -> list[Log]:
     """Return the log, its tasks and theirs; a cycle of parents, possible in a forged store, is walked once."""
-    known, waiting = {log.session_id}, [log]
+    session_ids, waiting = {log.session_id}, [log]
     for one in waiting:
         for row in log.store.all_sessions(SessionQuery(parent_session=one.session_id, relation="task")):
-            if row.session_id not in known:
-                known.add(row.session_id)
+            if row.session_id not in session_ids:
+                session_ids.add(row.session_id)
                 waiting.append(Log(log.store, row, log.runtime))
     return waiting
 
@@ -258,9 +258,9 @@ def _model_span(
 def _call_times(trace_data: SessionTrace, call: Call, before: Entry | None) -> Place:
     """Return when a call started and ended. The row of a side call, or of one without an end, holds its start."""
     if call.purpose != "answer":
-        made = trace_data.entries.get((call.branch, call.after_seq + 1))
-        has_made = made is not None and isinstance(made.payload, Compaction)
-        return call.at, max(call.at, made.at) if made is not None and has_made else call.at
+        entry = trace_data.entries.get((call.branch, call.after_seq + 1))
+        has_made = entry is not None and isinstance(entry.payload, Compaction)
+        return call.at, max(call.at, entry.at) if entry is not None and has_made else call.at
     if call.answer_seq is None and not call.failed:
         return call.at, call.at
     return call_start(call, before.at if before is not None else None, trace_data.moments.models), call.at
