@@ -23,7 +23,7 @@ import pytest
 import bough
 from bough import StaleLeaf, Store, Usage, assistant, errors, user
 from bough.stores.base import Change
-from bough.stores.sqlite import connections
+from bough.stores.sqlite import connections, group_commit
 from bough.stores.sqlite.group_commit import Group, Ticket
 
 SOAK = os.environ.get("BOUGH_SOAK") == "1"
@@ -459,6 +459,50 @@ class TestGroup:
         assert self.submit_together(Group(run_batch, max_batch=4), range(11)) == [n * 2 for n in range(11)]
         assert sizes == [4, 4, 3]
 
+    @pytest.mark.parametrize("writers", [2, 5])
+    def test_writers_that_came_together_share_every_transaction_from_then_on(
+        self, writers: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Two that alternated each waited for a sync of its own, and for the other's: slower than one alone."""
+        slow = iter(range(0, 10**9, 60))
+        monkeypatch.setattr(group_commit, "perf_counter", lambda: next(slow))
+        monkeypatch.setattr(group_commit, "MAX_PAUSE_SECONDS", 60)  # however busy the machine is
+        sizes: list[int] = []
+
+        def run_batch(tickets: Sequence[Ticket[int, int]]) -> None:
+            sizes.append(len(tickets))
+            self.double(tickets)
+
+        group: Group[int, int] = Group(run_batch, run_alone=lambda work: work * 2)
+        self.submit_together(group, range(writers))
+        with ThreadPoolExecutor(writers) as pool:
+            list(pool.map(lambda n: [group.submit(n) for _ in range(20)], range(writers)))
+        assert sizes == [writers] * 21
+
+    def test_a_writer_waits_once_for_a_companion_that_does_not_come(self) -> None:
+        alone: list[int] = []
+
+        def run_alone(work: int) -> int:
+            alone.append(work)
+            return work * 2
+
+        group: Group[int, int] = Group(self.double, run_alone=run_alone)
+        self.submit_together(group, range(2))
+        assert [group.submit(n) for n in (1, 2, 3)] == [2, 4, 6]
+        assert alone == [2, 3], "the first of them finds out that it is alone"
+
+    def test_a_companion_interrupted_while_it_waits_leaves_the_others_going(self) -> None:
+        class Leaves(Ticket[int, int]):
+            def wait(self, seconds: float = 0) -> None:
+                super().wait(0.001)
+                raise KeyboardInterrupt
+
+        group: Group[int, int] = Group(self.double)
+        self.submit_together(group, range(3))
+        with pytest.raises(KeyboardInterrupt):
+            group.wait_for(Leaves(1))
+        assert [group.submit(n) for n in (1, 2)] == [2, 4]
+
     @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
     def test_an_interrupted_leader_strands_nobody_and_hears_of_it(
         self, interrupt: type[BaseException]
@@ -501,8 +545,8 @@ class TestGroup:
             self.double(tickets)
 
         class Leaves(Ticket[int, int]):
-            def wait(self) -> None:
-                super().wait()
+            def wait(self, seconds: float = 10) -> None:
+                super().wait(seconds)
                 raise KeyboardInterrupt
 
         group: Group[int, int] = Group(run_batch)

@@ -2,8 +2,13 @@
 
 Each writer queues a ticket and tries to take the lead. The leader runs every queued ticket; the others sleep until
 theirs is done, or until the lead is free and they have waited longest. Each is woken on its own: if they slept on the
-lock, it would pass through all of them before the next one could lead. A writer that finds the lead free and no ticket
-queued writes directly.
+lock, it would pass through all of them before the next one could lead. A writer that finds the lead free, no ticket
+queued and no companion writes directly.
+
+Writers that came together once come together again: whoever shared a transaction, or queued during one, is a companion
+of the next. A writer that finds fewer tickets than companions sleeps until the last of them comes, who leads at once and
+finds all others asleep: no statement of his loses the interpreter to a thread that encodes, and one sync is for all. Nobody
+waits longer for the next companion than the last transaction took, and a writer that is alone never waits.
 
 Safe against an interrupt between any two steps. The lead is a plain lock that only `with` statements take: the interpreter
 lets no interrupt in between taking such a lock and entering the block, nor between leaving the block and releasing it, as
@@ -17,6 +22,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from threading import Lock
+from time import perf_counter
 from typing import Generic, TypeVar
 
 from ...errors import StoreError
@@ -24,6 +30,8 @@ from ...errors import StoreError
 T = TypeVar("T")
 R = TypeVar("R")
 RECHECK_SECONDS = 0.5
+MAX_PAUSE_SECONDS = 0.005
+"""The longest wait for a companion, however slow the disk is."""
 INTERRUPTED = "the writer ahead was interrupted, perhaps after it had written this; look, then try again"
 
 
@@ -38,8 +46,8 @@ class Ticket(Generic[T, R]):
         self._asleep = Lock()
         self._asleep.acquire()
 
-    def wait(self) -> None:
-        self._asleep.acquire(timeout=RECHECK_SECONDS)
+    def wait(self, seconds: float = RECHECK_SECONDS) -> None:
+        self._asleep.acquire(timeout=seconds)
 
     def wake(self) -> None:
         with contextlib.suppress(RuntimeError):  # it is awake already
@@ -65,6 +73,10 @@ class Group(Generic[T, R]):
         self._run_alone = run_alone
         self._max_batch = max_batch
         self._waiting: deque[Ticket[T, R]] = deque()
+        self._companions = 1
+        """How many writers the next transaction is expected to have."""
+        self._pause = 0.0
+        """How long to wait for one of them: as long as the last transaction took."""
         self.lead = Lock()
         """The right to write, for one thread at a time; call `wake_next` after releasing it."""
 
@@ -76,14 +88,20 @@ class Group(Generic[T, R]):
                 self._waiting[0].wake()
 
     def submit(self, work: T) -> R:
-        if self._run_alone is not None and not self._waiting and not self.lead.locked():
+        if self._run_alone is not None and self._is_alone() and not self.lead.locked():
             try:
                 with self.lead:
                     if not self._waiting:
-                        return self._run_alone(work)
+                        began = perf_counter()
+                        result = self._run_alone(work)
+                        self._expect(1, began)
+                        return result
             finally:
                 self.wake_next()
         return self.wait_for(Ticket(work))
+
+    def _is_alone(self) -> bool:
+        return self._companions == 1 and not self._waiting
 
     def wait_for(self, ticket: Ticket[T, R]) -> R:
         """Queue a ticket and return its result once this thread or another has run it."""
@@ -100,9 +118,16 @@ class Group(Generic[T, R]):
         return ticket.result  # type: ignore[return-value]  # a ticket without an error has a result
 
     def _run_until_done(self, ticket: Ticket[T, R]) -> None:
+        queued = 0
         while not ticket.is_done:
             if self.lead.locked():
                 ticket.wait()
+                continue
+            if (
+                queued < len(self._waiting) < self._companions
+            ):  # the first time, or another one has come meanwhile
+                queued = len(self._waiting)
+                ticket.wait(self._pause if self._is_oldest(ticket) else RECHECK_SECONDS)
                 continue
             try:
                 with self.lead:
@@ -111,6 +136,11 @@ class Group(Generic[T, R]):
             finally:
                 self.wake_next()
 
+    def _is_oldest(self, ticket: Ticket[T, R]) -> bool:
+        with contextlib.suppress(IndexError):  # it was emptied just now
+            return self._waiting[0] is ticket
+        return False
+
     def _lead(self, own: Ticket[T, R]) -> None:
         batch: list[Ticket[T, R]] = []
         with contextlib.suppress(IndexError):  # another thread may withdraw its ticket meanwhile
@@ -118,8 +148,10 @@ class Group(Generic[T, R]):
                 batch.append(self._waiting.popleft())
         if own not in batch and own not in self._waiting:
             own.fail(StoreError(INTERRUPTED))  # an earlier leader took it and was interrupted twice
+        began = perf_counter()
         try:
             self._run_batch(batch)
+            self._expect(len(batch), began)
         except Exception as error:  # noqa: BLE001 - passed on to every waiting writer
             for ticket in batch:
                 if not ticket.is_done:
@@ -129,3 +161,7 @@ class Group(Generic[T, R]):
                 if not ticket.is_done:
                     ticket.fail(error if ticket is own else StoreError(INTERRUPTED))
             raise
+
+    def _expect(self, writers: int, began: float) -> None:
+        self._companions = min(writers + len(self._waiting), self._max_batch)
+        self._pause = min(perf_counter() - began, MAX_PAUSE_SECONDS)
