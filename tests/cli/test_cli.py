@@ -143,6 +143,20 @@ class TestReferences:
     ) -> None:
         assert bough("show", reference, "--json", store=store_path).json["session"]["id"] == "ses_case"
 
+    def test_a_whole_id_or_title_is_never_ambiguous(self, store_path: Path) -> None:
+        with library.open(store_path) as store:
+            case = store.session("ses_case")
+            for number in range(7):
+                case.fork()
+                store.start(session_id=f"ses_case_{number}")
+        for name in ("ses_case", "case", "Order 41"):
+            done = bough("show", name, "--json", store=store_path)
+            assert (done.code, done.err) == (0, "")
+            assert done.json["session"]["id"] == "ses_case"
+        assert bough("rm", "ses_case", "--yes", store=store_path).code == 0
+        assert "type more of the id" in bough("show", "ses_case", store=store_path).err
+        assert bough("restore", "ses_case", store=store_path).code == 0
+
     def test_latest_is_the_first_line_of_ls(self, store_path: Path) -> None:
         listed = bough("ls", "--json", store=store_path).json["sessions"]
         assert bough("show", "latest", "--json", store=store_path).json["session"]["id"] == listed[0]["id"]

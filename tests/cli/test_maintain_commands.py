@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from pathlib import Path
 
@@ -45,6 +46,25 @@ class TestTrash:
         assert "entries remain until their forks are purged" in done.out
         assert "ses_case" not in list_ids(store_path) | list_ids(store_path, "--trashed")
         assert b"Thank you!" not in store_path.read_bytes()
+
+    def test_the_plan_of_a_purge_names_the_forks_and_replays_that_repeat_parts_of_it(
+        self, store_path: Path
+    ) -> None:
+        with library.open(store_path) as store:
+            replay = asyncio.run(store.session("ses_case").replay(mode="strict")).replay
+        assert bough("rm", "ses_case", "--yes", store=store_path).code == 0
+        planned = bough("purge", "ses_case", store=store_path)
+        assert planned.code == 1
+        assert f"{replay}  Order 41  (replay) stays and repeats parts of it" in planned.err
+        assert "(fork) stays and repeats parts of it" in planned.err
+        assert "--with-forks deletes these too" in planned.err
+        whole = bough("purge", "ses_case", "--with-forks", store=store_path)
+        assert "stays" not in whole.err
+        assert f"{replay}  Order 41  (2 turns) is deleted permanently" in whole.err
+        old = bough("gc", "--trashed-for", "0s", store=store_path)
+        assert f"{replay}  Order 41  (replay) stays" in old.err
+        done = bough("purge", "ses_case", "--yes", "--json", store=store_path).json
+        assert replay in done["surviving"]
 
     def test_a_person_is_asked_and_may_say_no(self, store_path: Path) -> None:
         with Terminal("rm", "ses_case", store=store_path) as terminal:

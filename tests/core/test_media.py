@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import hashlib
 import io
 import json
 from typing import Any
@@ -71,6 +73,32 @@ def test_base64_is_stored_once_wherever_it_is_and_comes_back_to_the_letter(store
         elsewhere.import_bundle(bundle)
         copy = elsewhere.session(session.session_id)
         assert restore_json(copy.path()[-1].message.details, copy.read_blob) == value
+
+
+def test_what_a_replay_or_an_append_repeats_keeps_its_bytes_when_the_first_is_purged(store: Store) -> None:
+    url, details = f"data:image/png;base64,{PADDED}", {"shot": [PADDED]}
+    session = store.start()
+    with session.turn("go") as turn:
+        turn.answer(assistant(Reasoning(url), ToolCall("c", "look", {"at": url})))
+        turn.result("c", "seen", details=details)
+        turn.answer(assistant("done"))
+    replay = store.session(asyncio.run(session.replay(mode="strict")).replay)
+    seeded = store.start("", [entry.message for entry in session.path()])
+    pasted = f"[bough-blob:{'0' * 64};image/png;1]"  # of nothing that was ever stored
+    seeded.append([user(pasted)])
+    store.delete(session.session_id)
+    store.purge(session.session_id)
+    store.gc(grace=-1)
+    for copy in (replay, seeded):
+        results = [result for entry in copy.path() for result in entry.message.results]
+        assert [restore_json(result.details, copy.read_blob) for result in results] == [details]
+    assert seeded.path()[-1].message.text == pasted
+    assert list(store.verify()) == []
+    for copy in (replay, seeded):
+        store.delete(copy.session_id)
+        store.purge(copy.session_id)
+    store.gc(grace=-1)
+    assert store.blob(hashlib.sha256(PNG).hexdigest()) is None
 
 
 @pytest.mark.parametrize("provider", sorted(PROVIDERS))

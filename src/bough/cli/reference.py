@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,8 @@ from .store_option import StoreLocation
 
 NEWEST = ("latest", "@", "")
 """Names of the newest session; the empty one is the name in `@7`."""
+_LISTED = 6
+"""How many candidates of an ambiguous name are read: one more than are shown."""
 _AT = re.compile(r"^(?P<name>.*)@(?:(?P<branch>\d+):)?(?P<seq>\d+)$", re.DOTALL)
 
 
@@ -172,31 +176,49 @@ def _session_id(store: Store, name: str, *, trashed: bool) -> str:
 
 def _match(store: Store, name: str, *, trashed: bool) -> str | None:
     """Return the id of the session with this id, prefix, title or conversation; refuse an ambiguous name."""
-    queries: list[dict[str, Any]] = [
-        {"id_prefix": name},
+
+    def listed(**query: Any) -> list[SessionRow]:
+        return store.sessions(trashed=trashed, order="created", limit=_LISTED, **query).sessions
+
+    searches: list[Callable[[], list[SessionRow]]] = [
+        lambda: _with_id(store, name, trashed=trashed) or listed(id_prefix=name),
         # A conversation is its newest session, as for `Store.latest`. Here, because threads are often called 1, 2, 3.
-        {"conversation_id": name, "include_children": False},
-        {"id_prefix": f"ses_{name}"},
-        {"title": name, "include_children": False},  # a replay has the title of its source, which it names
-        {"title": name},
+        lambda: listed(conversation_id=name, include_children=False)[:1],
+        lambda: _with_id(store, f"ses_{name}", trashed=trashed) or listed(id_prefix=f"ses_{name}"),
+        lambda: _with_title(store, name, trashed=trashed) or listed(title=name),
     ]
-    for query in queries:
-        rows = store.sessions(trashed=trashed, order="created", limit=6, **query).sessions
-        exact = [row for row in rows if row.session_id == name]
-        if "conversation_id" in query:
-            rows = rows[:1]
-        if "title" in query and len(rows) > 1:  # forks have it too
-            rows = [row for row in rows if row.relation is None] or rows
-        if exact or len(rows) == 1:
-            return (exact or rows)[0].session_id
+    for search in searches:
+        rows = search()
+        if len(rows) == 1:
+            return rows[0].session_id
         if rows:
             raise CommandError(f"{name!r} is ambiguous; type more of the id:\n{_candidates(rows)}")
     return None
 
 
+def _with_id(store: Store, session_id: str, *, trashed: bool) -> list[SessionRow]:
+    """Return the session with exactly this id, however many ids begin with it."""
+    try:
+        row = store.backend.session(session_id)
+    except BoughError:  # unknown, or no id at all
+        return []
+    return [row] if (row.trashed_at is not None) == trashed else []
+
+
+def _with_title(store: Store, title: str, *, trashed: bool) -> list[SessionRow]:
+    """Return sessions with this title; those that others were forked from alone, if there are any: forks have it too."""
+    rows = store.all_sessions(title=title, include_children=False, trashed=trashed)
+    first: list[SessionRow] = []
+    for row in rows:
+        if row.relation is None:
+            return [row, *islice((one for one in rows if one.relation is None), _LISTED - 1)]
+        first = [*first, row][:_LISTED]
+    return first
+
+
 def _candidates(rows: list[SessionRow]) -> str:
-    lines = [f"  {row.session_id}  {clip(row.title or row.agent or '', 60)}" for row in rows[:5]]
-    return "\n".join([*lines, *(["  …"] if len(rows) > 5 else [])])
+    lines = [f"  {row.session_id}  {clip(row.title or row.agent or '', 60)}" for row in rows[: _LISTED - 1]]
+    return "\n".join([*lines, *(["  …"] if len(rows) >= _LISTED else [])])
 
 
 def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from .codec import chain_id, check_text, decode, decode_evidence, encode, encode_evidence, round_trip
 from .entries import PARTIAL, Entry, Evidence, Note, Payload, Settings, is_internal, kind_of
 from .evidence import move_evidence, redact_evidence
-from .media import MEDIA_MARK, extract_blobs, extract_from_note, may_hold_bytes
+from .media import MEDIA_MARK, digests_in, extract_blobs, extract_from_note, may_hold_bytes
 from .messages import Attachment, Message, assistant, is_text_only
 from .redact import Redactor
 from .turns import ENDED_BY_TOOL, Cursor, advance
@@ -57,6 +57,8 @@ class NewEntry(Struct, frozen=True, gc=False):
     evidence: bytes | None = None
     media: tuple[str, ...] = ()
     """Digests of the blobs it refers to: media, tool definitions."""
+    references: tuple[str, ...] = ()
+    """Digests of blobs that a text in it names already, as a repeated result does; tied to it if they are stored."""
 
     def to_entry(self, branch: int) -> Entry:
         """Decode this entry."""
@@ -117,6 +119,7 @@ def build_entries(
             continue
         finish = draft.finish
         payload, body, media, evidence = _canonical(draft, blobs, redactor)
+        references = tuple(digest for digest in digests_in(body) if digest not in media)
         position = advance(cursor, payload, seed=seed, finish=finish)
         turn, step, after = position.turn, position.step, position.cursor
         kind, role = ("message", payload.role) if isinstance(payload, Message) else (kind_of(payload), None)
@@ -136,6 +139,7 @@ def build_entries(
                 None if finish is None else _word(finish, "finish", redactor),
                 None if evidence is None else encode_evidence(evidence),
                 media,
+                references,
             )
         )
         payloads.append(payload)

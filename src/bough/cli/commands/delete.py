@@ -71,7 +71,7 @@ def restore(location: StoreLocation, references: tuple[str, ...], is_json: bool)
 
 @click.command()
 @references_argument
-@click.option("--with-forks", is_flag=True, help="Delete its forks too, which share its entries.")
+@click.option("--with-forks", is_flag=True, help="Delete its forks and replays too, which repeat parts of it.")
 @yes_option
 @json_option
 @pass_location
@@ -80,19 +80,21 @@ def purge(
 ) -> int:
     """Delete a trashed session permanently.
 
-    Nothing of it remains in the file, its write-ahead log, the search index or the attachments. Entries that a fork
-    shares remain until the fork is purged.
+    Nothing of it remains in the file, its write-ahead log, the search index or the attachments. Its forks and replays
+    are sessions of their own and stay: entries that a fork shares remain until the fork is purged.
     """
     selected = _sessions(location, references, trashed=True)
     store = location.open()
     rows = [row for session in selected for row in store.family(session.session_id, forks=with_forks)]
     store.raise_if_running(rows)
     _plan("is deleted permanently", rows)
+    surviving = _surviving(store, rows)
+    _plan_surviving(surviving, "; --with-forks deletes these too")
     if not confirm_plan("Delete permanently?", yes=yes):
         return 1
     purged = [store.purge(session.session_id, with_forks=with_forks) for session in selected]
     if is_json:
-        print_json(purged=to_json_value(purged))
+        print_json(purged=to_json_value(purged), surviving=[row.session_id for row in surviving])
         return 0
     for one in purged:
         remaining = (
@@ -138,6 +140,7 @@ def gc(
         f"  {plural(unreferenced.blobs, 'unreferenced attachment')} ({unreferenced.bytes:,} bytes) will be deleted"
     )
     _plan("is deleted permanently", old)
+    _plan_surviving(_surviving(store, [row for one in old for row in store.family(one.session_id)]))
     _plan("moves to the trash", idle)
     if not confirm_plan("Continue?", yes=yes):
         return 1
@@ -186,13 +189,27 @@ def _move_to_trash(store: Store, row: SessionRow) -> list[str]:
         return []
 
 
+def _surviving(store: Store, rows: list[SessionRow]) -> list[SessionRow]:
+    """Return the forks and replays that repeat parts of these sessions and are not among them."""
+    purged = {row.session_id for row in rows}
+    family = [one for row in rows for one in store.family(row.session_id, forks=True)]
+    return list({row.session_id: row for row in family if row.session_id not in purged}.values())
+
+
 def _plan(what: str, rows: list[SessionRow]) -> None:
-    for row in rows[:20]:
-        columns = (
-            row.session_id,
-            clip(row.title or row.agent or "", 60),
-            f"({plural(row.turns, 'turn')}) {what}",
+    _plan_lines([(row, f"({plural(row.turns, 'turn')}) {what}") for row in rows])
+
+
+def _plan_surviving(rows: list[SessionRow], remedy: str = "") -> None:
+    _plan_lines([(row, f"({row.relation}) stays and repeats parts of it") for row in rows])
+    if rows:
+        notify(
+            f"  {plural(len(rows), 'session')} repeat parts of what is deleted and must be purged apart{remedy}"
         )
-        notify("  " + "  ".join(filter(None, columns)))
-    if len(rows) > 20:
-        notify(f"  … and {len(rows) - 20} more")
+
+
+def _plan_lines(lines: list[tuple[SessionRow, str]]) -> None:
+    for row, what in lines[:20]:
+        notify("  " + "  ".join(filter(None, (row.session_id, clip(row.title or row.agent or "", 60), what))))
+    if len(lines) > 20:
+        notify(f"  … and {len(lines) - 20} more")

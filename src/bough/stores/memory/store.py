@@ -101,7 +101,7 @@ class MemoryStore(StoreBackend):
         self._check_blobs(new.seeds, new.blobs)
         branch = self.tables.insert_branch(new.row.session_id, new.fork_point)
         self._put_blobs(new.blobs, new.row.started_at)
-        self.tables.insert_entries(branch, new.seeds)
+        self.tables.insert_entries(self.space, branch, new.seeds)
         seq = new.seeds[-1].seq if new.seeds else new.fork_point.seq if new.fork_point else 0
         row = replace(new.row, leaf=Leaf(branch, seq), facts=1)
         data: dict[str, object] = {"branch": branch, "last": seq, **new.origin}
@@ -197,7 +197,7 @@ class MemoryStore(StoreBackend):
         is_tail = (branch, parent.seq + 1) not in self.tables.entries
         if has_moved or self.tables.branches[branch].session_id != row.session_id or not is_tail:
             branch = self.tables.insert_branch(row.session_id, parent)
-        self.tables.insert_entries(branch, entries)
+        self.tables.insert_entries(self.space, branch, entries)
         return Leaf(branch, entries[-1].seq)
 
     def _check_blobs(self, entries: Iterable[NewEntry], new: Iterable[Blob]) -> None:

@@ -67,10 +67,12 @@ class Tables(Struct):
         self.branches[number] = Branch(number, session_id, branch, seq)
         return number
 
-    def insert_entries(self, branch: int, entries: Iterable[NewEntry]) -> None:
+    def insert_entries(self, space: str, branch: int, entries: Iterable[NewEntry]) -> None:
         for entry in entries:
             assert (branch, entry.seq) not in self.entries
-            self.entries[branch, entry.seq] = replace(entry, media=tuple(sorted(set(entry.media))))
+            references = [digest for digest in entry.references if (space, digest) in self.blobs]
+            media = tuple(sorted({*entry.media, *references}))
+            self.entries[branch, entry.seq] = replace(entry, media=media, references=())
 
 
 def matches(data: SessionData, query: SessionQuery, space: str, owner: str | None) -> bool:

@@ -133,7 +133,7 @@ def fits_statement(change: Change) -> bool:
         return False
     if change.blobs or _is_large(change) or ((change.entries or change.move_to) and change.after is None):
         return False
-    return not any(entry.media for entry in change.entries)
+    return not any(entry.media or entry.references for entry in change.entries)
 
 
 def _is_large(change: Change) -> bool:
@@ -460,12 +460,14 @@ def insert_branch(writer: Connection, space: str, no: int, parent: Leaf | None) 
 
 
 def check_blobs(writer: Connection, space: str, entries: Iterable[NewEntry], blobs: Sequence[Blob]) -> None:
-    """Raise MissingBlob unless each blob that an entry names is stored already or among `blobs`."""
+    """Lock the blobs that the entries name. Raise MissingBlob unless all media are stored already or among `blobs`."""
     new = {blob.hash for blob in blobs}
-    for digest in (digest for entry in entries for digest in entry.media if digest not in new):
-        query = "select 1 from bough.blob where space = %s and hash = %s for key share"
-        if writer.execute(query, (space, digest)).fetchone() is None:
-            raise MissingBlob(digest)
+    for entry in entries:
+        for digest in (digest for digest in (*entry.media, *entry.references) if digest not in new):
+            query = "select 1 from bough.blob where space = %s and hash = %s for key share"
+            is_missing = writer.execute(query, (space, digest)).fetchone() is None
+            if is_missing and digest in entry.media:
+                raise MissingBlob(digest)
 
 
 def insert_blobs(
@@ -483,7 +485,11 @@ def insert_blobs(
 
 def tie_blobs(writer: Connection, branch: int, entries: Iterable[NewEntry], space: str) -> None:
     """Record which entries use which blobs."""
-    uses = [(branch, entry.seq, space, digest) for entry in entries for digest in entry.media]
+    uses = [
+        (branch, entry.seq, space, digest)
+        for entry in entries
+        for digest in (*entry.media, *entry.references)
+    ]
     if uses:
         with writer.cursor() as cursor:
             cursor.executemany(TIE_BLOB, uses)

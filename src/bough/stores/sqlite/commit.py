@@ -231,7 +231,7 @@ def insert_entries(writer: Executor, branch: int, entries: Iterable[NewEntry]) -
                 e.body,
             ),
         )
-        for digest in e.media:
+        for digest in (*e.media, *e.references):
             writer.execute(
                 "insert or ignore into blob_use select ?, no from blob where hash = ? and space = "
                 "(select space from session join branch on session_no = session.no where branch.id = ?)",
