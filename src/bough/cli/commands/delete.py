@@ -71,7 +71,9 @@ def restore(location: StoreLocation, references: tuple[str, ...], is_json: bool)
 
 @click.command()
 @references_argument
-@click.option("--with-forks", is_flag=True, help="Delete its forks and replays too, which repeat parts of it.")
+@click.option(
+    "--with-forks", is_flag=True, help="Delete its forks and replays too, which repeat parts of it."
+)
 @yes_option
 @json_option
 @pass_location
