@@ -117,6 +117,7 @@ UNVERIFIABLE = {
             "lease_until",
             "started_at",
             "updated_at",
+            "stale",
             "active_at",
         ),
         *("completed_at", "trashed_at", "error"),

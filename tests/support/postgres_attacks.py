@@ -334,7 +334,6 @@ CLASHES = (
     "values (1, 1, 'third', 1, 1, true, 'x', 1, 'x')",
     "insert into bough.draft values (1, 'third', 1, 1, 1, 'x', 1) on conflict (no) do update set at = 1 returning *",
     "insert into bough.session_detail values (1, 'third') on conflict (no) do update set space = 'third' returning *",
-    "insert into bough.search values (1::bigint << 32, 'third', 1, 1, '')",
     "insert into bough.search_mark values (1, 'default', 1, 'x')",
     "update bough.session set space = 'third'",
     "update bough.lock set n = n + 5000",

@@ -10,16 +10,20 @@ from __future__ import annotations
 from ..core.codec import check_text
 from ..core.tree import Leaf, reachable_seqs
 from ..errors import InvalidArgument, InvalidPosition
+from ..stores.base import LABEL
 from .log import Log
 
-KIND, MAX_LENGTH = "labelled", 100
+MAX_LENGTH = 100
 
 
 def labels(log: Log) -> dict[Leaf, str]:
     """The labels of a session by their leaves, the newest last."""
+    facts = log.store.facts_of_kind(log.session_id, LABEL)
+    if not facts:
+        return {}
     numbers = sorted(branch.branch for branch in log.store.branches(log.session_id))
     labels: dict[Leaf, str] = {}
-    for fact in log.store.facts_of_kind(log.session_id, KIND):
+    for fact in facts:
         if not 0 < fact.data["nth"] <= len(numbers):
             continue
         leaf = Leaf(numbers[fact.data["nth"] - 1], fact.data["seq"])
@@ -43,5 +47,5 @@ def label(log: Log, leaf: Leaf, text: str | None) -> str | None:
     if text is not None and len(text) > MAX_LENGTH:
         raise InvalidArgument("label", text, f"at most {MAX_LENGTH} characters")
     nth = sorted(branches).index(leaf.branch) + 1
-    log.record(KIND, data={"nth": nth, "seq": leaf.seq, "label": text})
+    log.record(LABEL, data={"nth": nth, "seq": leaf.seq, "label": text})
     return text

@@ -168,15 +168,20 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
     fence: int | None = None
 
     @property
+    def activity(self) -> int:
+        """When the session was active, as it says: now, or at a call with a later time."""
+        return max(self.at, *(call.at for call in self.calls)) if self.calls else self.at
+
+    @property
     def inactive_before(self) -> int:
         """It moves `active_at` of a session that was last active before this time; 0: it is no activity.
 
-        An input or a move of the leaf counts at once, a step of a run once a minute: else every append would write
-        the index that lists are sorted by.
+        An input or a move of the leaf counts at once, a step or a model call once a minute: else every append would
+        write the index that lists are sorted by. So no call is later than its session's activity by more than that.
         """
         if self.move_to is not None or any(entry.turn == entry.seq for entry in self.entries):
-            return self.at
-        return self.at - ACTIVITY_STEP if self.entries else 0
+            return self.activity
+        return self.activity - ACTIVITY_STEP if self.entries or self.calls else 0
 
     @property
     def needs_free_session(self) -> bool:
@@ -249,6 +254,8 @@ class StoredEntry(Struct, frozen=True):
     entry: NewEntry
 
 
+LABEL = "labelled"
+"""The kind of the facts of labels, which have an index."""
 Order = Literal["created", "active"]
 """Newest first, or last active first.
 

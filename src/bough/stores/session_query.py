@@ -8,7 +8,8 @@ from typing import Any
 from .base import SessionPage, SessionQuery
 from .rows import session_from
 
-SORTED = {"created": "no desc", "active": "active_at desc, no desc"}
+COMMON_STATUSES = ("idle", "completed")
+"""Statuses of most sessions; the others have an index."""
 LAST_CHARACTER = chr(0x10FFFF)  # sorts after everything that may follow the prefix of an id
 
 
@@ -19,21 +20,18 @@ def session_conditions(
     *,
     parameter: str,
     space_column: str = "space",
-    tag_column: str,
-    tag_name: str | None,
     key_condition: str,
 ) -> tuple[str, dict[str, Any]]:
-    """Return the conditions and bindings of a query.
+    """Return the conditions and bindings of a query, but for its tag.
 
-    `parameter` formats a named parameter (`:{}`). `tag_column` selects the tag named by the parameter `tag_name`,
-    `key_condition` the sessions with the caller's key in the parameter `key`.
+    `parameter` formats a named parameter (`:{}`). `key_condition` selects the sessions with the caller's key in the
+    parameter `key`. A status is part of the text: for a parameter a database cannot know that its index applies.
     """
     comparisons: list[tuple[str, str, Any]] = [
         (f"{space_column} =", "space", space),
         ("owner =", "owner", owner),
         ("owner =", "query_owner", query.owner),
         ("agent =", "agent", query.agent),
-        ("status =", "status", None if query.or_running else query.status),
         ("model =", "model", query.model),
         ("conversation_id =", "conversation_id", query.conversation_id),
         ("relation =", "relation", query.relation),
@@ -43,21 +41,20 @@ def session_conditions(
         ("title =", "title", query.title),
         ("started_at >=", "started_from", query.started_from),
         ("started_at <", "started_before", query.started_before),
-        (f"{tag_column} =", "tag_value", None if query.tag is None else query.tag[1]),
     ]
     used = [(text, name, value) for text, name, value in comparisons if value is not None]
     conditions = [f"{text} {parameter.format(name)}" for text, name, _ in used]
     bindings = {name: value for _, name, value in used}
     if query.position is not None:
-        names = {"created": ("no",), "active": ("active_at", "no")}[query.order]
-        values = (parameter.format(f"before_{name}") for name in names)
+        names = order_columns(query)
+        values = (parameter.format(f"before_{n}") for n in range(len(names)))
         conditions.append(f"({', '.join(names)}) < ({', '.join(values)})")
-        bindings |= {f"before_{name}": n for name, n in zip(names, query.position, strict=True)}
-    if query.tag is not None:
-        bindings["tag_name"] = tag_name
-    if query.or_running:
-        conditions.append(f"status in ({parameter.format('status')}, 'running')")
-        bindings["status"] = query.status
+        bindings |= {f"before_{n}": value for n, value in enumerate(query.position)}
+    if query.status is not None:
+        statuses = sorted({query.status, *(("running",) if query.or_running else ())})
+        conditions.append(f"status in ({_quoted(statuses)})")
+        if not set(statuses) & set(COMMON_STATUSES):
+            conditions.append(f"status not in ({_quoted(COMMON_STATUSES)})")  # as the index says it
     if query.key is not None:
         conditions.append(key_condition)
         bindings["key"] = query.key
@@ -65,6 +62,21 @@ def session_conditions(
         conditions.append("(relation is null or relation not in ('task', 'replay'))")
     conditions.append("trashed_at is not null" if query.trashed else "trashed_at is null")
     return " and ".join(conditions), bindings
+
+
+def order_columns(query: SessionQuery) -> tuple[str, ...]:
+    """Return the columns a list is sorted by, the last first; with a tag those of its rows, which have the same values."""
+    number, active_at = ("no", "active_at") if query.tag is None else ("tagged_no", "tagged_at")
+    return (number,) if query.order == "created" else (active_at, number)
+
+
+def sort_clause(query: SessionQuery) -> str:
+    return ", ".join(f"{name} desc" for name in order_columns(query))
+
+
+def _quoted(statuses: Sequence[str]) -> str:
+    """Return statuses as literals; a query accepts no others than Bough's own."""
+    return ", ".join(f"'{status}'" for status in statuses)
 
 
 def page_from(rows: Sequence[tuple[Any, ...]], query: SessionQuery) -> SessionPage:

@@ -25,6 +25,7 @@ from ...errors import (
     StaleLeaf,
 )
 from ..base import ACTIVITY_STEP, SessionQuery, SessionRow, StoreBackend, UnreferencedBlobs
+from ..memory.store import MemoryStore
 from ..message_limits import MessageLimit
 from .writer import SessionWriter, StoreFactory, assert_raises, call, make_blob, media_of, read_everything
 
@@ -88,6 +89,42 @@ class QueryConformance(StoreFactory):
         assert order() == "cba"
         writers["a"].append(user("an earlier clock"), at=5)
         assert order() == "cba"
+
+    def test_a_list_by_tag_follows_the_tags_and_the_activity_of_its_sessions(self) -> None:
+        store = self.open_store()
+        writers = {
+            n: SessionWriter(store, f"ses_{n}", tags={"team": "a", "long": "x" * 5_000}) for n in range(5)
+        }
+
+        def listed(value: str = "a", **query: Any) -> str:
+            rows = _walk(store, SessionQuery(tag=("team", value), limit=2, **query))
+            return "".join(row.session_id[4:] for row in rows)
+
+        assert (listed(), listed(order="active"), listed("b")) == ("43210", "43210", "")
+        writers[1].append(user("x"), at=200)
+        assert (listed(), listed(order="active")) == ("43210", "14320")
+        writers[3].append(tags={"team": "b"}, at=201)
+        writers[2].append(tags={"team": None}, at=202)
+        writers[0].append(tags={"other": "c"}, at=203)
+        assert (listed(), listed(order="active"), listed("b")) == ("410", "140", "3")
+        writers[3].append(user("y"), tags={"team": "a"}, at=204)
+        assert (listed(), listed(order="active"), listed("b")) == ("4310", "3140", "")
+        assert store.count(SessionQuery(tag=("team", "a")), "status") == {"idle": 4}
+        assert [row.session_id for row in _walk(store, SessionQuery(tag=("long", "x" * 5_000)))] == [
+            f"ses_{n}" for n in (4, 3, 2, 1, 0)
+        ]
+        store.trash("ses_4", 300)
+        assert (listed(), listed(trashed=True)) == ("310", "4")
+        store.purge("ses_4")
+        assert (listed(), listed(trashed=True)) == ("310", "")
+        elsewhere = MemoryStore()
+        with store.export_sessions("ses_1") as exports:
+            elsewhere.import_sessions(exports, 400)
+        store.trash("ses_1", 401)
+        store.purge("ses_1")
+        with elsewhere.export_sessions("ses_1") as exports:
+            store.import_sessions(exports, 402)
+        assert listed() == "130"
 
     def test_a_store_that_grows_while_it_is_listed_repeats_no_session(self) -> None:
         """By creation none is missed either; by activity the next listing begins with those that were active."""

@@ -187,7 +187,7 @@ class MemoryStore(StoreBackend):
             **change.columns,
         )
         if data.active_at < change.inactive_before:
-            data.active_at = change.at
+            data.active_at = change.activity
         if change.state is not UNSET:
             data.detail = replace(data.detail, state=change.state)
         return CommitResult(leaf, len(data.journal))

@@ -181,6 +181,7 @@ def values_of(
         "id": change.session_id,
         "owner": owner,
         "at": change.at,
+        "activity": change.activity,
         "inactive_before": change.inactive_before,
         "fence": change.fence,
         "new_facts": 1 + len(change.facts),
@@ -253,9 +254,7 @@ POSITION_EXISTS = f"""
              where {SET_SPACE} and entry.branch = %(to_branch)s and entry.seq = %(to_seq)s)
      or exists (select 1 from bough.branch
                 where {SET_SPACE} and branch.id = %(to_branch)s and branch.parent_seq = %(to_seq)s))"""
-ACTIVITY = (
-    ", active_at = case when session.active_at < %(inactive_before)s then %(at)s else session.active_at end"
-)
+ACTIVITY = ", active_at = case when session.active_at < %(inactive_before)s then %(activity)s else session.active_at end"
 IS_FREE = "(session.holder is null or coalesce(session.lease_until, 0) <= %(at)s)"
 BRANCH = """branch as (
     insert into bough.branch (id, space, session_no, parent, parent_seq)
@@ -320,7 +319,7 @@ def _calls(shape: Shape) -> str:
 def _head(shape: Shape, condition: str) -> str:
     assert SETTABLE_COLUMNS.issuperset(shape.columns), shape.columns
     sets = "facts = session.facts + %(new_facts)s, updated_at = %(at)s, turns = session.turns + %(new_turns)s"
-    sets += ACTIVITY * (shape.branch != "none" or shape.moves)
+    sets += ACTIVITY * (shape.branch != "none" or shape.moves or shape.has_calls)
     sets += TOTALS_REPLACED if shape.has_started_call else TOTALS if shape.has_calls else ""
     sets += "".join(f", {name} = %(set_{name})s" for name in shape.columns)
     if shape.has_tags:

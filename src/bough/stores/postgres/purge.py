@@ -77,8 +77,8 @@ def children(connection: Connection, query: Any, parents: list[str]) -> list[str
 
 
 class PostgresPurge(Purge):
-    def __init__(self, writer: Connection) -> None:
-        self.writer = writer
+    def __init__(self, writer: Connection, space: str) -> None:
+        self.writer, self.space = writer, space
 
     def session_numbers(self, session_ids: list[str]) -> list[int]:
         query = "select no from bough.session where id = any(%s) for update"
@@ -91,7 +91,7 @@ class PostgresPurge(Purge):
         return self.writer.execute(SELECT_FORK_POINTS, {"branches": branches})
 
     def remove_from_index(self, branches: list[int], numbers: list[int]) -> None:
-        remove_from_index(self.writer, branches, numbers)
+        remove_from_index(self.writer, self.space, branches, numbers)
 
     def limit_facts(self, number: int) -> list[Fact]:
         bindings = (number, list(LIMIT_FACT_KINDS))

@@ -14,13 +14,13 @@ revoke all on all functions in schema bough from public, {client};
 grant usage on schema bough to {service}, {client};
 grant select on bough.migration to {service};
 grant select, insert, update, delete on bough.session, bough.session_detail, bough.draft, bough.branch,
-    bough.usage, bough.inbox, bough.blob, bough.search_mark to {service};
+    bough.usage, bough.inbox, bough.blob, bough.search_mark, bough.session_tag to {service};
 grant select, insert, delete on bough.entry, bough.journal, bough.blob_use to {service}; -- these are never updated
 grant select (place, space, session_no, at), insert, delete on bough.search to {service};
 grant select on bough.active_message to {service};
 grant select, update on bough.lock to {service}; -- to lock rows: the policy allows no update
 grant usage on sequence bough.session_no, bough.branch_id to {service};
-grant execute on function bough.text_of(bytea) to {service};
+grant execute on function bough.text_of(bytea), bough.tag_hash(text, text) to {service};
 
 -- -- rows -----------------------------------------------------------------------------------------------
 
@@ -43,7 +43,8 @@ declare
     own  text := 'space = (select space from bough.me) and owner = (select owner from bough.me)';
 begin
     foreach name in array array['session', 'session_detail', 'draft', 'branch', 'entry', 'usage', 'journal',
-                                'inbox', 'blob', 'blob_use', 'search', 'search_mark', 'migration', 'lock', 'login'] loop
+                                'inbox', 'blob', 'blob_use', 'search', 'search_mark', 'session_tag',
+                                'migration', 'lock', 'login'] loop
         execute format('alter table bough.%I enable row level security', name);
         execute format('alter table bough.%I force row level security', name);
         execute format('drop policy if exists service on bough.%I', name);
@@ -69,19 +70,43 @@ create policy reader on bough.login to {owner} using (true) with check (true);
 insert into bough.lock select generate_series(0, 2047) on conflict do nothing;
 
 -- The operators of full text search are not leakproof: under a policy PostgreSQL would not use the index for them. So
--- the service matches words only through `match_words`, which is limited to the current space.
+-- the service matches words only through these two, which are limited to the current space. The first walks the newest
+-- rows, the second asks the index of words, which finds what is rare and reads every place of what is common.
 create policy reader on bough.search for select to {owner} using (true);
 
+-- Also returns the last row it looked at, and with each row how many that were.
+create or replace function bough.match_newest(query tsquery, first bigint, last bigint, max_walked integer, max_rows integer)
+returns table (place bigint, session_no bigint, at bigint, is_match boolean, walked bigint)
+language sql stable security definer set search_path = pg_catalog, pg_temp set debug_print_plan = off set enable_seqscan = off as $$
+    with newest as materialized (
+        select search.place, search.session_no, search.at, search.words @@ query as is_match from bough.search
+        where search.space = nullif(current_setting('bough.space', true), '')
+          and search.place >= first and search.place < last
+        order by search.place desc limit max_walked
+    ), walk as (
+        select count(*) as walked, min(newest.place) as lowest from newest
+    ), matches as (
+        select * from newest where newest.is_match order by newest.place desc limit max_rows
+    )
+    select matches.place, matches.session_no, matches.at, true, walk.walked from matches cross join walk
+    union all
+    select walk.lowest, null, null, false, walk.walked from walk where walk.walked > 0
+$$;
+
+-- Without scans of the primary key, which would compare every row of the space.
 create or replace function bough.match_words(query tsquery, first bigint, last bigint, max_rows integer)
 returns table (place bigint, session_no bigint, at bigint)
-language sql stable security definer set search_path = pg_catalog, pg_temp set debug_print_plan = off set enable_seqscan = off as $$
+language sql stable security definer set search_path = pg_catalog, pg_temp set debug_print_plan = off
+set enable_seqscan = off set enable_indexscan = off as $$
     select search.place, search.session_no, search.at from bough.search
-    where search.words @@ query and search.space = nullif(current_setting('bough.space', true), '')
-      and search.place >= first and search.place < last
+    where search.words @@ query and nullif(search.space, '') = nullif(current_setting('bough.space', true), '')
+      and search.place + 0 >= first and search.place + 0 < last
     order by search.place desc limit max_rows
 $$;
-revoke all on function bough.match_words(tsquery, bigint, bigint, integer) from public;
-grant execute on function bough.match_words(tsquery, bigint, bigint, integer) to {service};
+revoke all on function bough.match_words(tsquery, bigint, bigint, integer),
+    bough.match_newest(tsquery, bigint, bigint, integer, integer) from public;
+grant execute on function bough.match_words(tsquery, bigint, bigint, integer),
+    bough.match_newest(tsquery, bigint, bigint, integer, integer) to {service};
 
 -- -- the public -----------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ MIGRATIONS: Mapping[int, str | None] = {
     4: "activity.sql",
     5: None,
     6: "lists.sql",
+    7: "lookups.sql",
 }
 """The file that migrates the schema to each version; a new one runs them all. None: only the rights changed
 (`RIGHTS`), which every migration writes again. They have a version because opening must notice old policies, which
@@ -37,6 +38,7 @@ may be slow or worse.
 5: an input of a client inside a repeatable transaction fails instead of waiting for ever; a bound login that was dropped
    stops no migration.
 6: lists by status, agent or owner, and usage since a day, read what they return.
+7: labels, lists by tag, and what a search must index first, too.
 """
 RIGHTS = "roles.sql"
 VERSION = max(MIGRATIONS)

@@ -3,6 +3,9 @@
 A candidate holds every word of the search. Whether they are adjacent, and whether an excluded one is among them, is
 decided by comparing the entry itself, as in memory. So all stores find the same, and neither the limits of a tsvector
 nor anything a user types can change it.
+
+The newest entries are walked first: what is common fills a page from them. What is rare is found by the index of words, which
+would read every place of a common word to find the latest.
 """
 
 from __future__ import annotations
@@ -17,17 +20,21 @@ from ..database_search import Candidate, DatabaseSearch
 from .search_index import ANY_WORD, LETTERS, MAX_WORD_CHARACTERS, space_word
 
 BATCH_CANDIDATES = 500
+FIRST_WALK, LONGEST_WALK = 500, 20_000
+"""Rows that are walked at first, and at most: about 2 µs each, where the index reads 5 µs for each match."""
 SELECT_CANDIDATES = """
 select found.place, found.at, session.no, session.id, session.title, session.branch, session.seq, entry.turn,
-       entry.kind, entry.role, entry.model, entry.finish, entry.body, coalesce({conditions}, false)
-from bough.match_words(%(words)s::tsquery, %(first)s::bigint, %(last)s::bigint, %(limit)s::integer) as found
+       entry.kind, entry.role, entry.model, entry.finish, entry.body, coalesce({conditions}, false), {walk}
+from {matches} as found
 -- Fenced, so that each is a probe for each candidate; joined, PostgreSQL may read all entries of all tenants instead.
 left join lateral (select * from bough.session where session.no = {session_number} offset 0) as session on true
 left join lateral (
     select * from bough.entry where entry.branch = found.place >> 32 and entry.seq = found.place & 4294967295 offset 0
 ) as entry on true
-order by found.place desc
+order by found.place desc, {walk_order}
 """
+WALK = "bough.match_newest(%(words)s::tsquery, %(first)s::bigint, %(last)s::bigint, %(walk)s::integer, %(limit)s::integer)"
+MATCH = "bough.match_words(%(words)s::tsquery, %(first)s::bigint, %(last)s::bigint, %(limit)s::integer)"
 SELECT_NUMBER = """
 select no from bough.session where id = %(id)s and (%(owner)s::text is null or owner = %(owner)s)
 """
@@ -68,12 +75,41 @@ class PostgresSearch(DatabaseSearch):
     def candidates(self, first: int, end: int, session_number: int | None) -> Iterator[Candidate]:
         conditions, bindings = self._conditions()
         listed_under = "found.session_no" if session_number is None else "%(no)s"
-        query: Any = SELECT_CANDIDATES.format(conditions=conditions, session_number=listed_under)
+        parts = {"conditions": conditions, "session_number": listed_under}
         words = search_expression(self.search.terms, self.space)
-        bindings |= {"words": words, "no": session_number, "first": first, "limit": BATCH_CANDIDATES}
+        bindings |= {"words": words, "no": session_number, "first": first}
+        walk: Any = SELECT_CANDIDATES.format(
+            matches=WALK, walk="found.is_match, found.walked", walk_order="found.is_match desc", **parts
+        )
+        wanted, length, walked_rows = self.search.limit + 1, FIRST_WALK, 0
         while first < end:
-            rows = self.reader.execute(query, {**bindings, "last": end}, binary=True).fetchall()
-            for *row, matches_session in rows:
+            values = {**bindings, "last": end, "walk": length, "limit": wanted}
+            *rows, last = self.reader.execute(walk, values, binary=True).fetchall() or [()]
+            for *row, matches_session, _, _ in rows:
+                if matches_session:
+                    yield Candidate(*row)
+            if not last:
+                return
+            place, walked = last[0], last[-1]
+            if len(rows) == wanted:  # there may be more before the end of this walk
+                end = rows[-1][0]
+                continue
+            if walked < length:
+                return
+            end, walked_rows = place, walked_rows + walked
+            if not rows or walked_rows >= LONGEST_WALK:
+                break
+            length = min(max(length, wanted * length // len(rows)), LONGEST_WALK - walked_rows or 1)
+        yield from self._rare_candidates(parts, bindings, first, end)
+
+    def _rare_candidates(
+        self, parts: dict[str, str], bindings: dict[str, Any], first: int, end: int
+    ) -> Iterator[Candidate]:
+        query: Any = SELECT_CANDIDATES.format(matches=MATCH, walk="null", walk_order="found.place", **parts)
+        while first < end:
+            values = {**bindings, "last": end, "limit": BATCH_CANDIDATES}
+            rows = self.reader.execute(query, values, binary=True).fetchall()
+            for *row, matches_session, _ in rows:
                 if matches_session:
                     yield Candidate(*row)
             if len(rows) < BATCH_CANDIDATES:

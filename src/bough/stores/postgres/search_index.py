@@ -19,15 +19,13 @@ ANY_WORD = "w"
 """The only word of an entry with more: it is a candidate for every search."""
 LETTERS: dict[Column, str] = {"text": "t", "tool": "o", "model": "m", "mark": "k"}
 
-COUNT_STALE = """
-select count(*) from bough.session left join bough.search_mark using (no)
-where session.space = %s and search_mark.facts is distinct from session.facts
-"""
+COUNT_STALE = "select count(*) from bough.session where session.space = %s and session.stale"
 SELECT_STALE = """
-select no, session.facts, session.title, session.owner, session.started_at, search_mark.facts, search_mark.title
-from bough.session left join bough.search_mark using (no)
-where session.space = %s and no >= %s and search_mark.facts is distinct from session.facts
-order by no limit %s
+select session.no, session.facts, session.title, session.owner, session.started_at, mark.facts, mark.title
+from bough.session left join lateral (
+    select facts, title from bough.search_mark where search_mark.no = session.no offset 0
+) as mark on true
+where session.space = %s and session.no >= %s and session.stale order by session.no limit %s
 """
 SELECT_BRANCHES = """
 with recursive line (id) as (
@@ -39,7 +37,7 @@ with recursive line (id) as (
 )
 select branch.id, branch.session_no = %(no)s, branch.parent, branch.parent_seq,
        (select max(search.place) & 4294967295 from bough.search
-        where search.place >= branch.id << 32 and search.place < (branch.id + 1) << 32)
+        where search.space = branch.space and search.place >= branch.id << 32 and search.place < (branch.id + 1) << 32)
 from line join bough.branch on branch.id = line.id order by branch.id
 """
 SELECT_NEW = """
@@ -53,7 +51,7 @@ INSERT_ENTRY = """
 insert into bough.search (place, space, session_no, at, words)
 select %s::bigint, entry.space, session.no, entry.at, array_to_tsvector(%s::text[])
 from bough.entry join bough.session on session.no = %s where entry.branch = %s and entry.seq = %s
-on conflict (place) do nothing
+on conflict (space, place) do nothing
 """
 INSERT_TITLE = """
 insert into bough.search (place, space, session_no, at, words)
@@ -64,6 +62,12 @@ insert into bough.search_mark (no, space, facts, title)
 select no, space, %(facts)s::bigint, %(title)s::text from bough.session
 where no = %(no)s and (select facts from bough.search_mark where no = %(no)s) is not distinct from %(indexed)s::bigint
 on conflict (no) do update set facts = excluded.facts, title = excluded.title
+where search_mark.facts is not distinct from %(indexed)s::bigint -- else a purge came between
+"""
+# Without waiting: a session that somebody writes to right now stays flagged, and the next search looks again.
+CLEAR_STALE = """
+update bough.session set stale = false where no in (
+    select no from bough.session where no = %s and facts = %s for no key update skip locked)
 """
 
 
@@ -127,11 +131,14 @@ class PostgresSearchIndex(SearchIndex):
             "title": session.title,
             "indexed": session.indexed_facts,
         }
-        return writer.execute(SET_MARK, bindings).rowcount > 0
+        is_set = writer.execute(SET_MARK, bindings).rowcount > 0
+        if is_set:
+            writer.execute(CLEAR_STALE, (session.number, session.facts))
+        return is_set
 
     def replace_title(self, writer: Connection, mark: SessionMark) -> None:
         row = mark.title_row
-        writer.execute("delete from bough.search where place = %s", (row.place,))
+        writer.execute("delete from bough.search where space = %s and place = %s", (self.space, row.place))
         if mark.session.title is not None:
             values = (row.place, self.space, row.session_number, mark.session.started_at, row.document)
             writer.execute(INSERT_TITLE, values)
@@ -152,23 +159,26 @@ with recursive descendant (id) as (
     union
     select branch.id from descendant join bough.branch on branch.parent = descendant.id
 )
-insert into bough.search_mark (no, space, facts)
-select distinct session.no, session.space, -1
-from descendant join bough.branch using (id) join bough.session on session.no = branch.session_no
+, heir as (
+    update bough.session set stale = true
+    where no in (select branch.session_no from descendant join bough.branch using (id)) returning no, space
+)
+insert into bough.search_mark (no, space, facts) select no, space, -1 from heir
 on conflict (no) do update set facts = least(search_mark.facts, 0) - 1
 """
 DELETE_WORDS = """
-delete from bough.search where place = any(array(
-    select words.place from unnest(%s::bigint[]) as purged (branch) cross join lateral (
+delete from bough.search where space = %(space)s and place = any(array(
+    select words.place from unnest(%(branches)s::bigint[]) as purged (branch) cross join lateral (
         select place from bough.search
-        where search.place >= purged.branch << 32 and search.place < (purged.branch + 1) << 32 offset 0
+        where search.space = %(space)s
+          and search.place >= purged.branch << 32 and search.place < (purged.branch + 1) << 32 offset 0
     ) as words
 ))
 """
 
 
-def remove_from_index(writer: Connection, branches: list[int], sessions: list[int]) -> None:
+def remove_from_index(writer: Connection, space: str, branches: list[int], sessions: list[int]) -> None:
     """Remove every word of these branches and of these sessions' titles."""
     writer.execute(RESET_HEIRS, (branches,))
-    writer.execute(DELETE_WORDS, (branches,))
+    writer.execute(DELETE_WORDS, {"space": space, "branches": branches})
     writer.execute("delete from bough.search_mark where no = any(%s::bigint[])", (sessions,))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from functools import lru_cache, partial
+from hashlib import sha256
 from operator import attrgetter
 from typing import Any
 
@@ -37,6 +38,8 @@ from ...errors import (
     StoreDamaged,
 )
 from ..base import (
+    ACTIVITY_STEP,
+    LABEL,
     Change,
     CommitResult,
     Fact,
@@ -65,7 +68,7 @@ from ..counts import (
 from ..purge import descendants
 from ..rows import call_from, entries_from, fact_from, session_from, stored_from
 from ..search import IndexProgress, SearchPage
-from ..session_query import SORTED, page_from, session_conditions
+from ..session_query import page_from, session_conditions, sort_clause
 from ..transfer import ImportResult, SessionExports
 from .commit import (
     IS_CALLERS_KEY,
@@ -204,6 +207,16 @@ select {FACT_COLUMNS.replace("branch", "journal.branch")} from bough.session
 left join bough.journal on journal.session_no = session.no and journal.kind = %(kind)s
 where {MINE} order by journal.n
 """
+# With the index of labels, which applies only if the statement says so.
+SELECT_LABELS = SELECT_FACTS_OF_KIND.replace("%(kind)s", f"'{LABEL}'")
+# Fenced, so that it is a probe for each row of the tag, in their order, until the page is full.
+TAGGED = f"""(
+    select session_no as tagged_no, active_at as tagged_at from bough.session_tag
+    where {SET_SPACE} and session_tag.space = %(space)s and session_tag.tag = %(tag)s::bytea
+) as tagged cross join lateral (
+    select * from bough.session
+    where session.no = tagged_no and session.tags ->> %(tag_name)s::text = %(tag_value)s::text offset 0
+) as session"""
 SELECT_CHANGE = f"""
 select {FACT_COLUMNS.replace("branch", "journal.branch")}, session.branch, session.seq from bough.session
 left join bough.journal on journal.session_no = session.no and journal.key = %(key)s and {IS_CALLERS_KEY}
@@ -294,10 +307,13 @@ ENQUEUE = """
 insert into bough.inbox (no, n, space, owner, key, body, at)
 select %s, coalesce(max(n), 0) + 1, %s, %s, %s, %s, %s from bough.inbox where no = %s returning n
 """
+# By the sessions that were active since then: so no index of calls is needed, and none of another space is read.
 SELECT_USAGE = f"""
-{SELECT_DAILY_USAGE} from bough.usage join bough.session on session.no = usage.session_no
+{SELECT_DAILY_USAGE} from bough.session cross join lateral (
+    select * from bough.usage where usage.session_no = session.no and usage.at >= %(since)s offset 0
+) as usage
 where {SET_SPACE} and session.space = %(space)s and (%(owner)s::text is null or session.owner = %(owner)s)
-  and usage.at >= %(since)s
+  and session.active_at >= %(since)s::bigint - {ACTIVITY_STEP}
 group by 1, 2, 3, 4
 """
 COUNT_QUEUED = f"""
@@ -398,23 +414,28 @@ class PostgresStore(StoreBackend):
         row = self._session_rows(SELECT_WITH_DETAIL, session_id)[0]
         return session_from(row[4:]), detail_from(row[:4])
 
-    def _conditions(self, query: SessionQuery) -> tuple[str, dict[str, Any]]:
-        return session_conditions(
+    def _source(self, query: SessionQuery) -> tuple[str, dict[str, Any]]:
+        """Return the tables, conditions and bindings of a query."""
+        conditions, bindings = session_conditions(
             query,
             self.space,
             self.owner,
             parameter="%({})s",
-            tag_column="tags ->> %(tag_name)s::text",
-            tag_name=None if query.tag is None else query.tag[0],
+            space_column="session.space",
             key_condition="no in (select session_no from bough.journal"
             " where session_no = session.no and key = %(key)s::text and left(key, 1) <> '~')",
         )
+        bindings["space"] = self.space
+        if query.tag is None:
+            return f"bough.session where {SET_SPACE} and {conditions}", bindings
+        name, value = bindings["tag_name"], bindings["tag_value"] = query.tag
+        bindings["tag"] = tag_hash(name, value)
+        return f"{TAGGED} where {SET_SPACE} and {conditions}", bindings
 
     def sessions(self, query: SessionQuery) -> SessionPage:
-        conditions, bindings = self._conditions(query)
+        source, bindings = self._source(query)
         rows = self._connections.query(
-            f"select {SESSION_COLUMNS}, session.active_at from bough.session where {SET_SPACE} and {conditions} "
-            f"order by {SORTED[query.order]} limit %(limit)s",
+            f"select {SESSION_COLUMNS}, session.active_at from {source} order by {sort_clause(query)} limit %(limit)s",
             {**bindings, "limit": query.limit + 1},
         )
         return page_from(rows, query)
@@ -514,7 +535,8 @@ class PostgresStore(StoreBackend):
         return [fact_from(row) for row in rows]
 
     def facts_of_kind(self, session_id: str, kind: str) -> list[Fact]:
-        return [fact_from(row) for row in self._joined_rows(SELECT_FACTS_OF_KIND, session_id, kind=kind)]
+        query = SELECT_LABELS if kind == LABEL else SELECT_FACTS_OF_KIND
+        return [fact_from(row) for row in self._joined_rows(query, session_id, kind=kind)]
 
     def lengths(self, session_ids: Sequence[str]) -> dict[str, int]:
         """Return how many facts each has, without those that are missing."""
@@ -672,7 +694,7 @@ class PostgresStore(StoreBackend):
             if lock_head(writer, session_id, self.owner).trashed_at is None:
                 raise NotTrashed(session_id)
             query = SELECT_CHILDREN if with_forks else SELECT_TRASHED_TASKS
-            return PostgresPurge(writer).run(self._with_children(writer, session_id, query))
+            return PostgresPurge(writer, self.space).run(self._with_children(writer, session_id, query))
 
         def was_committed(_: PurgeResult) -> bool:
             return not self._connections.query(SELECT_SESSION, self._named(session_id))
@@ -781,8 +803,8 @@ class PostgresStore(StoreBackend):
 
     def count(self, query: SessionQuery, by: CountColumn) -> dict[str, int]:
         check_count_column(by)
-        conditions, bindings = self._conditions(query)
-        select = f"select coalesce({by}, ''), count(*) from bough.session where {SET_SPACE} and {conditions} group by 1"
+        source, bindings = self._source(query)
+        select = f"select coalesce({by}, ''), count(*) from {source} group by 1"
         return dict(self._connections.query(select, bindings))
 
     def daily_usage(self, since: int = 0) -> list[DailyUsage]:
@@ -841,6 +863,11 @@ class PostgresStore(StoreBackend):
 
     def _has(self, session_id: str) -> bool:
         return bool(self._connections.query(SELECT_SESSION, self._named(session_id)))
+
+
+def tag_hash(name: str, value: str) -> bytes:
+    """Return a tag as `session_tag` has it: the same as `bough.tag_hash`."""
+    return sha256(f"{name}\x1f{value}".encode()).digest()[:16]
 
 
 _seq = attrgetter("seq")

@@ -98,6 +98,12 @@ INSERT_ENTRIES = _insert_rows(
 INSERT_CALLS = _insert_rows(
     "usage", [*_SESSION_COLUMNS, ("n", "bigint"), *zip(CALL_NAMES, CALL_TYPES, strict=True)]
 )
+# Usage since a time is looked for in the sessions that were active since then.
+SET_ACTIVITY = """
+update bough.session set active_at = last.at
+from (select max(at) as at from bough.usage where session_no = %(no)s) as last
+where no = %(no)s and last.at > session.active_at
+"""
 FACT_TYPES = ("bigint", "text", "text", "bigint", "bigint", "bigint", "text", "bigint")
 INSERT_FACTS = _insert_rows(
     "journal", [*_SESSION_COLUMNS, *zip(FACT_COLUMNS.split(", "), FACT_TYPES, strict=True)]
@@ -232,6 +238,7 @@ class PostgresImporter(SessionImporter):
             for n, call in enumerate(calls, 1)
         )
         self._insert_arrays(INSERT_CALLS, rows)
+        self.writer.execute(SET_ACTIVITY, {"no": key})
 
     def insert_facts(self, key: int, facts: Iterable[Fact], owner: str | None) -> None:
         self._insert_arrays(INSERT_FACTS, (self._fact_row(key, fact, owner) for fact in facts))

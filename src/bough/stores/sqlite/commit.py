@@ -204,7 +204,7 @@ def _advance(
     if started:
         growth = difference(growth, total([call for _, call in started.values()]))
     facts = head.facts + 1 + len(change.facts)
-    active_at = change.at if head.active_at < change.inactive_before else head.active_at
+    active_at = change.activity if head.active_at < change.inactive_before else head.active_at
     _update_row(writer, change, head, leaf, growth, facts, active_at)
     if not writer.connection.changes():
         return None

@@ -30,7 +30,7 @@ except ImportError:  # Windows: SQLite's own busy timeout does the queueing, les
     fcntl = None  # type: ignore[assignment]
 
 APPLICATION_ID = 0x426F7567  # "Boug"
-FORMAT = 1_001
+FORMAT = 1_002
 BUSY_MS = 60_000
 UNREADABLE = "it is not a SQLite file, or an encrypted one (key=…, bough --key-file FILE)"
 LOCKED = "the key is not the one it was encrypted with, or it is not encrypted at all"
@@ -51,7 +51,27 @@ def _add_activity(connection: apsw.Connection) -> None:
     connection.execute("create index session_by_activity on session (space, active_at, no)")
 
 
-MIGRATIONS: Mapping[int, Migration] = {1_001: _add_activity}  # to format → what leads there; forward only
+def _add_lookups(connection: apsw.Connection) -> None:
+    """Index the lists people ask for, tags and labels, and flag what the search index lacks."""
+    connection.execute("alter table session add column stale integer not null default 1")
+    connection.execute(
+        "update session set stale = 0 where facts = (select facts from search_mark where search_mark.no = session.no)"
+    )
+    connection.execute(
+        "update session set active_at = max(active_at, coalesce((select max(at) from usage "
+        "where usage.id > session.no << 32 and usage.id < (session.no + 1) << 32), 0))"
+    )
+    connection.execute(_file("lookups.sql"))
+    connection.execute(
+        "insert into session_tag select session.space, key, value, session.no, session.active_at "
+        "from session, json_each(session.tags)"
+    )
+
+
+MIGRATIONS: Mapping[int, Migration] = {
+    1_001: _add_activity,
+    1_002: _add_lookups,
+}  # to format → what leads there; forward only
 
 
 def connect(path: str, *, synchronous: str, read_only: bool = False) -> apsw.Connection:
@@ -164,9 +184,14 @@ def check_format(connection: apsw.Connection, path: str) -> int:
 
 def _make(connection: apsw.Connection) -> None:
     connection.execute(f"pragma application_id = {APPLICATION_ID}")
+    connection.execute(_file("schema.sql"))
+    connection.execute(_file("lookups.sql"))
+
+
+def _file(name: str) -> str:
     from importlib.resources import files  # a tenth of the whole start, and only a new store needs it
 
-    connection.execute(files("bough.stores.sqlite").joinpath("schema.sql").read_text())
+    return files("bough.stores.sqlite").joinpath(name).read_text()
 
 
 def _apply(connection: apsw.Connection, path: str, migrations: Mapping[int, Migration]) -> None:

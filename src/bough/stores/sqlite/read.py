@@ -18,7 +18,7 @@ from ...core.messages import Message
 from ...core.tree import Branch, Leaf, Range, contains_leaf, lineage, window
 from ...core.usage import Call
 from ...errors import InvalidPosition, NotFound, StoreDamaged
-from ..base import Fact, PathSnapshot, QueuedInput, SessionDetail, SessionHead, SessionRow, StoredEntry
+from ..base import LABEL, Fact, PathSnapshot, QueuedInput, SessionDetail, SessionHead, SessionRow, StoredEntry
 from ..counts import StorageSize
 from ..message_limits import LIMIT_FACT_KINDS
 from ..rows import (
@@ -106,6 +106,10 @@ SELECT_CALLS = f"select {CALL_COLUMNS} from usage where id > ? and id < ? order 
 SELECT_FACTS = f"select {FACT_COLUMNS} from journal where id > ? and id < ? order by id limit ?"
 SELECT_FACTS_OF_KIND = f"""
 select {FACT_COLUMNS} from journal where id > ? and id < ? and kind = ? order by id
+"""
+# The index is named because SQLite would walk all facts of the session for a range of ids alone.
+SELECT_LABELS = f"""
+select {FACT_COLUMNS} from journal indexed by journal_label where id > ? and id < ? and kind = '{LABEL}' order by id
 """
 SELECT_LIMIT_FACTS = f"""
 select {FACT_COLUMNS} from journal where id > ? and id < ? and kind in ({str(LIMIT_FACT_KINDS)[1:-1]}) order by id
@@ -259,8 +263,9 @@ class SessionReader:
         return map(fact_from, self.connection.execute(SELECT_FACTS, span))
 
     def facts_of_kind(self, number: int, kind: str) -> list[Fact]:
-        span = (number << 32, (number + 1) << 32, kind)
-        rows: list[Any] = self.connection.execute(SELECT_FACTS_OF_KIND, span).fetchall()
+        span = (number << 32, (number + 1) << 32)
+        query, bindings = (SELECT_LABELS, span) if kind == LABEL else (SELECT_FACTS_OF_KIND, (*span, kind))
+        rows: list[Any] = self.connection.execute(query, bindings).fetchall()
         return list(map(fact_from, rows))
 
     def limit_facts(self, number: int) -> list[Fact]:

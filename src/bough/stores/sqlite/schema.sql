@@ -1,4 +1,4 @@
--- Bough's SQLite schema, format 1.1.
+-- Bough's SQLite schema, format 1.2.
 --
 -- A session is one row; its leaf (branch, seq) is its current position. Entries are the nodes of a tree, stored by
 -- branch: a branch has a parent and the seq at which it left it, so a path is a few range scans and a fork is one
@@ -48,7 +48,8 @@ create table session (
     completed_at        integer,
     trashed_at          integer,                           -- set: in the trash, restorable
     error               text,
-    active_at           integer not null default 0         -- lists are sorted by it: the last input or move, and within a run the last step to a minute
+    active_at           integer not null default 0,        -- lists are sorted by it: the last input or move, and within a run the last step to a minute
+    stale               integer not null default 1         -- 1: it may have text that the search index lacks
 );
 create index session_by_activity on session (space, active_at, no);
 create index session_by_conversation on session (space, conversation_id, no);
@@ -176,7 +177,7 @@ create table search_entry (
 );
 create table search_mark (
     no    integer primary key, -- session
-    facts integer not null,    -- its count of facts when it was indexed: another one means something is new
+    facts integer not null,    -- its count of facts when it was indexed
     title text                 -- as indexed
 );
 

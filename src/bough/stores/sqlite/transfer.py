@@ -49,6 +49,10 @@ INSERT_BLOB = """
 insert into blob (space, hash, mime, size, at, bytes) values (?, ?, ?, ?, ?, zeroblob(?)) returning no
 """
 LINK_BLOB = "insert or ignore into blob_use select ?, no from blob where space = ? and hash = ?"
+# Usage since a time is looked for in the sessions that were active since then.
+SET_ACTIVITY = """
+update session set active_at = max(active_at, coalesce((select max(at) from usage where id > ? and id < ?), 0)) where no = ?
+"""
 RESERVE_NUMBER = "update sqlite_sequence set seq = seq + 1 where name = 'session' returning seq"
 FIRST_NUMBER = "insert into sqlite_sequence (name, seq) values ('session', 1) returning seq"
 
@@ -131,6 +135,7 @@ class SqliteImporter(SessionImporter):
     ) -> None:
         rows = ((*call_row(call, numbers[call.branch]), key << 32 | n) for n, call in enumerate(calls, 1))
         self.writer.executemany(INSERT_CALL, rows)
+        self.writer.execute(SET_ACTIVITY, (key << 32, (key + 1) << 32, key))
 
     def insert_facts(self, key: int, facts: Iterable[Fact], owner: str | None) -> None:
         insert_facts(self.writer, key, facts)

@@ -1,0 +1,92 @@
+"""What people ask of a store with many sessions, and a small store to copy many from."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import bough
+from bough import Store, assistant, user
+from bough.core.usage import Usage
+from bough.stores.base import SessionQuery
+
+SESSIONS = 40
+Work = Callable[[Store], object]
+
+
+def _list(**filters: object) -> Work:
+    return lambda store: store.backend.sessions(SessionQuery(order="active", **filters))  # type: ignore[arg-type]
+
+
+def _all(**filters: object) -> Work:
+    return lambda store: list(store.backend.all_sessions(SessionQuery(**filters)))  # type: ignore[arg-type]
+
+
+READS: dict[str, tuple[str, Work]] = {
+    "a page of the list": ("default", lambda store: store.sessions(limit=50)),
+    "by last activity": ("default", _list()),
+    "by creation": ("default", lambda store: store.backend.sessions(SessionQuery())),
+    "by a rare status": ("default", _list(status="failed")),
+    "all of a rare status": ("default", _all(status="failed")),
+    "by a common status": ("default", _list(status="idle")),
+    "by a rare agent": ("default", _list(agent="agent-2")),
+    "by a common agent": ("default", _list(agent="support")),
+    "by owner": ("default", _list(owner="owner-0")),
+    "by a rare tag": ("default", _list(tag=("team", "rare"))),
+    "all of a rare tag": ("default", _all(tag=("team", "rare"))),
+    "by a common tag": ("default", _list(tag=("team", "common"))),
+    "by conversation": ("default", _list(conversation_id="conv-one")),
+    "the trash": ("default", _list(trashed=True)),
+    "all of the trash": ("default", _all(trashed=True)),
+    "latest": ("default", lambda store: store.latest()),
+    "usage since a time": (
+        "default",
+        lambda store: store.backend.daily_usage(time.time_ns() // 1_000 + 120_000_000),
+    ),
+    "labels": ("default", lambda store: store.session("ses_rare").labels()),
+    "a search": ("default", lambda store: store.search("herring", limit=10)),
+    "a search of one session": ("default", lambda store: store.search("herring session:ses_rare", limit=10)),
+    "a search for what nobody wrote": ("default", lambda store: store.search("walrus", limit=10)),
+    "a search of the small one": ("small", lambda store: store.search("herring", limit=10)),
+    "a list of the small one": ("small", lambda store: store.sessions(limit=10)),
+    "opening and reading": ("small", lambda store: store.session("ses_small").path()),
+    "appending": ("small", lambda store: store.session("ses_small").append([user("more")])),
+    "tagging": ("small", lambda store: store.session("ses_small").tag(team="other")),
+    "forking and rewinding": ("small", lambda store: store.session("ses_small").fork(at=1).rewind(1)),
+    "purging": ("small", lambda store: purge(store)),
+}
+"""By name, with the space it is asked in."""
+
+
+def purge(store: Store) -> None:
+    session = store.start(tags={"a": "b"})
+    session.append([user("to be purged")])
+    store.index()
+    store.delete(session.session_id)
+    store.purge(session.session_id)
+
+
+def write_sessions(store: Store) -> None:
+    """Write the sessions that are copied: all but the first few are alike, so that what is rare stays rare."""
+    for n in range(SESSIONS):
+        session = store.start("support", title=f"title {n}", tags={"team": "common", "n": str(n)})
+        with session.turn(f"question {n} about herring") as turn:
+            turn.answer(assistant("an answer about mackerel"), usage=Usage(10, 5))
+    assert store.search("herring", limit=1).hits
+
+
+def write_rare_sessions(store: Store) -> None:
+    session = store.start("agent-2", session_id="ses_rare", tags={"team": "rare"}, conversation_id="conv-one")
+    with session.turn("a question about herring") as turn:
+        turn.answer(assistant("an answer about plaice"), usage=Usage(10, 5))
+    session.label(1, "first")
+    store.start(owner="owner-0").end("failed", "no answer")
+    store.delete(store.start().session_id)
+    store.index()
+
+
+def write_small_space(url: str) -> None:
+    with bough.open(url, space="small") as store:
+        session = store.start("support", session_id="ses_small", owner="ann", tags={"team": "small"})
+        session.append([user("herring of the small one")])
+        assert store.search("herring").hits
