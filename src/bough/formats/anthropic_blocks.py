@@ -13,8 +13,7 @@ from ..core.entries import Evidence, Note
 from ..core.messages import Attachment, Part, Reasoning, Text, ToolResult, tool_result
 from ..wire.parsing import parse_base64, parse_tool_call
 from .jsonl import UNEXPECTED_SHAPE, text_or_none
-from .records import LossReport
-from .unknown_kinds import unknown_note
+from .records import LossReport, unknown_note
 
 ISSUER = "anthropic"
 

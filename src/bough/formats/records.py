@@ -5,18 +5,25 @@ Pure values: this module knows no tool and no store.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Iterator
+from decimal import Decimal
+from hashlib import sha256
 from typing import Any
 
 from msgspec import Struct, field
 
-from ..core.entries import Evidence, Payload
+from ..core.codec import to_json
+from ..core.entries import Evidence, Note, Payload
 from ..core.messages import Message
 from ..core.state import State, merge_state
 from ..core.tool_definitions import ToolSpec
-from ..core.usage import Price, Usage
-from ..errors import shorten
+from ..core.usage import MAX_COUNT, Price, Usage
+from ..errors import BoughError, shorten
 
 EXAMPLES = 3
+MICROCENTS_PER_DOLLAR = 100_000_000
+UNKNOWN_KIND = "an item of unknown kind, kept as a note"
 START = ""
 """The key of the position after the seeds, before the first entry."""
 
@@ -113,3 +120,54 @@ def patches(state: State, values: State) -> list[State]:
         name: None for name, value in values.items() if merge_state(state, {name: value}).get(name) != value
     }
     return [patch for patch in (deletions, values) if patch and merge_state(state, patch) != state]
+
+
+def with_source_losses(
+    tool: str, sessions: Iterable[SessionRecord], losses: LossReport
+) -> Iterator[SessionRecord]:
+    """Yield the sessions; `losses`, which their reader fills, are moved to one of them, or to an empty one if there is none."""
+    last: SessionRecord | None = None
+    for session in sessions:
+        if last is not None:
+            yield last
+        _move(losses, session.losses)
+        last = session
+    if last is None and losses:
+        last = SessionRecord(tool, "unreadable", ())
+    if last is not None:
+        _move(losses, last.losses)
+        yield last
+
+
+def _move(losses: LossReport, target: LossReport) -> None:
+    target.merge(losses)
+    losses.clear()
+
+
+def unknown_note(tool: str, kind: object, data: object, losses: LossReport) -> Note:
+    """Return a note that keeps an item as it is, or its text if no store could keep it, and count it: formats grow."""
+    losses.add(UNKNOWN_KIND, str(kind))
+    try:
+        to_json(data, "an item")
+    except (BoughError, RecursionError):
+        data = repr(data).encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+    return Note({tool: "unknown", "kind": str(kind).replace("\0", "\ufffd"), "data": data})
+
+
+def recorded_price(dollars: object, tool: str) -> Price | None:
+    """Return the price of a call in dollars; None for 0, which tools write for a model they do not know or that a subscription covers."""
+    if isinstance(dollars, bool) or not isinstance(dollars, int | float):
+        return None
+    if not math.isfinite(dollars) or dollars <= 0:
+        return None
+    microcents = int((Decimal(str(dollars)) * MICROCENTS_PER_DOLLAR).to_integral_value())
+    return Price(microcents, f"recorded by {tool}") if 0 < microcents <= MAX_COUNT else None
+
+
+def stable_call_id(tool: str, *names: str) -> str:
+    """Return an id that is the same on every import, so that a call whose answer or usage has grown is counted once.
+
+    It is that of the call that a source names, or of all calls of a session of which only the sum is known.
+    """
+    text = " ".join((tool, *names)).encode("utf-8", "replace")
+    return sha256(text).hexdigest()[:24]

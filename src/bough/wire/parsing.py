@@ -102,6 +102,20 @@ def parse_base64(data: object, mime: object, name: object = None) -> Attachment:
     return Attachment(decoded, mime, name if isinstance(name, str) else None)
 
 
+def parse_data_url(url: object, name: object = None) -> Attachment | None:
+    """Return the bytes of a base64 `data:` URL; None for anything else."""
+    if not isinstance(url, str) or not url.startswith("data:"):
+        return None
+    head, _, data = url[len("data:") :].partition(",")
+    mime, *options = head.split(";")
+    if "base64" not in options:
+        return None
+    try:
+        return parse_base64(data, mime or "application/octet-stream", name)
+    except UnrecognizedReply:
+        return None
+
+
 def _decode(text: str) -> object:
     try:
         return msgspec.json.decode(text)

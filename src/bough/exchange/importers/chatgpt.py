@@ -17,9 +17,7 @@ from msgspec.structs import replace
 from ...core.messages import Attachment, Message, Part, Reasoning, Text, ToolResult
 from ...formats.export_files import ExportFiles
 from ...formats.jsonl import parse_time, text_or_none
-from ...formats.records import START, EntryRecord, LossReport, SessionRecord
-from ...formats.source_losses import with_source_losses
-from ...formats.unknown_kinds import unknown_note
+from ...formats.records import START, EntryRecord, LossReport, SessionRecord, unknown_note, with_source_losses
 from ...wire.parsing import parse_tool_call
 
 NAME = "chatgpt"

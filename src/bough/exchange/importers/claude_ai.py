@@ -13,9 +13,7 @@ from ...core.entries import Payload
 from ...core.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, tool_result
 from ...formats.export_files import ExportFiles
 from ...formats.jsonl import UNEXPECTED_SHAPE, parse_time, text_or_none
-from ...formats.records import START, EntryRecord, LossReport, SessionRecord
-from ...formats.source_losses import with_source_losses
-from ...formats.unknown_kinds import unknown_note
+from ...formats.records import START, EntryRecord, LossReport, SessionRecord, unknown_note, with_source_losses
 from ...wire.parsing import parse_tool_call
 
 NAME = "claude-ai"

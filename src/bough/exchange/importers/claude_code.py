@@ -50,8 +50,7 @@ from ...formats.jsonl import (
     read_objects,
     seconds_since_written,
 )
-from ...formats.records import START, EntryRecord, LossReport, SessionRecord
-from ...formats.unknown_kinds import unknown_note
+from ...formats.records import START, EntryRecord, LossReport, SessionRecord, unknown_note
 
 NAME = "claude-code"
 AGENT_FILES = "agent-*.jsonl"

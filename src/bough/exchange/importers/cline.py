@@ -20,10 +20,14 @@ from ...core.usage import Price, Usage
 from ...errors import InvalidSource
 from ...formats.anthropic_blocks import read_blocks
 from ...formats.jsonl import INVALID_JSON, decode_json, json_object, parse_time, text_or_none, token_counts
-from ...formats.recorded_cost import recorded_price
-from ...formats.records import EntryRecord, LossReport, SessionRecord
-from ...formats.source_losses import with_source_losses
-from ...formats.unknown_kinds import unknown_note
+from ...formats.records import (
+    EntryRecord,
+    LossReport,
+    SessionRecord,
+    recorded_price,
+    unknown_note,
+    with_source_losses,
+)
 
 NAME = "cline"
 HISTORY, SCREEN = "api_conversation_history.json", "ui_messages.json"

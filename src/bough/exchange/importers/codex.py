@@ -28,9 +28,8 @@ from ...formats.jsonl import (
     text_or_none,
     token_counts,
 )
-from ...formats.records import START, EntryRecord, LossReport, SessionRecord
+from ...formats.records import START, EntryRecord, LossReport, SessionRecord, unknown_note
 from ...formats.responses_items import AnswerBuilder, read_input_item
-from ...formats.unknown_kinds import unknown_note
 
 MAX_TASK_DEPTH = 20
 """Sub-agents nested deeper become sessions of their own."""

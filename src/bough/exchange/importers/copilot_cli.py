@@ -15,8 +15,7 @@ from ...core.messages import Message, Part, Reasoning, Text, ToolCall, ToolResul
 from ...core.usage import Price, Usage, is_count
 from ...errors import InvalidSource
 from ...formats.jsonl import UNEXPECTED_SHAPE, parse_time, read_objects, text_or_none, token_counts
-from ...formats.records import START, EntryRecord, LossReport, SessionRecord
-from ...formats.unknown_kinds import unknown_note
+from ...formats.records import START, EntryRecord, LossReport, SessionRecord, unknown_note
 from ...wire.parsing import parse_base64, parse_tool_call
 
 NAME = "copilot-cli"

@@ -15,7 +15,6 @@ from ...core.entries import Compaction, Payload
 from ...core.messages import Message, Text
 from ...core.usage import Usage
 from ...formats.anthropic_blocks import read_blocks
-from ...formats.call_ids import stable_call_id
 from ...formats.jsonl import (
     INVALID_JSON,
     decode_json,
@@ -25,8 +24,7 @@ from ...formats.jsonl import (
     text_or_none,
     token_counts,
 )
-from ...formats.records import EntryRecord, LossReport, SessionRecord
-from ...formats.unknown_kinds import unknown_note
+from ...formats.records import EntryRecord, LossReport, SessionRecord, stable_call_id, unknown_note
 
 NAME = "droid"
 SETTINGS = ".settings.json"

@@ -15,7 +15,6 @@ from ...core.entries import Compaction, Note, Payload
 from ...core.messages import Message, Part, Reasoning, Text, ToolResult
 from ...core.usage import Usage
 from ...errors import InvalidSource
-from ...formats.call_ids import stable_call_id
 from ...formats.jsonl import (
     INVALID_JSON,
     UNEXPECTED_SHAPE,
@@ -26,9 +25,15 @@ from ...formats.jsonl import (
     text_or_none,
     token_counts,
 )
-from ...formats.records import START, EntryRecord, LossReport, SessionRecord
-from ...formats.source_losses import with_source_losses
-from ...formats.unknown_kinds import unknown_note
+from ...formats.records import (
+    START,
+    EntryRecord,
+    LossReport,
+    SessionRecord,
+    stable_call_id,
+    unknown_note,
+    with_source_losses,
+)
 from ...wire.gemini.parse import parse_history
 from ...wire.parsing import parse_tool_call
 

@@ -16,10 +16,8 @@ from ...core.entries import Compaction, Evidence, Note, Payload
 from ...core.messages import Message, Part, Reasoning, Text, ToolResult, tool_result
 from ...core.usage import Usage, is_count
 from ...errors import InvalidSource
-from ...formats.call_ids import stable_call_id
 from ...formats.jsonl import UNEXPECTED_SHAPE, json_object, parse_time, read_objects, text_or_none
-from ...formats.records import EntryRecord, LossReport, SessionRecord
-from ...formats.unknown_kinds import unknown_note
+from ...formats.records import EntryRecord, LossReport, SessionRecord, stable_call_id, unknown_note
 from ...wire.parsing import parse_base64, parse_tool_call
 from .sqlite_files import open_tables
 

@@ -17,7 +17,6 @@ from ...core.entries import Compaction, Evidence, Note, Payload
 from ...core.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResult
 from ...core.usage import Usage
 from ...errors import InvalidSource
-from ...formats.data_urls import parse_data_url
 from ...formats.jsonl import (
     INVALID_JSON,
     UNEXPECTED_SHAPE,
@@ -28,11 +27,16 @@ from ...formats.jsonl import (
     text_or_none,
     token_counts,
 )
-from ...formats.recorded_cost import recorded_price
-from ...formats.records import START, EntryRecord, LossReport, SessionRecord
-from ...formats.source_losses import with_source_losses
-from ...formats.unknown_kinds import unknown_note
-from ...wire.parsing import parse_tool_call
+from ...formats.records import (
+    START,
+    EntryRecord,
+    LossReport,
+    SessionRecord,
+    recorded_price,
+    unknown_note,
+    with_source_losses,
+)
+from ...wire.parsing import parse_data_url, parse_tool_call
 from .sqlite_files import SourceTables, open_tables
 
 NAME = "opencode"

@@ -24,9 +24,8 @@ from ...formats.jsonl import (
     text_or_none,
     token_counts,
 )
-from ...formats.records import START, EntryRecord, LossReport, SessionRecord
+from ...formats.records import START, EntryRecord, LossReport, SessionRecord, unknown_note
 from ...formats.settings import known_options
-from ...formats.unknown_kinds import unknown_note
 from ...wire.parsing import parse_base64, parse_tool_call
 
 TOKENS = ("input", "output", "cacheRead", "cacheWrite")

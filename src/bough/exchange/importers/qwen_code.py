@@ -16,8 +16,7 @@ from ...core.messages import Message, Text
 from ...core.usage import Usage
 from ...errors import InvalidSource
 from ...formats.jsonl import UNEXPECTED_SHAPE, parse_time, read_objects, text_or_none, token_counts
-from ...formats.records import START, EntryRecord, LossReport, SessionRecord
-from ...formats.unknown_kinds import unknown_note
+from ...formats.records import START, EntryRecord, LossReport, SessionRecord, unknown_note
 from ...wire.gemini.parse import parse_history
 
 NAME = "qwen-code"
