@@ -95,7 +95,7 @@ class Loop:
                 await self._require_tools()
             limit = None if content is None else await self._check_turn(row.turns, content)
             if limit is not None and not limit.is_warning:
-                yield _refused(limit)
+                yield _refusal_event(limit)
                 return
             row = await self.writer.acquire(row)
             try:
@@ -187,7 +187,7 @@ class Loop:
         row = await self.writer.run_blocking(self.log.store.session, self.log.session_id)
         limit = await self._check_turn(row.turns, content)
         if limit is not None and not limit.is_warning:
-            yield _refused(limit)
+            yield _refusal_event(limit)
             return
         async for event in self._turn(content, row, key=key):
             yield event
@@ -207,7 +207,7 @@ class Loop:
             limit = await self._check_turn(row.turns, message)
             if limit is not None and not limit.is_warning:
                 await self.writer.record("turn_refused", data={"error": limit.data}, takes=queued[0].number)
-                yield _refused(limit, self.writer.journal_number)
+                yield _refusal_event(limit, self.writer.journal_number)
                 continue
             self.writer.is_one_shot = queued[0].number == one_shot
             async for event in self._turn(message, row, takes=queued[0].number):
@@ -231,7 +231,7 @@ class Loop:
             return
         elif not self.writer.is_turn_checked and (limit := await self._check_sent_turn(row)) is not None:
             await self.writer.withdraw_turn({"error": limit.data})
-            yield _refused(limit, self.writer.journal_number)
+            yield _refusal_event(limit, self.writer.journal_number)
             return
         else:
             await self._resume_turn()
@@ -426,7 +426,7 @@ class Loop:
         await self.writer.drop_announced_call()
         closing = Draft(assistant(f"(stopped: {limit})"), finish="error")
         await self.writer.append(closing, data={"error": str(limit)})
-        return _refused(limit, self.writer.journal_number)
+        return _refusal_event(limit, self.writer.journal_number)
 
     async def _give_up(self, error: ModelError) -> Event:
         await self.writer.drop_announced_call()
@@ -465,7 +465,7 @@ class Loop:
         await self.writer.append(*results, closing)
 
 
-def _refused(limit: LimitHit, journal_number: int | None = None) -> Event:
+def _refusal_event(limit: LimitHit, journal_number: int | None = None) -> Event:
     data = {"stop_reason": "error", "error": limit.data}
     return Event("session:turn_completed", data, journal_number)
 

@@ -333,7 +333,7 @@ def load_module(option: str, source: str, place: str) -> ModuleType:
     if is_file and not Path(place).is_file():
         raise CommandError(f"{option} {source}: there is no file {place}")
     try:
-        return _from_file(Path(place)) if is_file else _imported(place)
+        return _from_file(Path(place)) if is_file else _import(place)
     except Exception as error:  # user code may raise anything
         raise CommandError(f"{option} {source}: cannot be loaded: {type(error).__name__}: {error}") from error
 
@@ -349,7 +349,7 @@ def _from_file(place: Path) -> ModuleType:
     return module
 
 
-def _imported(name: str) -> ModuleType:
+def _import(name: str) -> ModuleType:
     _find_in(Path.cwd())
     return import_module(name)
 

@@ -328,10 +328,10 @@ def restore_json(value: Any, read_blob: ReadBlob) -> Any:
     if isinstance(value, list):
         return [restore_json(item, read_blob) for item in value]
     if isinstance(value, str) and BLOB_REFERENCE in value:
-        return _REFERENCE.sub(lambda match: _restored(match, read_blob), value)
+        return _REFERENCE.sub(lambda match: _restore_url(match, read_blob), value)
     return value
 
 
-def _restored(match: re.Match[str], read_blob: ReadBlob) -> str:
+def _restore_url(match: re.Match[str], read_blob: ReadBlob) -> str:
     data = read_blob(match[1])
     return match[0] if data is None else base64_text(match[0], data)

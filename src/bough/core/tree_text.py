@@ -66,7 +66,7 @@ class _Drawing:
         for branch, seq in sorted(self.entries):
             self.children.setdefault(self._before(branch, seq), []).append((branch, seq))
         self.path = self._path()
-        self.marked = self._marked()
+        self.marked = self._mark_entry()
         self.drawn_branches = {branch for branch, seq in self.entries if self._is_drawn((branch, seq))}
 
     def _before(self, branch: int, seq: int) -> Point:
@@ -94,7 +94,7 @@ class _Drawing:
         payload = self.entries[point].payload
         return not (isinstance(payload, Note) and payload.hidden) or Leaf(*point) in self.labels
 
-    def _marked(self) -> Point:
+    def _mark_entry(self) -> Point:
         """Return the last drawn entry on the path, which stands for the leaf."""
         point = self.leaf
         while point in self.entries and not self._is_drawn(point):

@@ -282,12 +282,12 @@ class Lab:
             fail_if=fail_if, max_cost_microcents=max_cost_microcents, scorers=scorers, judge=judge
         )
         record = await asyncio.to_thread(LabRecord.create, self._store, self._runtime, self.run_id, self.plan)
-        spent, unknown = await asyncio.to_thread(self._spent, record)
+        spent, unknown = await asyncio.to_thread(self._cost_so_far, record)
         longest = max((source.longest_answer for source in self.plan.cohort.sources), default=0)
         budget = CostBudget(max_cost_microcents, spent + unknown, longest)
         runner = _Runner(self, record, budget, checks.scorers, judge, progress)
         await runner.run(workers)
-        spent, _ = await asyncio.to_thread(self._spent, record)
+        spent, _ = await asyncio.to_thread(self._cost_so_far, record)
         versions = {each.name: each.version for each in checks.scorers}
         versions |= {} if judge is None else {judge.name: judge.version}
         return build_report(
@@ -322,7 +322,7 @@ class Lab:
         )
         return asyncio.run(running)
 
-    def _spent(self, record: LabRecord) -> tuple[int, int]:
+    def _cost_so_far(self, record: LabRecord) -> tuple[int, int]:
         """Return what the run has cost so far, by the ledger: its replays, finished or not, and its judge; and the most
         that calls may have cost which a crash cut off."""
         spent, unknown = self._store.session(record.run_id).totals.cost_microcents, 0

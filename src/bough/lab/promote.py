@@ -133,7 +133,7 @@ def _bundle(source: Log, turns: list[TurnView], *, redact: bool, blobs: bool) ->
     """Export the session up to the last turn, and read the bundle again: redaction changes what is in it."""
     last = turns[-1].last
     if last != source.leaf.seq or len(source.store.branches(source.session_id)) > 1:
-        source = _shortened(source, last)
+        source = _shorten(source, last)
     file = io.BytesIO()
     result = export(source.store, source.runtime, source.session_id, file, redact=redact, blobs=blobs)
     data = file.getvalue()
@@ -145,7 +145,7 @@ def _bundle(source: Log, turns: list[TurnView], *, redact: bool, blobs: bool) ->
     return _Bundle(data, result, bundle_turns, first - 1, session_id)
 
 
-def _shortened(source: Log, last: int) -> Log:
+def _shorten(source: Log, last: int) -> Log:
     """Return a session in memory that ends at entry `last`. Its ids and times follow from the source: the same bytes again."""
     store = MemoryStore(space=source.store.space)
     runtime = replace(

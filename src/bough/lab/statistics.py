@@ -132,11 +132,11 @@ def _describe_lanes(effect: Effect, what: str, against: str) -> str:
     assert effect.baseline is not None
     assert effect.candidate is not None
     if effect.kind == "rate":
-        change = f"{_signed(_percent(effect.candidate - effect.baseline))} points"
+        change = f"{_with_sign(_percent(effect.candidate - effect.baseline))} points"
         return f"{what} in {_percent(effect.candidate)} % of turns, {_percent(effect.baseline)} % {against}: {change}"
     lanes = f"{what} {effect.candidate:.4g} per turn, {effect.baseline:.4g} {against}"
     if effect.kind == "mean":
-        return f"{lanes}: {_signed(f'{effect.candidate - effect.baseline:.3g}')}"
+        return f"{lanes}: {_with_sign(f'{effect.candidate - effect.baseline:.3g}')}"
     return lanes if effect.estimate is None else f"{lanes}: {effect.estimate:.3g} times"
 
 
@@ -157,7 +157,7 @@ def _percent(share: float) -> str:
     return "0" if text == "-0" else text
 
 
-def _signed(number: str) -> str:
+def _with_sign(number: str) -> str:
     return number.replace("-", "−", 1) if number.startswith("-") else f"+{number}"
 
 

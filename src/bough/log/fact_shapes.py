@@ -42,13 +42,13 @@ class _Turn(Struct):
     max_messages: Number | None = None
 
 
-class _Appended(Struct):
+class _AppendedFact(Struct):
     branch: Number
     first: Number
     last: Number
 
 
-class _Moved(Struct, rename={"origin": "from"}):
+class _MovedFact(Struct, rename={"origin": "from"}):
     origin: tuple[Number, Number]
 
 
@@ -59,14 +59,14 @@ class _Labelled(Struct):
 
 
 _SHAPES: dict[str, type] = {
-    "appended": _Appended,
+    "appended": _AppendedFact,
     "approval_requested": _Call,
     "approved": _Call,
     "calls_started": _CallsStarted,
     "cancel_requested": _Turn,
     "denied": _Call,
     "labelled": _Labelled,
-    "moved": _Moved,
+    "moved": _MovedFact,
     "task_started": _TaskStarted,
     "task_waits": _TaskWaits,
     "turn_resumed": _Turn,

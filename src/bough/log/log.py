@@ -294,7 +294,7 @@ class Log:
                 if repeated is not None:
                     return repeated
             fence = self.fence if fence is None else fence
-            drafts = [self._filled(draft) for draft in drafts]
+            drafts = [self._fill_draft(draft) for draft in drafts]
             leaf = self.leaf if after is None else after
             cursor = self.cursor if leaf == self.leaf else self.cursor_at(leaf)
             runtime = self.runtime
@@ -422,7 +422,7 @@ class Log:
             entry.role == "assistant" and entry.branch in own for entry in path
         )
 
-    def _filled(self, draft: Draft) -> Draft:
+    def _fill_draft(self, draft: Draft) -> Draft:
         payload = draft.payload
         return replace(draft, payload=self.fill(payload)) if isinstance(payload, Settings) else draft
 

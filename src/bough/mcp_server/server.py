@@ -117,7 +117,7 @@ def _require_token(app: ASGIApp, token: str) -> ASGIApp:
     """Return the application behind `Authorization: Bearer TOKEN`, compared in constant time."""
     secret = b"Bearer " + token.encode()
 
-    async def checked(scope: Scope, receive: Receive, send: Send) -> None:
+    async def check_host(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             token = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
             if not hmac.compare_digest(token, secret):
@@ -129,7 +129,7 @@ def _require_token(app: ASGIApp, token: str) -> ASGIApp:
                 return
         await app(scope, receive, send)
 
-    return checked
+    return check_host
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -34,7 +34,7 @@ class StreamReply(Struct):
 
 
 def read_reply(provider: str, content_type: str, encoding: str, body: bytes) -> StreamReply:
-    body = _decoded(body, encoding)
+    body = _decompress(body, encoding)
     if provider == "openai-chat":
         return _read_chat(body)
     if "event-stream" not in content_type and not body.lstrip().startswith((b"data:", b"event:")):
@@ -87,7 +87,7 @@ def _read_json(provider: str, body: bytes) -> StreamReply:
     return StreamReply(data, True, response_id=_text(data.get("id")))
 
 
-def _decoded(body: bytes, encoding: str) -> bytes:
+def _decompress(body: bytes, encoding: str) -> bytes:
     if encoding not in ("gzip", "deflate"):
         if encoding not in ("", "identity"):
             raise UnrecognizedReply(f"a response in the encoding {encoding!r}")

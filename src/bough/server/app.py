@@ -205,10 +205,10 @@ def create_litestar(context: ServerContext) -> Litestar:
 
 def create_app(context: ServerContext) -> ASGIApp:
     """Build the complete ASGI application."""
-    return _guarded(create_litestar(context), context)
+    return _with_middleware(create_litestar(context), context)
 
 
-def _guarded(app: Litestar, context: ServerContext) -> ASGIApp:
+def _with_middleware(app: Litestar, context: ServerContext) -> ASGIApp:
     guarded = AuthMiddleware(app, context.access)
     return guarded if context.metrics is None else context.metrics.middleware(guarded)
 
@@ -304,7 +304,7 @@ def create_server(context: ServerContext) -> Server:
     """Create a server that is not started yet."""
     app = create_litestar(context)
     config = uvicorn.Config(
-        _guarded(app, context),
+        _with_middleware(app, context),
         lifespan="on",
         log_config=None,
         access_log=False,

@@ -84,14 +84,14 @@ def line_view(entry: Entry) -> dict[str, Any]:
         "step": entry.step,
         "kind": entry.kind,
         "role": entry.role,
-        "text": one_line(describe_entry(_shortened(entry))),
+        "text": one_line(describe_entry(_shorten(entry))),
         "flags": entry_flags(entry),
         "internal": entry.internal,
         "at": entry.at,
     }
 
 
-def _shortened(entry: Entry) -> Entry:
+def _shorten(entry: Entry) -> Entry:
     """Shorten the text before it is formatted as one line."""
     message = entry.message
     if message is None:

@@ -179,7 +179,7 @@ def pack_lines(
     if sum(map(_block_count, lines)) != len(message.parts):
         raise CannotPack  # some block is not a part
     proofs = {} if evidence is None else evidence.parts
-    parts = _indexed(message.parts)
+    parts = _enumerate_parts(message.parts)
     packed = [_pack_line(line, parts, proofs) for line in lines]
     if unpack_lines(packed, message, evidence, no_blob) != list(lines):
         raise CannotPack
@@ -191,7 +191,7 @@ def unpack_lines(
 ) -> list[TranscriptLine]:
     """Return the original lines."""
     proofs = {} if evidence is None else evidence.parts
-    parts = _indexed(message.parts)
+    parts = _enumerate_parts(message.parts)
     return [_unpack_line(line, parts, proofs, blobs) for line in packed]
 
 
@@ -202,7 +202,7 @@ def _block_count(line: TranscriptLine) -> int:
     return len(content_blocks(line))
 
 
-def _indexed(parts: Sequence[Part]) -> Iterator[tuple[str, Part]]:
+def _enumerate_parts(parts: Sequence[Part]) -> Iterator[tuple[str, Part]]:
     return ((str(index), part) for index, part in enumerate(parts))
 
 

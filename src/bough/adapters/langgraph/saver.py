@@ -137,7 +137,7 @@ class BoughSaver(BaseCheckpointSaver[Any]):
     ) -> Iterator[CheckpointTuple]:
         """Yield the checkpoints that match, newest first."""
         end = get_checkpoint_id(before) if before is not None else None
-        rows = (row for row in self._listed(config) if end is None or row[0].checkpoint_id < end)
+        rows = (row for row in self._checkpoints_of(config) if end is None or row[0].checkpoint_id < end)
         count = 0
         while batch := list(islice(rows, limit)):  # no more is read than may be needed
             paths: dict[ThreadLog, PathCache] = {}
@@ -470,7 +470,7 @@ class BoughSaver(BaseCheckpointSaver[Any]):
             if thread is not None:
                 yield (own_id, namespace), thread
 
-    def _listed(self, config: RunnableConfig | None) -> Iterator[ListRow]:
+    def _checkpoints_of(self, config: RunnableConfig | None) -> Iterator[ListRow]:
         """Yield the checkpoints that the config names, newest first, with their thread and its name."""
         checkpoint_id = get_checkpoint_id(config) if config is not None else None
 

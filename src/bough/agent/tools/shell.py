@@ -103,12 +103,6 @@ class Shell:
         check(self._scope, argv)
         return await self._run(tuple(argv), timeout)
 
-    async def run_script(self, script: str, timeout: float | None = None) -> CommandResult:
-        """Run a shell script; only at tier full."""
-        if self._scope.tier != "full":
-            raise OutOfScope(script, f"the tier is {self._scope.tier}; a shell script needs tier full")
-        return await self.run(["/bin/sh", "-c", script], timeout)
-
     async def _run(self, argv: tuple[str, ...], timeout: float | None) -> CommandResult:
         seconds = self._timeout if timeout is None else min(timeout, self._timeout)
         if not seconds > 0:
@@ -174,11 +168,6 @@ def environment(scope: Scope, environ: Mapping[str, str]) -> dict[str, str]:
             folders = [folder for folder in folders if not _is_inside(scope.root, os.path.realpath(folder))]
         variables["PATH"] = os.pathsep.join(folders)
     return variables | _ADDED_VARIABLES
-
-
-def secret_values(environ: Mapping[str, str]) -> frozenset[str]:
-    """Return the values that commands do not inherit, so that they can be redacted elsewhere too."""
-    return frozenset(value for name, value in environ.items() if value and _is_secret(name, value))
 
 
 async def _run_process(

@@ -99,7 +99,7 @@ def serve(
     store = location.open_or_create()
     counters = _metrics(store) if metrics else None
     context = app.ServerContext(
-        store, access, _agent(options), lambda owner: _owned(location, store, owner), counters
+        store, access, _agent(options), lambda owner: _store_of(location, store, owner), counters
     )
     try:
         listener = app.open_listener(host, port)
@@ -185,7 +185,7 @@ def _agent(options: AgentOptions) -> Any:
     )
 
 
-def _owned(location: StoreLocation, store: Store, owner: str) -> Store:
+def _store_of(location: StoreLocation, store: Store, owner: str) -> Store:
     """Open the same store for one owner."""
     from ...stores.memory.store import MemoryStore
 

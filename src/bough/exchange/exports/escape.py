@@ -33,10 +33,10 @@ def inert(line: str) -> str:
 
 def quote(text: str) -> str:
     """Return text as a quote that keeps its code blocks."""
-    return "\n".join(f"> {line}" if line else ">" for line in _quoted(lines_of(text)))
+    return "\n".join(f"> {line}" if line else ">" for line in _quote_lines(lines_of(text)))
 
 
-def _quoted(lines: Iterable[str]) -> Iterator[str]:
+def _quote_lines(lines: Iterable[str]) -> Iterator[str]:
     closing, info = "", ""
     code: list[str] = []
     for line in lines:

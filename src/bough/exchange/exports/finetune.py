@@ -116,15 +116,15 @@ def _without_media(item: Item) -> Item:
     message = item.message
     if message.role == "assistant" or next(iter(message.media), None) is None:
         return item
-    parts = tuple(_named(part) for part in message.parts)
+    parts = tuple(_name_media(part) for part in message.parts)
     return replace(item, message=replace(message, parts=parts))
 
 
-def _named(part: Any) -> Any:
+def _name_media(part: Any) -> Any:
     if isinstance(part, Media):
         return Text(media_stub(part, "not included"))
     if isinstance(part, ToolResult):
-        return replace(part, content=tuple(_named(piece) for piece in part.content))
+        return replace(part, content=tuple(_name_media(piece) for piece in part.content))
     return part
 
 

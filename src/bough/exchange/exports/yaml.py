@@ -46,8 +46,8 @@ def _lines(value: dict[str, Any] | list[Any] | tuple[Any, ...], indent: int) -> 
 
 
 def _key(key: str, pad: str) -> str:
-    written = key if _is_plain(key) else _quoted(key)
-    return written if len(written) <= LONGEST_KEY else f"? {_quoted(key)}\n{pad}"
+    written = key if _is_plain(key) else _quote(key)
+    return written if len(written) <= LONGEST_KEY else f"? {_quote(key)}\n{pad}"
 
 
 def _below(value: Any, indent: int) -> str:
@@ -90,7 +90,7 @@ def _text(text: str, indent: int) -> str:
         return text
     if "\n" in text and _BLOCK.fullmatch(text):
         return _block(text, " " * indent)
-    return _quoted(text)
+    return _quote(text)
 
 
 def _is_plain(text: str) -> bool:
@@ -106,7 +106,7 @@ def _block(text: str, pad: str) -> str:
     return "\n".join([f"|{chomping}", *lines, *[""] * (ends - 1)])
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return '"' + _ESCAPED.sub(_escape, text) + '"'
 
 

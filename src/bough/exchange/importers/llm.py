@@ -79,7 +79,7 @@ class PartTables:
         rows = self.tables.rows(table, "response_id = ?", _key(response), order='"order"')
         return [self.fragment(row.get("fragment_id")) for row in rows]
 
-    def attached(self, table: str, column: str, owner: object) -> list[Text | Attachment]:
+    def attachments(self, table: str, column: str, owner: object) -> list[Text | Attachment]:
         rows = self.tables.rows(table, f"{column} = ?", _key(owner), order='"order"')
         return [self.attachment(row.get("attachment_id")) for row in rows]
 
@@ -359,16 +359,14 @@ def _tools(tables: SourceTables, row: Row, losses: LossReport) -> tuple[ToolSpec
 
 def _read_inputs(parts: PartTables, row: Row) -> Iterator[Message]:
     for result in parts.tables.rows("tool_results", "response_id = ?", _key(row.get("id")), order="id"):
-        output, attached = (
-            result.get("output"),
-            ("tool_results_attachments", "tool_result_id", result.get("id")),
-        )
-        contents: list[Text | Attachment] = [Text(output)] if isinstance(output, str) and output else []
-        content = (*contents, *parts.attached(*attached))
+        output = result.get("output")
+        texts = [Text(output)] if isinstance(output, str) and output else []
+        files = parts.attachments("tool_results_attachments", "tool_result_id", result.get("id"))
+        content = (*texts, *files)
         yield Message("tool", (ToolResult(_call_id(result), content, bool(result.get("exception"))),))
     pieces = [*parts.fragments("prompt_fragments", row.get("id")), text_or_none(row.get("prompt")) or ""]
     prompt_text = "\n".join(piece for piece in pieces if piece)
-    attachments = parts.attached("prompt_attachments", "response_id", row.get("id"))
+    attachments = parts.attachments("prompt_attachments", "response_id", row.get("id"))
     if prompt_text or attachments:
         yield Message("user", (*([Text(prompt_text)] if prompt_text else []), *attachments))
 

@@ -51,7 +51,7 @@ def _by(calls: Iterable[Call], name: Callable[[Call], str]) -> list[Json]:
     groups: dict[str, list[Call]] = {}
     for call in calls:
         groups.setdefault(name(call), []).append(call)
-    return _named({key: total(rows) for key, rows in groups.items()})
+    return _by_cost({key: total(rows) for key, rows in groups.items()})
 
 
 @get("/api/usage", tags=["usage"])
@@ -75,7 +75,7 @@ def space_usage(
         for one in spent[-MOST_ROWS:]
     ]
     return SpaceUsage(
-        total=to_json(_summed(spent)),
+        total=to_json(_total(spent)),
         days=_sums(spent, lambda one: day(one.day), by_name=True),
         models=_sums(spent, lambda one: one.model or ""),
         agents=_sums(spent, lambda one: one.agent or ""),
@@ -88,7 +88,7 @@ def day(number: int) -> str:
     return datetime.fromtimestamp(number * 86_400, UTC).strftime("%Y-%m-%d")
 
 
-def _summed(spent: Iterable[DailyUsage]) -> Totals:
+def _total(spent: Iterable[DailyUsage]) -> Totals:
     totals = Totals()
     for one in spent:
         totals = add(totals, one.totals)
@@ -103,11 +103,11 @@ def _sums(
         groups[name(one)] = add(groups.get(name(one), Totals()), one.totals)
     if by_name:
         return [{"name": key, "totals": to_json(groups[key])} for key in sorted(groups)[-1_000:]]
-    return _named(groups)
+    return _by_cost(groups)
 
 
-def _named(groups: dict[str, Totals]) -> list[Json]:
-    """MessageLimits expensive first."""
+def _by_cost(groups: dict[str, Totals]) -> list[Json]:
+    """Most expensive first."""
     order = sorted(groups, key=lambda key: (-groups[key].cost_microcents, -groups[key].calls, key))
     return [{"name": key, "totals": to_json(groups[key])} for key in order[:MOST_NAMES]]
 

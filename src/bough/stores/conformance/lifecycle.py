@@ -300,7 +300,7 @@ class DeleteConformance(StoreFactory):
         assert set(store.purge("ses_a").sessions) == {"ses_a", "ses_b", "ses_c"}
         assert_raises(NotFound, lambda: store.session("ses_b"))
 
-    def _forked(self) -> tuple[SessionWriter, SessionWriter]:
+    def _fork(self) -> tuple[SessionWriter, SessionWriter]:
         writer = SessionWriter(self.open_store())
         writer.append(user("1"))
         writer.append(assistant("2"), calls=(call("kept", 1, 2),))
@@ -320,7 +320,7 @@ class DeleteConformance(StoreFactory):
         return writer, fork
 
     def test_what_a_fork_stands_on_stays_until_it_goes(self) -> None:
-        writer, fork = self._forked()
+        writer, fork = self._fork()
         writer.store.trash("ses_a", 500)
         purged = writer.store.purge("ses_a")
         assert (purged.entries, purged.kept_entries) == (2, 2)
@@ -369,7 +369,7 @@ class DeleteConformance(StoreFactory):
 
     def test_nothing_is_forked_where_what_it_would_stand_on_is_gone(self) -> None:
         """The branch is still there: another fork stands on the beginning of it."""
-        writer, fork = self._forked()
+        writer, fork = self._fork()
         at, cursor = writer.leaf, writer.cursor
         writer.store.trash("ses_a", 500)
         writer.store.purge("ses_a")
@@ -381,7 +381,7 @@ class DeleteConformance(StoreFactory):
         assert fork.texts() == ["1", "2", "mine"]
 
     def test_purge_with_forks_takes_all(self) -> None:
-        writer, _ = self._forked()
+        writer, _ = self._fork()
         writer.store.trash("ses_a", 500)
         assert writer.store.purge("ses_a", with_forks=True).entries == 5
         assert_raises(NotFound, lambda: writer.store.session("ses_f"))

@@ -222,7 +222,7 @@ class SessionReader:
         entries = self.entries(ranges, first, end.seq if last is None else last, public=public)
         if not detail:
             return PathSnapshot(row, tuple(ranges), entries)
-        return PathSnapshot(row, tuple(ranges), entries, self.detail(number), self._queued(number))
+        return PathSnapshot(row, tuple(ranges), entries, self.detail(number), self._inbox_count(number))
 
     def heads(self, session_ids: Sequence[str]) -> dict[str, SessionHead]:
         bindings = {
@@ -284,7 +284,7 @@ class SessionReader:
         rows = self.connection.execute(SELECT_INBOX, (number, -1 if limit is None else limit))
         return (QueuedInput(*row) for row in rows)
 
-    def _queued(self, number: int) -> int:
+    def _inbox_count(self, number: int) -> int:
         count: int = self.connection.execute("select count(*) from inbox where no = ?", (number,)).get
         return count
 

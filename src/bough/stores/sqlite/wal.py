@@ -30,9 +30,9 @@ class Wal:
         self._full_size = self._used = self._extended_to = 0
         if is_synced:  # without syncs there is nothing to gain
             self._full_size = CHECKPOINT_FRAMES * self._frame
-            writer.set_wal_hook(self._written)
+            writer.set_wal_hook(self._on_commit)
 
-    def _written(self, writer: apsw.Connection, _: str, frames: int) -> int:
+    def _on_commit(self, writer: apsw.Connection, _: str, frames: int) -> int:
         used = frames * self._frame
         if used < self._used:
             self._extended_to = 0  # the log was restarted, and perhaps truncated before that

@@ -136,7 +136,7 @@ def _parse_parts(content: dict[str, Any]) -> tuple[list[Part], dict[str, Proof]]
     for piece in content_blocks(content.get("parts")):
         signature = _either(piece, "thought_signature")
         call, result = _either(piece, "function_call"), _either(piece, "function_response")
-        proof: Proof = {"signature": _encoded(signature)} if signature else {}
+        proof: Proof = {"signature": _encode(signature)} if signature else {}
         if call is not None:
             data = to_dict(call)
             proof |= {"id": data["id"]} if data.get("id") else {}
@@ -235,7 +235,7 @@ def _camel(name: str) -> str:
 
 
 def _standard_base64(data: object) -> object:
-    encoded = _encoded(data)
+    encoded = _encode(data)
     return encoded.translate(_USUAL) if isinstance(encoded, str) else encoded
 
 
@@ -270,7 +270,7 @@ def _describe_sources(metadata: Mapping[str, Any]) -> str:
     return "\n".join(head + sources)
 
 
-def _encoded(data: object) -> object:
+def _encode(data: object) -> object:
     """The SDK's bytes as the REST API writes them."""
     return base64.b64encode(data).decode() if isinstance(data, bytes) else data
 

@@ -172,7 +172,7 @@ class McpConnection:
         try:
             async with (
                 self._transport() as streams,
-                Client(_Entered(streams), client_info=info, cache=None) as client,
+                Client(_OpenTransport(streams), client_info=info, cache=None) as client,
             ):
                 self._connected.set_result(client)
                 await self._closing.wait()
@@ -260,7 +260,7 @@ class McpConnection:
             if len(data) <= MAX_DETAIL_BYTES:
                 details = {"structured": structured}
             else:
-                pieces.append(self._stored(data, "application/json", "structured content"))
+                pieces.append(self._text_file(data, "application/json", "structured content"))
         return ServerResult(self._bounded(pieces), result.is_error, details)
 
     def _bounded(self, pieces: Sequence[Text | Media | Attachment]) -> list[Text | Media | Attachment]:
@@ -283,7 +283,7 @@ class McpConnection:
         note = f"[{size:,} bytes of text in total, only the first {MAX_TEXT_BYTES:,} are shown; ask for less]"
         return [*bounded, Text(note), Attachment(whole, "text/plain", "the whole output")]
 
-    def _stored(self, data: bytes, mime: str, name: str) -> Attachment:
+    def _text_file(self, data: bytes, mime: str, name: str) -> Attachment:
         """Return text as a file: redacted here, because the bytes of files are stored as they are."""
         return Attachment(self._redactor.redact_text(data.decode("utf-8", "replace")).encode(), mime, name)
 
@@ -303,7 +303,7 @@ class McpConnection:
         return McpServerUnavailable(str(self.server), self._end(reason), hint)
 
 
-class _Entered:
+class _OpenTransport:
     """A transport that is already open: entering it returns its streams."""
 
     def __init__(self, streams: Any) -> None:

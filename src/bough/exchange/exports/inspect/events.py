@@ -51,7 +51,7 @@ class EventBuilder:
         for call in calls:
             if call.answer_seq is None:
                 self._loose.setdefault(call.after_seq, []).append(call)
-        self._results = dict(_paired(path))
+        self._results = dict(_pair_results(path))
         self._zero = min((entry.at for entry in path), default=0)
         self._span: str | None = None
         self._tools = [tool_info(name) for name in row.tool_names]
@@ -62,24 +62,24 @@ class EventBuilder:
         number = 0
         for entry in self._path:
             if entry.turn != (last.turn if last is not None else 0):
-                yield from self._ended(last)
+                yield from self._end_turn(last)
                 number += bool(entry.turn)
-                yield from self._started(entry, number)
+                yield from self._begin_turn(entry, number)
             yield from self._entry(entry)
             yield from map(self._unanswered, self._loose.get(entry.seq, ()))
             last = entry
-        yield from self._ended(last)
+        yield from self._end_turn(last)
 
     # -- turns -------------------------------------------------------------------------------------
 
-    def _started(self, first: Entry, number: int) -> Iterator[Event]:
+    def _begin_turn(self, first: Entry, number: int) -> Iterator[Event]:
         """Open a turn. In Inspect a turn is one answer, so ours is named a user turn."""
         if first.turn:
             span, name = f"{self._session_id}@{first.turn}", f"user turn {number}"
             yield self._event("span_begin", f"turn-{first.turn}", first.at, id=span, name=name)
             self._span = span
 
-    def _ended(self, last: Entry | None) -> Iterator[Event]:
+    def _end_turn(self, last: Entry | None) -> Iterator[Event]:
         if last is None or not last.turn:
             return
         ended = self._moments.turns.get((last.branch, last.turn))
@@ -95,7 +95,7 @@ class EventBuilder:
         match entry.payload:
             case Message(role="assistant") if entry.turn:
                 yield self._model(entry)
-                yield from self._called(entry)
+                yield from self._tool_events(entry)
             case Compaction(tokens_before=before, summary=summary, first_kept=first_kept):
                 about = {"summary": summary, "first_kept": first_kept}
                 data = {"type": "summary", "tokens_before": before, "source": "bough", "metadata": about}
@@ -159,7 +159,7 @@ class EventBuilder:
             working_time=_seconds(end - start),
         )
 
-    def _called(self, entry: Entry) -> Iterator[Event]:
+    def _tool_events(self, entry: Entry) -> Iterator[Event]:
         assert entry.message is not None
         for index, call in enumerate(entry.message.calls):
             start = self._moments.tools.get((entry.branch, entry.seq, index), entry.at)
@@ -182,7 +182,7 @@ class EventBuilder:
         return {**head, **within, "working_start": _seconds(at - self._zero), **fields}
 
 
-def _paired(path: Iterable[Entry]) -> Iterator[tuple[tuple[int, int], Result]]:
+def _pair_results(path: Iterable[Entry]) -> Iterator[tuple[tuple[int, int], Result]]:
     """Yield each result with the seq of the answer and the index of the call it belongs to."""
     waiting: list[tuple[int, int, ToolCall]] = []
     for entry in path:

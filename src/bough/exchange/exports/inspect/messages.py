@@ -33,7 +33,7 @@ def chat_messages(session_id: str, path: Iterable[Entry]) -> dict[int, list[Chat
         name = f"{session_id}@{entry.seq}"
         if message.role == "tool":
             chats = [
-                _result(f"{name}.{index}" if index else name, result, _answered(waiting, result))
+                _result(f"{name}.{index}" if index else name, result, _answer_call(waiting, result))
                 for index, result in enumerate(message.results)
             ]
         else:
@@ -42,7 +42,7 @@ def chat_messages(session_id: str, path: Iterable[Entry]) -> dict[int, list[Chat
     return messages
 
 
-def _answered(waiting: list[ToolCall], result: ToolResult) -> str | None:
+def _answer_call(waiting: list[ToolCall], result: ToolResult) -> str | None:
     """Return the name of the tool; of two open calls with the same id, the first is answered."""
     for call in waiting:
         if call.id == result.call_id:

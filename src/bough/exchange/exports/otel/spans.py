@@ -181,7 +181,7 @@ def _turn_span(trace_data: SessionTrace, turn: Sequence[Entry], content: bool) -
     ended = trace_data.moments.turns.get((first.branch, first.turn))
     span = Span(
         place=_turn_place(trace_data, (first.branch, first.turn)),
-        name=_named("invoke_agent", trace_data.hide(trace_data.row.agent)),
+        name=_span_name("invoke_agent", trace_data.hide(trace_data.row.agent)),
         start=first.at,
         end=last.at,
         attributes={**trace_data.common("invoke_agent"), "bough.turn": first.turn},
@@ -206,7 +206,7 @@ def _session_span(trace_data: SessionTrace, content: bool) -> Span:
     times = [entry.at for entry in trace_data.entries.values()]
     return Span(
         place=row.session_id,
-        name=_named("session", trace_data.hide(row.agent)),
+        name=_span_name("session", trace_data.hide(row.agent)),
         start=row.started_at,
         end=max([row.started_at, row.completed_at or 0, *times]),
         attributes={**trace_data.common(), **_without_none(attributes)},
@@ -239,7 +239,7 @@ def _model_span(
     error = _model_error(call)
     span = Span(
         place=f"{trace_data.row.session_id}/call/{call.call_id}",
-        name=_named("chat", call.model),
+        name=_span_name("chat", call.model),
         start=start,
         end=end,
         attributes={**trace_data.common("chat"), **_without_none(_usage_attributes(call, answer))},
@@ -340,7 +340,7 @@ def _tool_span(
         attributes["gen_ai.tool.call.result"] = None if result is None else text_of(result)
     return Span(
         place=f"{trace_data.row.session_id}/{trace_data.lines[entry.branch]}/{entry.seq}/{index}",
-        name=_named("execute_tool", call.name),
+        name=_span_name("execute_tool", call.name),
         start=start,
         end=start if answered is None else max(start, answered[0].at),
         attributes={**trace_data.common("execute_tool"), **_without_none(attributes)},
@@ -379,7 +379,7 @@ def _results(trace_data: SessionTrace) -> dict[tuple[int, int, int], tuple[Entry
     return results
 
 
-def _named(operation: str, what: str | None) -> str:
+def _span_name(operation: str, what: str | None) -> str:
     return f"{operation} {what}" if what else operation
 
 
