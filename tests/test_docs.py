@@ -41,6 +41,21 @@ def test_every_file_the_readme_names_is_there() -> None:
         assert (ROOT / name).exists(), name
 
 
+def test_the_architecture_names_every_package_and_nothing_that_is_gone() -> None:
+    text, source = (ROOT / "docs/architecture.md").read_text(), ROOT / "src/bough"
+    rows = re.findall(r"^\|([^|]+)\|[^|]+\|[^|]+\|$", text.partition("## The walk")[0], re.MULTILINE)
+    packages = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert packages == {path.stem for path in source.iterdir()} - {"__init__", "py", "__pycache__"}
+    for package, *names in (name.split(".") for name in re.findall(r"\b[a-z_]+(?:\.(?!py\b)[a-z_]+)+", text)):
+        path = source / package
+        if path.is_dir():
+            while names and ((path / names[0]).is_dir() or (path / f"{names[0]}.py").exists()):
+                path /= names.pop(0)
+            files = path.rglob("*.py") if path.is_dir() else [path.with_suffix(".py")]
+            code = "".join(file.read_text() for file in files)
+            assert all(re.search(rf"\b(def|class) {name}\b", code) for name in names), (package, names)
+
+
 def test_the_glossary_names_every_kind_of_entry() -> None:
     from bough.core.entries import KINDS
 
