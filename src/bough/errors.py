@@ -351,7 +351,7 @@ class IdConflict(IdTaken):
 class UnknownImporter(BoughError):
     def __init__(self, name: str, names: Sequence[str]) -> None:
         self.name = name
-        super().__init__(f"no importer for sessions of {name!r}", f"known are {', '.join(names)}")
+        super().__init__(f"no importer for sessions of {name!r}", f"use one of {', '.join(names)}")
 
 
 class InvalidSource(BoughError):
@@ -731,7 +731,7 @@ class UnknownProvider(BoughError):
     exit_code = ExitCode.USAGE
 
     def __init__(self, name: str, names: Sequence[str]) -> None:
-        super().__init__(f"no provider {name!r}", f"known are {', '.join(names)}")
+        super().__init__(f"no provider {name!r}", f"use one of {', '.join(names)}")
 
 
 class ModelError(BoughError):
@@ -1081,7 +1081,9 @@ class IndexBehind(StoreError):
 class StoreDamaged(StoreError):
     def __init__(self, location: str, reason: str) -> None:
         super().__init__(
-            f"{location} is damaged ({reason})", "restore a backup, or copy what can be read with verify()"
+            f"{location} is damaged ({reason})",
+            "restore a backup, or find what is damaged with store.verify() and export the rest",
+            "restore a backup, or find what is damaged with bough verify and export the rest",
         )
 
 

@@ -196,7 +196,7 @@ class Session:
     ) -> AppendResult:
         """Change the settings from here on. Tools can be narrowed only (`ToolsNotAllowed`).
 
-        `options` of the model's calls, such as `{"temperature": 0}`, are added to those in force; None takes one back.
+        `options` of the model's calls, such as `{"temperature": 0}`, are added to those in force; None removes one.
         `InvalidOption` if the provider of the session's model lacks one; docs/options.md lists them.
         """
         if isinstance(tools, str):

@@ -281,7 +281,7 @@ class TestRegistry:
 
     def test_an_unknown_provider_is_named_with_those_known(self):
         with pytest.raises(
-            UnknownProvider, match="'bedrock'; known are anthropic, openai-chat, openai, gemini"
+            UnknownProvider, match="'bedrock'; use one of anthropic, openai-chat, openai, gemini"
         ):
             wire.find_provider("bedrock")
 

@@ -92,7 +92,7 @@ REFUSED: list[tuple[str | None, dict[str, Any], str]] = [
     ),
     ("openai", {"stop": "END"}, "session.set(options={'stop': None})"),
     ("anthropic", {"temprature": 0}, "anthropic has no option 'temprature'; did you mean temperature?"),
-    ("scripted", {"zzz": 0}, "scripted has no option 'zzz'; known are temperature, top_p"),
+    ("scripted", {"zzz": 0}, "scripted has no option 'zzz'; use one of temperature, top_p"),
     (None, {"temprature": 0}, "no provider has an option 'temprature'; did you mean temperature?"),
     (None, {"temperature": 3}, "option temperature=3 is invalid; expected a number from 0 to 2"),
     ("host", {"max_tokens": -1}, "max_tokens=-1 is invalid"),

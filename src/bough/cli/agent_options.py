@@ -435,7 +435,7 @@ _AGENT = (
     click.option(
         "--max-turns",
         type=click.IntRange(min=0),
-        help="Limit of turns in the session. Default, and 0: 50.",
+        help="Limit of turns in the session. 0 is the default, 50.",
     ),
     click.option(
         "--context-window",
@@ -448,7 +448,14 @@ _START = (
     click.option("--system", callback=text_or_file, metavar="TEXT|@FILE", help="The system prompt."),
     click.option("--agent", metavar="NAME", help="The agent's name; bough ls --agent filters by it."),
     click.option("--title", help="The session's title."),
-    click.option("--tag", "tags", multiple=True, callback=_tags, metavar="NAME=VALUE"),
+    click.option(
+        "--tag",
+        "tags",
+        multiple=True,
+        callback=_tags,
+        metavar="NAME=VALUE",
+        help="A tag of the session; repeatable.",
+    ),
     click.option(
         "--conversation",
         metavar="ID",

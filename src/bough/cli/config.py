@@ -291,5 +291,5 @@ model_options = click.option(
     callback=parse_options,
     metavar="NAME=VALUE",
     help="An option of the model's calls from here on, such as temperature=0, max_tokens=500 or effort=high; repeatable. "
-    "null takes one back.",
+    "null removes one.",
 )

@@ -57,7 +57,7 @@ mcp_options = (
     click.option(
         "--mcp-trust",
         is_flag=True,
-        help="Believe what MCP servers say of the effects of their tools. Default: every call is unsafe.",
+        help="Trust what MCP servers state about the effects of their tools. Default: every call is unsafe.",
     ),
     click.option("--mcp-approve", is_flag=True, help="Ask before every call of an MCP server's tool."),
 )

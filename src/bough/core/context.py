@@ -82,7 +82,7 @@ def fold_settings(path: Iterable[Entry], settings: Settings = Settings()) -> Set
 
 
 def merge_options(before: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the options in force after `new`; a value of None takes one back."""
+    """Return the options in force after `new`; a value of None removes one."""
     merged = {name: value for name, value in {**(before or {}), **(new or {})}.items() if value is not None}
     return merged or None
 

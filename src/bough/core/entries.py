@@ -78,7 +78,7 @@ class Settings(Struct, frozen=True, omit_defaults=True):
     tools: tuple[str, ...] | None = None
     limits: dict[str, Any] | None = None
     options: dict[str, Any] | None = None
-    """Options of the model's calls, such as `temperature`; a value of None takes one back."""
+    """Options of the model's calls, such as `temperature`; a value of None removes one."""
     tool_definitions: ToolDefinitions | None = None
     """The tools as the model is given them. None before any are recorded: what it was given is not known."""
     windows: dict[str, int] | None = None

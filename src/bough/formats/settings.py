@@ -31,7 +31,7 @@ def known_options(options: Mapping[str, Any], losses: LossReport) -> dict[str, A
 
 
 def option_changes(present: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what has to be set so that exactly `options` hold: None takes one back."""
+    """Return what has to be set so that exactly `options` hold: None removes one."""
     return {
         name: options.get(name) for name in {**present, **options} if present.get(name) != options.get(name)
     }

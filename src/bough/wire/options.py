@@ -237,7 +237,7 @@ def _missing_option(provider: str | None, name: str, available: Mapping[str, Opt
         )
     similar = get_close_matches(name, available, 1)
     return InvalidOption(
-        problem, f"did you mean {similar[0]}?" if similar else f"known are {', '.join(available)}"
+        problem, f"did you mean {similar[0]}?" if similar else f"use one of {', '.join(available)}"
     )
 
 

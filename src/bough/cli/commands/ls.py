@@ -33,11 +33,13 @@ _MARKS = {"fork": "⑂ fork of {}", "task": "↳ task of {}", "replay": "↻ rep
 
 @click.command()
 @click.option("--status", type=click.Choice(get_args(Status)))
-@click.option("--agent")
+@click.option("--agent", metavar="NAME", help="Only sessions of this agent.")
 @click.option("--owner", metavar="NAME", help="Only sessions of this owner.")
-@click.option("--conversation", "conversation_id", metavar="ID")
-@click.option("--tag", metavar="NAME=VALUE")
-@click.option("--relation", type=click.Choice(["fork", "task", "replay", "import"]))
+@click.option("--conversation", "conversation_id", metavar="ID", help="Only sessions of this conversation.")
+@click.option("--tag", metavar="NAME=VALUE", help="Only sessions with this tag.")
+@click.option(
+    "--relation", type=click.Choice(["fork", "task", "replay", "import"]), help="Only sessions made this way."
+)
 @click.option(
     "--parent",
     metavar="REFERENCE",
@@ -68,7 +70,7 @@ def ls(
     is_json: bool,
     **query: Any,
 ) -> None:
-    """List sessions, last active first. One without a title is called by its first input.
+    """List sessions, last active first. A session without a title is listed by its first input.
 
     A session whose process was killed is listed as interrupted; bough resume continues it.
 

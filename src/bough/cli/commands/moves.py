@@ -52,7 +52,7 @@ from .delete import yes_option
     help="Text added to the system prompt.",
 )
 @click.option("--tools", metavar="NAMES", help="Only these tools, separated by commas.")
-@click.option("--title")
+@click.option("--title", help="The new session's title.")
 @json_option
 @pass_location
 def fork(
@@ -102,7 +102,7 @@ def fork(
     metavar="DIR",
     help="With --files: the folder to restore in. Default: the current one.",
 )
-@click.option("--skip-changed", is_flag=True, help="With --files: leave files alone that cannot be restored.")
+@click.option("--skip-changed", is_flag=True, help="With --files: skip files that cannot be restored.")
 @yes_option
 @json_option
 @pass_location

@@ -62,8 +62,8 @@ def record(location: StoreLocation, /, upstreams: tuple[Upstream, ...], command:
     bough record -- claude -p "Fix the failing test"
     bough record -- python my_agent.py
 
-    The program finds a proxy on this machine under ANTHROPIC_BASE_URL, OPENAI_BASE_URL and GOOGLE_GEMINI_BASE_URL. What
-    it sends and gets passes unchanged; keys are never stored. The exit code is the program's own.
+    The program reaches a local proxy through ANTHROPIC_BASE_URL, OPENAI_BASE_URL and GOOGLE_GEMINI_BASE_URL.
+    Requests and answers pass unchanged; keys are never stored. The exit code is the program's own.
     """
     with _recorder(location.open_or_create()) as recorder:
         code = asyncio.run(_run(command, upstreams, recorder))

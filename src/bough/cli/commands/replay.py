@@ -34,8 +34,8 @@ from ..text_argument import text_or_file
     metavar="NAME",
     callback=resolve_models,
     shell_complete=complete_model,
-    help="The model of the replay; repeat it for a fallback chain. Default: the recorded one, which with another prompt or "
-    "option is asked again.",
+    help="The model of the replay; repeat it for a fallback chain. Default: the recorded one, which is "
+    "called again if the prompt or an option differs.",
 )
 @model_options
 @click.option(

@@ -55,7 +55,9 @@ from .worker import engine_option, enqueue_run, parse_engine
     is_flag=True,
     help="If the session is running, or waits for approval, queue the input instead of failing.",
 )
-@click.option("--key", help="Send it once, however often this runs: again, the recorded answer is printed.")
+@click.option(
+    "--key", help="Send the input once, however often this runs; a repeat prints the recorded answer."
+)
 @engine_option
 @json_option
 @pass_location

@@ -170,7 +170,7 @@ def tree(location: StoreLocation, reference: str, is_json: bool) -> None:
 @click.option(
     "--explain",
     is_flag=True,
-    help="Print the first difference to the last request; exit code 1 if there is one.",
+    help="Print the first difference from the last request; exit code 1 if there is one.",
 )
 @json_option
 @pass_location

@@ -40,7 +40,7 @@ _KEYS: dict[str, Callable[[SessionCall], str]] = {
     "--since", metavar="SEQ|TIME", help="Only calls after this entry of the path, or since this time."
 )
 @click.option("--by", type=click.Choice(list(_KEYS)), help="Print one line per day, model, agent, …")
-@click.option("--storage", is_flag=True, help="For one session: also what it takes in bytes.")
+@click.option("--storage", is_flag=True, help="For one session: its size in bytes, too.")
 @json_option
 @pass_location
 def usage(

@@ -24,7 +24,7 @@ class ForkBody(Struct, forbid_unknown_fields=True):
     prompt_patch: str | None = None
     tools: list[str] | None = None
     options: dict[str, Any] | None = None
-    """Added to the options of the model's calls in force there; null takes one back."""
+    """Added to the options of the model's calls in force there; null removes one."""
     title: str | None = None
 
 
@@ -138,7 +138,7 @@ class SettingsBody(Struct, forbid_unknown_fields=True):
     prompt_patch: str | None = None
     tools: list[str] | None = None
     options: dict[str, Any] | None = None
-    """Options of the model's calls; null takes one back."""
+    """Options of the model's calls; null removes one."""
     leaf: str | None = None
 
 

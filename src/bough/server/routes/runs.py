@@ -27,7 +27,7 @@ class SendBody(Struct, forbid_unknown_fields=True):
     """If the session is busy, or waits for approval, queue the input until the turn ends; not with options."""
     model: str | None = None
     options: dict[str, Any] | None = None
-    """Options of the model's calls from here on; null takes one back."""
+    """Options of the model's calls from here on; null removes one."""
 
 
 @post("/api/sessions/{session_id:str}/send", status_code=202, opt={"client": True}, tags=["running"])
@@ -73,7 +73,7 @@ async def send(request: ApiRequest, session_id: FromPath[str], data: JSONBody[Se
 class ResumeBody(Struct, forbid_unknown_fields=True):
     model: str | None = None
     options: dict[str, Any] | None = None
-    """Options of the model's calls from here on; null takes one back."""
+    """Options of the model's calls from here on; null removes one."""
     rollback: bool = False
     """Discard the unfinished turn instead."""
     take_over: bool = False
