@@ -69,6 +69,7 @@
     ├── EmptyCohort                 no session to run a lab on
     ├── BudgetReached               the next model call of a lab run could pass its cost limit; it was not made
     ├── TurnFailed                  a task's turn got no answer; Absurd retries it
+    ├── PoisonTask                  a task that was given up because it ends the processes that run it
     ├── SessionRewound              a task whose session was moved back before its steps
     └── StoreError                  the file or server itself
         ├── NotAStore               not a Bough store
@@ -900,6 +901,16 @@ class TurnFailed(BoughError):
         super().__init__(
             f"the turn of session {session_id} got no answer: {reason}; what is durable stays",
             'the task is tried again while it has attempts left; after the last one call session.resume(engine="absurd")',
+        )
+
+
+class PoisonTask(BoughError):
+    def __init__(self, session_id: str, task_id: str, queue: str, deaths: int, last: str | None) -> None:
+        self.session_id, self.task_id, self.queue, self.deaths = session_id, task_id, queue, deaths
+        super().__init__(
+            f"task {task_id} of session {session_id} was given up: {deaths} processes died in the same step"
+            f" (the last one: {last or 'unknown'}); what is durable stays",
+            f"mend what its step runs, then bough run --engine absurd:{queue} --resume {session_id}",
         )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -82,9 +83,16 @@ def parse_engine(engine: str) -> str | None:
 @click.option(
     "--grace", default="60s", show_default=True, help="How long to wait for running steps when stopping."
 )
+@click.option("--only-run", hidden=True, metavar="RUN_ID", help="Run this run, which another worker claimed.")
 @pass_location
 def worker(
-    location: StoreLocation, sources: tuple[str, ...], queue: str, concurrency: int, lease: str, grace: str
+    location: StoreLocation,
+    sources: tuple[str, ...],
+    queue: str,
+    concurrency: int,
+    lease: str,
+    grace: str,
+    only_run: str | None,
 ) -> int:
     """Run the tasks of a queue; start as many workers as you need, on any machine.
 
@@ -98,13 +106,25 @@ def worker(
     except ModuleNotFoundError as error:
         raise CommandError(NOT_INSTALLED.format(error.name)) from None
     seconds = parse_duration("lease", lease) // 1_000_000
-    working = Worker(location.url, agents, queue=queue, concurrency=concurrency, lease=seconds, report=notify)
+    again = ["worker", "--queue", queue, "--lease", lease, "--grace", grace]
+    again += [word for source in sources for word in ("--agents", source)]
+    working = Worker(
+        location.url,
+        agents,
+        queue=queue,
+        concurrency=concurrency,
+        lease=seconds,
+        report=notify,
+        own_process=[sys.executable, "-m", "bough.cli.main", *again, "--only-run"],
+        only_run=only_run,
+    )
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: _stop(working))
     named = ", ".join(agent.name for agent in agents)
-    notify(
-        f"{working.name} runs tasks of queue {queue!r} for {named}, {concurrency} at once; Ctrl-C stops it"
-    )
+    if only_run is None:
+        notify(
+            f"{working.name} runs tasks of queue {queue!r} for {named}, {concurrency} at once; Ctrl-C stops it"
+        )
     unfinished = working.run(parse_duration("grace", grace) / 1_000_000)
     if unfinished:
         notify(f"{plural(unfinished, 'task')} still in a step; another worker takes over when the lease ends")

@@ -34,6 +34,7 @@ from ...stores.postgres.statement import Connection, Rows, Statement, run_statem
 from ...stores.postgres.url import first_line
 from .shared_transaction import EngineConnections
 
+Values = Sequence[Any] | Mapping[str, Any]
 STEP = "agent-loop"
 """The name of a step: the n-th one is `agent-loop#n` among the task's checkpoints."""
 CANCELLED, FAILED = "AB001", "AB002"
@@ -65,7 +66,7 @@ class ConnectionHandle:
             finally:
                 self._thread.connection = None
 
-    def execute(self, query: Any, values: Sequence[Any] = (), **options: Any) -> list[Any]:
+    def execute(self, query: Any, values: Values = (), **options: Any) -> list[Any]:
         """Run it in the transaction that is open in this thread, or in one of its own."""
         connection: Connection | None = getattr(self._thread, "connection", None)
         if connection is not None:
@@ -87,7 +88,7 @@ class ConnectionHandle:
         return CursorHandle(self, options)
 
 
-def _rows(connection: Connection, query: Any, values: Sequence[Any], options: dict[str, Any]) -> list[Any]:
+def _rows(connection: Connection, query: Any, values: Values, options: dict[str, Any]) -> list[Any]:
     cursor = connection.cursor(**options).execute(query, values)
     return cursor.fetchall() if cursor.description else []
 
@@ -99,7 +100,7 @@ class CursorHandle:
         self._handle, self._options = handle, options
         self._rows: list[Any] = []
 
-    def execute(self, query: Any, values: Sequence[Any] = ()) -> None:
+    def execute(self, query: Any, values: Values = ()) -> None:
         self._rows = self._handle.execute(query, values, **self._options)
 
     def fetchone(self) -> Any:

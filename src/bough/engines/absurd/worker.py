@@ -13,7 +13,7 @@ import contextlib
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Event as Flag
@@ -25,6 +25,8 @@ import psycopg
 from absurd_sdk import CancelledTask, ClaimedTask, FailedTask, SuspendTask, TaskContext
 from msgspec import Struct
 from msgspec.structs import replace
+from psycopg import sql
+from psycopg.rows import dict_row
 
 from ...agent.call_status import read_call_status
 from ...agent.cancellation import CANCEL_REQUESTED, is_cancel_requested
@@ -38,12 +40,14 @@ from ...errors import (
     InvalidArgument,
     InvalidOption,
     NotFound,
+    PoisonTask,
     SessionRunning,
     SessionTrashed,
     TaskTrashed,
     TurnFailed,
     UnknownAgent,
 )
+from ...log.lease import check_free
 from ...log.runtime import Runtime, environment_secrets, real_runtime
 from ...models.model import Model
 from ...stores.postgres.pool import Pool
@@ -53,7 +57,9 @@ from ...wire.options import check_options
 from . import schema as absurd_schema
 from .claim import AbsurdClient, CancellableRun, Claim, ClaimedConnections, ConnectionHandle, is_claim_lost
 from .client_inputs import spaces_with_client_input, take_client_inputs
+from .deaths import Deaths, TaskDeaths
 from .engine import TASK, Agent, TaskParams
+from .own_process import BEGUN, ENDED, OwnProcess, ParentPipe
 from .signals import SIGNALS, signal_event
 from .step import ClaimedLog, ClaimedWriter
 from .task_store import TaskStore
@@ -65,6 +71,10 @@ CLIENT_INPUT_POLL_SECONDS = 1.0
 BUSY_SECONDS = 1.0
 """How long a task sleeps while another runner has its session."""
 SHUTDOWN_SECONDS = 5.0
+DEATH_PAUSE_SECONDS = 1.0
+"""How long a task waits after its process died, times the number of deaths."""
+MAX_OWN_PROCESSES = 8
+"""How many processes for one task each a worker has at once; they cost memory and a second of starting each."""
 BLOCKING_TOOLS = 16
 """Threads per slot for tools that block; the tools of one task must not wait for those of another."""
 EXTEND = "select absurd.extend_claim(%s, %s, %s)"
@@ -89,10 +99,17 @@ class Worker:
         lease: int = 30,
         runtime: Runtime | None = None,
         report: Callable[[str], None] = lambda line: None,
+        own_process: Sequence[str] = (),
+        only_run: str | None = None,
     ) -> None:
+        """Check the queue and load the agents.
+
+        `own_process` is the command of a worker with the same agents, to which the id of a run is added: a task whose
+        worker died runs in a process of its own. Without it such a task runs here. With `only_run` this is that process.
+        """
         if lease < 1 or concurrency < 1:
             raise InvalidArgument("lease or concurrency", min(lease, concurrency), "a number from 1")
-        self.address, self.queue = Address.parse(url), queue
+        self.url, self.address, self.queue = url, Address.parse(url), queue
         self.concurrency, self.lease = concurrency, lease
         self.agents = {
             agent.name: LoadedAgent(agent, agent.models(), agent.tools_by_name()) for agent in agents
@@ -102,6 +119,8 @@ class Worker:
                 check_options(model.provider, loaded.agent.options)
         self.runtime = runtime or real_runtime(Redactor(environment_secrets()))
         self.report = report
+        self.own_process, self.only_run = tuple(own_process), only_run
+        self.processes: set[OwnProcess] = set()
         self.name = f"{platform.node()}:{os.getpid()}"
         self.stopping, self.has_ended = Flag(), Flag()
         self.claims: set[Claim] = set()
@@ -133,11 +152,9 @@ class Worker:
         self.loop.set_default_executor(
             ThreadPoolExecutor(BLOCKING_TOOLS * self.concurrency, thread_name_prefix="bough-tool")
         )
-        slots = [Thread(target=Slot(self, n).run, daemon=True) for n in range(self.concurrency)]
-        maintenance = [
-            Thread(target=job.run, daemon=True)
-            for job in (LeaseRenewer(self), CancelWatcher(self), ClientInputWatcher(self))
-        ]
+        count = self.concurrency if self.only_run is None else 1
+        slots = [Thread(target=Slot(self, n).run, daemon=True) for n in range(count)]
+        maintenance = [Thread(target=job.run, daemon=True) for job in self._maintenance_jobs()]
         for thread in (*maintenance, *slots):
             thread.start()
         while not self.stopping.is_set():
@@ -145,10 +162,14 @@ class Worker:
             if not all(thread.is_alive() for thread in (*maintenance, *slots)) and not self.stopping.is_set():
                 self.report("a thread of this worker failed; the worker stops")
                 self.stop()
+        for process in list(self.processes):
+            process.stop()
         await _join(slots, grace)
-        abandoned = list(self.claims)
+        abandoned, processes = list(self.claims), list(self.processes)
         for claim in abandoned:
             claim.lose()
+        for process in processes:
+            process.kill()
         await _join(slots, SHUTDOWN_SECONDS)
         self.has_ended.set()
         await _join(maintenance, SHUTDOWN_SECONDS)
@@ -157,7 +178,14 @@ class Worker:
         )
         self.pool.close()
         self._store.close()
-        return len(abandoned)
+        return len(abandoned) + len(processes)
+
+    def _maintenance_jobs(self) -> list[LeaseRenewer | CancelWatcher | ClientInputWatcher]:
+        jobs: list[LeaseRenewer | CancelWatcher | ClientInputWatcher] = [
+            LeaseRenewer(self),
+            CancelWatcher(self),
+        ]
+        return jobs if self.only_run is not None else [*jobs, ClientInputWatcher(self)]
 
     def report_errors(self, work: Callable[..., None], *arguments: Any) -> None:
         """Call `work` and report its errors, so that the calling thread survives them."""
@@ -260,6 +288,39 @@ class SlotClient(AbsurdClient):
         return self.claimed
 
 
+class OnlyRunClient(AbsurdClient):
+    """Claims one run that another process has claimed for this one."""
+
+    SELECT = """
+        select run_id, task_id, run.attempt, task_name, params, retry_strategy, max_attempts, headers, wake_event,
+               event_payload
+        from absurd.{runs} as run join absurd.{tasks} as task using (task_id)
+        where run_id = %s and run.state = 'running'
+    """
+
+    def __init__(self, worker: Worker, handle: ConnectionHandle) -> None:
+        super().__init__(handle, worker.queue)
+        self._worker, self._handle = worker, handle
+        self._pipe = ParentPipe(worker.stop)
+
+    def work_batch(self, worker_id: str = "", claim_timeout: int = 120, batch_size: int = 1) -> None:
+        self._pipe.report(BEGUN)
+        super().work_batch(worker_id, claim_timeout, batch_size)
+        self._pipe.report(ENDED)
+        self._worker.stop()
+
+    def claim_tasks(
+        self, batch_size: int = 1, claim_timeout: int = 120, worker_id: str = "worker"
+    ) -> list[ClaimedTask]:
+        names = {
+            name: sql.Identifier(f"{name[0]}_{self._worker.queue}").as_string(None)
+            for name in ("runs", "tasks")
+        }
+        query = self.SELECT.format(**names)
+        self.claimed = self._handle.execute(query, (self._worker.only_run,), row_factory=dict_row)
+        return self.claimed
+
+
 class Slot:
     """Claims and runs one task at a time, with its own connection handle."""
 
@@ -268,7 +329,7 @@ class Slot:
 
     def run(self) -> None:
         worker, handle = self._worker, ConnectionHandle(self._worker.pool)
-        client = SlotClient(worker, handle)
+        client = (SlotClient if worker.only_run is None else OnlyRunClient)(worker, handle)
         client.register_task(TASK)(partial(self._run_task, client, handle))
         while not worker.stopping.is_set():
             try:
@@ -280,11 +341,19 @@ class Slot:
     def _run_task(
         self, client: AbsurdClient, handle: ConnectionHandle, params: Any, context: TaskContext
     ) -> Any:
-        worker = self._worker
-        claim = Claim(context, client.claimed[0], handle, worker.queue, worker.lease)
+        worker, task = self._worker, client.claimed[0]
+        claim = Claim(context, task, handle, worker.queue, worker.lease)
+        task_deaths = TaskDeaths(handle, worker.queue, task)
+        deaths = task_deaths.count() if worker.only_run is None else Deaths()
+        if deaths.total and worker.own_process and not deaths.is_hopeless:
+            return self._run_in_own_process(claim, task_deaths, deaths, params)
         worker.claims.add(claim)
         try:
-            return TaskRun(worker, claim, msgspec.convert(params, TaskParams)).run()
+            task_run = TaskRun(worker, claim, msgspec.convert(params, TaskParams))
+            if deaths.is_hopeless:
+                task_deaths.use_up_attempts()
+                task_run.give_up(deaths)
+            return task_run.run()
         except (SuspendTask, CancelledTask, FailedTask):
             raise
         except ClaimLost as claim_error:
@@ -301,6 +370,39 @@ class Slot:
         finally:
             worker.claims.discard(claim)
             claim.end()
+
+    def _run_in_own_process(self, claim: Claim, task_deaths: TaskDeaths, deaths: Deaths, params: Any) -> None:
+        """Let another process run the task, which renews and ends its claim; if that dies, record it."""
+        worker = self._worker
+        if len(worker.processes) >= MAX_OWN_PROCESSES:
+            claim.reschedule(BUSY_SECONDS)
+            raise SuspendTask
+        about = f"task {claim.task_id} of session {params['session']}"
+        worker.report(
+            f"{about} runs in a process of its own: a process that ran its step died ({deaths.last})"
+        )
+        worker.claims.add(claim)  # renewed here until the process does it
+        process = OwnProcess(
+            [*worker.own_process, claim.run_id],
+            {"BOUGH_STORE": worker.url},
+            lambda: worker.claims.discard(claim),
+        )
+        claim.on_loss(process.kill)
+        worker.processes.add(process)
+        try:
+            if worker.stopping.is_set():
+                process.stop()
+            process.wait()
+        finally:
+            worker.processes.discard(process)
+            worker.claims.discard(claim)
+        if process.has_begun and not process.has_ended and not worker.stopping.is_set():
+            worker.report(f"{about}: its process died ({process.outcome})")
+            task_deaths.fail_run(process.outcome, DEATH_PAUSE_SECONDS * (deaths.alone + 1))
+        elif not process.has_begun and not claim.is_lost:
+            worker.report(f"{about}: its process did not start ({process.outcome})")
+            claim.reschedule(BUSY_SECONDS)
+        raise SuspendTask  # whatever there was to record is recorded
 
     def _task_failure(self, params: Any, error: Exception) -> TurnFailed:
         """Return a text that Absurd can store: without secrets, and without what JSON refuses."""
@@ -355,6 +457,21 @@ class TaskRun:
         """Mark the turn as failed: nobody watches a worker that cannot start it."""
         outcome = {"status": "failed", "error": str(error)}
         log.record("turn_ended", data=outcome, row=outcome)
+
+    def give_up(self, deaths: Deaths) -> None:
+        """End the turn as failed and raise PoisonTask: the processes that ran its step died."""
+        row = self._store.session(self._params.session)
+        check_free(row, self._runtime)
+        log = ClaimedLog(self._store, row, self._runtime, self._claim)
+        poison = PoisonTask(
+            row.session_id, self._claim.task_id, self._worker.queue, deaths.total, deaths.last
+        )
+        outcome = {"status": "failed", "error": str(poison)}
+        free = {"holder": None, "lease_until": None, "fence": row.fence + 1}
+        log.record(
+            "turn_ended", data={"turn": log.cursor.turn, **outcome}, row=outcome | free, fence=row.fence
+        )
+        raise poison
 
     def is_cancel_requested(self) -> bool:
         """Return whether a new fact requests to cancel the current turn.

@@ -1,0 +1,213 @@
+"""Poison tasks: one that ends its process is isolated and given up; its neighbours and the workers live on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import bough
+from bough import ScriptedModel
+from bough.engines.absurd import schema as absurd_schema
+from bough.engines.absurd.deaths import MAX_DEATHS, MAX_DEATHS_ALONE
+from bough.engines.absurd.engine import ATTEMPTS, Agent
+from bough.engines.absurd.worker import Worker
+from support.postgres import Database, DatabaseHost
+
+numbers = count(1)
+
+AGENTS = """
+import os, signal, sys, time
+import bough
+from bough import ScriptedModel, ToolCall, assistant
+from bough.engines.absurd import Agent
+
+@bough.tool(effect="idempotent")
+def die(how: str) -> str:
+    '''End the process.'''
+    print("printed by a tool")
+    with open(os.environ["DIED"], "a") as file:
+        file.write(how + "\\n")
+    os._exit(0) if how == "exit" else os.kill(os.getpid(), signal.SIGSEGV)
+
+@bough.tool(effect="idempotent")
+def linger() -> str:
+    '''Wait until the first death, as a neighbour in the same process.'''
+    deadline = time.monotonic() + 20
+    while not os.path.exists(os.environ["DIED"]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.3)
+    return "waited"
+
+def answer(request):
+    last = request.context.items[-1].message
+    if last.results:
+        return "Done."
+    return assistant(ToolCall("c", "linger", {}) if last.text == "linger" else ToolCall("c", "die", {"how": last.text}))
+
+agent = Agent("a", ScriptedModel(answer), [die, linger])
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(postgres: DatabaseHost) -> Database:
+    return Database(postgres, "poison")
+
+
+@pytest.fixture
+def queue(installed: Database) -> str:
+    name = f"p{next(numbers)}"
+    absurd_schema.install(installed.owner_url, name)
+    return name
+
+
+@pytest.fixture
+def store(installed: Database) -> Iterator[bough.Store]:
+    with bough.open(installed.url) as opened:
+        yield opened
+
+
+def until(holds: Callable[[], object], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.05)
+
+
+class Supervisor:
+    """Starts a real worker, and starts it again when it dies, as an operator's supervisor does."""
+
+    def __init__(self, database: Database, queue: str, folder: Path) -> None:
+        agents = folder / "agents.py"
+        agents.write_text(AGENTS)
+        self.died, self.log, self.starts = folder / "died", folder / "log", 0
+        self._command = [sys.executable, "-m", "bough.cli.main", "worker", "--queue", queue]
+        self._command += ["--agents", str(agents), "--concurrency", "3", "--lease", "2s"]
+        self._environment = {**os.environ, "BOUGH_STORE": database.url, "DIED": str(self.died)}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Supervisor:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        print(self.log.read_text())
+
+    def _run(self) -> None:
+        with self.log.open("w") as file:
+            while not self._over.is_set():
+                self.starts += 1
+                process = subprocess.Popen(self._command, env=self._environment, stderr=file)
+                while process.poll() is None and not self._over.wait(0.05):
+                    pass
+            process.terminate()
+            assert process.wait(20) == 0
+
+
+class TestProcess:
+    def test_a_task_that_ends_its_process_is_given_up_and_takes_one_worker_with_it(
+        self, installed: Database, queue: str, store: bough.Store, tmp_path: Path
+    ) -> None:
+        sessions = {text: store.start("a") for text in ("linger", "segfault", "exit")}
+        for text, session in sessions.items():
+            session.send(text, engine="absurd", queue=queue)
+        neighbour = sessions.pop("linger")
+        with Supervisor(installed, queue, tmp_path) as supervisor:
+            until(lambda: all(session.row.status == "failed" for session in sessions.values()), 120)
+            until(lambda: neighbour.row.status == "idle")
+        assert supervisor.starts == 2, "one worker died, before the tasks were suspected"
+        log, deaths = supervisor.log.read_text(), supervisor.died.read_text().split()
+        assert "printed by a tool" in log
+        query = f"select state, max_attempts - attempts from absurd.t_{queue} where params ->> 'session' = "
+        for text, session in sessions.items():
+            assert deaths.count(text) in (MAX_DEATHS_ALONE, MAX_DEATHS_ALONE + 1)
+            error = session.row.error or ""
+            assert {"segfault": "SIGSEGV", "exit": "exited with code 0"}[text] in error
+            assert f"--resume {session.session_id}" in error
+            ended = [fact.data for fact in session.journal() if fact.kind == "turn_ended"]
+            assert ended == [{"turn": 1, "status": "failed", "error": error}]
+            assert session.row.holder is None
+            assert session.verify() == []
+            assert f"of session {session.session_id} was given up" in log
+            assert installed.run(f"{query} '{session.session_id}'") == [("failed", 0)]
+        assert installed.run(f"{query} '{neighbour.session_id}'") == [("completed", ATTEMPTS - 1)]
+        neighbour.refresh()
+        texts = [entry.message.text for entry in neighbour.transcript() if entry.message]
+        assert texts == ["linger", "Done."]
+
+
+class TestCounting:
+    """In this process: a worker that dies is a claim that expires."""
+
+    def claim(self, installed: Database, queue: str) -> Any:
+        with psycopg.connect(installed.url, autocommit=True) as connection:
+            for _ in range(2):  # the first call ends expired claims, the second may claim the task
+                installed.run(f"update absurd.r_{queue} set available_at = now() where state <> 'running'")
+                rows = connection.execute("select * from absurd.claim_task(%s, 'dead', 30)", (queue,))
+                if row := rows.fetchone():
+                    return row
+        raise AssertionError("nothing to claim")
+
+    def die(self, installed: Database, queue: str) -> None:
+        self.claim(installed, queue)
+        installed.run(f"update absurd.r_{queue} set claim_expires_at = now() where state = 'running'")
+
+    def work(self, installed: Database, queue: str, is_over: Callable[[], object]) -> list[str]:
+        installed.run(f"update absurd.r_{queue} set available_at = now() where state <> 'running'")
+        lines: list[str] = []
+        worker = Worker(
+            installed.url, [Agent("a", ScriptedModel(["Hello."]))], queue=queue, report=lines.append
+        )
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        until(
+            lambda: (
+                is_over()
+                or installed.run(f"update absurd.r_{queue} set available_at = now() where state = 'sleeping'")
+            )
+        )
+        worker.stop()
+        thread.join()
+        return lines
+
+    @pytest.mark.parametrize("deaths", [1, MAX_DEATHS - 1])
+    def test_workers_that_die_do_not_condemn_a_task_nor_use_up_its_attempts(
+        self, installed: Database, queue: str, store: bough.Store, deaths: int
+    ) -> None:
+        session = store.start("a")
+        session.send("hello", engine="absurd", queue=queue)
+        for _ in range(deaths):
+            self.die(installed, queue)
+        self.work(installed, queue, lambda: session.row.status == "idle")
+        assert installed.run(f"select state, attempts, max_attempts from absurd.t_{queue}") == [
+            ("completed", deaths + 1, ATTEMPTS + 1)
+        ]
+
+    def test_a_task_whose_workers_die_again_and_again_is_given_up_and_can_be_resumed(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        session = store.start("a")
+        session.send("hello", engine="absurd", queue=queue, key="k")
+        for _ in range(MAX_DEATHS):
+            self.die(installed, queue)
+        lines = self.work(installed, queue, lambda: session.row.status == "failed")
+        assert f"{MAX_DEATHS} processes died" in (session.row.error or "")
+        assert any("was given up" in line for line in lines)
+        assert installed.run(f"select state from absurd.t_{queue}") == [("failed",)]
+        session.resume(engine="absurd", queue=queue)
+        self.work(installed, queue, lambda: session.row.status == "idle")
+        session.refresh()
+        assert [entry.message.text for entry in session.transcript() if entry.message] == ["hello", "Hello."]
+        assert session.verify() == []
