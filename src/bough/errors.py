@@ -979,7 +979,7 @@ class NotAStore(StoreError):
 class NewerFormat(StoreError):
     def __init__(self, location: str, version: str, newest: str) -> None:
         super().__init__(
-            f"{location} has format {version}, this Bough reads up to {newest}; the file was not touched",
+            f"{location} has format {version}, this Bough reads up to {newest}; nothing was changed",
             "upgrade with pip install -U bough",
         )
 

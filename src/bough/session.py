@@ -33,6 +33,7 @@ from .core.tree import Branch, Leaf
 from .core.tree_text import TreeLine, tree_lines
 from .core.turns import Action, OpenCall
 from .core.usage import Call, Totals
+from .engines.absurd.queue import DEFAULT_QUEUE
 from .errors import (
     InvalidArgument,
     InvalidOperation,
@@ -590,7 +591,7 @@ class Session:
         content: str | Message,
         *,
         engine: Literal["absurd"],
-        queue: str = "default",
+        queue: str = DEFAULT_QUEUE,
         agent: str | None = None,
         key: str | None = None,
         options: Mapping[str, Any] | None = None,
@@ -607,7 +608,7 @@ class Session:
         options: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
         one_shot: bool = False,
-        queue: str = "default",
+        queue: str = DEFAULT_QUEUE,
         agent: str | None = None,
         key: str | None = None,
     ) -> Run | EnqueuedTask:
@@ -672,7 +673,7 @@ class Session:
         content: str | Message,
         *,
         engine: Literal["absurd"],
-        queue: str = "default",
+        queue: str = DEFAULT_QUEUE,
         agent: str | None = None,
     ) -> EnqueuedTask: ...
     def enqueue(
@@ -680,7 +681,7 @@ class Session:
         content: str | Message,
         *,
         engine: Literal["local", "absurd"] = "local",
-        queue: str = "default",
+        queue: str = DEFAULT_QUEUE,
         agent: str | None = None,
     ) -> int | EnqueuedTask:
         """Store an input durably while the session is busy; its runner takes it after the current turn.
@@ -712,7 +713,7 @@ class Session:
         *,
         engine: Literal["absurd"],
         take_over: bool = False,
-        queue: str = "default",
+        queue: str = DEFAULT_QUEUE,
         agent: str | None = None,
     ) -> EnqueuedTask: ...
     def resume(
@@ -726,7 +727,7 @@ class Session:
         rollback: bool = False,
         take_over: bool = False,
         keep_partial: bool = False,
-        queue: str = "default",
+        queue: str = DEFAULT_QUEUE,
         agent: str | None = None,
     ) -> Run | EnqueuedTask:
         """Continue the open turn after a crash, a failure or an approval.

@@ -72,11 +72,11 @@ class TestDoctor:
     def test_it_names_what_needs_a_look_and_reads_no_session_one_by_one(self, store: Store) -> None:
         for n in range(25):
             store.start(session_id=f"ses_i{n}").end("interrupted")
-        store.start().end("failed", "no answer")
+        store.start(session_id="ses_f").end("failed", "no answer")
         store.start().enqueue("later")
         messages = [finding.message for finding in session_health(store.backend, store.runtime)]
         assert messages[0] == "27 sessions, 0 in the trash"
         assert sum("was interrupted" in message for message in messages) == 20
         assert "5 more sessions were interrupted" in messages
-        assert "1 session failed" in messages
+        assert "ses_f failed: no answer" in messages
         assert "1 queued inputs wait for a run" in messages

@@ -19,6 +19,8 @@ __all__ = ["Finding", "file_health", "mark_interrupted", "session_health", "stuc
 
 
 MOST_NAMED = 20
+FAILED_LATELY = 86_400 * 1_000_000
+"""A session that failed within a day is a problem, as long as nobody has resumed it."""
 
 
 def session_health(
@@ -47,9 +49,7 @@ def session_health(
             )
     counts = store.count(SessionQuery(), "status")
     findings += _interrupted(store, counts.get("interrupted", 0))
-    if counts.get("failed"):
-        hint = "bough ls --status failed; bough resume ID tries again"
-        findings.append(Finding("warning", f"{_sessions(counts['failed'])} failed", hint))
+    findings += _failed(store, runtime, counts.get("failed", 0))
     trashed = sum(store.count(SessionQuery(trashed=True), "status").values())
     findings.insert(0, Finding("ok", f"{_sessions(sum(counts.values()))}, {trashed:,} in the trash"))
     queued = store.queued_input_count()
@@ -79,6 +79,26 @@ def _interrupted(store: StoreBackend, count: int) -> list[Finding]:
     if count > len(rows):
         more = f"{count - len(rows):,} more sessions were interrupted"
         findings.append(Finding("warning", more, "bough ls --status interrupted"))
+    return findings
+
+
+def _failed(store: StoreBackend, runtime: Runtime, count: int) -> list[Finding]:
+    """Name the sessions that failed lately, with the reason, and say how many others failed."""
+    query = SessionQuery(status="failed", order="active", limit=MOST_NAMED)
+    rows = store.sessions(query).sessions if count else []
+    lately = [row for row in rows if row.updated_at >= runtime.now() - FAILED_LATELY]
+    findings = [
+        Finding(
+            "problem",
+            f"{row.session_id} failed: {row.error or 'no reason was recorded'}",
+            f"bough show {row.session_id}; bough resume {row.session_id} tries again",
+            sessions=(row.session_id,),
+        )
+        for row in lately
+    ]
+    if count > len(lately):
+        others = f"{count - len(lately):,} {'more ' if lately else ''}session{'s' * (count - len(lately) > 1)} failed"
+        findings.append(Finding("warning", others, "bough ls --status failed; bough resume ID tries again"))
     return findings
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from ...engines.absurd.queue import DEFAULT_QUEUE
 from ...stores.sqlite.file import FORMAT
 from ...stores.sqlite.health import format_of
 from ..rendering.error_text import CommandError, require_folder
@@ -65,7 +66,7 @@ def backup(location: StoreLocation, to: str | None, force: bool, is_json: bool) 
 )
 @click.option(
     "--queue",
-    default="default",
+    default=DEFAULT_QUEUE,
     show_default=True,
     metavar="NAME",
     help="With --engine: the queue to create.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,6 +24,9 @@ from ..rendering.output import (
     to_json_value,
 )
 from ..store_option import StoreLocation, pass_location
+
+if TYPE_CHECKING:
+    from ...store import Store
 
 
 @click.command()
@@ -88,7 +92,8 @@ def doctor(location: StoreLocation, other: str | None, fix: bool, yes: bool, is_
     """Check the health of a store, or of another tool's session folder.
 
     OTHER is another store's file, or another tool's folder of .jsonl sessions, where calls without results, results
-    without calls and truncated lines are reported. Exit code 1 if there are problems.
+    without calls and truncated lines are reported. Exit code 1 if there are problems: a session that failed within a day
+    or whose process died, tasks that wait without a worker, workers that die again and again.
     """
     if other is not None:
         location = StoreLocation(other, location.space, location.owner)
@@ -116,7 +121,16 @@ def _check_health(location: StoreLocation) -> list[Finding]:
         if any(finding.level == "problem" and finding.is_final for finding in findings):
             return findings
         store = location.open()
-        return findings + session_health(store.backend, store.runtime, lambda: step(next(counter), None))
+        findings += session_health(store.backend, store.runtime, lambda: step(next(counter), None))
+        return findings + (_check_engine(store) if location.is_postgres else [])
+
+
+def _check_engine(store: Store) -> list[Finding]:
+    from ...engines.absurd.health import engine_health
+    from ...stores.postgres.store import PostgresStore
+
+    assert isinstance(store.backend, PostgresStore)
+    return engine_health(store.backend)
 
 
 def _fix(location: StoreLocation, *, yes: bool) -> int:

@@ -16,6 +16,7 @@ import click
 from ...agent.limits import Limits
 from ...core.messages import system
 from ...core.time_text import parse_duration
+from ...engines.absurd.queue import DEFAULT_QUEUE
 from ...errors import PostgresRequired, SessionRunning
 from ...session import Session
 from ..agent_options import AgentOptions, load_module
@@ -54,11 +55,13 @@ def parse_engine(engine: str) -> str | None:
     name, _, queue = engine.partition(":")
     if name not in ("local", "absurd") or (name == "local" and queue):
         raise CommandError(f"unknown engine {engine!r}; expected {ENGINES}")
-    return None if name == "local" else queue or "default"
+    return None if name == "local" else queue or DEFAULT_QUEUE
 
 
 @click.command()
-@click.option("--queue", default="default", show_default=True, metavar="NAME", help="The queue to work on.")
+@click.option(
+    "--queue", default=DEFAULT_QUEUE, show_default=True, metavar="NAME", help="The queue to work on."
+)
 @click.option(
     "--agents",
     "sources",

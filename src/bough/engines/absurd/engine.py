@@ -34,6 +34,7 @@ from ...stores.postgres.store import PostgresStore
 from ...wire.options import check_options
 from ..local import ModelLike, resolve_models
 from . import schema as absurd_schema
+from .queue import DEFAULT_QUEUE
 from .shared_transaction import EngineConnections
 
 TASK = "bough-run"
@@ -127,7 +128,7 @@ def send(
     log: Log,
     content: str | Message | None,
     *,
-    queue: str = "default",
+    queue: str = DEFAULT_QUEUE,
     agent: str | None = None,
     key: str | None = None,
     options: Mapping[str, Any] | None = None,
@@ -170,7 +171,9 @@ def send(
     return spawning.enqueued_task(log.refresh().leaf.seq)
 
 
-def enqueue(log: Log, message: Message, *, queue: str = "default", agent: str | None = None) -> EnqueuedTask:
+def enqueue(
+    log: Log, message: Message, *, queue: str = DEFAULT_QUEUE, agent: str | None = None
+) -> EnqueuedTask:
     """Queue an input for after the current turn, with a task that takes it if nothing else has by then."""
     row = log.refresh()
     task_log, spawning = _spawning_log(log, row, queue, agent, new_key(log.runtime))

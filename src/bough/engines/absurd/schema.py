@@ -22,10 +22,15 @@ from ...errors import (
     NewerFormat,
     StoreError,
 )
+from ...stores.postgres.connections import store_error
 from ...stores.postgres.schema import LOCK_TIMEOUT, lock_schema
 from ...stores.postgres.schema import VERSION as SCHEMA_VERSION
 from ...stores.postgres.url import Address
+from . import registry
+from .queue import DEFAULT_QUEUE
 
+MAX_QUEUE_BYTES = 57
+"""Absurd makes names of tables and indexes from it."""
 VERSION: str = absurdctl.ABSURD_SCHEMA_TARGET_VERSION
 
 # Does the schema exist, may this role use it, and does the queue exist?
@@ -36,7 +41,8 @@ select to_regprocedure('absurd.get_schema_version()') is not null,
 """
 SELECT_QUEUE = """
 select absurd.get_schema_version(), to_regclass(format('absurd.%%I', 't_' || %s)) is not null,
-       coalesce(has_table_privilege(to_regclass(format('absurd.%%I', 't_' || %s)), 'select, insert'), false)
+       coalesce(has_table_privilege(to_regclass(format('absurd.%%I', 't_' || %s)), 'select, insert'), false),
+       to_regclass('absurd.bough_worker') is not null
 """
 # Absurd's functions run with the rights of the caller.
 GRANT = """
@@ -54,8 +60,10 @@ class InstallResult(Struct, frozen=True):
     queue: str
 
 
-def install(url: str, queue: str = "default", *, service: str = "bough_service") -> InstallResult:
+def install(url: str, queue: str = DEFAULT_QUEUE, *, service: str = "bough_service") -> InstallResult:
     """Create or migrate Absurd's schema, create the queue, and let the service role use both."""
+    if not 0 < len(queue.encode()) <= MAX_QUEUE_BYTES or "\0" in queue:
+        raise InvalidArgument("queue", queue, f"a name of 1 to {MAX_QUEUE_BYTES} bytes")
     address = replace(
         Address.parse(url), is_prepared=False
     )  # a text of several statements cannot be prepared
@@ -75,6 +83,8 @@ def install(url: str, queue: str = "default", *, service: str = "bough_service")
                 f"{address.safe_url}: an open transaction blocked the installation for {LOCK_TIMEOUT}; nothing was changed. "
                 "End it and run bough migrate --engine absurd again"
             ) from None
+        except psycopg.Error as error:
+            raise store_error(address.safe_url, error) from None
     return InstallResult(before, VERSION, queue)
 
 
@@ -96,12 +106,16 @@ def _install(connection: psycopg.Connection[Any], where: str) -> str | None:
         connection.execute(absurdctl.BUNDLED_SCHEMA_SQL)
         return None
     before = _version(connection)
-    if absurdctl.compare_versions(before, VERSION) > 0:
-        raise NewerFormat(f"Absurd of {where}", before, VERSION)
+    _check_not_newer(where, before)
     migrations = absurdctl.discover_bundled_migrations()
     for step in absurdctl.resolve_migration_path(before, VERSION, migrations):
         connection.execute(step["sql"])
     return before
+
+
+def _check_not_newer(where: str, version: str) -> None:
+    if absurdctl.compare_versions(version, VERSION) > 0:
+        raise NewerFormat(f"the schema absurd of {where}", version, VERSION)
 
 
 def _version(connection: psycopg.Connection[Any]) -> str:
@@ -113,6 +127,7 @@ def _version(connection: psycopg.Connection[Any]) -> str:
 def _grant(connection: psycopg.Connection[Any], queue: str, service: str) -> None:
     role = sql.Identifier(service)
     connection.execute(sql.SQL(GRANT).format(service=role))
+    connection.execute(sql.SQL(registry.CREATE).format(service=role))
     for kind in "trcew":
         table = sql.Identifier(f"{kind}_{queue}")
         connection.execute(sql.SQL(GRANT_TABLE).format(table=table, service=role))
@@ -120,6 +135,13 @@ def _grant(connection: psycopg.Connection[Any], queue: str, service: str) -> Non
 
 def check_queue(connection: psycopg.Connection[Any], where: str, queue: str) -> None:
     """Raise unless the queue exists, has this version and may be used."""
+    try:
+        _check_queue(connection, where, queue)
+    except psycopg.Error as error:
+        raise store_error(where, error) from None
+
+
+def _check_queue(connection: psycopg.Connection[Any], where: str, queue: str) -> None:
     row = connection.execute(SELECT_RIGHTS).fetchone()
     assert row is not None
     is_installed, may_use, user = row
@@ -129,10 +151,13 @@ def check_queue(connection: psycopg.Connection[Any], where: str, queue: str) -> 
         raise MissingPermission(where, user, "it may not use the schema absurd")
     queue_row = connection.execute(SELECT_QUEUE, (queue, queue)).fetchone()
     assert queue_row is not None
-    version, has_queue, may_write = queue_row
+    version, has_queue, may_write, has_registry = queue_row
+    _check_not_newer(where, version)
     if version != VERSION:
         raise EngineNotInstalled(where, queue, f"has schema {version} of Absurd, this Bough needs {VERSION}")
-    if not has_queue:
-        raise EngineNotInstalled(where, queue, f"has no queue {queue!r}")
+    if not has_queue or not has_registry:
+        raise EngineNotInstalled(
+            where, queue, "has no registry of workers" if has_queue else f"has no queue {queue!r}"
+        )
     if not may_write:
         raise MissingPermission(where, user, f"it may not use the queue {queue!r}")

@@ -60,6 +60,8 @@ from .client_inputs import spaces_with_client_input, take_client_inputs
 from .deaths import Deaths, TaskDeaths
 from .engine import TASK, Agent, TaskParams
 from .own_process import BEGUN, ENDED, OwnProcess, ParentPipe
+from .queue import DEFAULT_QUEUE
+from .registry import Registration
 from .signals import SIGNALS, signal_event
 from .step import ClaimedLog, ClaimedWriter
 from .task_store import TaskStore
@@ -94,7 +96,7 @@ class Worker:
         url: str,
         agents: Iterable[Agent],
         *,
-        queue: str = "default",
+        queue: str = DEFAULT_QUEUE,
         concurrency: int = 4,
         lease: int = 30,
         runtime: Runtime | None = None,
@@ -126,6 +128,7 @@ class Worker:
         self.claims: set[Claim] = set()
         self.claim_lock = Lock()
         """Held while polling the queue: one idle slot polls for all of them."""
+        self.registration = Registration(queue, self.name, lease, concurrency, list(self.agents))
         self.pool = Pool(self.address)
         with contextlib.closing(self.address.connect()) as connection:
             absurd_schema.check_queue(connection, self.address.safe_url, queue)
@@ -214,9 +217,15 @@ class LeaseRenewer:
 
     def run(self) -> None:
         worker = self._worker
+        if worker.only_run is None:
+            worker.report_errors(worker.registration.begin, self._handle)
         while not worker.has_ended.wait(worker.lease / 3):
             for claim in list(worker.claims):
                 worker.report_errors(self._renew, claim)
+            if worker.only_run is None:
+                worker.report_errors(worker.registration.renew, self._handle)
+        if worker.only_run is None:
+            worker.report_errors(worker.registration.end, self._handle)
         self._pool.close()
 
     def _renew(self, claim: Claim) -> None:

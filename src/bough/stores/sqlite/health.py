@@ -29,6 +29,8 @@ class Finding(Struct, frozen=True):
     """The command that fixes it, if there is one."""
     is_final: bool = False
     """Whether no further check is possible."""
+    sessions: tuple[str, ...] = ()
+    """The sessions it is about."""
 
 
 def file_health(path: str) -> list[Finding]:

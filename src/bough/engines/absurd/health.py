@@ -1,0 +1,160 @@
+"""The health of the engine's queues: tasks that wait, workers that live or died, and tasks that were given up.
+
+Reads only, with one connection and a bounded number of rows. Needs no library of Absurd: `bough doctor` runs anywhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+from psycopg import sql
+
+from ...stores.postgres.connections import Connection
+from ...stores.postgres.store import PostgresStore
+from ...stores.sqlite.health import Finding
+
+MOST_NAMED = 20
+LATE_SECONDS = 30
+"""How long a task may wait before a queue without a worker is a problem: one may just be starting."""
+CRASH_LOOP = 3
+"""How many workers of a queue died within `CRASH_MINUTES` when they die again and again."""
+CRASH_MINUTES = 15
+
+# The queues that this role may read, if the engine is installed.
+SELECT_QUEUES = """
+select queue_name from absurd.queues
+where coalesce(has_table_privilege(to_regclass(format('absurd.%I', 't_' || queue_name)), 'select'), false)
+order by queue_name limit 100
+"""
+IS_INSTALLED = """
+select to_regclass('absurd.bough_worker') is not null
+   and coalesce(has_table_privilege(to_regclass('absurd.bough_worker'), 'select'), false)
+"""
+# By the index on the state of runs: finished ones are not read.
+SELECT_TASKS = """
+select count(*) filter (where task_name like 'bough-%%' and run.state <> 'running' and available_at <= now()),
+       coalesce(extract(epoch from now() - min(available_at) filter (
+           where task_name like 'bough-%%' and run.state <> 'running' and available_at <= now())), 0)::float8,
+       count(*) filter (where task_name like 'bough-%%' and run.state = 'running'),
+       count(*) filter (where task_name not like 'bough-%%')
+from absurd.{runs} as run join absurd.{tasks} as task using (task_id)
+where run.state in ('pending', 'sleeping', 'running')
+"""
+SELECT_WORKERS = """
+select name, seen_at + make_interval(secs => lease) > now(), extract(epoch from now() - seen_at)::float8, slots, agents
+from absurd.bough_worker where queue = %s and seen_at > now() - make_interval(mins => %s)
+order by seen_at desc limit 100
+"""
+SELECT_SUSPECTS = """
+select distinct params ->> 'session' from absurd.{runs} as run join absurd.{tasks} as task using (task_id)
+where run.state = 'failed' and available_at > now() - make_interval(mins => %s) and params ->> 'space' = %s
+  and task.state not in ('completed', 'cancelled')
+  and failure_reason ->> 'name' in ('ProcessDied', '$ClaimTimeout') limit %s
+"""
+
+
+class WorkerStatus(Struct, frozen=True):
+    name: str
+    is_alive: bool
+    seen_seconds: float
+    """How long ago it was seen."""
+    slots: int
+    agents: list[str]
+
+
+class QueueStatus(Struct, frozen=True):
+    queue: str
+    waiting: int
+    """Tasks of Bough that a worker could run now."""
+    waiting_seconds: float
+    """How long the first of them has been waiting."""
+    running: int
+    foreign: int
+    """Unfinished tasks of other programs."""
+    workers: list[WorkerStatus]
+    suspects: list[str]
+    """Sessions of this space whose workers died lately."""
+
+    @property
+    def alive(self) -> list[WorkerStatus]:
+        return [worker for worker in self.workers if worker.is_alive]
+
+    @property
+    def dead(self) -> list[WorkerStatus]:
+        return [worker for worker in self.workers if not worker.is_alive]
+
+
+def queue_statuses(store: PostgresStore) -> list[QueueStatus]:
+    """Return the status of each queue that Bough uses; none if the engine is not installed."""
+    return store.connections.read_snapshot(lambda connection: _read_statuses(connection, store.space))
+
+
+def _read_statuses(connection: Connection, space: str) -> list[QueueStatus]:
+    if not _rows(connection, IS_INSTALLED)[0][0]:
+        return []
+    statuses = []
+    for (queue,) in _rows(connection, SELECT_QUEUES):
+        names = {name: sql.Identifier(f"{name[0]}_{queue}").as_string(None) for name in ("runs", "tasks")}
+        waiting, seconds, running, foreign = _rows(connection, SELECT_TASKS.format(**names), ())[0]
+        workers = [WorkerStatus(*row) for row in _rows(connection, SELECT_WORKERS, (queue, CRASH_MINUTES))]
+        suspects = _rows(connection, SELECT_SUSPECTS.format(**names), (CRASH_MINUTES, space, MOST_NAMED))
+        if waiting or running or workers or suspects:
+            statuses.append(
+                QueueStatus(
+                    queue, waiting, seconds, running, foreign, workers, [name for (name,) in suspects]
+                )
+            )
+    return statuses
+
+
+def _rows(connection: Connection, query: str, values: Any = None) -> list[Any]:
+    return connection.execute(query, values).fetchall()
+
+
+def engine_health(store: PostgresStore) -> list[Finding]:
+    """Findings about the queues: waiting tasks without a worker, workers that die, tasks of others."""
+    findings: list[Finding] = []
+    for status in queue_statuses(store):
+        findings += _findings(status)
+    return findings
+
+
+def _findings(status: QueueStatus) -> list[Finding]:
+    name, alive = f"queue {status.queue!r}", status.alive
+    start = f"bough worker --queue {status.queue} --agents FILE.py"
+    waiting = f"{_count(status.waiting, 'task')} waiting"
+    findings = []
+    if status.waiting and not alive and status.waiting_seconds > LATE_SECONDS:
+        since = f"the first for {_duration(status.waiting_seconds)}"
+        findings.append(Finding("problem", f"{name}: {waiting}, {since}, and no worker", start))
+    else:
+        slots = sum(worker.slots for worker in alive)
+        running = f"{_count(len(alive), 'worker')} with {_count(slots, 'slot')}, {status.running:,} running"
+        findings.append(Finding("ok", f"{name}: {running}, {waiting}"))
+    dead = status.dead
+    if len(dead) >= CRASH_LOOP:
+        sessions = ", ".join(status.suspects)
+        during = f" while they ran {sessions}" if sessions else ""
+        message = f"{name}: {len(dead)} workers died in the last {CRASH_MINUTES} minutes{during}"
+        fix = "read the workers' log; a task that ends its process is given up after three deaths of its own"
+        findings.append(Finding("problem", message, fix, sessions=tuple(status.suspects)))
+    elif dead and not alive:
+        last = f"{dead[0].name} was last seen {_duration(dead[0].seen_seconds)} ago"
+        findings.append(Finding("warning", f"{name}: {last} and did not stop in order", start))
+    if status.foreign:
+        message = f"{name} has {_count(status.foreign, 'task')} of other programs: each claim of one delays it by 15 to 30 s"
+        fix = "use a queue of its own: bough migrate --engine absurd --queue NAME; bough worker --queue NAME"
+        findings.append(Finding("warning", message, fix))
+    return findings
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _duration(seconds: float) -> str:
+    for size, unit in ((86_400, "days"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

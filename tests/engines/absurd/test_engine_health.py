@@ -1,0 +1,203 @@
+"""What `bough doctor` says of queues and workers, and what a wrong set-up of the engine is told."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+import bough
+from bough import ScriptedModel, errors
+from bough.engines.absurd import schema as absurd_schema
+from bough.engines.absurd.engine import Agent
+from bough.engines.absurd.health import queue_statuses
+from bough.engines.absurd.queue import DEFAULT_QUEUE
+from bough.engines.absurd.worker import Worker
+from support.postgres import Database, DatabaseHost
+from support.terminal import bough as command
+
+numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def installed(postgres: DatabaseHost) -> Database:
+    return Database(postgres, "engine_health")
+
+
+@pytest.fixture
+def queue(installed: Database) -> Iterator[str]:
+    name = f"h{next(numbers)}"
+    absurd_schema.install(installed.owner_url, name)
+    yield name
+    installed.run("delete from absurd.bough_worker")
+    installed.run(f"select absurd.drop_queue('{name}')")
+    installed.empty()
+
+
+@pytest.fixture
+def store(installed: Database) -> Iterator[bough.Store]:
+    with bough.open(installed.url) as opened:
+        yield opened
+
+
+def until(holds: Callable[[], object], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.02)
+
+
+def doctor(database: Database) -> tuple[int, list[Any]]:
+    done = command("doctor", "--json", store=database.url)
+    assert done.json["healthy"] is (done.code == 0)
+    return done.code, done.json["findings"]
+
+
+def add_worker(database: Database, queue: str, name: str, seconds_ago: int) -> None:
+    seen = f"now() - interval '{seconds_ago} s'"
+    database.run(
+        f"insert into absurd.bough_worker values ('{queue}', '{name}', {seen}, {seen}, 30, 4, '{{a}}')"
+    )
+
+
+class TestDoctor:
+    def test_waiting_tasks_are_a_problem_once_no_worker_lives(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        assert doctor(installed)[0] == 0
+        store.start("a").send("hello", engine="absurd", queue=queue)
+        assert doctor(installed)[0] == 0, "a worker may just be starting"
+        installed.run(f"update absurd.r_{queue} set available_at = now() - interval '5 min'")
+        code, findings = doctor(installed)
+        assert code == 1
+        [problem] = [finding for finding in findings if finding["level"] == "problem"]
+        assert problem["message"] == f"queue '{queue}': 1 task waiting, the first for 5 min, and no worker"
+        assert problem["fix"] == f"bough worker --queue {queue} --agents FILE.py"
+        text = command("doctor", store=installed.url)
+        assert (text.code, problem["message"] in text.out, problem["fix"] in text.out) == (1, True, True)
+        add_worker(installed, queue, "host:1", seconds_ago=5)
+        code, findings = doctor(installed)
+        assert code == 0
+        assert f"queue '{queue}': 1 worker with 4 slots, 0 running, 1 task waiting" in [
+            finding["message"] for finding in findings
+        ]
+
+    def test_workers_that_die_again_and_again_are_a_problem_that_names_what_they_ran(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        session = store.start("a")
+        session.send("hello", engine="absurd", queue=queue)
+        reason = """'{"name": "$ClaimTimeout"}'"""
+        installed.run(f"update absurd.r_{queue} set state = 'failed', failure_reason = {reason}")
+        for number in (1, 2):
+            add_worker(installed, queue, f"host:{number}", seconds_ago=40)
+            assert doctor(installed)[0] == 0
+        add_worker(installed, queue, "host:3", seconds_ago=35)
+        add_worker(installed, queue, "host:4", seconds_ago=1)
+        code, findings = doctor(installed)
+        [problem] = [finding for finding in findings if finding["level"] == "problem"]
+        assert code == 1
+        assert (
+            f"3 workers died in the last 15 minutes while they ran {session.session_id}" in problem["message"]
+        )
+        assert problem["sessions"] == [session.session_id]
+
+    def test_a_session_that_failed_within_a_day_is_a_problem_and_an_older_one_is_not(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        session = store.start("a")
+        session.send_sync("hello", model=ScriptedModel([errors.ModelUnavailable("scripted", "no key")]))
+        code, findings = doctor(installed)
+        [problem] = [finding for finding in findings if finding["level"] == "problem"]
+        assert code == 1
+        assert f"{session.session_id} failed: " in problem["message"]
+        assert "no key" in problem["message"]
+        assert f"bough resume {session.session_id}" in problem["fix"]
+        day = 86_400 * 1_000_000
+        installed.run(f"update bough.session set updated_at = updated_at - {2 * day}")
+        code, findings = doctor(installed)
+        assert code == 0
+        assert "1 session failed" in [finding["message"] for finding in findings]
+
+    def test_tasks_of_other_programs_in_the_queue_are_a_warning(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        store.start("a").send("hello", engine="absurd", queue=queue)
+        installed.run(f"select absurd.spawn_task('{queue}', 'mail', '{{}}')")
+        _, findings = doctor(installed)
+        [warning] = [finding for finding in findings if finding["level"] == "warning"]
+        assert f"queue '{queue}' has 1 task of other programs" in warning["message"]
+        assert "--queue NAME" in warning["fix"]
+
+
+class TestRegistry:
+    def test_a_worker_is_listed_while_it_lives_and_gone_when_it_stopped_in_order(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        worker = Worker(installed.url, [Agent("a", ScriptedModel(["Hi."]))], queue=queue, concurrency=3)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        until(lambda: queue_statuses(store.backend))
+        [status] = queue_statuses(store.backend)
+        [only] = status.alive
+        assert (only.name, only.slots, only.agents) == (worker.name, 3, ["a"])
+        worker.stop()
+        thread.join()
+        assert queue_statuses(store.backend) == []
+
+
+class TestSetUp:
+    def test_the_queue_is_one_of_its_own(self, installed: Database, store: bough.Store) -> None:
+        assert absurd_schema.install(installed.owner_url).queue == DEFAULT_QUEUE == "bough"
+        assert store.start("a").send("hello", engine="absurd").queue == "bough"
+
+    def test_a_newer_schema_is_not_answered_with_migrate(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        query = "create or replace function absurd.get_schema_version() returns text language sql as $$ select '{}'::text $$"
+        installed.run(query.format("99.0.0"))
+        try:
+            for refused in (
+                lambda: absurd_schema.install(installed.owner_url, queue),
+                lambda: Worker(installed.url, [], queue=queue),
+                lambda: store.start("a").send("hello", engine="absurd", queue=queue),
+            ):
+                with pytest.raises(errors.NewerFormat, match=r"99\.0\.0.*upgrade with pip") as raised:
+                    refused()
+                assert "migrate" not in str(raised.value)
+        finally:
+            installed.run(query.format(absurd_schema.VERSION))
+
+    @pytest.mark.parametrize(
+        ("name", "options", "words"),
+        [
+            ("", "", "queue=''"),
+            ("x" * 58, "", "1 to 57 bytes"),
+            ("new", "?options=-c%20default_transaction_read_only%3Don", "read"),
+        ],
+    )
+    def test_what_the_server_refuses_is_explained(
+        self, installed: Database, queue: str, name: str, options: str, words: str
+    ) -> None:
+        url = installed.owner_url
+        url += options.replace("?", "&") if "?" in url else options
+        done = command("migrate", "--engine", "absurd", "--queue", name, "--yes", store=url)
+        assert done.code != 0
+        assert words in done.err
+        assert "psycopg" not in done.err + done.out
+        assert "Traceback" not in done.err
+
+    def test_a_server_that_is_not_there_is_said_by_a_worker(self, tmp_path: Any) -> None:
+        agents = tmp_path / "agents.py"
+        agents.write_text(
+            "import bough\nfrom bough.engines.absurd import Agent\na = Agent('a', bough.ScriptedModel(['Hi.']))"
+        )
+        done = command("worker", "--agents", agents, store="postgresql://me:hunter2@127.0.0.1:1/none")
+        assert done.code == 1
+        assert "cannot connect to" in done.err
+        assert "hunter2" not in done.err + done.out
+        assert "Traceback" not in done.err
