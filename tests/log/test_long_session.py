@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from random import Random
 from typing import Any
@@ -12,15 +11,16 @@ from typing import Any
 import pytest
 
 import bough
-from bough import Budget, Limits, Note, ScriptedModel, Session, ToolCall, assistant, system, tool_result, user
+from bough import Budget, Limits, ScriptedModel, Session, ToolCall, assistant, system, tool_result, user
 from bough.core.context import Context, build_context
-from bough.core.entries import Entry, Settings
+from bough.core.entries import Entry
 from bough.core.fit import fit
 from bough.core.prompt_path import PromptPath
 from bough.errors import TurnTooLarge
 from bough.log import prompt
 from bough.log.prompt import prompt_entries
 from conftest import Store
+from support.random_steps import STEPS, Reads, random_seeds
 
 SHORT, LONG = 300, 3_000
 TOOLS = 5
@@ -53,23 +53,6 @@ def compacted(store: Store, entries: int) -> Session:
     session = fill(store, entries)
     session.compact("Orders were lost.", first_kept=session.leaf.seq - 7)
     return session
-
-
-class Reads:
-    """Counts the entries, facts and calls that a backend returns."""
-
-    def __init__(self, backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.rows: Counter[str] = Counter()
-        for name in ("path", "journal", "facts_of_kind", "control_entries", "entries", "calls"):
-            monkeypatch.setattr(backend, name, self._counted(name, getattr(backend, name)))
-
-    def _counted(self, name: str, read: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            result = read(*args, **kwargs)
-            self.rows[name] += len(result.entries if name == "path" else result)
-            return result
-
-        return counted
 
 
 def redo(session: Session) -> None:
@@ -207,64 +190,3 @@ def outcome(work: Callable[[], Any]) -> Any:
         return work()
     except TurnTooLarge as error:
         return str(error)
-
-
-def random_seeds(random: Random) -> list[Any]:
-    return [system("Be brief.")] * random.randrange(3) + [
-        user("seed"),
-        assistant("seeded"),
-    ] * random.randrange(2)
-
-
-def _turn(session: Session, random: Random) -> None:
-    steps = [
-        item
-        for n in range(random.randrange(4))
-        for item in (
-            assistant(ToolCall(f"c{n}", "look", {"order": n})),
-            tool_result(f"c{n}", "lost " * random.randrange(1, 60)),
-        )
-    ]
-    session.append([user("Where is it? " * random.randrange(1, 9)), *steps, assistant("Lost.")])
-
-
-def _open_turn(session: Session, random: Random) -> None:
-    session.append([user("And this?"), assistant(ToolCall("c", "look", {})), tool_result("c", "lost")])
-
-
-def _compact(session: Session, random: Random) -> None:
-    first = session.log.cut(random.randrange(session.leaf.seq + 1)).at + 1
-    turn = session.log.cursor.turn
-    session.append(
-        [
-            bough.Compaction(
-                "Things were lost.",
-                first,
-                replaces_earlier=random.random() < 0.5,
-                kept_input=turn if 0 < turn < first else 0,
-            )
-        ]
-    )
-
-
-def _uncompact(session: Session, random: Random) -> None:
-    if any(entry.kind == "compaction" for entry in session.path()):
-        with suppress(bough.BoughError):  # it was cancelled
-            session.uncompact()
-
-
-def _settings(session: Session, random: Random) -> None:
-    session.append(
-        [random.choice([Settings(prompt="Be kind."), Settings(prompt_patch="More."), Settings(model="m")])]
-    )
-
-
-def _note(session: Session, random: Random) -> None:
-    session.append([Note({"n": random.random()})])
-
-
-def _rewind(session: Session, random: Random) -> None:
-    session.rewind(random.randrange(session.leaf.seq + 1), summary=random.choice([None, "It was lost."]))
-
-
-STEPS = [_turn, _turn, _open_turn, _compact, _uncompact, _settings, _note, _rewind]

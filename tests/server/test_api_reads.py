@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import bough
-from bough import Text, ToolCall, assistant, system, tool_result, user
+from bough import Text, ToolCall, assistant, system, tool_result, user, wire
 from bough.core.drafts import Draft
 from bough.core.messages import Reasoning
 from bough.core.usage import Call, Price, Usage
@@ -348,15 +348,23 @@ class TestWhatTheModelSaw:
             windowed.append([user("hi")])
             assert server.get(f"{session_url(windowed)}/request")["window"] == 9_000
             later = server.get(f"{session_url(session)}/request", provider="openai-chat")
-            assert (later["total"], later["messages_key"], later["difference"]) == (4, "messages", None)
+            assert (later["messages_key"], later["difference"]) == ("messages", None)
+            assert (later["start"], later["first"], later["last"], later["earlier"]) == (2, 2, 4, None)
             assert later["previous"] == str(session.log.leaf_at(2))
             session.set(prompt="Be long.")
             session.send_sync("c", model=model)
             changed = server.get(f"{session_url(session)}/request", limit=1)
             assert changed["difference"]["path"].startswith("system")
-            assert (changed["total"], changed["first"], len(changed["request"]["messages"])) == (5, 4, 1)
+            assert (changed["first"], changed["earlier"], len(changed["request"]["messages"])) == (7, 7, 1)
+            before = server.get(f"{session_url(session)}/request", limit=1, before=changed["earlier"])
+            assert [message["content"][0]["text"] for message in before["request"]["messages"]] == [
+                "b",
+                "two",
+            ]
+            assert (before["tokens"], before["difference"], before["earlier"]) == ([], None, 4)
+            raw = server.client.get(f"{session_url(session)}/request/raw").content
+            assert raw == wire.render(session.request("anthropic", at=session.leaf.seq - 1))
             assert (
                 server.get(f"{session_url(session)}/request", 400, provider="nobody")["code"]
                 == "unknown_provider"
             )
-            assert server.get(f"{session_url(session)}/request", 400, first=99)["code"] == "invalid_argument"

@@ -456,7 +456,7 @@ class TestReplayAndDiff:
         assert (end["status"], end["report"]["same"], end["report"]["mode"]) == ("done", True, "dry")
         assert server.get(f"/api/jobs/{job['id']}")["job"] == end
         same = server.get("/api/diff", a=session.session_id, b=end["report"]["replay"])
-        assert (same["same"], same["first_different_row"]) == (True, None)
+        assert (same["same"], same["next"]) == (True, None)
         assert server.get("/api/jobs/none", 404)["code"] == "no_job"
         server.post(f"{session_url(session)}/replays", {"mode": "live"}, 400)
         failed = server.post(f"{session_url(session)}/replays", {"prompt": "x"}, 202)["job"]["id"]
@@ -469,14 +469,13 @@ class TestReplayAndDiff:
         fork.append([assistant("It is here.")])
         fork.append([user("Thanks")])
         diff = server.get("/api/diff", a=session.session_id, b=fork.session_id, limit=1)
-        assert (diff["same"], diff["shared"], diff["first_different_row"], len(diff["rows"])) == (
-            False,
-            2,
-            0,
-            1,
-        )
-        assert diff["first_divergence"]["kind"] == diff["rows"][0]["kind"]
-        assert sum(diff["counts"].values()) == diff["total"]
+        assert (diff["same"], diff["shared"], len(diff["rows"])) == (False, 2, 1)
+        assert diff["counts"] == {diff["rows"][0]["kind"]: 1}
+        rest = server.get("/api/diff", a=session.session_id, b=fork.session_id, limit=1, page=diff["next"])
+        assert (rest["rows"][0]["input"], rest["next"]) == ("Thanks", None)
+        for wrong in ("x", "1", "1-2-3"):
+            problem = server.get("/api/diff", 400, a=session.session_id, b=fork.session_id, page=wrong)
+            assert problem["code"] == "invalid_argument"
         place = f"{session.session_id}@{session.log.leaf_at(2)}"
         assert server.get("/api/diff", a=place, b=f"{fork.session_id}@2")["same"]
         server.get("/api/diff", 404, a=session.session_id, b="ses_none")

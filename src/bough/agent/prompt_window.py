@@ -110,7 +110,7 @@ def _message_limit(log: Log, leaf: Leaf) -> int | None:
 
 def tree_message_limits(log: Log) -> dict[Leaf, int]:
     """Return the limits of the session's own turns, and of the turns below its fork."""
-    own = message_limits(log.store.journal(log.session_id))
+    own = message_limits(log.store.limit_facts(log.session_id))
     branches = log.store.branches(log.session_id)
     if all(branch.session_id == log.session_id for branch in branches):
         return own

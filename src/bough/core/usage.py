@@ -52,6 +52,11 @@ class Call(Struct, frozen=True, gc=False):
     failed: bool = False
 
     @property
+    def seq(self) -> int:
+        """The entry that answers it, or after which it was made."""
+        return self.after_seq if self.answer_seq is None else self.answer_seq
+
+    @property
     def is_unpriced(self) -> bool:
         return self.price is None
 
@@ -171,10 +176,4 @@ def calls_on_path(calls: Iterable[Call], ranges: Iterable[Range], since: int = -
     A call without an answer that was made at `since` does not count: the part of the path that ends there has it.
     """
     reach = {part.branch: part.last for part in ranges}
-    return [
-        call
-        for call in calls
-        if since
-        < (call.after_seq if call.answer_seq is None else call.answer_seq)
-        <= reach.get(call.branch, -1)
-    ]
+    return [call for call in calls if since < call.seq <= reach.get(call.branch, -1)]

@@ -131,8 +131,7 @@ def _usage_by_turn(calls: Iterable[Call], path: Sequence[Entry]) -> dict[int, To
     turn_of = {entry.seq: entry.turn for entry in path}
     by_turn: dict[int, list[Call]] = {}
     for call in calls:
-        seq = call.after_seq if call.answer_seq is None else call.answer_seq
-        by_turn.setdefault(turn_of.get(seq, 0), []).append(call)
+        by_turn.setdefault(turn_of.get(call.seq, 0), []).append(call)
     return {turn: total(rows) for turn, rows in by_turn.items()}
 
 

@@ -41,8 +41,7 @@ def by_turn(log: Log, path: Iterable[Entry] | None = None) -> dict[int, Totals]:
     turn_of = {entry.seq: entry.turn for entry in (log.path().entries if path is None else path)}
     calls: dict[int, list[Call]] = {}
     for call in model_calls(log, "path", None):
-        seq = call.after_seq if call.answer_seq is None else call.answer_seq
-        calls.setdefault(turn_of.get(seq, 0), []).append(call)
+        calls.setdefault(turn_of.get(call.seq, 0), []).append(call)
     return {turn: total(rows) for turn, rows in calls.items()}
 
 

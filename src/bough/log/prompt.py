@@ -46,6 +46,14 @@ def complete(log: Log, leaf: Leaf, newest: list[Entry]) -> list[Entry]:
     return _join(log, leaf, control, _extended(log, leaf, newest, first_kept), kept_input)
 
 
+def prompt_frame(log: Log, leaf: Leaf) -> list[Entry]:
+    """Return the entries that a context is built around: system prompt, settings, compactions, and the first message."""
+    if not leaf.seq:
+        return []
+    control = log.store.control_entries(log.session_id, leaf=leaf)
+    return _in_order((*_head(log, leaf, leaf.seq), *control), leaf.seq + 1)
+
+
 def context_within(log: Log, leaf: Leaf, budget: Budget, provider: str | None = None) -> Context:
     """Return the context of a path cut to a budget: read backwards from the leaf, as far as the budget reaches."""
     control = log.store.control_entries(log.session_id, leaf=leaf) if leaf.seq else []

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from ..core import context as contexts
 from ..core.codec import to_json
+from ..core.context import Context
 from ..core.entries import Entry
 from ..core.state import fold_state
 from ..core.tool_definitions import ToolSpec, read_tools
@@ -143,12 +144,12 @@ def read_compared_path(log: Log, leaf: Leaf) -> ComparedPath:
     row = log.store.session(log.session_id)
     at_leaf = log if leaf == log.leaf else Log(log.store, replace(row, leaf=leaf), log.runtime)
     path = at_leaf.path().entries
-    incomplete = _incomplete(log, row) if leaf == row.leaf else None
+    incomplete = incomplete_reason(log, row) if leaf == row.leaf else None
     tools = read_tools(contexts.fold_settings(path).tool_definitions, log.read_blob)
     return ComparedPath(log.session_id, path, ledger.by_turn(at_leaf, path), incomplete, tools)
 
 
-def _incomplete(log: Log, row: SessionRow) -> str | None:
+def incomplete_reason(log: Log, row: SessionRow) -> str | None:
     """Return why a replay stopped, unless at a call that was not recorded: that is a difference."""
     if row.relation != "replay" or row.status == "completed":
         return None
@@ -164,14 +165,14 @@ def compare(a: ComparedPath, b: ComparedPath, *, after: int | None = None) -> Di
     turns_a, turns_b = read_turns(a.path), read_turns(b.path)
     end = shared if after is None else min(after, shared)
     count = _count_shared_turns(turns_a, turns_b, end, len(a.path), len(b.path))
-    rows = [_row(*aligned, a, b) for aligned in align(turns_a[count:], turns_b[count:])]
+    rows = [compared_row(*aligned, a, b) for aligned in align(turns_a[count:], turns_b[count:])]
     return Diff(
-        _side(a, turns_a[count:], [row.a for row in rows]),
-        _side(b, turns_b[count:], [row.b for row in rows]),
+        compared_side(a, turns_a[count:], [row.a for row in rows]),
+        compared_side(b, turns_b[count:], [row.b for row in rows]),
         shared,
         count,
         tuple(rows),
-        _setup(a, b),
+        compare_setup(a, b, contexts.build_context(a.path), contexts.build_context(b.path)),
         fold_state(a.path) == fold_state(b.path),
     )
 
@@ -196,7 +197,7 @@ def _count_shared_turns(
     return count
 
 
-def _row(
+def compared_row(
     turn_a: TurnView | None,
     turn_b: TurnView | None,
     divergences: Sequence[Divergence],
@@ -216,7 +217,7 @@ def _row(
     )
 
 
-def _side(compared: ComparedPath, turns: Sequence[TurnView], costs: Sequence[Totals]) -> DiffSide:
+def compared_side(compared: ComparedPath, turns: Sequence[TurnView], costs: Sequence[Totals]) -> DiffSide:
     models = dict.fromkeys(step.model for turn in turns for step in turn.steps if step.model)
     spent = total([])
     for cost in costs:
@@ -225,8 +226,10 @@ def _side(compared: ComparedPath, turns: Sequence[TurnView], costs: Sequence[Tot
     return DiffSide(compared.session_id, seq, tuple(models), spent, compared.incomplete)
 
 
-def _setup(a: ComparedPath, b: ComparedPath) -> tuple[SetupChange, ...]:
-    context_a, context_b = contexts.build_context(a.path), contexts.build_context(b.path)
+def compare_setup(
+    a: ComparedPath, b: ComparedPath, context_a: Context, context_b: Context
+) -> tuple[SetupChange, ...]:
+    """Return what differs around the turns; the contexts need no messages."""
     pairs = [
         ("prompt", "\n\n".join(context_a.system), "\n\n".join(context_b.system)),
         ("model", *_models((context_a.settings.model, context_b.settings.model), (a.path, b.path))),

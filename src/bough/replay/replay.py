@@ -362,11 +362,7 @@ class Replay:
         turn_of = {entry.seq: entry.turn for entry in recorded.path}
         numbers = {turn.turn for turn in turns}
         calls = ledger.model_calls(self.source, "path", self.source.leaf_at(cut.at))
-        return total(
-            call
-            for call in calls
-            if turn_of.get(call.after_seq if call.answer_seq is None else call.answer_seq) in numbers
-        )
+        return total(call for call in calls if turn_of.get(call.seq) in numbers)
 
 
 def _first_model_name(models: Sequence[Model]) -> str | None:

@@ -93,9 +93,6 @@ TAGS = {
     "exchange": "Export and import of bundles",
 }
 
-MAX_WHOLE_PATHS = 2
-"""Requests at a time that read whole paths: one of 100,000 entries takes about 100 MB."""
-
 PROBLEMS = {
     400: "The request is invalid; `detail` says why",
     401: "A token is required",
@@ -175,7 +172,6 @@ def _state(context: ServerContext) -> State:
             "indexing": search.SearchIndexer(context.store.index),
             "viewer": viewer_files.ViewerFiles.read(),
             "openapi": None,
-            "whole_paths": asyncio.Semaphore(MAX_WHOLE_PATHS),
         }
     )
 

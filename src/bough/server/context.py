@@ -22,7 +22,6 @@ from ..agent.limits import Limits
 from ..agent.prompt_window import MessageLimits, tree_message_limits
 from ..agent.tools.mcp.server import ToolLike
 from ..core.tree import Branch, Leaf, reachable_seqs
-from ..core.usage import Call
 from ..errors import InvalidPosition, NotFound, StaleLeaf
 from ..log.log import Log
 from ..log.workspace import Workspace
@@ -112,7 +111,6 @@ class ServerContext:
         self._owner_stores: dict[str, Store] = {}
         self._lock = Lock()
         self._trees: LruCache[BranchTree] = LruCache()
-        self._calls: LruCache[dict[tuple[int, int], list[Call]]] = LruCache(4)
         self._prompt_limits: LruCache[MessageLimits] = LruCache(4)
 
     def close(self) -> None:
@@ -176,11 +174,6 @@ class ServerContext:
             raise StaleLeaf(session.session_id, self.position(session, leaf), session.leaf)
         return session
 
-    def calls_by_entry(self, session: Session) -> dict[tuple[int, int], list[Call]]:
-        """Return the model calls by the entry that answers them, or after which they were made."""
-        row = session.row
-        return self._calls.get((row.session_id, row.facts), lambda: _load_calls(session))
-
     def prompt_limits(self, session: Session) -> MessageLimits:
         """Return the message limits that applied to the turns of the tree."""
         row = session.row
@@ -193,14 +186,6 @@ def _load_tree(session: Session) -> BranchTree:
     return BranchTree(branches, reachable_seqs(branches, own))
 
 
-def _load_calls(session: Session) -> dict[tuple[int, int], list[Call]]:
-    store, calls = session.log.store, dict[tuple[int, int], list[Call]]()
-    for call in (*store.inherited_calls(session.session_id), *store.calls(session.session_id)):
-        seq = call.after_seq if call.answer_seq is None else call.answer_seq
-        calls.setdefault((call.branch, seq), []).append(call)
-    return calls
-
-
 ApiRequest = Request[Any, Any, Any]
 
 
@@ -210,22 +195,6 @@ def in_thread(handler: Callable[P, R]) -> Callable[P, Awaitable[R]]:
     @wraps(handler)
     async def run(*args: P.args, **kwargs: P.kwargs) -> R:
         return await to_thread.run_sync(partial(handler, *args, **kwargs))
-
-    return run
-
-
-def one_of_few(handler: Callable[P, R]) -> Callable[P, Awaitable[R]]:
-    """Run a handler that reads a whole path in a worker thread, few at a time, so that memory stays bounded.
-
-    Others wait without holding a thread.
-    """
-    run_in_thread = in_thread(handler)
-
-    @wraps(handler)
-    async def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        request: Any = kwargs["request"]
-        async with request.app.state.whole_paths:
-            return await run_in_thread(*args, **kwargs)
 
     return run
 

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from ..core.entries import Entry
+from ..core.usage import Call
 from ..session import Session
 from .json_views import entry_view, public_entry
 from .truncate import PAGE, SizedPage, truncate_entry
@@ -20,6 +21,7 @@ MAX_SCANNED = 5_000
 """Entries that one request scans for those it returns."""
 PUBLIC_TEXT = 200_000
 View = Callable[[Entry], dict[str, Any]]
+CallsByEntry = dict[tuple[int, int], list[Call]]
 
 
 class EntryWindow(Struct, frozen=True):
@@ -89,6 +91,17 @@ def read_entries(session: Session, first: int, last: int, *, public: bool = Fals
     """Return the entries of the path to the handle's leaf between two seqs."""
     log = session.log
     return log.store.path(log.session_id, leaf=log.leaf, first=first, last=last, public=public).entries
+
+
+def calls_by_entry(session: Session, first: int, last: int) -> CallsByEntry:
+    """Return the model calls of a part of the path, by the entry that answers them, or after which they were made."""
+    store, calls = session.log.store, CallsByEntry()
+    for part in session.log.ranges():
+        begin, end = max(first, part.first), min(last, part.last)
+        if begin <= end:
+            for call in store.calls_between(session.session_id, part.branch, begin, end):
+                calls.setdefault((call.branch, call.seq), []).append(call)
+    return calls
 
 
 def truncated_entry(entry: Entry) -> dict[str, Any]:

@@ -199,7 +199,7 @@ class Outline(ApiResponse, kw_only=True):
 
 
 class RequestView(ApiResponse, kw_only=True):
-    """The exact request behind an answer."""
+    """The exact request behind an answer: its newest messages, or those before a cursor."""
 
     at: Position
     after: Position
@@ -207,14 +207,21 @@ class RequestView(ApiResponse, kw_only=True):
     model: str | None
     request: Json
     messages_key: Annotated[str, Meta(description="The key of the message list in `request`")]
-    total: Annotated[int, Meta(description="Number of messages in the full list")]
-    first: Annotated[int, Meta(description="Index of the first message in this response")]
+    start: Annotated[
+        int, Meta(description="The seq from which on the model is given the entries of the path")
+    ]
+    first: Annotated[int, Meta(description="The seq of the first entry whose message is in this response")]
+    last: int
+    earlier: Annotated[int | None, Meta(description="The `before` of the page before; null: there is none")]
     omitted_chars: int
-    tokens: list[Json]
-    window: Annotated[int | None, Meta(description="The model's window in tokens, if it is known")]
     call: Json | None
     previous: Position | None
-    difference: Json | None
+    tokens_from: Annotated[
+        int | None, Meta(description="The seq from which on `tokens` counts; only the first page has it")
+    ] = None
+    tokens: list[Json] = []
+    window: Annotated[int | None, Meta(description="The model's window in tokens, if it is known")] = None
+    difference: Json | None = None
 
 
 class StateSnapshot(ApiResponse, kw_only=True):
@@ -272,20 +279,18 @@ class JobResult(ApiResponse, kw_only=True):
 
 
 class DiffPage(ApiResponse, kw_only=True):
-    same: bool
-    shared: int
-    shared_turns: int
-    is_state_same: bool
-    total: int
-    first: int
+    """Some turns of both sides, beginning with the first one that they do not share."""
+
+    same: Annotated[bool | None, Meta(description="Null: no difference so far, and there are further pages")]
+    shared: Annotated[int, Meta(description="Entries at the start that both sides have")]
+    is_state_same: Annotated[bool | None, Meta(description="Null: not compared, it would take too long")]
     omitted_chars: int
-    counts: dict[str, int]
+    counts: Annotated[dict[str, int], Meta(description="Turns of this page by how they differ")]
     a: Json
     b: Json
     setup: list[Json]
-    first_divergence: Json | None
-    first_different_row: int | None
     rows: list[Json]
+    next: Annotated[str | None, Meta(description="The `page` of the next page; null after the last one")]
 
 
 class SessionUsage(ApiResponse, kw_only=True):

@@ -12,15 +12,14 @@ from ..core.entries import INTERRUPTED, PARTIAL, Compaction, Entry
 from ..core.messages import Message
 from ..core.tree_text import one_line
 from ..core.turns import ENDED_BY_TOOL
-from ..core.usage import Call, total
+from ..core.usage import total
 from ..session import Session
 from .json_views import to_json
-from .path_window import read_entries
+from .path_window import CallsByEntry, calls_by_entry, read_entries
 from .truncate import SizedPage
 
 STEP = 200
 MAX_SCANNED = 4_000
-Calls = Mapping[tuple[int, int], Sequence[Call]]
 _FINISHES = {
     "cancelled": "cancelled",
     PARTIAL: "interrupted",
@@ -30,13 +29,13 @@ _FINISHES = {
 }
 
 
-def turns_before(
-    session: Session, end: int, limit: int, calls: Calls
-) -> tuple[list[dict[str, Any]], int | None]:
+def turns_before(session: Session, end: int, limit: int) -> tuple[list[dict[str, Any]], int | None]:
     """Return the turns that end at or before `end`, newest first, and where the next page begins."""
     page, turn, scanned = SizedPage(), list[Entry](), 0
+    calls = CallsByEntry()
     while end > 0:
         begin = max(1, end - STEP + 1)
+        calls |= calls_by_entry(session, begin, end)
         for entry in reversed(read_entries(session, begin, end)):
             scanned += 1
             turn.append(entry)
@@ -53,7 +52,7 @@ def turns_before(
 
 
 def _partial_turn(
-    session: Session, page: SizedPage, turn: Sequence[Entry], calls: Calls
+    session: Session, page: SizedPage, turn: Sequence[Entry], calls: CallsByEntry
 ) -> tuple[list[dict[str, Any]], int | None]:
     """Summarize a turn longer than one request scans from its input and the scanned end."""
     start = turn[0].turn
@@ -65,7 +64,7 @@ def _partial_turn(
     return page.items, start if start > 1 else None
 
 
-def turn_summary(turn: Sequence[Entry], calls: Calls) -> dict[str, Any]:
+def turn_summary(turn: Sequence[Entry], calls: CallsByEntry) -> dict[str, Any]:
     """Summarize the entries of a turn, from its input to its end."""
     own = [entry for entry in turn if entry.turn == turn[0].turn]
     answers = [entry for entry in own if entry.role == "assistant"]

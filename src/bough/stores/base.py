@@ -249,6 +249,10 @@ class PathSnapshot(Struct, frozen=True):
     """How many inputs are queued; read only with the detail."""
 
 
+LIMIT_FACT_KINDS = ("appended", "turn_started", "turn_resumed")
+"""The facts that message limits are read from."""
+
+
 class StoredEntry(Struct, frozen=True):
     branch: int
     entry: NewEntry
@@ -481,6 +485,22 @@ class StoreBackend(ABC):
         """Return the entries of the path that are neither messages nor notes: settings, compactions, branch summaries."""
         path = self.path(session_id, leaf=leaf).entries
         return [entry for entry in path if entry.message is None and not isinstance(entry.payload, Note)]
+
+    def calls_between(self, session_id: str, branch: int, first: int, last: int) -> list[Call]:
+        """Return the calls at entries `first` to `last` of a branch, own or inherited, as they were recorded."""
+        recorded = (*self.inherited_calls(session_id), *self.calls(session_id))
+        return [call for call in recorded if call.branch == branch and first <= call.seq <= last]
+
+    def latest_answer_call(self, session_id: str, branch: int, last: int) -> Call | None:
+        """Return the call behind the newest answer of a branch up to entry `last`, own or inherited; None without one."""
+        calls = self.calls_between(session_id, branch, 0, last)
+        answers = [call for call in calls if call.answer_seq is not None and call.purpose == "answer"]
+        return max(answers, key=lambda call: call.seq, default=None)
+
+    def limit_facts(self, session_id: str) -> list[Fact]:
+        """Return the facts that the message limits of its own turns are read from; none if no turn has a limit."""
+        facts = [fact for fact in self.journal(session_id) if fact.kind in LIMIT_FACT_KINDS]
+        return facts if any("max_messages" in fact.data for fact in facts) else []
 
     def facts_of_kind(self, session_id: str, kind: str) -> list[Fact]:
         """Return the facts of one kind, oldest first. Those of labels are found without reading the journal."""

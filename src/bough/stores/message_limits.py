@@ -13,9 +13,6 @@ from msgspec import Struct
 from ..core.tree import Branch, Leaf
 from .base import Fact
 
-LIMIT_FACT_KINDS = ("appended", "turn_started", "turn_resumed")
-"""The facts that message limits are read from."""
-
 
 class MessageLimit(Struct, frozen=True, gc=False, order=True):
     """The limit of an inherited turn, which the session did not run itself."""

@@ -144,13 +144,9 @@ def select_inherited_calls(
     inherited = []
     for call in calls:
         number = numbers.get(call.branch, 0)
-        if _seq_of(call) <= last_seqs.get(number, -1):
+        if call.seq <= last_seqs.get(number, -1):
             inherited.append(replace(call, branch=number))
-    return sorted(inherited, key=lambda call: (call.branch, _seq_of(call), call.at, call.call_id))
-
-
-def _seq_of(call: Call) -> int:
-    return call.after_seq if call.answer_seq is None else call.answer_seq
+    return sorted(inherited, key=lambda call: (call.branch, call.seq, call.at, call.call_id))
 
 
 def hash_inherited(

@@ -21,7 +21,7 @@ from . import anthropic, gemini, openai_chat, openai_responses
 from .anthropic import parse as anthropic_parse
 from .anthropic import request as anthropic_request
 from .anthropic import rules as anthropic_rules
-from .base import Answer, Blobs, HistoryMessage, Provider, Request
+from .base import Answer, Blobs, HistoryMessage, HistoryPart, Provider, Request
 from .explain import Difference, first_difference
 from .gemini import parse as gemini_parse
 from .gemini import request as gemini_request
@@ -39,6 +39,7 @@ __all__ = [
     "Answer",
     "Blobs",
     "Difference",
+    "HistoryPart",
     "Provider",
     "Request",
     "find_provider",
@@ -51,14 +52,22 @@ __all__ = [
 ]
 
 
-def _provider(name: str, request: ModuleType, parse: ModuleType, rules: ModuleType, history: str) -> Provider:
-    return Provider(name, request.project, rules.violations, parse.parse_reply, parse.parse_history, history)
+def _provider(
+    name: str,
+    request: ModuleType,
+    parse: ModuleType,
+    rules: ModuleType,
+    history: str,
+    block_key: str | None = None,
+) -> Provider:
+    project, violations = request.project, rules.violations
+    return Provider(name, project, violations, parse.parse_reply, parse.parse_history, history, block_key)
 
 
 PROVIDERS: dict[str, Provider] = {
     provider.name: provider
     for provider in (
-        _provider(anthropic.NAME, anthropic_request, anthropic_parse, anthropic_rules, "messages"),
+        _provider(anthropic.NAME, anthropic_request, anthropic_parse, anthropic_rules, "messages", "content"),
         _provider(openai_chat.NAME, openai_chat_request, openai_chat_parse, openai_chat_rules, "messages"),
         _provider(
             openai_responses.NAME,
@@ -67,7 +76,7 @@ PROVIDERS: dict[str, Provider] = {
             openai_responses_rules,
             "input",
         ),
-        _provider(gemini.NAME, gemini_request, gemini_parse, gemini_rules, "contents"),
+        _provider(gemini.NAME, gemini_request, gemini_parse, gemini_rules, "contents", "parts"),
     )
 }
 

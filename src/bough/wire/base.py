@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from ..core.context import Context
 from ..core.entries import Endpoint, Evidence
@@ -17,6 +17,21 @@ Request = dict[str, Any]
 HISTORY_KEYS = ("messages", "input", "contents")
 Blobs = Callable[[str], bytes | None]
 """Returns the bytes of a digest; None if they are missing."""
+
+
+class HistoryPart(Struct):
+    """Which part of a history is projected, and what the parts before it used; by default it is all of it.
+
+    `wire.parts` says where a history may be divided.
+    """
+
+    is_start: bool = True
+    is_end: bool = True
+    used_ids: set[str] = field(default_factory=set)
+    """Of tool calls, as they were written: an id occurs once in a request."""
+    used_items: set[str] = field(default_factory=set)
+    used_calls: set[str] = field(default_factory=set)
+    """Of OpenAI's items, and of calls of tools that the provider runs."""
 
 
 class Answer(Struct, frozen=True):
@@ -46,16 +61,22 @@ class Violations(Protocol):
     def __call__(self, request: Request, *, ready: bool = False) -> list[str]: ...
 
 
+class Projection(Protocol):
+    def __call__(self, context: Context, blobs: Blobs, part: HistoryPart | None = None) -> Request: ...
+
+
 class Provider(Struct, frozen=True):
     """One provider's wire format: projection, parsing and rules."""
 
     name: str
-    project: Callable[[Context, Blobs], Request]
+    project: Projection
     violations: Violations
     parse_reply: Callable[[object], Answer]
     parse_history: Callable[[Iterable[object]], list[HistoryMessage]]
     history: str = "messages"
     """The key of the list of messages in a request; one of HISTORY_KEYS."""
+    block_key: str | None = None
+    """The key of a message's blocks, if neighbours of one role are written as one message."""
 
     def parse_messages(self, messages: Iterable[object]) -> list[Message]:
         """Return the messages of a history, without the evidence of their issuer."""

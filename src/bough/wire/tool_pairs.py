@@ -16,6 +16,7 @@ from msgspec import Struct
 from ..core.context import Item
 from ..core.entries import Evidence
 from ..core.messages import Attachment, Media, Text, ToolCall, ToolResult, user
+from .base import HistoryPart
 
 NO_RESULT = "[no result was recorded: the run was cut off and the outcome of this call is unknown]"
 NO_OUTPUT = "(no output)"
@@ -58,23 +59,25 @@ class PairedMessage(Struct, frozen=True):
 
 
 def pair_results(
-    items: Sequence[Item], max_id_length: int, resumes: str | None = None
+    items: Sequence[Item], max_id_length: int, part: HistoryPart, resumes: str | None = None
 ) -> list[PairedMessage]:
     """Return the messages of a context in order, results moved to their calls.
 
     An answer that its provider paused is continued by `resumes`, if that issued it; another is asked to continue.
     """
     paired: list[PairedMessage] = []
-    used: set[str] = set()
     for item in items:
         if item.message.role == "tool":
             for index, result in enumerate(item.message.results):
                 _attach_result(paired, item, result, proof_of(item.evidence, index))
         else:
             calls = enumerate(item.message.calls)
-            pairs = [ToolPair(call, legal_id(call.id, item.seq, n, max_id_length, used)) for n, call in calls]
+            pairs = [
+                ToolPair(call, legal_id(call.id, item.seq, n, max_id_length, part.used_ids))
+                for n, call in calls
+            ]
             paired.append(PairedMessage(item, tuple(pairs)))
-    last = items[-1] if items else None
+    last = items[-1] if items and part.is_end else None
     if last is not None and last.paused and (last.evidence is None or last.evidence.issuer != resumes):
         paired.append(PairedMessage(Item(user(Text(CONTINUE)), last.seq, last.turn)))
     return paired

@@ -237,6 +237,13 @@ class TestLongSession:
             assert len(windows) <= 8
             assert page.locator("article.entry").count() < 60
             assert page.locator(".tree-row").count() < 150
+            page.keyboard.press("p")
+            messages = page.locator(".prompt-message")
+            expect(messages.last).to_be_visible()
+            shown = messages.count()
+            assert 40 <= shown <= 60
+            page.get_by_role("button", name="Show earlier messages").click()
+            wait_until(lambda: messages.count() >= 2 * shown - 10)
             viewer.check()
             viewer.close()
 

@@ -38,8 +38,8 @@ async def bundle(
     context: ServerContext = request.app.state.context
     _require_internal_token(context, internal_token)
     file = await asyncio.to_thread(_write_bundle, context, session_id, blobs, children, redact)
-    headers = {"content-disposition": f'attachment; filename="{_file_name(session_id)}.bough"'}
-    return Stream(_chunks(file), media_type="application/octet-stream", headers=headers)
+    headers = {"content-disposition": f'attachment; filename="{file_name(session_id)}.bough"'}
+    return Stream(file_chunks(file), media_type="application/octet-stream", headers=headers)
 
 
 @get("/api/sessions/{session_id:str}/share", tags=["exchange"], media_type="application/octet-stream")
@@ -56,10 +56,10 @@ async def share(
     context, caller = context_and_caller(request)
     session = await asyncio.to_thread(context.session, caller, session_id)
     file = await asyncio.to_thread(_write_shared, session, format, redact)
-    name, ending = _file_name(session_id), {"html": "html", "markdown": "md", "bundle": "bough"}[format]
+    name, ending = file_name(session_id), {"html": "html", "markdown": "md", "bundle": "bough"}[format]
     # Never shown in this origin: its content is a session's, and the page has a script.
     headers = {"content-disposition": f'attachment; filename="{name}.{ending}"'}
-    return Stream(_chunks(file), media_type="application/octet-stream", headers=headers)
+    return Stream(file_chunks(file), media_type="application/octet-stream", headers=headers)
 
 
 def _write_shared(session: Session, format_: str, redact: bool) -> IO[bytes]:
@@ -79,7 +79,7 @@ def _write_shared(session: Session, format_: str, redact: bool) -> IO[bytes]:
     return file
 
 
-def _file_name(session_id: str) -> str:
+def file_name(session_id: str) -> str:
     return re.sub(r"[^0-9A-Za-z_-]", "_", session_id)[:80]
 
 
@@ -110,7 +110,7 @@ def _write_bundle(
     return file
 
 
-def _chunks(file: IO[bytes]) -> Iterator[bytes]:
+def file_chunks(file: IO[bytes]) -> Iterator[bytes]:
     with file:
         while chunk := file.read(CHUNK):
             yield chunk

@@ -12,7 +12,7 @@ from ...core.entries import Entry
 from ...errors import InvalidArgument, InvalidPosition
 from ..context import ApiRequest, context_and_caller, in_thread
 from ..json_views import call_view, entry_view, to_json
-from ..path_window import EntryWindow, PathReader, client_entry, read_entries, truncated_entry
+from ..path_window import EntryWindow, PathReader, calls_by_entry, client_entry, read_entries, truncated_entry
 from ..schemas import CallList, EntryDetail, JournalPage, PathWindow, StateSnapshot, TurnList
 from ..truncate import SizedPage, truncate_to_page, truncate_value
 from ..turn_summary import turns_before
@@ -73,7 +73,7 @@ def entry(request: ApiRequest, session_id: FromPath[str], place: FromPath[str]) 
     context, caller = context_and_caller(request)
     session = context.session(caller, session_id)
     item = _entry(request, session_id, place)
-    calls = context.calls_by_entry(session).get((item.branch, item.seq), [])
+    calls = session.log.store.calls_between(session_id, item.branch, item.seq, item.seq)
     answered = next((call for call in calls if call.answer_seq == item.seq), None)
     on_path = any(
         part.branch == item.branch and part.first <= item.seq <= part.last for part in session.log.ranges()
@@ -119,7 +119,7 @@ def turns(
     context, caller = context_and_caller(request)
     session = context.session_at(context.session(caller, session_id), leaf)
     end = session.leaf.seq if before is None else min(before - 1, session.leaf.seq)
-    summaries, next_seq = turns_before(session, end, limit, context.calls_by_entry(session))
+    summaries, next_seq = turns_before(session, end, limit)
     return TurnList(leaf=str(session.leaf), turns=summaries, next=next_seq)
 
 
@@ -138,14 +138,9 @@ def calls(
     context, caller = context_and_caller(request)
     session = context.session_at(context.session(caller, session_id), leaf)
     last = min(last, first + 499, session.leaf.seq)
-    by_entry = context.calls_by_entry(session)
-    calls_read = [
-        call_view(call)
-        for part in session.log.ranges()
-        for seq in range(max(first, part.first), min(last, part.last) + 1)
-        for call in by_entry.get((part.branch, seq), ())
-    ]
-    return CallList(leaf=str(session.leaf), calls=calls_read)
+    by_entry = calls_by_entry(session, first, last)
+    in_order = [call for place in sorted(by_entry, key=lambda place: place[1]) for call in by_entry[place]]
+    return CallList(leaf=str(session.leaf), calls=[call_view(call) for call in in_order])
 
 
 @get("/api/sessions/{session_id:str}/state", tags=["entries"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
@@ -13,16 +14,18 @@ from msgspec import Struct
 
 from ...core.tree import Leaf
 from ...errors import InvalidArgument
-from ...replay.diff import Diff, DiffRow
-from ...replay.diff import diff as compare
+from ...log.log import Log
+from ...replay.diff_window import DiffCursor, DiffWindow, diff_window
 from ...session import Session
 from ..auth import Caller
-from ..context import ApiRequest, ServerContext, context_and_caller, one_of_few
+from ..context import ApiRequest, ServerContext, context_and_caller, in_thread
 from ..jobs import Job, Jobs, Progress
 from ..json_views import to_json
 from ..schemas import DiffPage, JobResult, Json
-from ..truncate import SizedPage, truncate_value
+from ..truncate import json_size, truncate_value
 from .events import HEARTBEAT, STREAM_HEADERS, sse_event
+
+_CURSOR = re.compile(r"(\d{1,10})-(\d{1,10})")
 
 
 class ReplayBody(Struct, forbid_unknown_fields=True):
@@ -118,69 +121,59 @@ async def _progress(context: ServerContext, jobs: Jobs, job: Job) -> AsyncIterat
 
 
 @get("/api/diff", tags=["replay"])
-@one_of_few
+@in_thread
 def diff(
     request: ApiRequest,
     a: Annotated[str, QueryParameter(description="A session, or a position in one: ses_3f@1:7")],
     b: FromQuery[str],
-    first: Annotated[int, QueryParameter(ge=0, description="Index of the first row")] = 0,
-    limit: Annotated[int, QueryParameter(ge=1, le=200)] = 50,
+    page: Annotated[str | None, QueryParameter(description="The `next` of a page")] = None,
+    limit: Annotated[int, QueryParameter(ge=1, le=200, description="Turns of each side")] = 50,
 ) -> DiffPage:
-    """Compare two sessions or positions turn by turn."""
+    """Compare two sessions or positions turn by turn, from the first turn that they do not share."""
     context, caller = context_and_caller(request)
-    comparison = compare(_side(context, caller, a), _side(context, caller, b))
-    return _diff_page(comparison, first, limit)
+    cursor = None if page is None else _cursor(page)
+    return _diff_page(diff_window(_side(context, caller, a), _side(context, caller, b), cursor, limit))
 
 
-def _side(context: ServerContext, caller: Caller, reference: str) -> tuple[Session, Leaf]:
+def _cursor(text: str) -> DiffCursor:
+    match = _CURSOR.fullmatch(text)
+    if match is None:
+        raise InvalidArgument("page", text, "the `next` of a page")
+    return DiffCursor(*map(int, match.groups()))
+
+
+def _side(context: ServerContext, caller: Caller, reference: str) -> tuple[Log, Leaf]:
     name, _, place = reference.partition("@")
     session = context.session(caller, name)
-    return session, context.position(session, place or None)
+    return session.log, context.position(session, place or None)
 
 
-def _diff_page(comparison: Diff, first: int, limit: int) -> DiffPage:
-    if first > len(comparison.rows):
-        raise InvalidArgument("first", first, f"a number up to {len(comparison.rows)}")
-    page, omitted = SizedPage(600_000), 0
-    for row in comparison.rows[first : first + limit]:
-        view, cut = truncate_value(to_json(row), 60_000, 8_000)
-        if not page.add(view):
-            break
+def _diff_page(window: DiffWindow) -> DiffPage:
+    room, omitted, rows = 600_000, 0, []
+    for row in window.rows:
+        view, cut = truncate_value(to_json(row), max(2_000, min(60_000, room)), 8_000)
+        room -= json_size(view)
+        rows.append(view)
         omitted += cut
     counts: dict[str, int] = {}
-    for row in comparison.rows:
+    for row in window.rows:
         counts[row.kind] = counts.get(row.kind, 0) + 1
-    around, _ = truncate_value(
-        [
-            to_json(comparison.setup),
-            to_json(comparison.a),
-            to_json(comparison.b),
-            to_json(comparison.first_divergence),
-        ],
-        120_000,
-        8_000,
-    )
-    setup, a, b, divergence = around
+    around, _ = truncate_value([to_json(window.setup), to_json(window.a), to_json(window.b)], 120_000, 8_000)
+    setup, a, b = around
+    is_same = window.is_state_same is not False and not counts.keys() - {"same"}
+    following = window.next
     return DiffPage(
-        same=comparison.is_same,
-        shared=comparison.shared,
-        shared_turns=comparison.shared_turns,
-        is_state_same=comparison.is_state_same,
-        total=len(comparison.rows),
-        first=first,
+        same=False if not is_same else None if following else True,
+        shared=window.shared,
+        is_state_same=window.is_state_same,
         omitted_chars=omitted,
         counts=counts,
         a=a,
         b=b,
         setup=setup,
-        first_divergence=divergence,
-        first_different_row=_first_row(comparison.rows),
-        rows=page.items,
+        rows=rows,
+        next=None if following is None else f"{following.a}-{following.b}",
     )
-
-
-def _first_row(rows: tuple[DiffRow, ...]) -> int | None:
-    return next((n for n, row in enumerate(rows) if row.kind != "same"), None)
 
 
 HANDLERS = [replay, job, cancel_job, job_events, diff]

@@ -1,83 +1,171 @@
-"""Route for the exact request behind an answer, its token counts, and what changed since the previous request."""
+"""Routes for the exact request behind an answer, its token counts, and what changed since the previous request."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any
+from tempfile import TemporaryFile
+from typing import IO, Annotated
 
+from anyio import to_thread
 from litestar import get
 from litestar.params import FromPath, QueryParameter
+from litestar.response import Stream
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ... import wire
-from ...agent.prompt_window import MessageLimits, measure_window, prompt_context
+from ...agent.prompt_window import measure_window
 from ...core.context import Context
-from ...core.entries import Entry
 from ...core.usage import Call
-from ...errors import InvalidArgument
 from ...exchange.exports.requests import provider_of, token_shares
 from ...session import Session
 from ...wire.explain import Missing
-from ..context import ApiRequest, ServerContext, context_and_caller, one_of_few
+from ...wire.parts import part_starts
+from ..auth import Caller
+from ..context import ApiRequest, ServerContext, context_and_caller, in_thread
 from ..json_views import call_view, to_json
+from ..request_window import PromptReader, read_prompt
 from ..schemas import Json, RequestView
-from ..truncate import SizedPage, truncate_value
+from ..truncate import json_size, truncate_value
+from .bundles import file_chunks, file_name
+
+NEWEST = 2_000
+"""Entries whose tokens are estimated, and that are compared with the previous request: the newest ones."""
+
+At = Annotated[str | None, QueryParameter(description="The answer's position; default: the leaf")]
+ProviderName = Annotated[str | None, QueryParameter(description="Provider format; default: that of the call")]
 
 
-class RecordedCall(Struct, frozen=True):
-    """One model call, the path before it, and the previous call on that path."""
+class ModelRequest(Struct, frozen=True):
+    """What was sent for an answer, or would be sent next: its messages, its call, and the previous call on the path."""
 
-    path: Sequence[Entry]
+    session: Session
+    reader: PromptReader
+    provider: wire.Provider
     call: Call | None
     previous: Call | None
 
-    @property
-    def seq(self) -> int:
-        return self.path[-1].seq if self.path else 0
-
 
 @get("/api/sessions/{session_id:str}/request", tags=["requests"])
-@one_of_few
+@in_thread
 def read_request(
     request: ApiRequest,
     session_id: FromPath[str],
-    at: Annotated[str | None, QueryParameter(description="The answer's position; default: the leaf")] = None,
-    provider: Annotated[
-        str | None, QueryParameter(description="Provider format; default: that of the call")
+    at: At = None,
+    provider: ProviderName = None,
+    before: Annotated[
+        int | None, QueryParameter(ge=1, le=2**32, description="The `earlier` of a page; default: the newest")
     ] = None,
-    first: Annotated[
-        int | None, QueryParameter(ge=0, description="Index of the first message; default: the newest ones")
-    ] = None,
-    limit: Annotated[int, QueryParameter(ge=1, le=200)] = 50,
+    limit: Annotated[int, QueryParameter(ge=1, le=200, description="About how many messages")] = 50,
 ) -> RequestView:
-    """Return the request behind the answer at a position, or the request a model would get after it."""
+    """Return the request behind the answer at a position, or the one a model would get after it: its newest messages.
+
+    Earlier messages come by cursor, without the tokens and the comparison that the first page has.
+    """
     context, caller = context_and_caller(request)
-    session = context.session_at(context.session(caller, session_id), at)
-    recorded = _recorded_call(context, session)
-    provider_format = wire.find_provider(provider or provider_of(recorded.call))
-    limits = context.prompt_limits(session)
-    prompt = prompt_context(recorded.path, limits)
-    full = provider_format.project(prompt, session.read_blob)
-    request_part, begin, omitted = _request_window(full, provider_format.history, first, limit)
-    model = recorded.call.model if recorded.call else prompt.settings.model or session.row.model
-    return RequestView(
+    model_request = _find_request(context, caller, session_id, at, provider)
+    reader, history = model_request.reader, model_request.provider.history
+    window = reader.window(before, limit)
+    view, omitted = _truncate(reader.project(model_request.provider, window), history)
+    last = reader.leaf.seq if before is None else min(before - 1, reader.leaf.seq)
+    session, call, previous = model_request.session, model_request.call, model_request.previous
+    page = RequestView(
         at=str(session.leaf),
-        after=str(session.log.leaf_at(recorded.seq)),
-        provider=provider_format.name,
-        model=model,
-        request=request_part,
-        messages_key=provider_format.history,
-        total=len(full[provider_format.history]),
-        first=begin,
+        after=str(reader.leaf),
+        provider=model_request.provider.name,
+        model=call.model if call else reader.frame.settings.model or session.row.model,
+        request=view,
+        messages_key=history,
+        start=reader.first,
+        first=window.first,
+        last=last,
+        earlier=None if window.is_start else window.first,
         omitted_chars=omitted,
-        tokens=[
-            {"part": part, "tokens": count} for part, count in token_shares(prompt, provider_format.name)
-        ],
-        window=_window(session, prompt, recorded.call),
-        call=None if recorded.call is None else call_view(recorded.call),
-        previous=None if recorded.previous is None else str(session.log.leaf_at(recorded.previous.after_seq)),
-        difference=_difference(session, recorded, limits, provider_format, full),
+        call=None if call is None else call_view(call),
+        previous=None if previous is None else str(session.log.leaf_at(previous.after_seq)),
     )
+    return page if before is not None else _with_tokens(page, model_request, context)
+
+
+@get("/api/sessions/{session_id:str}/request/raw", tags=["requests"], media_type="application/json")
+async def raw_request(
+    request: ApiRequest, session_id: FromPath[str], at: At = None, provider: ProviderName = None
+) -> Stream:
+    """Download the whole request of any length, byte for byte as it is sent. The model's name and streaming are not in it."""
+    context, caller = context_and_caller(request)
+
+    def write() -> IO[bytes]:
+        model_request = _find_request(context, caller, session_id, at, provider)
+        file = TemporaryFile()  # noqa: SIM115 – closed by the sender
+        try:
+            file.writelines(model_request.reader.stream(model_request.provider))
+            file.seek(0)
+        except BaseException:  # also a cancelled request: nobody else closes the file
+            file.close()
+            raise
+        return file
+
+    headers = {"content-disposition": f'attachment; filename="{file_name(session_id)}-request.json"'}
+    return Stream(
+        file_chunks(await to_thread.run_sync(write)), media_type="application/json", headers=headers
+    )
+
+
+def _find_request(
+    context: ServerContext, caller: Caller, session_id: str, at: str | None, provider: str | None
+) -> ModelRequest:
+    session = context.session_at(context.session(caller, session_id), at)
+    log, leaf = session.log, session.leaf
+    newest = log.path(last=1).entries
+    is_answer = bool(newest) and newest[-1].role == "assistant"
+    call = _call_of(session, leaf.seq) if is_answer else None
+    end = call.after_seq if call is not None else leaf.seq - is_answer
+    previous = _latest_call(session, leaf.seq - is_answer)
+    reader = read_prompt(log, log.leaf_at(end), context.prompt_limits(session))
+    return ModelRequest(session, reader, wire.find_provider(provider or provider_of(call)), call, previous)
+
+
+def _call_of(session: Session, seq: int) -> Call | None:
+    """Return the call that the answer at the leaf was made by."""
+    calls = session.log.store.calls_between(session.session_id, session.leaf.branch, seq, seq)
+    answers = [call for call in calls if call.answer_seq == seq and call.purpose == "answer"]
+    return answers[-1] if answers else None
+
+
+def _latest_call(session: Session, last: int) -> Call | None:
+    """Return the call of the newest answer of the path up to a seq."""
+    store = session.log.store
+    for part in reversed(session.log.ranges()):
+        if part.first > last:
+            continue
+        call = store.latest_answer_call(session.session_id, part.branch, min(part.last, last))
+        if call is not None:
+            return call
+    return None
+
+
+def _truncate(request: Json, history: str) -> tuple[Json, int]:
+    """Shorten what is too long for a response; return it and the number of characters omitted."""
+    rest = {name: value for name, value in request.items() if name != history}
+    view, omitted = truncate_value(rest, 200_000, 100_000)
+    room, messages = 600_000, list[Json]()
+    for message in reversed(request[history]):
+        shorter, cut_chars = truncate_value(message, max(1_000, min(60_000, room)))
+        room -= json_size(shorter)
+        messages.insert(0, shorter)
+        omitted += cut_chars
+    return {**view, history: messages}, omitted
+
+
+def _with_tokens(page: RequestView, model_request: ModelRequest, context: ServerContext) -> RequestView:
+    """Return the first page with its tokens, and with what changed since the previous request."""
+    newest = model_request.reader.newest(NEWEST)
+    prompt = replace(model_request.reader.frame, items=newest.items)
+    shares = token_shares(prompt, model_request.provider.name)
+    page.tokens_from = newest.first
+    page.tokens = [{"part": part, "tokens": count} for part, count in shares]
+    page.window = _window(model_request.session, prompt, model_request.call)
+    page.difference = _difference(model_request, context)
+    return page
 
 
 def _window(session: Session, prompt: Context, call: Call | None) -> int | None:
@@ -88,50 +176,13 @@ def _window(session: Session, prompt: Context, call: Call | None) -> int | None:
     return measure_window(prompt, name, row.context_window).window
 
 
-def _recorded_call(context: ServerContext, session: Session) -> RecordedCall:
-    """Return the call behind an answer, and the previous call on the same path."""
-    path = session.path()
-    calls = context.calls_by_entry(session)
-    on_path = [
-        call
-        for entry in path
-        for call in calls.get((entry.branch, entry.seq), ())
-        if call.answer_seq == entry.seq and call.purpose == "answer"
-    ]
-    is_answer = bool(path) and path[-1].role == "assistant"
-    own = on_path.pop() if is_answer and on_path and on_path[-1].answer_seq == path[-1].seq else None
-    end = own.after_seq if own is not None else len(path) - is_answer
-    return RecordedCall(path[:end], own, on_path[-1] if on_path else None)
-
-
-def _request_window(full: Json, history: str, first: int | None, limit: int) -> tuple[Json, int, int]:
-    """Return a window of the history that fits a response; if it must shrink, the newest messages stay."""
-    messages: list[Any] = full[history]
-    begin = max(0, len(messages) - limit) if first is None else first
-    if begin > len(messages):
-        raise InvalidArgument("first", first, f"a number up to {len(messages)}")
-    rest, omitted = truncate_value(
-        {name: value for name, value in full.items() if name != history}, 200_000, 100_000
-    )
-    page = SizedPage(500_000)
-    window = messages[begin : begin + limit]
-    for message in reversed(window) if first is None else window:
-        shorter, cut_chars = truncate_value(message, 60_000)
-        if not page.add(shorter):
-            break
-        omitted += cut_chars
-    items = page.items[::-1] if first is None else page.items
-    begin = begin if first is not None else len(messages) - len(items)
-    return {**rest, history: items}, begin, omitted
-
-
-def _difference(
-    session: Session, recorded: RecordedCall, limits: MessageLimits, provider_format: wire.Provider, now: Json
-) -> Json | None:
-    if recorded.previous is None:
+def _difference(model_request: ModelRequest, context: ServerContext) -> Json | None:
+    if model_request.previous is None:
         return None
-    earlier = prompt_context(recorded.path[: recorded.previous.after_seq], limits)
-    difference = wire.first_difference(provider_format.project(earlier, session.read_blob), now)
+    session, reader, provider = model_request.session, model_request.reader, model_request.provider
+    leaf = session.log.leaf_at(model_request.previous.after_seq)
+    earlier = read_prompt(session.log, leaf, context.prompt_limits(session))
+    difference = _compare(earlier, reader, provider)
     if difference is None:
         return None
     sides = [None if isinstance(side, Missing) else side for side in (difference.before, difference.after)]
@@ -139,4 +190,22 @@ def _difference(
     return {"path": difference.path, "before": to_json(before), "after": to_json(after)}
 
 
-HANDLERS = [read_request]
+def _compare(earlier: PromptReader, now: PromptReader, provider: wire.Provider) -> wire.Difference | None:
+    """Compare two requests; of long ones, everything but the messages, and the newest of these."""
+    windows = earlier.newest(NEWEST), now.newest(NEWEST)
+    if windows[0].is_start and windows[1].is_start:
+        return wire.first_difference(earlier.project(provider, windows[0]), now.project(provider, windows[1]))
+    difference = wire.first_difference(*(reader.around(provider, windows[1]) for reader in (earlier, now)))
+    if difference is not None:
+        return difference
+    if (earlier.first, earlier.replacement) != (now.first, now.replacement):
+        sides = [f"from entry {reader.first} on" for reader in (earlier, now)]
+        return wire.Difference(provider.history, *sides)
+    starts = part_starts(windows[1].items)
+    if not starts:
+        return None
+    seq = windows[1].items[starts[0]].seq
+    return wire.first_difference(*(reader.project(provider, reader.since(seq)) for reader in (earlier, now)))
+
+
+HANDLERS = [read_request, raw_request]

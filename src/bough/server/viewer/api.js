@@ -68,6 +68,9 @@ export function blobUrl(hash) { return apiUrl(`/blobs/${encodeURIComponent(hash)
 /** The URL that downloads the stored JSON of an entry. */
 export function rawUrl(id, place) { return apiUrl(sessionPath(id, `/entries/${place}/raw`)); }
 
+/** The URL that downloads a whole request. */
+export function requestUrl(id, at, provider) { return apiUrl(sessionPath(id, "/request/raw"), { at, provider }); }
+
 /** An entry of any length. */
 export async function fetchEntry(id, place) {
   return readReply(await request(rawUrl(id, place), { headers: { accept: "application/json" } }));

@@ -1,5 +1,5 @@
 // Compares two sessions turn by turn: where they diverge, which words differ, and the cost.
-// Rows are loaded in pages; the entries of a turn are loaded when it is opened.
+// Turns are loaded in pages, from the first one that is not shared; the entries of a turn when it is opened.
 
 import { fetchEntry, fetchJson, sessionPath } from "./api.js";
 import { fileDiff } from "./tool_views.js";
@@ -10,7 +10,7 @@ import { navigate, route, sessionLink, buildUrl } from "./route.js";
 import { diffWords } from "./text_diff.js";
 import { cost, plural, money, printable, tokens } from "./format.js";
 
-const PAGE = 50, TURN = 60;
+const PAGE = 50, TURN = 60, LOOK_AHEAD = 5;
 const KINDS = { same: "same", reworded: "reworded", "result changed": "result", "arguments changed": "arguments",
   "tool changed": "tool", "input changed": "input", missing: "missing" };
 
@@ -32,25 +32,33 @@ export class DiffPage {
     if (!a || !b) { fill(this.head, h("h1", "Compare"),
       h("p.muted", "Open a session and choose “Compare with…”.")); return; }
     this.sides = [a, b];
-    const probe = await fetchJson("/diff", { a, b, limit: 1 });
-    const first = Math.max(0, Math.floor((probe.first_different_row ?? 0) / PAGE) * PAGE);
-    this.page = await fetchJson("/diff", { a, b, first, limit: PAGE });
-    this.first = first;
-    this.last = first + this.page.rows.length;
+    this.page = await this.#load(null);
     const [firstSession, secondSession] = await Promise.all([readSession(this.page.a.session_id), readSession(this.page.b.session_id)]);
-    this.#head(firstSession, secondSession);
+    this.names = [firstSession, secondSession];
+    // Turns may be equal although what is before them differs: look further, but not for ever.
+    for (let pages = 1; pages < LOOK_AHEAD && !this.#hasDifference() && this.page.next; pages++) await this.#append();
     this.#draw();
-    const differences = this.#differences();
-    if (differences.length && this.page.first_different_row !== null) this.#show(0);
+    if (this.#hasDifference()) this.#show(0);
+  }
+
+  #load(page) { return fetchJson("/diff", { a: this.sides[0], b: this.sides[1], page, limit: PAGE }); }
+
+  #hasDifference() { return this.page.rows.some((row) => row.kind !== "same"); }
+
+  /** The next page, added to what is here. */
+  async #append() {
+    const { page } = this, more = await this.#load(page.next);
+    const counts = { ...page.counts };
+    for (const [kind, number] of Object.entries(more.counts)) counts[kind] = (counts[kind] ?? 0) + number;
+    this.page = { ...page, rows: [...page.rows, ...more.rows], next: more.next, counts, same: page.same === false ? false : more.same,
+      a: addSide(page.a, more.a), b: addSide(page.b, more.b) };
   }
 
   /** The next (1) or previous (-1) difference. */
   async step(by) {
-    const differences = this.#differences();
     const next = this.#current + by;
-    if (next >= differences.length && this.last < this.page.total) { await this.#loadLater(); return this.step(by); }
-    if (next < 0 && this.first > 0) { await this.#loadEarlier(); return this.step(by); }
-    if (next >= 0 && next < differences.length) this.#show(next);
+    while (next >= this.#differences().length && this.page.next) await this.#loadLater();
+    if (next >= 0 && next < this.#differences().length) this.#show(next);
   }
 
   #differences() { return [...this.rows.querySelectorAll(".diff-row:not(.kind-same)")]; }
@@ -68,19 +76,21 @@ export class DiffPage {
 
   // -- head -----------------------------------------------------------------------------------
 
-  #head(firstSession, secondSession) {
-    const { page } = this;
+  #head() {
+    const { page } = this, [firstSession, secondSession] = this.names;
     const changed = Object.entries(page.counts).filter(([kind]) => kind !== "same");
-    const verdict = page.same ? "Inputs, answers, tool calls and results are identical." : `Diverges after entry ${page.shared}.`;
+    const [title, verdict] = page.same ? ["Identical", "Inputs, answers, tool calls and results are identical."]
+      : page.same === false ? ["Different", `Diverges after entry ${page.shared}.`]
+      : ["No difference so far", `in ${plural(page.rows.length, "turn")} after entry ${page.shared}.`];
     fill(this.head,
-      h("div.head-line", h("h1", page.same ? "Identical" : "Different"), h("span.muted", verdict), h("span.grow"),
+      h("div.head-line", h("h1", title), h("span.muted", verdict), h("span.grow"),
         button(null, "Swap", () => navigate(buildUrl("/diff", { a: this.sides[1], b: this.sides[0] })), { class: "quiet" }),
         button(null, "Previous", () => this.step(-1), { class: "quiet", title: "p" }), button(null, "Next difference",
           () => this.step(1), { class: "quiet", title: "n" })),
-      h("div.head-facts", h("span", `${plural(page.shared_turns, "turn")} shared`),
-        h("span", `${plural(page.total, "turn")} compared`),
+      h("div.head-facts", h("span", `${plural(page.shared, "entry", "entries")} shared`),
+        h("span", `${page.next ? "the first " : ""}${plural(page.rows.length, "turn")} compared`),
         changed.map(([kind, number]) => h("span.badge", { class: `diff-${KINDS[kind]}` }, `${number} ${kind}`)),
-        !page.is_state_same && h("span.badge.is-error", "state differs")),
+        page.is_state_same === false && h("span.badge.is-error", "state differs")),
       h("div.diff-columns.diff-sides", sideHead("a", page.a, firstSession), sideHead("b", page.b, secondSession)));
     fill(this.setup, page.setup.length > 0 && h("details.fold.setup", { open: page.setup.length < 3 },
       h("summary", `Setup differences: ${page.setup.map((part) => part.name).join(", ")}`), page.setup.map(setupPart)));
@@ -89,29 +99,20 @@ export class DiffPage {
   // -- rows -----------------------------------------------------------------------------------
 
   #draw() {
-    const { rows } = this.page;
-    fill(this.rows, this.#pager(this.first > 0, `${plural(this.first, "earlier turn")}`, () => this.#loadEarlier()),
-      rows.map((row, at) => this.#row(row, this.first + at)),
-      this.#pager(this.last < this.page.total, `${plural(this.page.total - this.last, "later turn")}`, () => this.#loadLater()));
+    const { rows, next } = this.page;
+    this.#head();
+    fill(this.rows, rows.map((row, at) => this.#row(row, at)),
+      next && h("button.quiet.pager", { type: "button", onclick: () => this.#loadLater() }, "Compare later turns"));
     if (!rows.length) this.rows.append(h("p.empty", "No turns after the shared history."));
   }
 
-  #pager(isNeeded, label, act) { return isNeeded && h("button.quiet.pager", { type: "button", onclick: act }, label); }
-
   async #loadLater() {
-    const page = await fetchJson("/diff", { a: this.sides[0], b: this.sides[1], first: this.last, limit: PAGE });
-    this.page.rows = [...this.page.rows, ...page.rows];
-    this.last += page.rows.length;
-    this.#draw();
-  }
-
-  async #loadEarlier() {
-    const first = Math.max(0, this.first - PAGE);
-    const page = await fetchJson("/diff", { a: this.sides[0], b: this.sides[1], first, limit: this.first - first });
-    this.page.rows = [...page.rows, ...this.page.rows.slice(0)];
-    this.first = first;
-    this.#current += page.rows.filter((row) => row.kind !== "same").length;
-    this.#draw();
+    const before = this.page.rows.length;
+    await this.#append();
+    this.#head();
+    this.rows.querySelector(".pager")?.remove();
+    this.rows.append(...this.page.rows.slice(before).map((row, at) => this.#row(row, before + at)));
+    if (this.page.next) this.rows.append(h("button.quiet.pager", { type: "button", onclick: () => this.#loadLater() }, "Compare later turns"));
   }
 
   #row(row, index) {
@@ -131,6 +132,13 @@ export class DiffPage {
     box.append(columns);
     columns.append(...await Promise.all([turn(this.sides[0], row.turn_a), turn(this.sides[1], row.turn_b)]));
   }
+}
+
+/** One side with the models and sums of a further page. */
+function addSide(side, more) {
+  const totals = { ...side.totals };
+  for (const [name, value] of Object.entries(more.totals)) totals[name] = (totals[name] ?? 0) + value;
+  return { ...side, models: [...new Set([...side.models, ...more.models])], totals };
 }
 
 async function readSession(id) {

@@ -43,6 +43,8 @@ export function blobUrl(hash) { return blobs.has(hash) ? dataUrl(blobs.get(hash)
 
 export async function fetchEntry(id, place) { return entryAt(findSession(id), place); }
 
+export function requestUrl() { return null; } // a copy has only what it shows
+
 export function rawUrl(id, place) {
   const entry = entryAt(findSession(id), place);
   return `data:application/json;charset=utf-8,${encodeURIComponent(JSON.stringify(entry, null, 1))}`;
@@ -241,8 +243,8 @@ function labels(session) {
   return { labels: [...findSession].map(([place, label]) => ({ position: place, label })), total: findSession.size };
 }
 
-function request(session, { at: value, first, limit = 50 }) {
-  const entry = entryAt(session, value), data = requests.of(session, entry, first, limit);
+function request(session, { at: value, before, limit = 50 }) {
+  const entry = entryAt(session, value), data = requests.of(session, entry, before, limit);
   if (!data) throw new Problem(404, { code: "copy", detail: requests.missing(session, entry) });
   return { ...data, call: callOf(session, data.at) };
 }

@@ -7,11 +7,11 @@ export class Requests {
   constructor(bytes) { this.#sessions = JSON.parse(new TextDecoder().decode(bytes)); }
 
   /** The request for the answer at an entry, or for the answer after it; null if it is not included. */
-  of(session, entry, first, limit) {
+  of(session, entry, before, limit) {
     const exported = this.#sessions[session.id], place = `${entry.branch}:${entry.seq}`;
     if (!exported) return null;
     const index = exported.requests.findIndex((one) => one.at === place), found = index >= 0 ? index : exported.requests.findIndex((one) => one.after === place);
-    return found < 0 ? null : this.#response(session, exported, found, first, Number(limit));
+    return found < 0 ? null : this.#response(session, exported, found, before, Number(limit));
   }
 
   missing(session, entry) {
@@ -20,20 +20,20 @@ export class Requests {
     return `${why}. Download the bundle, run bough import, then ${command} to render it.`;
   }
 
-  #response(session, exported, index, first, limit) {
+  #response(session, exported, index, before, limit) {
     const { at, after, provider, history, rest, tokens } = exported.requests[index], places = messagesOf(exported.requests, index);
-    const begin = first === undefined || first === null ? Math.max(0, places.length - limit) : Number(first);
-    const messages = places.slice(begin, begin + limit).map((place) => exported.pool[place]);
-    const before = this.#before(session, exported, index);
+    // The cursor is the index of a message here; the server's is the seq of an entry.
+    const end = before ? Number(before) : places.length, begin = Math.max(0, end - limit);
+    const messages = places.slice(begin, end).map((place) => exported.pool[place]), previous = this.#previous(session, exported, index);
     return {
-      at, after, provider, messages_key: history, first: begin, total: places.length, omitted_chars: 0, request: { ...exported.pool[rest], [history]: messages },
+      at, after, provider, messages_key: history, earlier: begin || null, omitted_chars: 0, request: { ...exported.pool[rest], [history]: messages },
       model: session.entry(parsed(at))?.model ?? null, tokens: tokens.map(([part, count]) => ({ part, tokens: count })),
-      previous: before === null ? null : exported.requests[before].after, difference: before === null ? null : difference(exported, before, index, places),
+      previous: previous === null ? null : exported.requests[previous].after, difference: previous === null ? null : difference(exported, previous, index, places),
     };
   }
 
   /** The index of the previous request on the same path. */
-  #before(session, exported, index) {
+  #previous(session, exported, index) {
     const leaf = parsed(exported.requests[index].after);
     for (let at = index - 1; at >= 0; at--) if (session.isOnPath(leaf, parsed(exported.requests[at].at))) return at;
     return null;

@@ -1,7 +1,7 @@
 // What the model saw: the exact request of a model call, readable, or as JSON.
 // Reads the formats of all providers; what it does not recognize is shown as JSON, so that nothing is left out.
 
-import { fetchJson, sessionPath } from "./api.js";
+import { fetchJson, requestUrl, sessionPath } from "./api.js";
 import { button, copy, fill, h, icon, loadPreference, savePreference } from "./dom.js";
 import { jsonTree } from "./json_tree.js";
 import { count, plural, printable } from "./format.js";
@@ -29,7 +29,7 @@ export class PromptView {
     this.host = host;
     this.entry = entry;
     this.element = h("div.prompt-view", { tabindex: 0 }, h("p.muted", "Loading…"));
-    this.provider = host.about.copy ? null : h("select", { "aria-label": "Provider", title: "Provider format", onchange: () => this.open(null) },
+    this.provider = host.about.copy ? null : h("select", { "aria-label": "Provider", title: "Provider format", onchange: () => this.open() },
       host.about.providers.map((name) => h("option", { value: name }, name)));
     this.modes = h("div.choice", { role: "radiogroup", "aria-label": "Show as" }, [["text", "Text"], ["json", "JSON"]].map(([mode, label]) =>
       h("button", { type: "button", role: "radio", "aria-checked": String((mode === "json") === this.#isJson), data: { mode },
@@ -41,16 +41,32 @@ export class PromptView {
       button("copy", "", () => copy(JSON.stringify(this.#reply?.request ?? {}, null, 2)), { class: "quiet", title: "Copy the shown request as JSON", "aria-label": "Copy as JSON" })].filter(Boolean);
   }
 
-  async open(first = null) {
-    const at = `${this.entry.branch}:${this.entry.seq}`;
+  async open() {
     try {
-      this.#reply = await fetchJson(sessionPath(this.host.id, "/request"),
-        { at, provider: this.#reply ? this.provider?.value : null, first, limit: WINDOW });
+      this.#reply = await this.#load({ provider: this.#reply ? this.provider?.value : null });
       if (this.provider) this.provider.value = this.#reply.provider;
       this.#draw();
     } catch (problem) {
       fill(this.element, h("p.error-text", problem.message));
     }
+  }
+
+  get #place() { return `${this.entry.branch}:${this.entry.seq}`; }
+
+  #load(query) { return fetchJson(sessionPath(this.host.id, "/request"), { at: this.#place, limit: WINDOW, ...query }); }
+
+  /** The messages before those shown; what is shown stays where it is. */
+  async #loadEarlier() {
+    const reply = this.#reply, { messages_key: history, provider } = reply;
+    const page = await this.#load({ provider, before: reply.earlier });
+    if (reply !== this.#reply) return; // another provider was chosen meanwhile
+    reply.request[history] = [...page.request[history], ...reply.request[history]];
+    reply.earlier = page.earlier;
+    reply.first = page.first;
+    reply.omitted_chars += page.omitted_chars;
+    const fromEnd = this.element.scrollHeight - this.element.scrollTop;
+    this.#draw();
+    this.element.scrollTop = this.element.scrollHeight - fromEnd;
   }
 
   #setMode(mode) {
@@ -62,14 +78,14 @@ export class PromptView {
 
   #draw() {
     const reply = this.#reply, { request, messages_key: history } = reply, messages = request[history];
-    const last = reply.first + messages.length;
-    fill(this.element, this.#intro(reply), tokenBar(reply.tokens, reply.window, reply.call), difference(reply),
+    const isWhole = reply.earlier === null, earlier = reply.start < reply.first ? ` (entries ${reply.start}–${reply.first - 1})` : "";
+    fill(this.element, this.#intro(reply), tokenBar(reply), difference(reply),
+      !isWhole && this.#isJson && h("p.muted", `Only the newest ${plural(messages.length, "message")} are shown. `,
+        !this.host.about.copy && h("a", { href: requestUrl(this.host.id, this.#place, reply.provider), download: "" }, "Download the whole request")),
       this.#isJson ? jsonTree(request, { open: 2 }) : [setupNodes(request, history),
-        h("h3", `${history} ${reply.total ? `${reply.first + 1}–${last} of ${reply.total}` : "none"}`),
-        reply.first > 0 && h("button.quiet", { type: "button", onclick: () => this.open(Math.max(0, reply.first - WINDOW)) },
-          `Show ${plural(reply.first, "earlier message")}`),
-        messages.map((message, at) => messageNode(message, reply.first + at + 1))],
-      last < reply.total && h("button.quiet", { type: "button", onclick: () => this.open(last) }, "Show later messages"),
+        h("h3", messages.length ? `${isWhole ? "" : "The newest "}${plural(messages.length, "message")}` : "No messages"),
+        !isWhole && h("button.quiet", { type: "button", onclick: () => this.#loadEarlier() }, `Show earlier messages${earlier}`),
+        messages.map(messageNode)],
       reply.omitted_chars > 0 && h("p.muted", `${reply.omitted_chars.toLocaleString("en")} characters omitted.`));
   }
 
@@ -112,9 +128,9 @@ function toolNode(tool) {
 
 // -- messages ---------------------------------------------------------------------------------
 
-function messageNode(message, number) {
+function messageNode(message) {
   const pieces = piecesOf(message), role = message.role ?? roleOf(message);
-  return h("section.prompt-message", { class: `role-${role}` }, h("header", h("span.badge", printable(role)), h("span.muted", number)), pieceNodes(pieces));
+  return h("section.prompt-message", { class: `role-${role}` }, h("header", h("span.badge", printable(role))), pieceNodes(pieces));
 }
 
 const roleOf = ({ type }) => ({ function_call: "assistant", function_call_output: "tool", reasoning: "assistant" }[type] ?? type ?? "message");
@@ -164,17 +180,19 @@ function textNode(text) {
 
 // -- tokens and differences -------------------------------------------------------------------
 
-/** A bar of tokens by part, with widths by share. */
-function tokenBar(tokens, windowTokens, call) {
+/** A bar of tokens by part, with widths by share. Of a very long request the newest entries are measured. */
+function tokenBar({ tokens, window: windowTokens, call, start, tokens_from: tokensFrom, last }) {
   const estimate = tokens.reduce((sum, part) => sum + part.tokens, 0), billed = call?.usage?.input_tokens;
-  const parts = tokens.filter((part) => part.tokens > 0);
+  const parts = tokens.filter((part) => part.tokens > 0), isWhole = !(tokensFrom > start);
   const barNode = h("div.token-bar",
     { role: "img", "aria-label": `about ${estimate} tokens: ${parts.map((part) => `${part.part} ${part.tokens}`).join(", ")}` },
     parts.map(tokenShare));
   return h("div", barNode, h("div.legend",
     parts.map((part) => h("span", h("i", { class: slug(part.part) }), `${part.part} ${count(part.tokens)}`))),
-    h("p.muted", `about ${count(estimate)} ${windowTokens ? `of ${count(windowTokens)} ` : ""}tokens${
-      windowTokens ? ` (${Math.floor((100 * estimate) / windowTokens)} % of the window)` : ""}, estimated${billed ? `; billed: ${count(billed)}` : ""}`));
+    h("p.muted", `about ${count(estimate)} ${windowTokens && isWhole ? `of ${count(windowTokens)} ` : ""}tokens${
+      windowTokens && isWhole ? ` (${Math.floor((100 * estimate) / windowTokens)} % of the window)` : ""}, estimated${
+      isWhole ? "" : ` for the newest ${plural(last - tokensFrom + 1, "entry", "entries")} of ${(last - start + 1).toLocaleString("en")}`}${
+      billed ? `; billed: ${count(billed)}` : ""}`));
 }
 
 function tokenShare({ part, tokens }) {

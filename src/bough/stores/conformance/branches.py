@@ -13,7 +13,7 @@ from ...core.messages import ToolCall, assistant, system, tool_result, user
 from ...core.tree import Leaf
 from ...core.turns import Cursor
 from ...core.usage import Totals, total
-from ...errors import InvalidPosition
+from ...errors import InvalidPosition, NotFound
 from ..base import Change
 from .writer import SessionWriter, StoreFactory, assert_raises, call, read_everything
 
@@ -212,6 +212,39 @@ class UsageConformance(StoreFactory):
         )
         assert fork.store.calls("ses_f") == []
         assert [row.call_id for row in fork.store.inherited_calls("ses_f")] == ["1"]
+
+    def test_the_calls_at_some_entries_of_a_branch_are_found_also_from_a_fork_of_it(self) -> None:
+        writer = SessionWriter(self.open_store())
+        writer.append(user("q"))
+        branch = writer.leaf.branch
+        failed = replace(call("2", 1, None), failed=True)
+        writer.append(assistant("a"), calls=(call("1", 1, 2), failed))
+        SessionWriter(
+            writer.store,
+            "ses_f",
+            fork_point=(writer.leaf, writer.cursor),
+            relation="fork",
+            parent_session="ses_a",
+            parent_seq=2,
+        )
+        writer.append(user("r"))
+        titled = replace(call("4", 3, 4), purpose="title")
+        writer.append(assistant("b"), calls=(call("3", 3, 4), titled))
+        SessionWriter(writer.store, "ses_other")
+
+        def at(name: str, first: int, last: int) -> list[str]:
+            return [row.call_id for row in writer.store.calls_between(name, branch, first, last)]
+
+        def latest(name: str, last: int) -> str | None:
+            row = writer.store.latest_answer_call(name, branch, last)
+            return None if row is None else row.call_id
+
+        for name in ("ses_a", "ses_f"):
+            assert at(name, 0, 9) == ["1", "2", "3", "4"]
+            assert (at(name, 2, 2), at(name, 1, 1), at(name, 3, 3)) == (["1"], ["2"], [])
+            assert (latest(name, 1), latest(name, 3), latest(name, 4)) == (None, "1", "3")
+        assert (at("ses_other", 0, 9), latest("ses_other", 9)) == ([], None)
+        assert_raises(NotFound, lambda: at("ses_none", 0, 9))
 
     def test_state_is_set_cleared_or_left(self) -> None:
         writer = SessionWriter(self.open_store())

@@ -337,6 +337,11 @@ class DeleteConformance(StoreFactory):
         writer.append(assistant("2"))
         at, cursor = writer.leaf, writer.cursor
         writer.append(user("3"), facts=(started[1],))
+        facts = [fact.kind for fact in writer.store.limit_facts("ses_a")]
+        assert facts == ["appended", "turn_started", "appended", "appended", "turn_started"]
+        unlimited = SessionWriter(writer.store, "ses_unlimited")
+        unlimited.append(user("1"), facts=(ExtraFact("turn_started", {"turn": 1}),))
+        assert writer.store.limit_facts("ses_unlimited") == []
         for name in ("ses_f", "ses_g"):
             SessionWriter(
                 writer.store,

@@ -67,11 +67,7 @@ def _delete(
             return is_elsewhere or place.seq <= keep.get(place.branch, -1)
 
         data = tables.purged[name]
-        data.calls = [
-            call
-            for call in data.calls
-            if stays(Leaf(call.branch, call.after_seq if call.answer_seq is None else call.answer_seq))
-        ]
+        data.calls = [call for call in data.calls if stays(Leaf(call.branch, call.seq))]
         data.journal = retained_limit_facts(data.journal, stays)
     remaining = sum(1 for branch, _ in tables.entries if branch in candidates)
     return PurgeResult(tuple(session_ids), len(keys), remaining, delete_blobs(tables, space, blobs))

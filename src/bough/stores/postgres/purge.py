@@ -11,8 +11,7 @@ from operator import itemgetter
 from typing import Any
 
 from ...core.tree import Branch
-from ..base import Fact
-from ..message_limits import LIMIT_FACT_KINDS
+from ..base import LIMIT_FACT_KINDS, Fact
 from ..purge import Purge
 from ..rows import fact_from
 from .connections import Connection
@@ -94,7 +93,7 @@ class PostgresPurge(Purge):
         remove_from_index(self.writer, self.space, branches, numbers)
 
     def limit_facts(self, number: int) -> list[Fact]:
-        bindings = (number, list(LIMIT_FACT_KINDS))
+        bindings = {"session": number, "kinds": list(LIMIT_FACT_KINDS)}
         return list(map(fact_from, self.writer.execute(SELECT_LIMIT_FACTS, bindings, binary=True)))
 
     def replace_journal(self, number: int, facts: list[Fact]) -> None:

@@ -40,6 +40,7 @@ from ...errors import (
 from ..base import (
     ACTIVITY_STEP,
     LABEL,
+    LIMIT_FACT_KINDS,
     Change,
     CommitResult,
     Fact,
@@ -240,6 +241,28 @@ with recursive line (id) as (
     where {SET_SPACE} and branch.session_no <> (select session.no from bough.session where {MINE})
 )
 select {CALL_COLUMNS} from others join bough.usage using (session_no) where {SET_SPACE} order by usage.session_no, usage.n
+"""
+SELECT_TREE_CALLS = f"""
+with recursive line (id) as (
+    select branch.id from bough.session join bough.branch on branch.session_no = session.no where {MINE}
+    union
+    select branch.parent from line join bough.branch on branch.id = line.id where branch.parent is not null
+)
+select {CALL_COLUMNS} from line join bough.branch on branch.id = line.id
+join bough.usage on usage.session_no = branch.session_no and usage.branch = branch.id
+where {SET_SPACE} and branch.id = %(branch)s
+"""
+SELECT_CALLS_BETWEEN = f"""
+{SELECT_TREE_CALLS} and coalesce(usage.answer_seq, usage.after_seq) between %(first)s and %(last)s order by usage.n
+"""
+SELECT_LATEST_ANSWER_CALL = f"""
+{SELECT_TREE_CALLS} and usage.answer_seq <= %(last)s and usage.purpose is null order by usage.answer_seq desc limit 1
+"""
+SELECT_LIMIT_FACTS = f"""
+select {FACT_COLUMNS.replace("branch", "journal.branch")} from bough.session
+left join bough.journal on journal.session_no = session.no and journal.kind = any(%(kinds)s) and exists (
+    select from bough.journal as limited where limited.session_no = session.no and limited.data like '%%"max_messages"%%')
+where {MINE} order by journal.n
 """
 
 
@@ -548,6 +571,18 @@ class PostgresStore(StoreBackend):
 
     def inherited_calls(self, session_id: str) -> list[Call]:
         return [call_from(row) for row in self._session_rows(SELECT_INHERITED_CALLS, session_id)]
+
+    def calls_between(self, session_id: str, branch: int, first: int, last: int) -> list[Call]:
+        rows = self._session_rows(SELECT_CALLS_BETWEEN, session_id, branch=branch, first=first, last=last)
+        return [call_from(row) for row in rows]
+
+    def latest_answer_call(self, session_id: str, branch: int, last: int) -> Call | None:
+        rows = self._session_rows(SELECT_LATEST_ANSWER_CALL, session_id, branch=branch, last=last)
+        return call_from(rows[0]) if rows else None
+
+    def limit_facts(self, session_id: str) -> list[Fact]:
+        kinds = list(LIMIT_FACT_KINDS)
+        return [fact_from(row) for row in self._joined_rows(SELECT_LIMIT_FACTS, session_id, kinds=kinds)]
 
     # -- writing -----------------------------------------------------------------------------------
 

@@ -15,8 +15,7 @@ from ...core.drafts import NewEntry
 from ...core.tree import Branch, Leaf
 from ...core.usage import Call
 from ...errors import IdConflict, NotFound
-from ..base import Fact, QueuedInput, SessionDetail, SessionRow
-from ..message_limits import LIMIT_FACT_KINDS
+from ..base import LIMIT_FACT_KINDS, Fact, QueuedInput, SessionDetail, SessionRow
 from ..rows import call_from, call_row, entry_row, fact_from, session_from, split_fact_data, stored_from
 from ..transfer import PIECE_BYTES, BlobStream, SessionExport, SessionExporter, SessionImporter
 from .commit import TIE_BLOB, insert_branch
@@ -71,7 +70,9 @@ select {ENTRY_COLUMNS}, entry.role, null from bough.entry where branch = %s and 
 SELECT_CALLS = f"select {CALL_COLUMNS} from bough.usage where session_no = %s order by n"
 SELECT_FACTS = f"select {FACT_COLUMNS} from bough.journal where session_no = %s order by n"
 SELECT_LIMIT_FACTS = f"""
-select {FACT_COLUMNS} from bough.journal where session_no = %s and kind = any(%s) order by n
+select {FACT_COLUMNS} from bough.journal
+where session_no = %(session)s and kind = any(%(kinds)s)
+and exists (select from bough.journal where session_no = %(session)s and data like '%%"max_messages"%%') order by n
 """
 SELECT_INBOX = "select n, body, at from bough.inbox where no = %s order by n"
 SELECT_BLOB = "select no, size from bough.blob where space = %s and hash = %s"
@@ -169,7 +170,9 @@ class PostgresExporter(SessionExporter):
         return map(fact_from, self._stream(SELECT_FACTS, (key,)))
 
     def limit_facts(self, key: int) -> list[Fact]:
-        return list(map(fact_from, self._rows(SELECT_LIMIT_FACTS, (key, list(LIMIT_FACT_KINDS)))))
+        return list(
+            map(fact_from, self._rows(SELECT_LIMIT_FACTS, {"session": key, "kinds": list(LIMIT_FACT_KINDS)}))
+        )
 
     def inbox(self, key: int) -> Iterator[QueuedInput]:
         return (QueuedInput(*row) for row in self._rows(SELECT_INBOX, (key,)))

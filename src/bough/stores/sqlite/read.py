@@ -18,9 +18,18 @@ from ...core.messages import Message
 from ...core.tree import Branch, Leaf, Range, contains_leaf, lineage, window
 from ...core.usage import Call
 from ...errors import InvalidPosition, NotFound, StoreDamaged
-from ..base import LABEL, Fact, PathSnapshot, QueuedInput, SessionDetail, SessionHead, SessionRow, StoredEntry
+from ..base import (
+    LABEL,
+    LIMIT_FACT_KINDS,
+    Fact,
+    PathSnapshot,
+    QueuedInput,
+    SessionDetail,
+    SessionHead,
+    SessionRow,
+    StoredEntry,
+)
 from ..counts import StorageSize
-from ..message_limits import LIMIT_FACT_KINDS
 from ..rows import (
     CALL_COLUMNS,
     ENTRY_COLUMNS,
@@ -94,6 +103,14 @@ with recursive line (id) as (
 )
 select distinct session_no from line join branch on branch.id = line.id where session_no <> :no order by 1
 """
+SELECT_BRANCH_OWNER = """
+with recursive line (id) as (
+    select id from branch where session_no = :no
+    union
+    select branch.parent from line join branch on branch.id = line.id where branch.parent is not null
+)
+select session_no from line join branch on branch.id = line.id where branch.id = :branch
+"""
 SELECT_LOST_BRANCHES = """
 with recursive line (id) as (
     select branch.id from branch join session on session.no = branch.session_no
@@ -103,6 +120,12 @@ with recursive line (id) as (
 select id from branch where id not in (select id from line) order by id
 """
 SELECT_CALLS = f"select {CALL_COLUMNS} from usage where id > ? and id < ? order by id"
+CALLS_AT = "id > ? and id < ? and branch = ? and coalesce(answer_seq, after_seq)"
+SELECT_CALLS_BETWEEN = f"select {CALL_COLUMNS} from usage where {CALLS_AT} between ? and ? order by id"
+SELECT_LATEST_ANSWER_CALL = f"""
+select {CALL_COLUMNS} from usage
+where {CALLS_AT} <= ? and answer_seq is not null and purpose is null order by answer_seq desc limit 1
+"""
 SELECT_FACTS = f"select {FACT_COLUMNS} from journal where id > ? and id < ? order by id limit ?"
 SELECT_FACTS_OF_KIND = f"""
 select {FACT_COLUMNS} from journal where id > ? and id < ? and kind = ? order by id
@@ -112,7 +135,8 @@ SELECT_LABELS = f"""
 select {FACT_COLUMNS} from journal indexed by journal_label where id > ? and id < ? and kind = '{LABEL}' order by id
 """
 SELECT_LIMIT_FACTS = f"""
-select {FACT_COLUMNS} from journal where id > ? and id < ? and kind in ({str(LIMIT_FACT_KINDS)[1:-1]}) order by id
+select {FACT_COLUMNS} from journal where id > ?1 and id < ?2 and kind in ({str(LIMIT_FACT_KINDS)[1:-1]})
+and exists (select 1 from journal where id > ?1 and id < ?2 and data like '%"max_messages"%') order by id
 """
 SELECT_INBOX = "select n, body, at from inbox where no = ? order by n limit ?"
 SELECT_ENTRY_SIZE = """
@@ -279,6 +303,30 @@ class SessionReader:
     def inherited_calls(self, number: int) -> list[Call]:
         rows: list[Any] = self.connection.execute(SELECT_ANCESTOR_SESSIONS, {"no": number}).fetchall()
         return [call for (ancestor,) in rows for call in self.calls(ancestor)]
+
+    def calls_between(self, number: int, branch: int, first: int, last: int) -> list[Call]:
+        return [
+            call_from(row)
+            for owner in self._owners(number, branch)
+            for row in self.connection.execute(
+                SELECT_CALLS_BETWEEN, (owner << 32, (owner + 1) << 32, branch, first, last)
+            )
+        ]
+
+    def latest_answer_call(self, number: int, branch: int, last: int) -> Call | None:
+        for owner in self._owners(number, branch):
+            span = (owner << 32, (owner + 1) << 32, branch, last)
+            row = self.connection.execute(SELECT_LATEST_ANSWER_CALL, span).fetchone()
+            if row is not None:
+                return call_from(row)
+        return None
+
+    def _owners(self, number: int, branch: int) -> list[int]:
+        """Return the session that made the calls of a branch, unless the branch is not in the tree of `number`."""
+        rows: list[Any] = self.connection.execute(
+            SELECT_BRANCH_OWNER, {"no": number, "branch": branch}
+        ).fetchall()
+        return [owner for (owner,) in rows]
 
     def inbox(self, number: int, limit: int | None = None) -> Iterable[QueuedInput]:
         rows = self.connection.execute(SELECT_INBOX, (number, -1 if limit is None else limit))

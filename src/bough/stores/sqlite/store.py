@@ -404,6 +404,15 @@ class SqliteStore(StoreBackend):
     def inherited_calls(self, session_id: str) -> list[Call]:
         return self._read(lambda reader: reader.inherited_calls(reader.number(session_id)))
 
+    def calls_between(self, session_id: str, branch: int, first: int, last: int) -> list[Call]:
+        return self._read(lambda reader: reader.calls_between(reader.number(session_id), branch, first, last))
+
+    def latest_answer_call(self, session_id: str, branch: int, last: int) -> Call | None:
+        return self._read(lambda reader: reader.latest_answer_call(reader.number(session_id), branch, last))
+
+    def limit_facts(self, session_id: str) -> list[Fact]:
+        return self._read(lambda reader: reader.limit_facts(reader.number(session_id)))
+
     def blob(self, digest: str) -> Blob | None:
         query = "select hash, mime, bytes from blob where space = ? and hash = ?"
         with self._connections.reading() as connection:

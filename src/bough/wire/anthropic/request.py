@@ -21,7 +21,7 @@ from ...core.messages import (
     ToolCall,
 )
 from ...core.tool_definitions import ToolSpec, read_tools
-from ..base import Blobs, Request
+from ..base import Blobs, HistoryPart, Request
 from ..media import PDF, LoadedMedia, load_media, media_stub, with_reasoning
 from ..options import request_fields
 from ..tool_pairs import (
@@ -50,16 +50,17 @@ OPENING = "(the conversation goes on from here)"
 Block = dict[str, Any]
 
 
-def project(context: Context, blobs: Blobs) -> Request:
+def project(context: Context, blobs: Blobs, part: HistoryPart | None = None) -> Request:
+    part = part or HistoryPart()
     messages: list[dict[str, Any]] = []
-    for paired in pair_results(context.items, ID_LENGTH, resumes=NAME):
+    for paired in pair_results(context.items, ID_LENGTH, part, resumes=NAME):
         for role, content in _write(paired, blobs):
             if messages and messages[-1]["role"] == role:
                 messages[-1]["content"].extend(content)
             elif content:
                 messages.append({"role": role, "content": content})
-    _replace_unpaired(messages)
-    if messages and messages[0]["role"] == "assistant":
+    _replace_unpaired(messages, part)
+    if part.is_start and messages and messages[0]["role"] == "assistant":
         messages.insert(0, {"role": "user", "content": [_text(OPENING)]})
     request: Request = {}
     if system := [_text(prompt) for prompt in context.system if prompt.strip()]:
@@ -67,7 +68,8 @@ def project(context: Context, blobs: Blobs) -> Request:
     if tools := read_tools(context.settings.tool_definitions, blobs):
         request["tools"] = [_tool(tool) for tool in tools]
     request["messages"] = messages
-    return request | _pending_container(context.items) | request_fields(NAME, context.settings.options)
+    container = _pending_container(context.items) if part.is_end else {}
+    return request | container | request_fields(NAME, context.settings.options)
 
 
 def _pending_container(items: Sequence[Item]) -> dict[str, str]:
@@ -139,7 +141,7 @@ def _trim(content: list[Block]) -> None:
         content[-1]["text"] = content[-1]["text"].rstrip()
 
 
-def _replace_unpaired(messages: list[dict[str, Any]]) -> None:
+def _replace_unpaired(messages: list[dict[str, Any]], part: HistoryPart) -> None:
     """Write calls and results of Anthropic's own tools as text where the other half is missing: alone it is refused.
 
     A call may wait for its result as long as nothing but results of tools follows: Anthropic continues it.
@@ -147,7 +149,8 @@ def _replace_unpaired(messages: list[dict[str, Any]]) -> None:
     blocks = [block for message in messages for block in message["content"]]
     results = {block["tool_use_id"] for block in blocks if _is_hosted_result(block)}
     last_input = max((n for n, message in enumerate(messages) if _is_input(message)), default=-1)
-    call_ids: set[str] = set()
+    last_input = last_input if part.is_end else len(messages)
+    call_ids = part.used_calls
     waiting: set[str] = set()
     for number, message in enumerate(messages):
         for index, block in enumerate(message["content"]):

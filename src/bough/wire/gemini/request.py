@@ -15,7 +15,7 @@ from typing import Any
 from ...core.context import Context
 from ...core.messages import Attachment, Media, Part, ProviderBlock, Reasoning, Text, ToolCall
 from ...core.tool_definitions import ToolSpec, read_tools
-from ..base import Blobs, Request
+from ..base import Blobs, HistoryPart, Request
 from ..media import PDF, LoadedMedia, load_media, media_stub
 from ..options import request_fields
 from ..tool_pairs import (
@@ -47,15 +47,16 @@ _SIGNATURE = re.compile(r"[A-Za-z0-9+/_-]+={0,2}")
 _ILLEGAL_NAME = re.compile(r"[^a-zA-Z0-9_.:-]")
 
 
-def project(context: Context, blobs: Blobs) -> Request:
+def project(context: Context, blobs: Blobs, part: HistoryPart | None = None) -> Request:
+    part = part or HistoryPart()
     contents: list[dict[str, Any]] = []
-    for paired in pair_results(context.items, ID_LENGTH):
+    for paired in pair_results(context.items, ID_LENGTH, part):
         for role, parts in _write(paired, blobs):
             if contents and contents[-1]["role"] == role:
                 contents[-1]["parts"].extend(parts)
             elif parts:
                 contents.append({"role": role, "parts": parts})
-    if contents and contents[0]["role"] == "model":
+    if part.is_start and contents and contents[0]["role"] == "model":
         contents.insert(0, {"role": "user", "parts": [_text(OPENING)]})
     request: Request = {}
     if system := [_text(prompt) for prompt in context.system if prompt.strip()]:

@@ -17,7 +17,7 @@ from ...core.context import Context, Item, endpoint_of
 from ...core.entries import Endpoint
 from ...core.messages import Attachment, Media, Part, ProviderBlock, Reasoning, Text, ToolCall
 from ...core.tool_definitions import ToolSpec, read_tools
-from ..base import Blobs, Request
+from ..base import Blobs, HistoryPart, Request
 from ..media import PDF, LoadedMedia, load_media, media_stub, with_reasoning
 from ..options import request_fields
 from ..tool_pairs import (
@@ -52,11 +52,12 @@ NO_REASONING = " "
 """For an answer without reasoning, on a server that demands it: Kimi refuses an empty text."""
 
 
-def project(context: Context, blobs: Blobs) -> Request:
+def project(context: Context, blobs: Blobs, part: HistoryPart | None = None) -> Request:
     endpoint = endpoint_of(context.settings, NAME)
     issuer = issuer_of(endpoint.host)
     messages = [_text_message("system", prompt) for prompt in context.system if prompt.strip()]
-    for paired in pair_results([_own(item, issuer) for item in context.items], ID_LENGTH):
+    items = [_own(item, issuer) for item in context.items]
+    for paired in pair_results(items, ID_LENGTH, part or HistoryPart()):
         messages.extend(_with_reasoning(message, endpoint) for message in _write(paired, blobs))
     request: Request = {}
     if tools := read_tools(context.settings.tool_definitions, blobs):

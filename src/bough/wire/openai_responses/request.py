@@ -19,7 +19,7 @@ from ...core.context import Context, endpoint_of
 from ...core.context import Item as ContextItem
 from ...core.messages import Attachment, Media, Part, ProviderBlock, Reasoning, Text, ToolCall
 from ...core.tool_definitions import ToolSpec, read_tools
-from ..base import Blobs, Request
+from ..base import Blobs, HistoryPart, Request
 from ..media import PDF, LoadedMedia, load_media, media_stub, with_reasoning
 from ..openai_chat.request import ERROR
 from ..options import request_fields
@@ -55,10 +55,11 @@ CUSTOM_CALL = "custom_tool_call"
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
 
 
-def project(context: Context, blobs: Blobs) -> Request:
+def project(context: Context, blobs: Blobs, part: HistoryPart | None = None) -> Request:
+    part = part or HistoryPart()
     items: list[Item] = []
-    used = _UsedIds(answered=_answered_calls(context.items))
-    for paired in pair_results(context.items, ID_LENGTH):
+    used = _UsedIds(part, answered=_answered_calls(context.items))
+    for paired in pair_results(context.items, ID_LENGTH, part):
         items.extend(_write(paired, blobs, used))
     request: Request = {}
     if prompt := "\n\n".join(prompt for prompt in context.system if prompt.strip()):
@@ -79,9 +80,8 @@ def _tool(tool: ToolSpec) -> Item:
 class _UsedIds:
     """The ids that are in the input already, and the calls besides those of functions that have an output in it."""
 
-    def __init__(self, answered: set[str]) -> None:
-        self.items: set[str] = set()
-        self.calls: set[str] = set()
+    def __init__(self, part: HistoryPart, answered: set[str]) -> None:
+        self.items, self.calls = part.used_items, part.used_calls
         self.answered = answered
 
 
