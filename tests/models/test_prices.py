@@ -36,3 +36,21 @@ def test_a_price_by_rates_is_the_one_of_the_table(part: int) -> None:
             microcents = [round(dollars * 10**8) for dollars in (by_rates, expected) if dollars is not None]
             assert len(set(microcents)) == 1, (vendor, model, usage, units)
     assert compared > len(models)
+
+
+def test_a_model_that_the_table_does_not_know_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    import genai_prices
+
+    questions: list[object] = []
+    ask = genai_prices.calc_price
+
+    def calc_price(*args: object, **named: object) -> object:
+        questions.append(args)
+        return ask(*args, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(genai_prices, "calc_price", calc_price)
+    monkeypatch.setattr(prices.time, "time", lambda: 0.0)  # rates are asked for again each minute
+    prices._token_rates.cache_clear()
+    for tokens in range(1, 50):
+        assert prices.price(Usage(tokens, tokens), "anthropic", "no-such-model") is None
+    assert len(questions) == 1

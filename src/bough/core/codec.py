@@ -132,6 +132,8 @@ def check_text(value: OptionalText, field: str) -> OptionalText:
         raise NotText(field, value)
     if "\0" in value:
         raise InvalidText(field, "a NUL character")
+    if value.isascii():  # known without reading it
+        return value
     try:
         value.encode()
     except UnicodeEncodeError:

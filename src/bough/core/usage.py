@@ -130,7 +130,16 @@ def difference(new: Totals, old: Totals) -> Totals:
 
 
 def add(first: Totals, second: Totals) -> Totals:
-    return Totals(*(a + b for a, b in zip(astuple(first), astuple(second), strict=True)))
+    return Totals(  # spelled out: every model call that is committed adds to its session's row
+        first.calls + second.calls,
+        first.input_tokens + second.input_tokens,
+        first.output_tokens + second.output_tokens,
+        first.cache_read_tokens + second.cache_read_tokens,
+        first.cache_write_tokens + second.cache_write_tokens,
+        first.cost_microcents + second.cost_microcents,
+        first.unpriced_calls + second.unpriced_calls,
+        first.unknown_calls + second.unknown_calls,
+    )
 
 
 def format_dollars(microcents: int) -> str:

@@ -82,7 +82,8 @@ def clean_text(value: object) -> str | None:
     """Return text that fits a text column, without NUL and lone surrogates; None if the value is not a string."""
     if not isinstance(value, str):
         return None
-    return value.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+    text = value if value.isascii() else value.encode("utf-8", "replace").decode()
+    return text.replace("\0", "\ufffd")
 
 
 def line_kind(line: TranscriptLine) -> str:
@@ -122,6 +123,15 @@ def is_boundary(line: TranscriptLine) -> bool:
 
 
 # -- blocks ----------------------------------------------------------------------------------------
+
+
+def _read_answer_blocks(blocks: Sequence[object], losses: LossReport) -> Sequence[Part | None]:
+    """Convert the blocks of an answer, at once if all have a known shape, else one by one."""
+    try:
+        (message,) = PROVIDERS[ANTHROPIC].parse_messages([{"role": "assistant", "content": blocks}])
+    except UnrecognizedReply:
+        return [read_block(block, "assistant", losses) for block in blocks]
+    return message.parts
 
 
 def read_block(block: object, role: str, losses: LossReport) -> Part | None:
@@ -166,8 +176,8 @@ def read_answer(lines: Sequence[TranscriptLine], losses: LossReport) -> Answer:
     """Join the lines of one answer. Each holds some of its blocks, and all repeat its usage."""
     parts: list[Part] = []
     proofs: dict[str, dict[str, Any]] = {}
-    for block in (block for line in lines for block in content_blocks(line)):
-        part = read_block(block, "assistant", losses)
+    blocks = [block for line in lines for block in content_blocks(line)]
+    for block, part in zip(blocks, _read_answer_blocks(blocks, losses), strict=True):
         if part is None:
             continue
         if isinstance(part, Reasoning) and isinstance(block, dict):

@@ -55,7 +55,7 @@ class LossReport(dict[str, Loss]):
         return {description: loss.count for description, loss in self.items()}
 
 
-class EntryRecord(Struct, frozen=True):
+class EntryRecord(Struct, frozen=True, gc=False):
     """One entry, and what the tool recorded about the model call that made it."""
 
     payload: Payload

@@ -354,6 +354,8 @@ class Log:
             originals.remove(self.session_id)
             return
         for draft, stored, entry in zip(drafts, written.payloads, written.entries, strict=True):
+            if b"placeholders" not in entry.body:  # as the codec writes it: no call has any
+                continue
             if isinstance(stored, Message) and isinstance(draft.payload, Message):
                 for index, (call, original) in enumerate(zip(stored.calls, draft.payload.calls, strict=True)):
                     if call.is_hidden and not original.is_hidden:

@@ -82,11 +82,17 @@ class TokenRates(Struct, frozen=True):
 
 
 def _price_by_rates(usage: Usage, vendor: str | None, model: str, units: Mapping[str, int]) -> Decimal | None:
-    """Multiply by the rates of the table, which takes 0.3 ms for each question; None: it has to be asked."""
+    """Multiply by the rates of the table, which takes 0.3 ms for each question; None: it has to be asked.
+
+    Raises LookupError if the table does not know the model.
+    """
     if units.keys() - {"cache_write_1h_tokens"}:
         return None
     total, written = usage.input_tokens or 0, usage.cache_write_tokens or 0
-    for rates in _token_rates(vendor, model, int(time.time() // 60)):  # some prices depend on the hour
+    known = _token_rates(vendor, model, int(time.time() // 60))  # some prices depend on the hour
+    if known is None:
+        raise LookupError(model)
+    for rates in known:
         if rates.low < total < rates.high:
             read, hour = usage.cache_read_tokens or 0, units.get("cache_write_1h_tokens", 0)
             return (
@@ -100,14 +106,24 @@ def _price_by_rates(usage: Usage, vendor: str | None, model: str, units: Mapping
 
 
 @lru_cache(maxsize=256)
-def _token_rates(vendor: str | None, model: str, minute: int) -> tuple[TokenRates, ...]:
-    """Ask the table for the rates of a model: between two sizes of the input the price of a call is linear."""
+def _token_rates(vendor: str | None, model: str, minute: int) -> tuple[TokenRates, ...] | None:
+    """Ask the table for the rates of a model: between two sizes of the input the price of a call is linear.
+
+    None, which is cached too, if the table does not know the model.
+    """
     library = _library()
     assert library is not None
-    prices = vars(library.calc_price(library.Usage(input_tokens=1), model, provider_id=vendor).model_price)
-    starts = {tier.start for price in prices.values() for tier in getattr(price, "tiers", ())}
-    bounds = [0, *sorted(starts), MAX_COUNT]
-    return tuple(_probe(vendor, model, low, high) for low, high in pairwise(bounds) if high - low > 3 * PROBE)
+    try:
+        answer = library.calc_price(library.Usage(input_tokens=1), model, provider_id=vendor)
+        starts = {
+            tier.start for price in vars(answer.model_price).values() for tier in getattr(price, "tiers", ())
+        }
+        bounds = [0, *sorted(starts), MAX_COUNT]
+        return tuple(
+            _probe(vendor, model, low, high) for low, high in pairwise(bounds) if high - low > 3 * PROBE
+        )
+    except (LookupError, ValueError):
+        return None
 
 
 def _probe(vendor: str | None, model: str, low: int, high: int) -> TokenRates:

@@ -59,7 +59,7 @@ Status = Literal["idle", "running", "waiting", "completed", "failed", "cancelled
 Relation = Literal["fork", "task", "replay", "import"]
 
 
-class SessionRow(Struct, frozen=True, kw_only=True):
+class SessionRow(Struct, frozen=True, kw_only=True, gc=False):
     """A session without its entries."""
 
     session_id: str
@@ -102,7 +102,7 @@ class SessionHead(Struct, frozen=True):
     status: Status
 
 
-class SessionDetail(Struct, frozen=True):
+class SessionDetail(Struct, frozen=True, gc=False):
     """The large, rarely read part of a session. JSON, as written."""
 
     spec: bytes | None = None
@@ -113,7 +113,7 @@ class SessionDetail(Struct, frozen=True):
     """The state at the current leaf; None: compute it from the entries."""
 
 
-class Fact(Struct, frozen=True):
+class Fact(Struct, frozen=True, gc=False):
     """One numbered fact of a session's journal."""
 
     number: int
@@ -253,7 +253,7 @@ LIMIT_FACT_KINDS = ("appended", "turn_started", "turn_resumed")
 """The facts that message limits are read from."""
 
 
-class StoredEntry(Struct, frozen=True):
+class StoredEntry(Struct, frozen=True, gc=False):
     branch: int
     entry: NewEntry
 

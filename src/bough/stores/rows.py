@@ -128,12 +128,15 @@ def fact_from(row: tuple[Any, ...]) -> Fact:
 
 def split_fact_data(data: dict[str, Any]) -> tuple[list[int | None], dict[str, Any]]:
     """Split a fact's data into the values that have columns, and the rest; `fact_from` joins them in the same order."""
-    rest = dict(data)
+    names = list(data)
     columns: list[int | None] = []
+    count = 0
     for name in ("branch", "first", "last"):
-        is_column = next(iter(rest), None) == name and type(rest[name]) is int and abs(rest[name]) < 2**63
-        columns.append(rest.pop(name) if is_column else None)
-    return columns, rest
+        value = data[name] if names[count : count + 1] == [name] else None
+        is_column = type(value) is int and abs(value) < 2**63
+        columns.append(value if is_column else None)
+        count += is_column
+    return columns, {name: data[name] for name in names[count:]}
 
 
 def entry_row(entry: NewEntry) -> tuple[Any, ...]:

@@ -129,7 +129,8 @@ def renumber_fact(fact: Fact, numbers: Mapping[int, int]) -> Fact:
     """Return the fact with other branch numbers. Only the first fact of a change, which has its key, has a position."""
     data = fact.data
     if fact.key is not None and next(iter(data), None) == "branch":
-        data = {**data, "branch": numbers[data["branch"]]}
+        branch = numbers[data["branch"]]
+        data = data if branch == data["branch"] else {**data, "branch": branch}
     if fact.kind == "moved" and "from" in data:
         branch, seq = data["from"]
         data = {**data, "from": [numbers[branch], seq]}

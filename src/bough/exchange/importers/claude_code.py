@@ -148,13 +148,13 @@ def _metadata(path: Path, losses: LossReport) -> dict[str, Any]:
 def _record(tree: Transcript, source: str, agent: str, title: str | None = None) -> SessionRecord:
     entries = tuple(tree.entries())
     seeds = (system(tree.prompt),) if tree.prompt else ()
-    leaf = None if tree.leaf is None else tree.leaf.end
+    leaf = tree.leaf
     return SessionRecord(
         NAME,
         source,
         entries,
         seeds,
-        leaf,
+        None if leaf is None else leaf.end,
         {},
         title or tree.title,
         agent,
@@ -304,7 +304,7 @@ class Transcript:
 
     def _note_facts(self, line: TranscriptLine) -> None:
         for tag, key in (("cwd", "cwd"), ("git_branch", "gitBranch")):
-            if tag not in self.tags and (value := clean_text(line.get(key))):
+            if key in line and tag not in self.tags and (value := clean_text(line[key])):
                 self.tags[tag] = value
         kind = line_kind(line)
         name = clean_text(line.get(TITLES[kind])) if kind in TITLES else None
@@ -342,7 +342,8 @@ class Transcript:
         if unit is None:
             unit = self._answers[name] = self._new_unit(line, uid)
         unit.answer.append(line)
-        for block in content_blocks(line):
+        blocks = content_blocks(line)
+        for block in blocks:
             if (
                 isinstance(block, dict)
                 and block.get("type") == "tool_use"
@@ -350,7 +351,7 @@ class Transcript:
             ):
                 self._calls[block["id"]] = unit
                 unit.results += self._early.pop(block["id"], ())
-        if not content_blocks(line):
+        if not blocks:
             self._count_loss("a message without content", ", ".join(sorted(map(str, line_message(line)))))
         return unit
 

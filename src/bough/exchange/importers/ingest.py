@@ -292,8 +292,10 @@ class SessionBuilder:
             self._append(entry)
 
     def _are_open(self, results: tuple[ToolResult, ...]) -> bool:
+        if not results:
+            return False
         open_calls = {call.call.id for call in self.log.cursor.open_calls}
-        return bool(results) and all(result.call_id in open_calls for result in results)
+        return all(result.call_id in open_calls for result in results)
 
     def _move_after(self, key: str) -> None:
         place = self.places.get(key)

@@ -70,9 +70,11 @@ class Tables(Struct):
     def insert_entries(self, space: str, branch: int, entries: Iterable[NewEntry]) -> None:
         for entry in entries:
             assert (branch, entry.seq) not in self.entries
-            references = [digest for digest in entry.references if (space, digest) in self.blobs]
-            media = tuple(sorted({*entry.media, *references}))
-            self.entries[branch, entry.seq] = replace(entry, media=media, references=())
+            if entry.media or entry.references:
+                references = [digest for digest in entry.references if (space, digest) in self.blobs]
+                media = tuple(sorted({*entry.media, *references}))
+                entry = replace(entry, media=media, references=())
+            self.entries[branch, entry.seq] = entry
 
 
 def matches(data: SessionData, query: SessionQuery, space: str, owner: str | None) -> bool:
