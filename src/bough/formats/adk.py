@@ -16,7 +16,7 @@ from ..wire import PROVIDERS
 from ..wire.gemini import NAME
 from ..wire.gemini.parse import parse_reply
 from .jsonl import UNEXPECTED_SHAPE, gemini_signature, json_object, parse_time, text_or_none
-from .records import EntryRecord, LossReport
+from .records import EntryRecord, LossReport, unknown_note
 
 Event = dict[str, Any]
 GENERATED_ID = "adk-"
@@ -24,7 +24,7 @@ GENERATED_ID = "adk-"
 
 
 def read_event(event: Event, at: int | None, losses: LossReport) -> list[EntryRecord]:
-    """Convert what an event says: messages, an answer, or a note of an error."""
+    """Convert what an event says: messages, an answer, or a note of an error or of what is not known."""
     content = json_object(event.get("content"))
     author = text_or_none(event.get("author"))
     try:
@@ -34,8 +34,9 @@ def read_event(event: Event, at: int | None, losses: LossReport) -> list[EntryRe
             messages = PROVIDERS[NAME].parse_messages([content])
             return [EntryRecord(_with_author(message, author), at=at) for message in messages]
     except UNEXPECTED_SHAPE as error:
-        losses.add("an event of unknown shape", str(error))
-        return []
+        note = unknown_note("adk", error, event, losses)
+        model = text_or_none(event.get("model_version"))
+        return [EntryRecord(note, at=at, model=model, provider=NAME, usage=read_usage(event))]
     if event.get("error_code") or event.get("error_message"):
         error_text = str(event.get("error_message") or event["error_code"])
         return [

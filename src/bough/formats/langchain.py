@@ -13,7 +13,7 @@ from ..core.messages import Attachment, Message, Part, Reasoning, Text, ToolCall
 from ..core.usage import Usage
 from ..wire.parsing import parse_base64, parse_tool_call
 from .jsonl import UNEXPECTED_SHAPE, text_or_none, token_counts
-from .records import EntryRecord, LossReport
+from .records import EntryRecord, LossReport, unknown_note
 
 Fields = dict[str, Any]
 Proof = dict[str, Any]
@@ -35,6 +35,8 @@ TOOL_CALL_BLOCKS = {
     "function_call",
 }
 """Content blocks that repeat what `tool_calls` holds."""
+CACHE_WRITES = ("ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens")
+"""Anthropic's cache writes by how long they are kept. If there are any, LangChain sets `cache_creation` to 0."""
 DATA_URL = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,(.*)", re.DOTALL)
 
 
@@ -52,12 +54,11 @@ def message_fields(value: object) -> Fields | None:
 
 
 def read_message(message: Fields, losses: LossReport) -> EntryRecord | None:
-    """Convert one message; count it and return None if its type is unknown."""
+    """Convert one message, a note if its type is unknown; None if there is nothing in it."""
     kind = message.get("type", message.get("role"))
     role = ROLES.get(kind) if isinstance(kind, str) else None
     if role is None:
-        losses.add("a message of unknown type", str(kind))
-        return None
+        return EntryRecord(unknown_note("langchain", kind, message, losses))
     if role == "assistant":
         return _read_answer(message, losses)
     parts = [part for part, _ in read_content(message.get("content"), losses)]
@@ -90,6 +91,7 @@ def _read_answer(message: Fields, losses: LossReport) -> EntryRecord | None:
         finish=text_or_none(metadata.get("finish_reason")) or text_or_none(metadata.get("stop_reason")),
         evidence=Evidence(provider, proofs) if provider in ("anthropic", "openai") and proofs else None,
         usage=read_usage(message.get("usage_metadata")),
+        units=read_units(message.get("usage_metadata")),
     )
 
 
@@ -183,5 +185,21 @@ def read_usage(usage: object) -> Usage | None:
     tokens = token_counts(usage, ("input_tokens", "output_tokens"))
     if tokens is None or not isinstance(usage, dict):
         return None
-    cached = token_counts(usage.get("input_token_details"), ("cache_read", "cache_creation"))
-    return Usage(*tokens, *cached) if cached else Usage(*tokens)
+    details = _cache_details(usage)
+    cached = token_counts(details, ("cache_read", "cache_creation", *CACHE_WRITES)) if details else None
+    read, written = (cached[0], sum(cached[1:])) if cached else (None, None)
+    return Usage(tokens[0], tokens[1], read, written)
+
+
+def read_units(usage: object) -> dict[str, int] | None:
+    """Return the cache writes that are kept for an hour, which cost more."""
+    details = _cache_details(usage)
+    (hour,) = token_counts(details, (CACHE_WRITES[1],)) or (0,)
+    return {"cache_write_1h_tokens": hour} if hour else None
+
+
+def _cache_details(usage: object) -> Fields:
+    """Return the counts of cached tokens that are there: a client writes null for what its provider did not report."""
+    details = usage.get("input_token_details") if isinstance(usage, dict) else None
+    known = details.items() if isinstance(details, dict) else ()
+    return {name: count for name, count in known if count is not None}

@@ -108,15 +108,17 @@ class AnswerBuilder:
             )
 
 
+def is_input_item(item: Item) -> bool:
+    """Whether it is an input, an instruction or a tool result."""
+    kind = item.get("type", "message")
+    return isinstance(kind, str) and (kind == "message" or kind in OUTPUT_TYPES)
+
+
 def read_input_item(item: Item, losses: LossReport) -> list[Message]:
-    """Convert an input, an instruction or a tool result; anything else is counted as lost."""
+    """Convert an input, an instruction or a tool result; one that cannot be read is counted as lost."""
     kind = item.get("type", "message")
     try:
-        if isinstance(kind, str) and kind in OUTPUT_TYPES:
-            return [_read_output(kind, item)]
-        if kind == "message":
-            return _read_message(item, losses)
-        losses.add("an item of unknown type", str(kind))
+        return _read_message(item, losses) if kind == "message" else [_read_output(kind, item)]
     except UNEXPECTED_SHAPE as error:
         losses.add("a message of unknown shape", str(error))
     return []

@@ -19,7 +19,6 @@ from ..core.messages import Attachment, ToolCall
 from ..core.usage import is_count
 from ..errors import InvalidValue, UnrecognizedReply
 
-
 _PLAIN = frozenset([str, int, float, bool, type(None)])
 
 

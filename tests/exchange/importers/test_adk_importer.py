@@ -206,7 +206,7 @@ class TestWhatEventsDo:
         assert {what: loss.count for what, loss in report.losses.items()} == {
             "the separate history of an agent branch; imported into one path": 1,
             "an artifact, which is stored elsewhere": 1,
-            "an event of unknown shape": 1,
+            "an item of unknown kind, kept as a note": 1,
             "a state value that is null": 1,
         }
 

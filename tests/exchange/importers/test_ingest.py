@@ -466,8 +466,8 @@ class TestTheCommand:
             "chat-one",
             "chat-two",
         ]
-        assert "2 sessions imported, 0 updated, 0 imported before, 4 entries" in done.err
-        assert "lost 1 × a message of unknown shape" in done.err
+        assert "2 sessions imported, 0 updated, 0 imported before, 5 entries" in done.err
+        assert "lost 1 × an item of unknown kind, kept as a note" in done.err
 
     def test_again_takes_in_nothing(self, logs: Path, tmp_path: Path) -> None:
         bough("import", "--from", "chat", str(logs), store=tmp_path / "s.db")
@@ -526,7 +526,7 @@ class TestTheCommand:
     def test_as_json_tells_each_session(self, logs: Path, tmp_path: Path) -> None:
         done = bough("import", "--from", "chat", str(logs / "two.jsonl"), "--json", store=tmp_path / "s.db")
         (one,) = json.loads(done.out)["imported"]
-        assert (one["session_id"], one["entries"], one["added"]) == ("chat-two", 2, ["chat-two"])
+        assert (one["session_id"], one["entries"], one["added"]) == ("chat-two", 3, ["chat-two"])
         assert sum(loss["count"] for loss in one["losses"].values()) == 1
 
     def test_refused_for_one_ends_with_1_and_the_others_are_taken_in(

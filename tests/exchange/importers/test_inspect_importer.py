@@ -84,6 +84,22 @@ class TestWhatWeWrite:
         assert isinstance(compaction, Compaction)
         assert (compaction.summary, compaction.first_kept) == ("They talked.", 5)
 
+    def test_an_error_without_a_text_stays_without_one(self, store: Store, tmp_path: Path) -> None:
+        """The outcome that stands for it in the log became its text."""
+        session = store.start("support")
+        with session.turn("Pay") as turn:
+            turn.answer(assistant(ToolCall("c1", "pay"), ToolCall("c2", "pay")))
+            turn.result("c1", "", error=True)
+            turn.result("c2", "", error=True, outcome="denied")
+            turn.answer(assistant("No."))
+        imported = import_export(store, session, tmp_path)
+        assert chats(imported) == chats(session)
+        results = [r for e in entries_of(imported) if e.message for r in e.message.results]
+        assert [(r.content, r.error, r.outcome) for r in results] == [
+            ((), True, "done"),
+            ((), True, "denied"),
+        ]
+
     @settings(max_examples=400 if SOAK else 12, phases=[Phase.generate])
     @given(sessions())
     def test_of_any_session_gives_the_same_messages_and_tokens(self, session: Session) -> None:

@@ -190,7 +190,7 @@ class TestAThread:
         _, report = import_one(store, "langgraph", write_sqlite(tmp_path / "a.db", [*rows, pickled]))
         assert {what: loss.count for what, loss in report.losses.items()} == {
             "a checkpoint that cannot be read": 1,
-            "a message of unknown type": 1,
+            "an item of unknown kind, kept as a note": 1,
             "a part of a message of unknown shape": 1,
         }
 

@@ -165,7 +165,7 @@ class TestAThread:
         response = {**turn("r4", "m4", "m5", (1, 1)), "options_json": {"temperature": 1}, "schema_id": "s"}
         _, report = import_one(store, "llm", write_sqlite(tmp_path / "logs.db", [*TREE, *strange, response]))
         assert {what: loss.count for what, loss in report.losses.items()} == {
-            "a part of unknown type": 1,
+            "an item of unknown kind, kept as a note": 1,
             "a tool call the provider ran": 1,
             "usage of an answer that already has one": 1,
             "the options of a model call": 1,

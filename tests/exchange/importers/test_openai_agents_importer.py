@@ -141,7 +141,7 @@ class TestAPlainSession:
         assert {what: loss.count for what, loss in report.losses.items()} == {
             "an item encrypted by the application": 1,
             "a search the provider ran": 1,
-            "an item of unknown type": 1,
+            "an item of unknown kind, kept as a note": 1,
         }
 
 

@@ -7,14 +7,14 @@ for fine-tuning, or ShareGPT's `conversations` with `from` and `value`), each li
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any
 
 from ...core.entries import Settings
 from ...core.messages import Message
 from ...formats.jsonl import UNEXPECTED_SHAPE, find_files, parse_time, read_objects
-from ...formats.records import EntryRecord, LossReport, SessionRecord
+from ...formats.records import EntryRecord, LossReport, SessionRecord, unknown_note
 from ...formats.settings import known_options, tool_specs
 from ...wire import parse_history
 from ...wire.base import HistoryMessage
@@ -78,37 +78,48 @@ def _session(
     setup: EntryRecord | None = None,
 ) -> SessionRecord:
     entries = read_chat_messages(lines, losses)
+    if not has_messages(entries):  # lines of another program
+        entries = []
     messages = [entry.payload for entry in entries if isinstance(entry.payload, Message)]
-    seeds = next((n for n, message in enumerate(messages) if message.role != "system"), len(messages))
+    seeds = messages[: len(list(takewhile(_is_instruction, entries)))]
     return SessionRecord(
         "chat",
         name,
-        (*([setup] if setup else []), *entries[seeds:]) if len(entries) > seeds else (),
-        tuple(messages[:seeds]),
+        (*([setup] if setup else []), *entries[len(seeds) :]) if len(entries) > len(seeds) else (),
+        tuple(seeds),
         title=title if isinstance(title, str) else None,
         losses=losses,
         missing=() if setup is not None and setup.tools is not None else ("tool definitions",),
     )
 
 
+def _is_instruction(entry: EntryRecord) -> bool:
+    return isinstance(entry.payload, Message) and entry.payload.role == "system"
+
+
+def has_messages(entries: Iterable[EntryRecord]) -> bool:
+    return any(isinstance(entry.payload, Message) for entry in entries)
+
+
 def read_chat_messages(lines: Iterable[dict[str, Any]], losses: LossReport) -> list[EntryRecord]:
-    """Convert messages in any provider's shape, with the time and model each line names."""
+    """Convert messages in any provider's shape, with the time and model each line names; others become notes."""
     entries: list[EntryRecord] = []
     for line in lines:
         at = next((time for time in map(parse_time, map(line.get, TIME_FIELDS)) if time is not None), None)
         model = line.get("model")
-        for parsed in _read_line(line, losses):
+        try:
+            history = _read_line(line)
+        except UNEXPECTED_SHAPE as error:
+            entries.append(EntryRecord(unknown_note("chat", error, line, losses), at=at))
+            continue
+        for parsed in history:
             model_name = model if isinstance(model, str) else None
             entries.append(EntryRecord(parsed.message, at=at, model=model_name, evidence=parsed.evidence))
     return entries
 
 
-def _read_line(line: dict[str, Any], losses: LossReport) -> list[HistoryMessage]:
+def _read_line(line: dict[str, Any]) -> list[HistoryMessage]:
     if "from" in line and "value" in line:
         line = {"role": SHAREGPT_ROLES.get(str(line["from"]), line["from"]), "content": line["value"]}
     message = {name: value for name, value in line.items() if name not in (*TIME_FIELDS, "model")}
-    try:
-        return parse_history([message])
-    except UNEXPECTED_SHAPE as error:
-        losses.add("a message of unknown shape", str(error))
-        return []
+    return parse_history([message])

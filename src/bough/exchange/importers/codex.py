@@ -29,7 +29,7 @@ from ...formats.jsonl import (
     token_counts,
 )
 from ...formats.records import START, EntryRecord, LossReport, SessionRecord, unknown_note
-from ...formats.responses_items import AnswerBuilder, read_input_item
+from ...formats.responses_items import AnswerBuilder, is_input_item, read_input_item
 
 MAX_TASK_DEPTH = 20
 """Sub-agents nested deeper become sessions of their own."""
@@ -255,6 +255,9 @@ class CodexRollout:
             self._answer_at = at
         else:
             self._finish_answer()
+            if not is_input_item(item):
+                self._add(unknown_note("codex", item.get("type"), item, self.losses), at)
+                return
             for message in read_input_item(item, self.losses):
                 self._add_message(message, at)
 
@@ -348,7 +351,7 @@ class CodexRollout:
                 return
             messages = [
                 message
-                for item in items
+                for item in filter(is_input_item, items)
                 for message in read_input_item(item, LossReport())
                 if message.role == "user"
             ]

@@ -299,7 +299,7 @@ class InspectSample:
         error = chat.get("error")
         content = tuple(p for p in self._parts(chat["content"]) if isinstance(p, Text | Attachment))
         text = text_or_none(error.get("message")) if isinstance(error, dict) else None
-        if text and text != recorded and not content:  # Bough names the outcome if a result has no text
+        if text and text != outcome and not content:  # Bough names the outcome if a result has no text
             content = (Text(text),)
         result = ToolResult(call_id, content, error is not None, outcome)
         last = self.entries[-1] if self.entries else None

@@ -19,12 +19,13 @@ from ...core.messages import Attachment, Message, Part, Reasoning, Text, ToolCal
 from ...core.tool_definitions import ToolSpec
 from ...core.usage import MAX_COUNT, Usage
 from ...formats.jsonl import INVALID_JSON, parse_time, text_or_none
-from ...formats.records import START, EntryRecord, LossReport, SessionRecord
+from ...formats.records import START, EntryRecord, LossReport, SessionRecord, unknown_note
 from ...formats.settings import known_options, option_changes, tool_specs
 from ...wire.parsing import parse_tool_call
 from .sqlite_files import Row, SourceTables, open_tables
 
 FILE_NAME = "logs.db"
+PART_TYPES = ("text", "reasoning", "tool_call", "tool_result", "attachment")
 EVIDENCE_FIELDS = {
     "anthropic": ("signature", "data"),
     "openai": ("id", "encrypted_content"),
@@ -109,6 +110,8 @@ class LlmThread:
         self.entries: dict[str, EntryRecord] = {}
         self.keys: dict[str, str] = {}
         """By message hash: the key of its last entry, or of the entry it would follow."""
+        self._last_message: dict[str, str] = {}
+        """The same without the notes after it."""
 
     def records(self) -> Iterator[SessionRecord]:
         name = text_or_none(self.row.get("id"))
@@ -161,7 +164,17 @@ class LlmThread:
             key = f"{name} {index}"
             self.entries[key] = EntryRecord(message, key, follows, at=at, evidence=evidence)
             follows = key
-        self.keys[name] = follows
+        self.keys[name] = self._last_message[name] = follows
+        self._add_notes(name, at)
+
+    def _add_notes(self, name: str, at: int | None) -> None:
+        """Add notes of parts whose type is not known."""
+        for row in self.tables.rows("parts", "message_hash = ?", name, order="position"):
+            if row.get("type") not in PART_TYPES:
+                key = f"{name} note {row.get('position')}"
+                note = unknown_note("llm", row.get("type"), row, self.losses)
+                self.entries[key] = EntryRecord(note, key, self.keys[name], at=at)
+                self.keys[name] = key
 
     def _messages(self, row: Row) -> tuple[list[Message], Evidence | None]:
         role = row.get("role")
@@ -196,8 +209,8 @@ class LlmThread:
             return [self._result(payload, unnamed)]
         elif kind == "attachment" and isinstance(payload.get("attachment"), dict):
             return [self.parts.attachment(payload["attachment"].get("id"))]
-        else:
-            self.losses.add("a part of unknown type", str(kind))
+        elif kind in PART_TYPES:
+            self.losses.add("a part of unknown shape", str(kind))
         return []
 
     def _resolve_text(self, payload: Row) -> str:
@@ -222,7 +235,7 @@ class LlmThread:
         return ToolResult(call_id, tuple(content), bool(payload.get("exception")))
 
     def _add_usage(self, turn: Row) -> None:
-        key = self.keys.get(str(turn.get("tip_message_hash")), START)
+        key = self._last_message.get(str(turn.get("tip_message_hash")), START)
         entries, usage = self.entries.get(key), _usage(turn)
         if entries is None or not _is_answer(entries) or entries.usage is not None:
             if usage is not None:

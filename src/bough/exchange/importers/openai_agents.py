@@ -6,16 +6,17 @@ usage is stored per turn. Few rows name the model, and none says how a turn's to
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
+from ...core.entries import Note
 from ...core.messages import Message
 from ...core.usage import Usage
 from ...formats.jsonl import INVALID_JSON, decode_json, json_object, parse_time, text_or_none, token_counts
-from ...formats.records import START, EntryRecord, LossReport, SessionRecord
-from ...formats.responses_items import AnswerBuilder, Item, read_input_item
+from ...formats.records import START, EntryRecord, LossReport, SessionRecord, unknown_note
+from ...formats.responses_items import AnswerBuilder, Item, is_input_item, read_input_item
 from .sqlite_files import Row, SourceTables, open_tables
 
 MESSAGES, STRUCTURE, USAGE = "agent_messages", "message_structure", "turn_usage"
@@ -141,9 +142,14 @@ class AgentsBranch:
             self._answer_source = (at, turn, _model(item) or self._answer_source[2])
         else:
             self.finish_answer()
-            for message in read_input_item(item, self.session.losses):
+            for payload in self._read(item):
                 key = self.session.entry_key(self.tip, row_id)
-                self._add_entry(EntryRecord(message, key, self.tip, at=at), key, turn)
+                self._add_entry(EntryRecord(payload, key, self.tip, at=at), key, turn)
+
+    def _read(self, item: Item) -> Sequence[Message | Note]:
+        if is_input_item(item):
+            return read_input_item(item, self.session.losses)
+        return [unknown_note("openai-agents", item.get("type"), item, self.session.losses)]
 
     def finish_answer(self) -> None:
         answer = self._answer.finish()

@@ -13,7 +13,7 @@ import msgspec
 
 from ...core.entries import BranchSummary, Compaction, Evidence, Note, Payload, Settings
 from ...core.messages import Attachment, Message, Part, Reasoning, Text, ToolResult
-from ...core.usage import Usage
+from ...core.usage import Price, Usage
 from ...formats.jsonl import (
     INVALID_JSON,
     UNEXPECTED_SHAPE,
@@ -24,7 +24,7 @@ from ...formats.jsonl import (
     text_or_none,
     token_counts,
 )
-from ...formats.records import START, EntryRecord, LossReport, SessionRecord, unknown_note
+from ...formats.records import START, EntryRecord, LossReport, SessionRecord, recorded_price, unknown_note
 from ...formats.settings import known_options
 from ...wire.parsing import parse_base64, parse_tool_call
 
@@ -122,8 +122,9 @@ class PiSession:
         if kind == "branch_summary":
             origin = self.keys.get(str(line.get("fromId")))
             payload = BranchSummary(text_or_none(line.get("summary")) or "", 0, "")
+            usage = line.get("usage")
             return (
-                EntryRecord(payload, refers_to=origin, usage=_usage(line.get("usage")))
+                EntryRecord(payload, refers_to=origin, usage=_usage(usage), price=_price(usage))
                 if payload.summary
                 else None
             )
@@ -231,6 +232,7 @@ class PiSession:
             finish=text_or_none(message.get("stopReason")),
             evidence=evidence,
             usage=_usage(message.get("usage")),
+            price=_price(message.get("usage")),
         )
 
     def _result(self, message: Line) -> EntryRecord | None:
@@ -242,7 +244,8 @@ class PiSession:
         kept_details = {"pi": details} if isinstance(details, dict) and details else None
         content = tuple(self._parts(message.get("content")))
         result = ToolResult(_call_id(call_id), content, message.get("isError") is True, details=kept_details)
-        return EntryRecord(Message("tool", (result,)), usage=_usage(message.get("usage")))
+        usage = message.get("usage")
+        return EntryRecord(Message("tool", (result,)), usage=_usage(usage), price=_price(usage))
 
     # -- summaries ---------------------------------------------------------------------------------
 
@@ -264,7 +267,8 @@ class PiSession:
             _strings(fields.get("modifiedFiles")),
             replaces_earlier=True,
         )
-        return EntryRecord(payload, refers_to=self._first_kept(line, parent), usage=_usage(line.get("usage")))
+        usage, kept = line.get("usage"), self._first_kept(line, parent)
+        return EntryRecord(payload, refers_to=kept, usage=_usage(usage), price=_price(usage))
 
     def _first_kept(self, line: Line, parent: str | None) -> str | None:
         """Return the first kept entry. pi may name an entry that has no counterpart here, or only how many it keeps."""
@@ -339,6 +343,11 @@ def _usage(usage: object) -> Usage | None:
         return None
     fresh, output, read, written = tokens
     return Usage(fresh + read + written, output, read, written)
+
+
+def _price(usage: object) -> Price | None:
+    cost = usage.get("cost") if isinstance(usage, dict) else None
+    return recorded_price(cost.get("total") if isinstance(cost, dict) else None, "pi")
 
 
 def _strings(value: object) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from ...errors import InvalidSource, InvalidValue
 from ...formats import langchain
 from ...formats.jsonl import INVALID_JSON, decode_json
 from ...formats.records import EntryRecord, LossReport, SessionRecord
-from .chat import read_chat_messages
+from .chat import has_messages, read_chat_messages
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -88,7 +88,9 @@ def _read_key(redis: Redis, key: bytes) -> SessionRecord | None:
         return None
     name = key.decode("utf-8", "backslashreplace").removeprefix(LANGCHAIN_PREFIX)
     missing = ("tool definitions", "options")
-    return SessionRecord("redis", name, tuple(entries), losses=losses, missing=missing) if entries else None
+    if not has_messages(entries):
+        return None
+    return SessionRecord("redis", name, tuple(entries), losses=losses, missing=missing)
 
 
 def _list_items(redis: Any, key: bytes) -> Iterator[object]:
