@@ -25,6 +25,8 @@ from support.import_sources import (
 from support.random_logs import SOAK
 from support.tool_sources import (
     ToolSource,
+    adk,
+    chat,
     chatgpt,
     claude_ai,
     claude_code,
@@ -35,8 +37,13 @@ from support.tool_sources import (
     gemini_cli,
     goose,
     inspect_log,
+    langgraph,
+    llm,
+    openai_agents,
     opencode,
+    pi,
     qwen_code,
+    redis,
     roo_code,
     stored_counts,
 )
@@ -44,6 +51,8 @@ from support.tool_sources import (
 SOURCES = [
     module.SOURCE
     for module in (
+        adk,
+        chat,
         chatgpt,
         claude_ai,
         claude_code,
@@ -54,8 +63,13 @@ SOURCES = [
         gemini_cli,
         goose,
         inspect_log,
+        langgraph,
+        llm,
+        openai_agents,
         opencode,
+        pi,
         qwen_code,
+        redis,
         roo_code,
     )
 ]
@@ -92,7 +106,8 @@ class TestASource:
                 assert store.backend.session(report.session_id).tags["imported_from"] == source.tool
                 times = [entry.at for entry in entries_of(store.session(report.session_id))]
                 assert times == sorted(times)
-                assert all(1_772_359_200_000_000 <= at < 1_772_370_000_000_000 for at in times)
+                if source.has_times:
+                    assert all(1_772_359_200_000_000 <= at < 1_772_370_000_000_000 for at in times)
 
     def test_counts_what_it_does_not_know_and_keeps_it_as_a_note(
         self, source: ToolSource, tmp_path: Path
@@ -127,7 +142,7 @@ class TestASource:
         self, source: ToolSource, tmp_path: Path
     ) -> None:
         imported = 0
-        for seed in range(3_000 // len(SOURCES) if SOAK else 4):
+        for seed in range(3_000 // len(SOURCES) if SOAK else 3):
             place = source.write(tmp_path / str(seed), mangle(source.sample, Random(seed)))
             with memory_store() as store:
                 with suppress(BoughError):  # refused, with a reason
@@ -135,7 +150,7 @@ class TestASource:
                 read_with_every_verb(store)
         assert imported
 
-    @settings(max_examples=2_000 if SOAK else 18)
+    @settings(max_examples=2_000 if SOAK else 12)
     @given(data=st.data())
     def test_however_mangled_gives_sound_sessions_or_a_reason(
         self, source: ToolSource, data: st.DataObject
@@ -144,7 +159,7 @@ class TestASource:
             records = data.draw(mangled_records(source.sample))
             assert_survived(source.tool, source.write(Path(folder, "in"), records))
 
-    @settings(max_examples=1_000 if SOAK else 10)
+    @settings(max_examples=1_000 if SOAK else 7)
     @given(data=st.data())
     def test_however_cut_gives_sound_sessions_or_a_reason(
         self, source: ToolSource, data: st.DataObject

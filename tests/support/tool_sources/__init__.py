@@ -39,11 +39,14 @@ class ToolSource(NamedTuple):
 
     tool: str
     sample: list[Record]
-    write: Callable[[Path, list[Record]], Path]
+    write: Callable[[Path, list[Record]], Path | str]
     """Writes records into an empty folder and returns what to import."""
-    count: Callable[[Path], Counts]
+    count: Callable[[Any], Counts]
+    """Counts what `write` returned."""
     growth: Callable[[], Iterator[list[Record]]] | None = None
     """The states it passes through while the tool writes it; None: a record at a time."""
+    has_times: bool = True
+    """Whether the tool stores when a message was written."""
 
     def states(self) -> Iterator[list[Record]]:
         if self.growth is not None:
