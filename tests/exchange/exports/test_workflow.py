@@ -359,15 +359,6 @@ class TestDeterminism:
             )
             assert done.stdout == here
 
-    def test_both_stores_write_the_same_bytes(self, tmp_path: Path) -> None:
-        from bough.stores.memory.store import MemoryStore
-
-        texts = set()
-        for opened in (MemoryStore(), SqliteStore(tmp_path / "other.db")):
-            with Store(opened, deterministic_runtime()) as store:
-                texts.add(sample_session(store, spec=AGENT).workflow())
-        assert len(texts) == 1
-
     @thorough_settings
     @given(paths(), st.sampled_from([*TEXTS, None]))
     def test_every_log_gives_a_workflow_that_parses_to_the_same_bytes(
