@@ -24,6 +24,7 @@ from . import (
     runner,
     search,
     serving,
+    simulation,
     start,
     workers,
 )
@@ -42,6 +43,7 @@ PARTS: dict[str, Callable[[Plan], Iterator[Figure]]] = {
     "runner": runner.figures,
     "postgres": postgres.figures,
     "workers": workers.figures,
+    "simulation": simulation.figures,
     "search": search.figures,
     "serving": serving.figures,
     "proxy": proxy.figures,

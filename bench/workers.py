@@ -90,8 +90,8 @@ def work_ours(url: str, queue: str, go: Any) -> None:
 class RemoteModel(ScriptedModel):
     """A model behind a server on the loopback that takes its time."""
 
-    def __init__(self, port: int) -> None:
-        super().__init__(answer)
+    def __init__(self, port: int, script: Callable[[Request], Message | str] = answer) -> None:
+        super().__init__(script)
         self._port = port
 
     async def stream(self, request: Request) -> AsyncIterator[Any]:
