@@ -69,6 +69,25 @@ class WaitingSession(Struct, kw_only=True):
     approvals: Annotated[list[Json], Meta(description="As `pending_approvals` of the session")]
 
 
+class QueueView(Struct, kw_only=True):
+    """A queue of the Absurd engine, and its workers."""
+
+    queue: str
+    waiting: Annotated[
+        int, Meta(description="Tasks that a worker could run now, up to 10,000, of all spaces")
+    ]
+    waiting_seconds: Annotated[float, Meta(description="How long the first of them has been waiting")]
+    running: int
+    workers: Annotated[int, Meta(description="Workers that live")]
+    slots: Annotated[int, Meta(description="How many tasks they can run at once")]
+    dead_workers: Annotated[int, Meta(description="Workers that died in the last 15 minutes")]
+    suspects: Annotated[
+        list[str], Meta(description="Sessions of this space whose workers died, and are not answered")
+    ]
+    problem: Annotated[str | None, Meta(description="What is wrong, as bough doctor says it")] = None
+    hint: str | None = None
+
+
 class Overview(ApiResponse, kw_only=True):
     """What needs attention. Each list has the last active sessions first, at most twelve."""
 
@@ -81,6 +100,7 @@ class Overview(ApiResponse, kw_only=True):
     cost_today: TotalsJson
     cost_week: TotalsJson
     days: Annotated[list[Json], Meta(description="name and totals of each of the seven days, UTC")]
+    queues: Annotated[list[QueueView], Meta(description="Of the engine's workers; empty without them")] = []
 
 
 class SessionResult(ApiResponse, kw_only=True):

@@ -1414,7 +1414,12 @@ class TestBadInput:
         )
         with pytest.raises(errors.NewerFormat, match=r"9\.0\.0"):
             absurd_schema.install(database.owner_url)
-        with bough.open(database.url) as store, pytest.raises(errors.EngineNotInstalled, match=r"9\.0\.0"):
+        with bough.open(database.url) as store, pytest.raises(errors.NewerFormat, match=r"9\.0\.0"):
+            store.start("a").send("hello", engine="absurd")
+        database.run(
+            "create or replace function absurd.get_schema_version() returns text language sql as $$ select '0.4.0' $$"
+        )
+        with bough.open(database.url) as store, pytest.raises(errors.EngineNotInstalled, match=r"0\.4\.0"):
             store.start("a").send("hello", engine="absurd")
 
     def test_the_schema_is_the_owners_to_make(self, database: Database) -> None:

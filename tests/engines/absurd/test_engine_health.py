@@ -18,6 +18,7 @@ from bough.engines.absurd.health import queue_statuses
 from bough.engines.absurd.queue import DEFAULT_QUEUE
 from bough.engines.absurd.worker import Worker
 from support.postgres import Database, DatabaseHost
+from support.server import LocalServer
 from support.terminal import bough as command
 
 numbers = count(1)
@@ -132,6 +133,28 @@ class TestDoctor:
         [warning] = [finding for finding in findings if finding["level"] == "warning"]
         assert f"queue '{queue}' has 1 task of other programs" in warning["message"]
         assert "--queue NAME" in warning["fix"]
+
+
+class TestOverview:
+    def test_the_home_page_is_told_of_queues_and_their_problems(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        session = store.start("a")
+        session.send("hello", engine="absurd", queue=queue)
+        installed.run(f"update absurd.r_{queue} set available_at = now() - interval '5 min'")
+        add_worker(installed, queue, "host:1", seconds_ago=40)
+        with LocalServer(store) as server:
+            [view] = server.client.get("/api/overview").json()["queues"]
+            assert (view["waiting"], view["workers"], view["dead_workers"]) == (1, 0, 1)
+            assert view["waiting_seconds"] > 299
+            assert "and no worker" in view["problem"]
+            add_worker(installed, queue, "host:2", seconds_ago=0)
+            [view] = server.client.get("/api/overview").json()["queues"]
+            assert (view["workers"], view["slots"], view["problem"]) == (1, 4, None)
+
+    def test_other_stores_have_no_queues(self) -> None:
+        with bough.open("memory:") as store, LocalServer(store) as server:
+            assert server.client.get("/api/overview").json()["queues"] == []
 
 
 class TestRegistry:

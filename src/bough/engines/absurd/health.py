@@ -15,6 +15,7 @@ from ...stores.postgres.store import PostgresStore
 from ...stores.sqlite.health import Finding
 
 MOST_NAMED = 20
+MOST_COUNTED = 10_000
 LATE_SECONDS = 30
 """How long a task may wait before a queue without a worker is a problem: one may just be starting."""
 CRASH_LOOP = 3
@@ -31,15 +32,21 @@ IS_INSTALLED = """
 select to_regclass('absurd.bough_worker') is not null
    and coalesce(has_table_privilege(to_regclass('absurd.bough_worker'), 'select'), false)
 """
-# By the index on the state of runs: finished ones are not read.
+# By the index on state and time of runs, so that neither finished nor sleeping ones are read; counted up to a bound.
 SELECT_TASKS = """
-select count(*) filter (where task_name like 'bough-%%' and run.state <> 'running' and available_at <= now()),
-       coalesce(extract(epoch from now() - min(available_at) filter (
-           where task_name like 'bough-%%' and run.state <> 'running' and available_at <= now())), 0)::float8,
-       count(*) filter (where task_name like 'bough-%%' and run.state = 'running'),
-       count(*) filter (where task_name not like 'bough-%%')
-from absurd.{runs} as run join absurd.{tasks} as task using (task_id)
-where run.state in ('pending', 'sleeping', 'running')
+with waiting as (
+    select available_at from absurd.{runs} as run join absurd.{tasks} as task using (task_id)
+    where run.state in ('pending', 'sleeping') and available_at <= now() and task_name like 'bough-%%'
+    order by available_at limit %(most)s),
+running as (
+    select task_name from absurd.{runs} as run join absurd.{tasks} as task using (task_id)
+    where run.state = 'running' limit %(most)s),
+others as (
+    select 1 from absurd.{runs} as run join absurd.{tasks} as task using (task_id)
+    where run.state in ('pending', 'running') and task_name not like 'bough-%%' limit %(most)s)
+select (select count(*) from waiting), (select coalesce(extract(epoch from now() - min(available_at)), 0)::float8 from waiting),
+       (select count(*) from running where task_name like 'bough-%%'),
+       (select count(*) from others)
 """
 SELECT_WORKERS = """
 select name, seen_at + make_interval(secs => lease) > now(), extract(epoch from now() - seen_at)::float8, slots, agents
@@ -96,7 +103,8 @@ def _read_statuses(connection: Connection, space: str) -> list[QueueStatus]:
     statuses = []
     for (queue,) in _rows(connection, SELECT_QUEUES):
         names = {name: sql.Identifier(f"{name[0]}_{queue}").as_string(None) for name in ("runs", "tasks")}
-        waiting, seconds, running, foreign = _rows(connection, SELECT_TASKS.format(**names), ())[0]
+        query = SELECT_TASKS.format(**names)
+        waiting, seconds, running, foreign = _rows(connection, query, {"most": MOST_COUNTED})[0]
         workers = [WorkerStatus(*row) for row in _rows(connection, SELECT_WORKERS, (queue, CRASH_MINUTES))]
         suspects = _rows(connection, SELECT_SUSPECTS.format(**names), (CRASH_MINUTES, space, MOST_NAMED))
         if waiting or running or workers or suspects:
@@ -116,11 +124,11 @@ def engine_health(store: PostgresStore) -> list[Finding]:
     """Findings about the queues: waiting tasks without a worker, workers that die, tasks of others."""
     findings: list[Finding] = []
     for status in queue_statuses(store):
-        findings += _findings(status)
+        findings += findings_of(status)
     return findings
 
 
-def _findings(status: QueueStatus) -> list[Finding]:
+def findings_of(status: QueueStatus) -> list[Finding]:
     name, alive = f"queue {status.queue!r}", status.alive
     start = f"bough worker --queue {status.queue} --agents FILE.py"
     waiting = f"{_count(status.waiting, 'task')} waiting"

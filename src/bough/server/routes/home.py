@@ -8,11 +8,12 @@ from ...agent.call_status import read_call_status
 from ...core.usage import Totals, add
 from ...log.session_list import count_sessions, headings, session_page
 from ...session import Session
-from ...stores.base import SessionQuery, SessionRow
+from ...stores import is_postgres_url
+from ...stores.base import SessionQuery, SessionRow, StoreBackend
 from ..context import ApiRequest, ServerContext, context_and_caller, in_thread
 from ..json_views import to_json
 from ..pending_calls import pending_approvals
-from ..schemas import Overview, WaitingSession
+from ..schemas import Overview, QueueView, WaitingSession
 from .sessions import list_row
 from .usage import day
 
@@ -57,7 +58,35 @@ def overview(request: ApiRequest) -> Overview:
         cost_today=to_json(sums[today]),
         cost_week=to_json(week),
         days=[{"name": day(number), "totals": to_json(sums[number])} for number in sorted(sums)],
+        queues=_queues(store),
     )
+
+
+def _queues(store: StoreBackend) -> list[QueueView]:
+    if not is_postgres_url(store.url):
+        return []
+    from ...engines.absurd.health import findings_of, queue_statuses
+    from ...stores.postgres.store import PostgresStore
+
+    assert isinstance(store, PostgresStore)
+    views = []
+    for status in queue_statuses(store):
+        problems = [finding for finding in findings_of(status) if finding.level == "problem"]
+        views.append(
+            QueueView(
+                queue=status.queue,
+                waiting=status.waiting,
+                waiting_seconds=status.waiting_seconds,
+                running=status.running,
+                workers=len(status.alive),
+                slots=sum(worker.slots for worker in status.alive),
+                dead_workers=len(status.dead),
+                suspects=status.suspects,
+                problem=problems[0].message if problems else None,
+                hint=problems[0].fix if problems else None,
+            )
+        )
+    return views
 
 
 def _sessions(context: ServerContext, status: str) -> list[SessionRow]:

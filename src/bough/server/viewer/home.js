@@ -47,6 +47,7 @@ export class HomePage {
         tile("interrupted", "Interrupted", counts.interrupted ?? 0, "/?status=interrupted", "special"),
         tile("replay", "Running", counts.running ?? 0, "/?status=running", "info"),
         costTile("Cost today", overview.cost_today, null), costTile("Cost in 7 days", overview.cost_week, overview.days)),
+      workersSection(overview.queues ?? []),
       waiting.length > 0 && h("section", h("h2", "Waiting for approval ", h("span.badge.is-waits_for_approval", counts.waiting)), waiting.map((item) => this.#waiting(item))),
       group("Failed", failed, counts.failed, "failed", errorText), group("Interrupted", interrupted, counts.interrupted, "interrupted", () => "Open it to resume."),
       group("Running", running, counts.running, "running"), recentSection(recent), this.#importHint());
@@ -119,6 +120,18 @@ function sessionLine(session, note) {
   return h("a.home-line", { href: sessionLink(session.id) }, statusDot(session), h("span.home-heading.ellipsis", { dir: "auto" }, printable(session.heading)), relationBadge(session),
     h("span.muted", [session.agent, session.totals && cost(session.totals)].filter(Boolean).map(printable).join(" · ")),
     h("time.muted", { title: timestamp(session.updated_at) }, ago(session.updated_at)), note && h("span.home-note", printable(note)));
+}
+
+/** The queues of the engine: who works on them, what waits, and which sessions' workers died. */
+function workersSection(queues) {
+  if (!queues.length) return null;
+  const some = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
+  return h("section", { "aria-label": "Workers" }, h("h2", "Workers"), queues.map((queue) => h("div.home-queue", { class: queue.problem ? "is-bad" : "" },
+    h("strong", printable(queue.queue)),
+    h("span.muted", [some(queue.workers, "worker"), some(queue.slots, "slot"), `${queue.running} running`, `${queue.waiting} waiting`,
+      queue.dead_workers > 0 && `${queue.dead_workers} died lately`].filter(Boolean).join(" · ")),
+    queue.problem && h("span.home-note", printable(queue.problem)), queue.problem && (queue.hint.startsWith("bough ") ? commandNode(queue.hint) : h("span.home-note", printable(queue.hint))),
+    queue.suspects.length > 0 && h("span.home-note", "Workers died while they ran: ", queue.suspects.map((id) => [h("a", { href: sessionLink(id) }, id), " "])))));
 }
 
 /** The latest sessions by the day of their last activity. */
