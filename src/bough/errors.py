@@ -985,10 +985,10 @@ class NewerFormat(StoreError):
 
 
 class ServerUnreachable(StoreError):
-    def __init__(self, location: str, reason: str) -> None:
+    def __init__(self, location: str, reason: str, hint: str | None = None) -> None:
         super().__init__(
             f"cannot connect to {location}: {reason}",
-            "check the host, port, database and role of the URL, and that the server runs",
+            hint or "check the host, port, database and role of the URL, and that the server runs",
         )
 
 
@@ -1057,7 +1057,12 @@ class EncryptionUnavailable(StoreError):
 
 class StoreReadOnly(StoreError):
     def __init__(self, location: str) -> None:
-        super().__init__(f"{location} cannot be written", "check the permissions of the file and its folder")
+        hint = "check the permissions of the file and its folder"
+        if "://" in location:
+            hint = (
+                "connect to the primary: a standby, or a server that is set to read only, accepts no writes"
+            )
+        super().__init__(f"{location} cannot be written", hint)
 
 
 class StoreFull(StoreError):

@@ -66,6 +66,15 @@ def session_health(
                 "bough gc --yes",
             )
         )
+    for role, owner in store.lost_logins():
+        findings.append(
+            Finding(
+                "problem",
+                f"the login {role!r} was bound to the owner {owner!r}, and there is no such role: a restore brings none",
+                f"create the role and select bough.bind('{role}', '{store.space}', '{owner}'), "
+                f"or select bough.forget_login('{role}')",
+            )
+        )
     return findings
 
 

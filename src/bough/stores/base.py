@@ -472,6 +472,10 @@ class StoreBackend(ABC):
         waiting = (row for row in self.all_sessions(SessionQuery()) if row.status != "running")
         return sum(len(self.inbox(row.session_id)) for row in waiting)
 
+    def lost_logins(self) -> list[tuple[str, str]]:
+        """Return logins, with their owners, that were bound to an owner of this space and whose role is missing now."""
+        return []
+
     def storage_size(self, session_id: str) -> StorageSize:
         """Return how much its own branches hold."""
         stored = self.entries(session_id)

@@ -23,6 +23,8 @@ import bough
 from bough import StaleLeaf, Store, ToolCall, Usage, assistant, errors, system, user
 from bough.core.drafts import Blob, Draft
 from bough.core.tree import Leaf
+from bough.engines.absurd.schema import install
+from bough.log.doctor import session_health
 from bough.stores.base import Change, NewSession
 from bough.stores.conformance.writer import SessionWriter
 from bough.stores.postgres import connections as postgres_connections
@@ -681,7 +683,7 @@ class TestOpening:
         files = [name for name in postgres_schema.MIGRATIONS.values() if name] + [postgres_schema.RIGHTS]
         texts = [re.sub(r"--.*|\s+", " ", postgres_schema._file(name)) for name in files]
         written = sha256(" ".join(" ".join(texts).split()).encode()).hexdigest()[:16]
-        assert {postgres_schema.VERSION: written} == {7: "e649e033a5fc7357"}
+        assert {postgres_schema.VERSION: written} == {7: "8aea8c22a624be4c"}
 
     def test_a_migration_by_another_role_keeps_the_owner_or_is_refused(self, postgres: DatabaseHost) -> None:
         """Its policies named the role that ran it: the next look found every table empty, and nothing said why."""
@@ -760,6 +762,127 @@ class TestOpening:
         assert "s3cret" not in str(excinfo.value)
         assert "hush" not in str(excinfo.value)
         assert "ann@localhost:1/none" in str(excinfo.value)
+
+    @pytest.mark.parametrize(
+        "enter", [bough.open, postgres_schema.migrate, install], ids=["open", "migrate", "install"]
+    )
+    def test_a_refused_connection_says_what_to_do(
+        self, database: Database, enter: Callable[[str], Any]
+    ) -> None:
+        url = database.host.url(database.name)
+        place = url.partition("?")[2]
+        for wrong, what, remedy in (
+            (database.host.url("nowhere"), 'database "nowhere" does not exist', "createdb -E UTF8"),
+            (
+                database.host.url(database.name, "nobody_here"),
+                'role "nobody_here" does not exist',
+                "createuser",
+            ),
+            (f"postgresql:///{database.name}?host=/tmp/no-such-folder", "No such file", "start the server"),
+            ("postgresql://ann@127.0.0.1:1/x", "refused", "start the server"),
+            ("postgresql://ann@no-such-host.invalid/x?connect_timeout=2", "no-such-host", "check the host"),
+        ):
+            with pytest.raises(errors.ServerUnreachable, match=what) as excinfo:
+                enter(wrong)
+            assert remedy in str(excinfo.value)
+        with pytest.raises(errors.InvalidArgument, match="postgresql://USER@HOST/DATABASE") as invalid:
+            enter(f"postgresql://ann:s3cret@[::1/x?{place}")
+        assert "s3cret" not in str(invalid.value)
+
+    def test_a_wrong_password_is_told_as_such(self, postgres: DatabaseHost, database: Database) -> None:
+        if postgres.server is None:
+            pytest.skip("wants the files of the server")
+        rules = postgres.server.data / "pg_hba.conf"
+        before = rules.read_text()
+        database.run("drop role if exists locked")
+        database.run("create role locked login password 'right'")
+        rules.write_text(f"local all locked scram-sha-256\n{before}")
+        try:
+            database.run("select pg_reload_conf()")
+            url = postgres.url(database.name, "locked")
+            for wrong in (url.replace("locked@", "locked:wrong@"), url.replace(":locked@", "@")):
+                deadline = time.monotonic() + 10
+                while True:  # the server reads its rules in its own time
+                    with pytest.raises(errors.StoreError) as excinfo:
+                        bough.open(wrong)
+                    if isinstance(excinfo.value, errors.ServerUnreachable):
+                        break
+                    assert time.monotonic() < deadline
+                assert "~/.pgpass" in str(excinfo.value)
+        finally:
+            rules.write_text(before)
+            database.run("select pg_reload_conf()")
+            database.run("drop role locked")
+
+    def test_a_server_that_only_reads_is_not_called_a_file(self, database: Database) -> None:
+        read_only = "&options=-c%20default_transaction_read_only%3Don"
+        with bough.open(database.url) as store:
+            name = store.start().session_id
+        with bough.open(database.url + read_only) as store:
+            for write in (
+                lambda: store.session(name).append([user("x")]),
+                store.start,
+                lambda: postgres_schema.migrate(database.owner_url + read_only),
+            ):
+                with pytest.raises(errors.StoreReadOnly, match="connect to the primary") as excinfo:
+                    write()
+                assert "file" not in str(excinfo.value)
+
+    def test_a_newer_schema_is_not_called_a_file(self, database: Database) -> None:
+        database.run("insert into bough.migration (version) values (99)")
+        try:
+            for enter in (
+                lambda: bough.open(database.url),
+                lambda: postgres_schema.migrate(database.owner_url),
+            ):
+                with pytest.raises(errors.NewerFormat, match="nothing was changed") as excinfo:
+                    enter()
+                assert "file" not in str(excinfo.value)
+        finally:
+            database.run("delete from bough.migration where version = 99")
+
+    def test_what_is_handled_is_not_printed(self, database: Database) -> None:
+        """psycopg warns of a pipeline that broke, and Python prints a warning that nobody handles."""
+        code = (
+            "import bough, logging, sys; store = bough.open(sys.argv[1]); "
+            "logging.getLogger('psycopg').warning('error ignored terminating Pipeline'); "
+            "logging.getLogger('bough.postgres').warning('a connection broke')"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code, database.url], capture_output=True, text=True, check=True
+        )
+        assert done.stderr == ""
+
+    def test_a_bound_login_whose_role_is_missing_is_a_problem_for_doctor(
+        self, postgres: DatabaseHost
+    ) -> None:
+        """A dump has no roles: its rows name some that the other cluster does not have, and `migrate` drops them."""
+        database = Database(postgres, "restored")
+        for name in ("goes_away", "stays"):
+            database.run(f"drop role if exists {name}")
+            database.run(f"create role {name} login")
+            database.run(f"select bough.bind('{name}', 'default', 'ann')")
+        with bough.open(database.url) as store:
+            assert store.backend.lost_logins() == []
+            database.run("drop owned by goes_away; drop role goes_away")
+            assert store.backend.lost_logins() == [("goes_away", "ann")]
+            postgres_schema.migrate(database.owner_url)
+            problems = [
+                found for found in session_health(store.backend, store.runtime) if found.level == "problem"
+            ]
+            assert "'goes_away' was bound to the owner 'ann'" in problems[0].message
+            assert "select bough.bind('goes_away', 'default', 'ann')" in str(problems[0].fix)
+        with bough.open(database.url, space="other") as store:
+            assert store.backend.lost_logins() == []
+        database.run("create role goes_away login")
+        database.run("select bough.bind('goes_away', 'default', 'ann')")
+        with bough.open(database.url) as store:
+            assert store.backend.lost_logins() == []
+            database.run(
+                "drop owned by goes_away; drop role goes_away; select bough.forget_login('goes_away')"
+            )
+            assert store.backend.lost_logins() == []
+        database.run("select bough.unbind('stays'); drop role stays")
 
     def test_our_own_options_do_not_reach_the_server(self) -> None:
         for plain in ("postgresql:///db?host=/tmp/x", "postgresql:///db", "postgresql://a@h/d#e"):

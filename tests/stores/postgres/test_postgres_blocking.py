@@ -10,7 +10,9 @@ import pytest
 
 import bough
 from bough import assistant, errors, user
+from bough.stores.postgres import commit as postgres_commit
 from bough.stores.postgres import connections as postgres_connections
+from bough.stores.postgres import create as postgres_create
 from bough.stores.postgres import schema as postgres_schema
 from bough.stores.postgres.schema import LOCK, migrate
 from support.postgres import Database
@@ -68,6 +70,47 @@ class TestDenial:
             client.execute(statement, (mine.session_id,))
             with pytest.raises(errors.StoreError, match="held a lock"):
                 mine.enqueue("the service's own")
+
+    @pytest.mark.parametrize(
+        "write",
+        [
+            lambda store, session: session.append([user("more")]),
+            lambda store, session: session.append([user("more")], key="caller"),
+            lambda store, session: session.rewind(1),
+            lambda store, session: session.title("other"),
+            lambda store, session: session.tag(team="other"),
+            lambda store, session: store.start(session_id="ses_new"),
+        ],
+        ids=["append", "keyed", "rewind", "title", "tag", "start"],
+    )
+    def test_no_write_waits_for_ever_for_a_row_that_somebody_holds(
+        self, database: Database, monkeypatch: pytest.MonkeyPatch, write: Any
+    ) -> None:
+        for module in (postgres_connections, postgres_commit, postgres_create):
+            short = postgres_connections.SET_LOCK_TIMEOUT.replace("30s", "100ms")
+            monkeypatch.setattr(module, "SET_LOCK_TIMEOUT", short)
+        monkeypatch.setattr(
+            postgres_connections, "IDENTITY", postgres_connections.IDENTITY.replace("30s", "100ms")
+        )
+        for cached in (postgres_commit.statement, postgres_create.statement):
+            cached.cache_clear()
+        with bough.open(database.url) as store:
+            session = store.start(session_id="ses_held")
+            session.append([user("q"), assistant("a")])
+            with psycopg.connect(database.host.url(database.name)) as other:
+                other.execute("select from bough.session where id = 'ses_held' for update")
+                other.execute(
+                    "insert into bough.session select (jsonb_populate_record(session, "
+                    "jsonb_build_object('no', 999, 'id', 'ses_new'))).* from bough.session where id = 'ses_held'"
+                )
+                with pytest.raises(
+                    errors.StoreError, match=r"another client held a lock .* nothing was written, try again"
+                ):
+                    write(store, session)
+                other.rollback()
+            assert store.session("ses_held").leaf.seq == 2
+        for cached in (postgres_commit.statement, postgres_create.statement):
+            cached.cache_clear()
 
     def test_a_reader_that_stays_makes_migrate_give_up_and_say_so(
         self, database: Database, client: Client, monkeypatch: pytest.MonkeyPatch

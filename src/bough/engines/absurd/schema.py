@@ -20,11 +20,10 @@ from ...errors import (
     MigrationNeeded,
     MissingPermission,
     NewerFormat,
-    StoreError,
 )
 from ...stores.postgres.connections import store_error
-from ...stores.postgres.schema import LOCK_TIMEOUT, lock_schema
 from ...stores.postgres.schema import VERSION as SCHEMA_VERSION
+from ...stores.postgres.schema import lock_schema, plain_errors
 from ...stores.postgres.url import Address
 from . import registry
 from .queue import DEFAULT_QUEUE
@@ -67,24 +66,17 @@ def install(url: str, queue: str = DEFAULT_QUEUE, *, service: str = "bough_servi
     address = replace(
         Address.parse(url), is_prepared=False
     )  # a text of several statements cannot be prepared
-    with address.connect() as connection, connection.transaction():
+    command = "bough --store URL migrate --engine absurd"
+    with (
+        address.connect() as connection,
+        plain_errors(address, connection, command),
+        connection.transaction(),
+    ):
         _check_ours(connection, address.safe_url, service)
-        try:
-            lock_schema(connection)
-            before = _install(connection, address.safe_url)
-            connection.execute("select absurd.create_queue(%s)", (queue,))
-            _grant(connection, queue, service)
-        except psycopg.errors.InsufficientPrivilege as error:
-            raise MissingPermission(
-                address.safe_url, connection.info.user, str(error.diag.message_primary)
-            ) from None
-        except psycopg.errors.LockNotAvailable:
-            raise StoreError(
-                f"{address.safe_url}: an open transaction blocked the installation for {LOCK_TIMEOUT}; nothing was changed. "
-                "End it and run bough migrate --engine absurd again"
-            ) from None
-        except psycopg.Error as error:
-            raise store_error(address.safe_url, error) from None
+        lock_schema(connection)
+        before = _install(connection, address.safe_url)
+        connection.execute("select absurd.create_queue(%s)", (queue,))
+        _grant(connection, queue, service)
     return InstallResult(before, VERSION, queue)
 
 

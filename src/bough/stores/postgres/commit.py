@@ -25,7 +25,7 @@ from ...core.usage import Totals, total
 from ...errors import Fenced, InvalidPosition, MissingBlob, NotFound, SessionTrashed, StaleLeaf
 from ..base import MADE_KEY, SETTABLE_COLUMNS, Change, CommitResult, is_callers_key
 from ..rows import call_row, entry_row
-from .connections import SET_SPACE
+from .connections import SET_LOCK_TIMEOUT, SET_SPACE
 from .rows import (
     CALL_NAMES,
     CALL_TYPES,
@@ -330,7 +330,7 @@ def _head(shape: Shape, condition: str) -> str:
         sets += ", seq = %(last_seq)s"
     elif shape.moves:
         sets += ", branch = %(to_branch)s, seq = %(to_seq)s"
-    conditions = [SET_SPACE, *([condition] if condition else []), "session.id = %(id)s"]
+    conditions = [SET_SPACE, SET_LOCK_TIMEOUT, *([condition] if condition else []), "session.id = %(id)s"]
     conditions += ["session.owner = %(owner)s"] * shape.is_owned
     conditions.append("session.trashed_at is null")
     conditions += ["session.branch = %(after_branch)s and session.seq = %(after_seq)s"] * shape.has_leaf

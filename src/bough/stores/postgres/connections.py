@@ -55,6 +55,9 @@ Row = tuple[Any, ...]
 
 log = logging.getLogger("bough.postgres")
 log.addHandler(logging.NullHandler())  # a library is silent until its user asks for its log
+logging.getLogger("psycopg").addHandler(
+    logging.NullHandler()
+)  # of connections that broke, which is handled here
 
 SERVER_TIMEOUT_SECONDS = 30.0
 """How long a caller waits for a server that is away, and for a lock."""
@@ -103,7 +106,8 @@ class PostgresConnections:
         self._identity = _identity(space)
         connection = address.connect()  # no retries: opening a store fails at once
         try:
-            postgres_schema.check_schema(connection, self.url)
+            with postgres_schema.plain_errors(address, connection):
+                postgres_schema.check_schema(connection, self.url)
         except BaseException:  # also Ctrl-C: the pool does not have it yet, so nobody else would close it
             connection.close()
             raise

@@ -61,7 +61,7 @@ def statement(seeds: int, *, is_fork: bool) -> Statement:
     return Statement.parse(f"""
 with numbers as materialized (
     select nextval('bough.session_no') as no, nextval('bough.branch_id') as branch
-    where {SET_SPACE}
+    where {SET_SPACE} and {SET_LOCK_TIMEOUT} -- for another client that is creating the same id
       and not exists (select 1 from bough.session where {SET_SPACE} and session.id = %(id)s)
       {f"and exists ({POSITION_EXISTS})" if is_fork else ""}
 ), created as (

@@ -95,3 +95,14 @@ for each row when (old.tags is not null) execute function follow_session();
 
 create statistics if not exists session_tag_space on (nullif(space, '')) from session_tag;
 analyze session, session_tag;
+
+-- Who was bound, by name. A dump has no roles: where they are missing the rows of `login` are lost, and doctor compares.
+create table if not exists bound (
+    role  text primary key,
+    no    oid not null,
+    space text collate "C" not null,
+    owner text collate "C" not null
+);
+alter table bound no force row level security;
+alter table login no force row level security;
+insert into bound select rolname, oid, space, owner from login join pg_roles on oid = role on conflict do nothing;

@@ -44,12 +44,12 @@ declare
 begin
     foreach name in array array['session', 'session_detail', 'draft', 'branch', 'entry', 'usage', 'journal',
                                 'inbox', 'blob', 'blob_use', 'search', 'search_mark', 'session_tag',
-                                'migration', 'lock', 'login'] loop
+                                'migration', 'lock', 'login', 'bound'] loop
         execute format('alter table bough.%I enable row level security', name);
         execute format('alter table bough.%I force row level security', name);
         execute format('drop policy if exists service on bough.%I', name);
         execute format('drop policy if exists reader on bough.%I', name);
-        continue when name in ('migration', 'lock', 'login'); -- belong to no space
+        continue when name in ('migration', 'lock', 'login', 'bound'); -- belong to no space
         execute format('create policy service on bough.%I to {service} using (%s) with check (%s)', name, mine, mine);
     end loop;
     -- For the owner's role, under which the functions below run: they read one owner's sessions for the public.
@@ -67,6 +67,7 @@ create policy service on bough.migration for select to {service} using (true);
 create policy reader on bough.lock to {owner} using (true) with check (true);
 create policy service on bough.lock to {service} using (true) with check (false);
 create policy reader on bough.login to {owner} using (true) with check (true);
+create policy reader on bough.bound to {owner} using (true) with check (true);
 insert into bough.lock select generate_series(0, 2047) on conflict do nothing;
 
 -- The operators of full text search are not leakproof: under a policy PostgreSQL would not use the index for them. So
@@ -244,6 +245,9 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
     insert into bough.login (role, space, owner) values (who, to_space, to_owner)
     on conflict (role) do update set space = excluded.space, owner = excluded.owner;
+    delete from bough.bound where no = who;
+    insert into bough.bound (role, no, space, owner) select rolname, oid, to_space, to_owner from pg_roles where oid = who
+    on conflict (role) do update set no = excluded.no, space = excluded.space, owner = excluded.owner;
     perform bough.admit(who);
 end
 $$;
@@ -258,8 +262,27 @@ begin
         execute format('revoke all on schema bough from %s', who);
     end if;
     delete from bough.login where role = who;
+    delete from bough.bound where no = who;
 end
 $$;
+
+-- For doctor: logins that were bound to an owner of this space and are not any more, because their role is missing.
+create or replace function bough.lost_logins() returns table (role text, owner text)
+language sql stable security definer set search_path = pg_catalog, pg_temp set debug_print_plan = off as $$
+    select bound.role, bound.owner from bough.bound
+    where bound.space = nullif(current_setting('bough.space', true), '')
+      and not exists (select from bough.login join pg_roles on oid = login.role where rolname = bound.role)
+    order by 1
+$$;
+revoke all on function bough.lost_logins() from public;
+grant execute on function bough.lost_logins() to {service};
+
+-- For the owner of the schema: a role that is missing shall stay so.
+create or replace function bough.forget_login(missing text) returns void
+language sql set search_path = pg_catalog, pg_temp as $$
+    delete from bough.bound where bound.role = missing
+$$;
+revoke all on function bough.forget_login(text) from public;
 
 revoke all on function bough.admit(regrole), bough.bind(regrole, text, text), bough.unbind(regrole) from public;
 delete from bough.login where not exists (select from pg_roles where oid = role); -- dropped roles

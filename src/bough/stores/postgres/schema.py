@@ -6,8 +6,9 @@ the rights of different roles. Migrations only go forward; several may start at 
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from typing import Any
 
@@ -16,8 +17,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 from psycopg import sql
 
-from ...errors import InvalidArgument, MigrationNeeded, MissingPermission, NewerFormat, StoreError
-from .url import Address
+from ...errors import (
+    InvalidArgument,
+    MigrationNeeded,
+    MissingPermission,
+    NewerFormat,
+    ServerUnreachable,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+)
+from .url import Address, first_line
 
 MIGRATIONS: Mapping[int, str | None] = {
     1: "schema.sql",
@@ -87,21 +97,36 @@ def migrate(url: str, *, service: str = "bough_service", client: str = "bough_cl
     address = replace(
         Address.parse(url), is_prepared=False
     )  # a file of several statements cannot be prepared
-    with address.connect() as connection, connection.transaction():
+    with address.connect() as connection, plain_errors(address, connection), connection.transaction():
         _check_server(connection, address.safe_url)
         _check_owner(connection, address.safe_url)
-        try:
-            lock_schema(connection)
-            return _migrate(connection, address.safe_url, service, client)
-        except psycopg.errors.LockNotAvailable:
-            raise StoreError(
-                f"{address.safe_url}: an open transaction blocked migrate for {LOCK_TIMEOUT}; nothing was changed. "
-                "Look in pg_stat_activity for sessions idle in a transaction, and run it again"
-            ) from None
-        except psycopg.errors.InsufficientPrivilege as error:
-            raise MissingPermission(
-                address.safe_url, _user(connection), str(error.diag.message_primary)
-            ) from None
+        lock_schema(connection)
+        return _migrate(connection, address.safe_url, service, client)
+
+
+@contextlib.contextmanager
+def plain_errors(
+    address: Address, connection: psycopg.Connection[Any], command: str = "bough --store URL migrate"
+) -> Iterator[None]:
+    """Translate what the server refuses while a schema is made or checked."""
+    url = address.safe_url
+    try:
+        yield
+    except psycopg.errors.LockNotAvailable:
+        raise StoreError(
+            f"{url}: an open transaction blocked migrate for {LOCK_TIMEOUT}; nothing was changed",
+            f"look in pg_stat_activity for sessions idle in a transaction, end them, and run {command} again",
+        ) from None
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise MissingPermission(url, _user(connection), first_line(error)) from None
+    except psycopg.errors.ReadOnlySqlTransaction:
+        raise StoreReadOnly(url) from None
+    except psycopg.errors.DiskFull:
+        raise StoreFull(url) from None
+    except psycopg.Error as error:
+        if connection.closed:
+            raise ServerUnreachable(url, first_line(error)) from None
+        raise StoreError(f"{url} refused: {first_line(error)}; nothing was changed") from None
 
 
 def lock_schema(connection: psycopg.Connection[Any]) -> None:
@@ -123,7 +148,7 @@ def scrub(url: str) -> None:
     Locks each table exclusively meanwhile. The write-ahead log still has its copies until it is recycled or archived.
     """
     address = replace(Address.parse(url), is_prepared=False)
-    with address.connect() as connection:
+    with address.connect() as connection, plain_errors(address, connection):
         names = connection.execute("select tablename from pg_tables where schemaname = 'bough'").fetchall()
         for (name,) in names:
             connection.execute(sql.SQL("vacuum (full) bough.{}").format(sql.Identifier(name)))

@@ -850,6 +850,10 @@ class PostgresStore(StoreBackend):
         ((count,),) = self._connections.query(COUNT_QUEUED, {"space": self.space, "owner": self.owner})
         return int(count)
 
+    def lost_logins(self) -> list[tuple[str, str]]:
+        query = f"select login.* from bough.lost_logins() as login where {SET_SPACE}"
+        return [(role, owner) for role, owner in self._connections.query(query, {"space": self.space})]
+
     def storage_size(self, session_id: str) -> StorageSize:
         def work(reader: Connection) -> StorageSize:
             number, _ = self._exporter(reader).find(session_id)

@@ -8,6 +8,7 @@ Knows nothing of pools or statements.
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit
 
@@ -24,6 +25,36 @@ from ...errors import InvalidArgument, ServerUnreachable
 CONNECTIONS = 20
 CONNECT_SECONDS = 30
 """How long to wait for a host while connecting, unless `connect_timeout` is given."""
+HINTS = (
+    ("password authentication failed", "check the password: in the URL, PGPASSWORD or ~/.pgpass"),
+    ("no password supplied", "give a password: in the URL, PGPASSWORD or ~/.pgpass"),
+    (
+        'database ".*" does not exist',
+        "create it, createdb -E UTF8 -T template0 NAME, then run bough --store URL migrate",
+    ),
+    ('role ".*" does not exist', "create the role, createuser NAME, or name another one in the URL"),
+    (
+        "no pg_hba.conf entry",
+        "the server refuses this host, role or encryption: see its pg_hba.conf, try ?sslmode=require",
+    ),
+    (
+        "could not translate host name|failed to resolve host|Name or service not known",
+        "check the host of the URL",
+    ),
+    (
+        "Connection refused|No such file or directory",
+        "start the server, or check the host and port of the URL",
+    ),
+    (
+        "timeout expired|timed out",
+        "nothing answers there: check the host and port of the URL, and the firewall",
+    ),
+    (
+        "too many clients|remaining connection slots|no more connections",
+        "use fewer connections, ?connections=N, or a pooler, or raise max_connections",
+    ),
+)
+"""What to do about a refused connection, by what the server or libpq says."""
 SECRET = frozenset(["password", "sslpassword", "passfile", "sslkey"])
 
 
@@ -38,7 +69,12 @@ class Address(Struct, frozen=True):
 
     @classmethod
     def parse(cls, url: str) -> Address:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            raise InvalidArgument(
+                "url", _without_password(url), f"postgresql://USER@HOST/DATABASE ({error})"
+            ) from None
         options = parse_qsl(parts.query, keep_blank_values=True)
         own = dict(option for option in options if option[0] in ("prepared", "connections"))
         rest = [option for option in options if option[0] not in own]
@@ -71,7 +107,9 @@ class Address(Struct, frozen=True):
         try:
             return psycopg.connect(self.url, **self.connect_options)
         except psycopg.Error as error:
-            raise ServerUnreachable(self.safe_url, first_line(error)) from None
+            reason = first_line(error)
+            hint = next((hint for pattern, hint in HINTS if re.search(pattern, reason)), None)
+            raise ServerUnreachable(self.safe_url, reason, hint) from None
 
 
 def _join(parts: SplitResult) -> str:
