@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
 ANSWER_TOKENS = 8_192
 """Reserved for the answer, a quarter of the window at most, unless the option `max_tokens` says otherwise."""
-MANY_ITEMS = 500
 INSTRUCTION = "You summarise conversations between a user and an agent, so that the agent can continue from the summary."
 REQUEST = (
     "Summarise the conversation above: what was asked, what was found and done, which files were read or changed, "
@@ -73,31 +72,35 @@ class Compactor:
         limit, goal = self._known_limit(model), self._goal
         if limit is None and model.provider in UNPRICED_PROVIDERS:
             return None
-        request = caller.request()
-        prompt = self._measure_prompt(model, request)
-        tokens = sum(prompt) + await self._measure(request.context.items)
+        request = await caller.next_request()
+        prompt, tokens = await self._measure(model, request)
         if limit is None and tokens > SMALL_REQUEST:
             limit = self._beside_answer(model, await self._writer.run_blocking(window_of, model))
         if limit is None or tokens <= limit:
             return None
         goal, self._goal = limit if goal is None else min(goal, limit), None
-        plan = plan_compaction(self._writer.path, sum(prompt), goal, limit, self._sizes)
+        path, run_blocking = self._writer.path, self._writer.run_blocking
+        plan = await run_blocking(plan_compaction, path, sum(prompt), goal, limit, self._sizes)
         if plan is None:
-            turn = newest_turn(self._writer.path)
+            turn = newest_turn(path)
             newest_input = [item for item in request.context.items if item.seq == turn]
             raise PromptTooLarge(model.model, limit, *prompt, self._sizes.total(newest_input))
         return await self._compact(plan, goal, limit)
 
-    async def _measure(self, items: Sequence[Item]) -> int:
-        """Return the tokens of items; many are measured on a thread, because other sessions share the event loop."""
-        if len(items) < MANY_ITEMS:
-            return self._sizes.total(items)
-        return await self._writer.run_blocking(self._sizes.total, items)
+    async def _measure(self, model: Model, request: Request) -> tuple[tuple[int, int], int]:
+        """Return the tokens of the system prompt and the tools, and those of the whole request. Measured on a thread:
+        other sessions share the event loop."""
+        return await self._writer.run_blocking(self._measure_request, model, request)
+
+    def _measure_request(self, model: Model, request: Request) -> tuple[tuple[int, int], int]:
+        if self._sizes.provider != model.provider:  # another model of the chain is sent other evidence
+            self._sizes = Sizes(model.provider)
+        prompt = measure_system(request.context).tokens, measure_tools(request.context.settings).tokens
+        return prompt, sum(prompt) + self._sizes.total(request.context.items)
 
     async def learn(self, model: Model, overflow: ContextOverflow, caller: ModelCaller) -> None:
         """Remember that the model refused the request, and its window if the error reports it."""
-        request = caller.request()
-        tokens = sum(self._measure_prompt(model, request)) + self._sizes.total(request.context.items)
+        _, tokens = await self._measure(model, await caller.next_request())
         await self._learn_window(model, overflow)
         fits = self._beside_answer(model, overflow.window)
         if fits is None or (fits >= tokens and overflow.tokens is None):
@@ -107,12 +110,6 @@ class Compactor:
             self._goal = min(scaled, tokens * 3 // 4)
         name = model_name(model) or model.model
         self._refused[name] = min(tokens, self._refused.get(name, tokens))
-
-    def _measure_prompt(self, model: Model, request: Request) -> tuple[int, int]:
-        """Return the tokens of the system prompt and of the tools."""
-        if self._sizes.provider != model.provider:  # another model of the chain is sent other evidence
-            self._sizes = Sizes(model.provider)
-        return measure_system(request.context).tokens, measure_tools(request.context.settings).tokens
 
     async def _learn_window(self, model: Model, overflow: ContextOverflow) -> None:
         name = model_name(model)
@@ -154,12 +151,15 @@ class Compactor:
             window = self._window_on_path(model_name(summariser))
             window = window or await writer.run_blocking(window_of, summariser)
             room = self._beside_answer(summariser, window)
-            request = _summary_request(writer.path, compaction, writer.blob, goal if room is None else room)
+            room = goal if room is None else room
+            request = await writer.run_blocking(_summary_request, writer.path, compaction, writer.blob, room)
             if await self._is_affordable(summariser, request):
                 answer, call = await self._ask_summariser(summariser, request)
                 calls.append(call)
                 max_tokens = limit - plan.tokens + _summary_tokens(compaction)
-                compaction = improve_summary(writer.path, compaction, answer, max_tokens)
+                compaction = await writer.run_blocking(
+                    improve_summary, writer.path, compaction, answer, max_tokens
+                )
         await writer.append(Draft(compaction), calls=calls, replaces_call=True)
         data = {
             "summary": compaction.summary,

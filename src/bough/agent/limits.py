@@ -258,9 +258,11 @@ class LimitChecker:
         """Return the limit on the cost that another model call would exceed, of this run or of those above it."""
         limit = None
         if self.limits.max_cost_microcents is not None:
-            writer = self._writer
-            calls = await writer.run_blocking(ledger.model_calls, writer.log, "tree", None)
-            limit = check_cost(self.limits, writer.log.session_id, calls, next_call)
+            limit = await self._writer.run_blocking(self._check_own_cost, next_call)
         if self._parent is None or (limit is not None and not limit.is_warning):
             return limit
         return await self._parent.check_cost(next_call) or limit
+
+    def _check_own_cost(self, next_call: NextCall) -> LimitHit | None:
+        log = self._writer.log
+        return check_cost(self.limits, log.session_id, ledger.model_calls(log, "tree", None), next_call)

@@ -45,8 +45,6 @@ from .tools.tool import Tool, error_text
 from .writer import Writer, run_uncancelled
 
 CANCELLED = "(cancelled)"
-MANY_ENTRIES = 500
-"""Entries of which a context is built on a thread."""
 
 
 class Loop:
@@ -310,8 +308,6 @@ class Loop:
 
     async def _model_step(self) -> AsyncIterator[Event]:
         caller = self.model_caller
-        if self.writer.history.new_entries > MANY_ENTRIES:  # other sessions share this event loop
-            await self.writer.run_blocking(self.writer.history.context)
         limit = await self.limits.check_call(self.log.cursor.step, NextCall(caller.models[0], caller.request))
         if limit is not None:
             yield await self._limit_event(limit)

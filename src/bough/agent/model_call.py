@@ -32,6 +32,8 @@ from .tool_batch import ToolRunner
 from .writer import Writer, cancel_all, run_uncancelled
 
 FLUSH_CHARACTERS = 400
+MANY_ENTRIES = 500
+"""Entries of which a context is built on a thread."""
 FLUSH_MICROSECONDS = 500_000
 
 
@@ -50,6 +52,8 @@ class ModelCaller:
         self.tool_runner, self.limits = tool_runner, limits
         self._options = options
         self._buffer: StreamBuffer | None = None
+        self._trimmed: tuple[Context, Context] | None = None
+        """A context and the part of it that the limit on messages leaves."""
         self._failed_usage: Usage | None = None  # of a call that was paid for and gave no usable answer
 
     async def prepare(self) -> Event | None:
@@ -58,7 +62,19 @@ class ModelCaller:
 
     def context(self) -> Context:
         """Return the context of the next call."""
-        return trim(self.writer.history.context(), self.limits.limits.max_messages)
+        whole, max_messages = self.writer.history.context(), self.limits.limits.max_messages
+        if max_messages is None:
+            return whole
+        if self._trimmed is None or self._trimmed[0] is not whole:
+            self._trimmed = whole, trim(whole, max_messages)
+        return self._trimmed[1]
+
+    async def next_request(self) -> Request:
+        """Return the next request. What takes a while of it is done on a thread: other sessions share the event loop."""
+        is_trimmed = self.limits.limits.max_messages is not None
+        if is_trimmed or self.writer.history.unread > MANY_ENTRIES:
+            await self.writer.run_blocking(self.context)
+        return self.request()
 
     def request(self, message: Message | None = None) -> Request:
         """Return the next request, with an input that is not in the log yet."""
@@ -130,7 +146,7 @@ class ModelCaller:
         """Yield deltas as events, then the answer; text is made durable soon after it was shown."""
         saving = asyncio.ensure_future(self._save_periodically(buffer))
         try:
-            request = self.request()
+            request = await self.next_request()
             self.writer.is_call_made = True
             async for piece in model.stream(request):
                 if isinstance(piece, Answer):
@@ -177,7 +193,7 @@ class ModelCaller:
             # What the server turned out to demand comes before the answer: that is how it was asked for it.
             endpoints = _changed_endpoints(model, self.writer.settings(), answer.endpoint)
             before = [] if endpoints is None else [Draft(Settings(endpoints=endpoints))]
-        call = self.writer.ledger_row(
+        call = await self.writer.priced_row(
             model, answer.usage, is_answered=True, units=answer.units, settings=len(before)
         )
         appended = await self.writer.append(*before, draft, calls=[call], replaces_call=True, starts=starts)
@@ -187,7 +203,7 @@ class ModelCaller:
 
     async def record_failure(self, model: Model, error: ModelError) -> None:
         usage = self._failed_usage or error.usage
-        call = self.writer.ledger_row(model, usage, is_answered=False)
+        call = await self.writer.priced_row(model, usage, is_answered=False)
         self.writer.call_id = self._failed_usage = None
         data = {"why": error.reason} if error.raw is None else {"why": error.reason, "raw": error.raw}
         data = {key: text.encode("utf-8", "replace").decode().replace("\0", "") for key, text in data.items()}

@@ -11,11 +11,13 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import Struct
 
 from ..core.drafts import Blob, Draft
 from ..core.entries import PARTIAL
 from ..core.messages import Message, Outcome, ToolCall, assistant, tool_result
-from ..core.tool_definitions import ToolSet, define_tools
+from ..core.state import State
+from ..core.tool_definitions import ToolSet, ToolSpec, define_tools
 from ..core.turns import OpenCall
 from ..errors import BoughError, Fenced, SessionTrashed, StaleLeaf
 from .call_status import CallPosition, CallStatus, read_call_status
@@ -51,6 +53,15 @@ CANNOT_WAIT = (
 )
 
 
+class CallInput(Struct, frozen=True):
+    """What a call runs with, as it is in the log when its batch starts."""
+
+    original: ToolCall | None
+    """The call with the arguments to run it with; None if they are not known any more."""
+    key: str
+    state: State
+
+
 class ToolRunner:
     """Runs the tool calls of a run and appends their results."""
 
@@ -65,6 +76,8 @@ class ToolRunner:
         self.tools, self.tasks = tools, tasks
         self._servers = servers
         self._connections: Connections | None = None
+        self._tool_set: tuple[list[ToolSpec], ToolSet] | None = None
+        """The tools that were in force last, and their definitions."""
         self._blobs: dict[CallPosition, list[Blob]] = {}
         """What the calls in flight store with their results."""
 
@@ -94,7 +107,9 @@ class ToolRunner:
         specs = [tool.spec for tool in self.allowed().values()]
         if not specs and self.writer.settings().tool_definitions is None:
             return None
-        return define_tools(specs, self.log.runtime.redactor)
+        if self._tool_set is None or specs != self._tool_set[0]:
+            self._tool_set = specs, define_tools(specs, self.log.runtime.redactor)
+        return self._tool_set[1]
 
     async def run(
         self, open_calls: Sequence[OpenCall], started: frozenset[CallPosition], status: CallStatus
@@ -103,10 +118,11 @@ class ToolRunner:
             position = {"seq": call.seq, "index": call.index}
             await self.writer.record("approval_requested", data=position, only_at_leaf=True)
             yield Event("session:approval_requested", call_data(call), self.writer.journal_number)
+        ready = [call for call in open_calls if not status.is_waiting(call, self.tools)]
+        inputs = await self.writer.run_blocking(lambda: [self._read_input(call) for call in ready])
         running = [
-            asyncio.ensure_future(self._settle(call, (call.seq, call.index) in started, status))
-            for call in open_calls
-            if not status.is_waiting(call, self.tools)
+            asyncio.ensure_future(self._settle(call, each, (call.seq, call.index) in started, status))
+            for call, each in zip(ready, inputs, strict=True)
         ]
         stored: set[CallPosition] = set()
         try:
@@ -168,7 +184,7 @@ class ToolRunner:
                     await self._store_result(call, result)
 
     async def _settle(
-        self, call: OpenCall, was_started: bool, status: CallStatus
+        self, call: OpenCall, call_input: CallInput, was_started: bool, status: CallStatus
     ) -> tuple[OpenCall, Message | list[PendingApproval]]:
         """Return the result of one call: run it, or find out what happened to it before a crash. Or return what its
         tasks wait for."""
@@ -181,14 +197,16 @@ class ToolRunner:
             return call, refusal
         if (call.seq, call.index) in status.denied and not was_started:
             return call, tool_result(call.call.id, DENIED, error=True, outcome="denied")
-        original = await self._original(call)
-        if original is None:
+        if call_input.original is None:
             return call, hidden_result(call.call, may_have_run=was_started and tool.effect != "read")
-        key = await self.writer.run_blocking(self.log.idempotency_key, call.seq, call.index)
         is_repeated = was_started and call.seq not in self.writer.own_answers
-        state = await self.writer.run_blocking(lambda: self.log.state)
         context = ToolContext(
-            key, self.log.session_id, original, state, self.tasks.run, is_repeated=is_repeated
+            call_input.key,
+            self.log.session_id,
+            call_input.original,
+            call_input.state,
+            self.tasks.run,
+            is_repeated=is_repeated,
         )
         self._blobs[call.seq, call.index] = context.blobs
         if is_repeated and tool.effect == "unsafe":
@@ -202,9 +220,13 @@ class ToolRunner:
             await self.writer.record("calls_started", data={"seq": call.seq, "indexes": [call.index]})
         return call, await self._run(tool, context)
 
-    async def _original(self, call: OpenCall) -> ToolCall | None:
+    def _read_input(self, call: OpenCall) -> CallInput:
+        key = self.log.idempotency_key(call.seq, call.index)
+        return CallInput(self._original(call), key, self.log.state)
+
+    def _original(self, call: OpenCall) -> ToolCall | None:
         """Return the call with the arguments to run it with; None if they are not known any more."""
-        return await self.writer.run_blocking(self.log.original_call, call)
+        return self.log.original_call(call)
 
     async def _run(self, tool: Tool, context: ToolContext) -> Message | list[PendingApproval]:
         try:

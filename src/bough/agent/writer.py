@@ -28,7 +28,7 @@ from ..log.lease import Lease
 from ..log.log import Log
 from ..log.prompt import load
 from ..models.model import Model, model_name
-from ..models.prices import price_of
+from ..models.prices import needs_table, price_of
 from ..stores.base import CommitResult, PathSnapshot, SessionDetail, SessionRow
 from .cancellation import CancelPoll, is_cancel_requested
 
@@ -105,6 +105,7 @@ class Writer:
         reading = load(self.log)
         history = PromptPath(reading.entries)
         history.settings()  # here and not on the event loop: of a long path it takes a while
+        _ = self.log.cursor  # which may have to be read
         return reading, history
 
     def check(self, row: SessionRow) -> None:
@@ -212,19 +213,23 @@ class Writer:
 
     async def _append(self, append: Append) -> AppendResult:
         """Commit and follow the log, whole: a turn is closed from where the run stands."""
-        appended = await self.run_blocking(self.commit, append)
+        appended, entries = await self.run_blocking(self._commit_and_decode, append)
         self.model_calls |= {call.call_id: call for call in append.calls}
-        await self._extend_path(appended)
+        await self._extend_path(entries, appended.leaf)
         self.journal_number = appended.fact_number
         return appended
 
-    async def _extend_path(self, appended: AppendResult) -> None:
-        first = appended.new_entries[0].seq
+    def _commit_and_decode(self, append: Append) -> tuple[AppendResult, list[Entry]]:
+        appended = self.commit(append)
+        return appended, appended.entries
+
+    async def _extend_path(self, entries: list[Entry], leaf: Leaf) -> None:
+        first = entries[0].seq
         if self.history.last_seq != first - 1:  # notes of others came before
             notes = await self.run_blocking(self.log.path, since=self.history.last_seq)
             self.history.extend(entry for entry in notes.entries if entry.seq < first)
-        self.history.extend(appended.entries)
-        self.leaf = appended.leaf
+        self.history.extend(entries)
+        self.leaf = leaf
 
     def commit(self, append: Append) -> AppendResult:
         """Write one append to the log; called on a thread of the writer."""
@@ -383,6 +388,20 @@ class Writer:
             failed=not is_answered,
             bucket=self._bucket,
         )
+
+    async def priced_row(
+        self,
+        model: Model,
+        usage: Usage | None,
+        *,
+        is_answered: bool,
+        units: Mapping[str, int] | None = None,
+        settings: int = 0,
+    ) -> Call:
+        """Return the ledger row as `ledger_row` does; on a thread if the table of prices is asked, which takes a while
+        to load."""
+        row = partial(self.ledger_row, model, usage, is_answered=is_answered, units=units, settings=settings)
+        return await self.run_blocking(row) if usage is not None and needs_table(model) else row()
 
     def side_call(self, model: Model, purpose: str) -> Call:
         """Return the start of a call that is not the turn's own."""

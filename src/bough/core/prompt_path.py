@@ -23,6 +23,8 @@ class PromptPath:
         self._system: tuple[str, ...] = ()
         self._built = 0
         """How many entries the items are of; 0: they are to be built anew."""
+        self._context: Context | None = None
+        """Of the entries that the items are of."""
 
     @property
     def last_seq(self) -> int:
@@ -39,21 +41,29 @@ class PromptPath:
         return self._settings
 
     @property
-    def new_entries(self) -> int:
-        """How many entries the next context reads."""
-        return len(self.entries) - self._built
+    def unread(self) -> int:
+        """How many entries the next context reads: those since the last one, or all of them."""
+        return len(self.entries) if self._is_stale() else len(self.entries) - self._built
+
+    def _is_stale(self) -> bool:
+        """Whether an entry since the last context may change what the model sees of those before it."""
+        new = self.entries[self._built :]
+        return not self._built or any(
+            entry.message is None and not isinstance(entry.payload, Note) for entry in new
+        )
 
     def context(self) -> Context:
-        """Return the context at the end."""
-        new = self.entries[self._built :]
-        if not self._built or any(
-            entry.message is None and not isinstance(entry.payload, Note) for entry in new
-        ):
+        """Return the context at the end: the same value until there are more entries."""
+        if self._context is not None and self._built == len(self.entries):
+            return self._context
+        if self._is_stale():
             self._build()
         else:
-            self._items.extend(item for item in map(self._replacement.item, new) if item is not None)
+            new = map(self._replacement.item, self.entries[self._built :])
+            self._items.extend(item for item in new if item is not None)
             self._built = len(self.entries)
-        return Context(self._system, tuple(self._items), self.settings())
+        self._context = Context(self._system, tuple(self._items), self.settings())
+        return self._context
 
     def _build(self) -> None:
         context = build_context(self.entries)

@@ -23,6 +23,7 @@ from ..agent.writer import Writer
 from ..core.messages import Message
 from ..core.usage import total
 from ..errors import InvalidOperation, SessionRunning
+from ..log.async_bridge import run_blocking
 from ..log.lease import is_held
 from ..log.log import Log
 from ..models.model import Model
@@ -97,7 +98,6 @@ class Run:
                 await self._task
             self._result = run_result(self._events, total(self._loop.writer.model_calls.values()))
         finally:
-            self._numbers.close()
             if not self._task.done():
                 self._task.cancel()
                 await asyncio.wait([self._task])
@@ -123,11 +123,6 @@ class EventNumbers:
         self._last = 0
         """The number of the last fact that was read."""
         self._events: deque[Event] = deque()
-        # Own thread: tools that block the usual ones must not hold up events.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="bough-events")
-
-    def close(self) -> None:
-        self._thread.shutdown(wait=False)
 
     async def complete(self, event: Event) -> list[Event]:
         """Return the events up to and including this one."""
@@ -152,8 +147,7 @@ class EventNumbers:
     async def _read(self, until: int) -> None:
         self._last = max(self._last, self._loop.first_number)
         if until > self._last:
-            reading = asyncio.get_running_loop().run_in_executor(self._thread, self._facts, self._last, until)
-            self._events += await reading
+            self._events += await run_blocking(self._facts, self._last, until)
             self._last = until
 
     def _facts(self, after: int, until: int) -> list[Event]:

@@ -189,6 +189,11 @@ class Rates(Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
+def needs_table(model: Model) -> bool:
+    """Whether the table of prices tells what the model's calls cost."""
+    return getattr(model, "rates", None) is None and model.provider not in UNPRICED_PROVIDERS
+
+
 def price_of(model: Model, usage: Usage, units: Mapping[str, int] | None = None) -> Price | None:
     """Return the price by the model's own `rates` if it has any, else by the table."""
     rates: Rates | None = getattr(model, "rates", None)

@@ -305,9 +305,9 @@ class ReplayToolRunner(ToolRunner):
         allowed = [tool for tool in recorded if names is None or tool.name in names]
         return define_tools(allowed, self.log.runtime.redactor)
 
-    async def _original(self, call: OpenCall) -> ToolCall:
+    def _original(self, call: OpenCall) -> ToolCall:
         """A call whose arguments are hidden has its recorded result all the same; `ToolAnswers` runs no tool on it."""
-        return await super()._original(call) or call.call
+        return super()._original(call) or call.call
 
     async def answer_call(self, context: ToolContext) -> Message:
         call = next(call for call in self.log.cursor.open_calls if call.call.id == context.call.id)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...wire.parsing import to_dict
 from ..model import Delta, Request
-from .base import TIMEOUT_SECONDS, VendorClient, VendorConnection, sdk_arguments
+from .base import TIMEOUT_SECONDS, RequestBody, VendorClient, VendorConnection
 
 _DELTA_FIELDS = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
 
@@ -27,14 +27,18 @@ class AnthropicModel(VendorClient):
         return (sdk.AnthropicError,)
 
     async def _pieces(self, connection: VendorConnection, request: Request) -> AsyncGenerator[object, None]:
-        http = connection.sdk.DefaultAsyncHttpxClient(verify=connection.tls, timeout=TIMEOUT_SECONDS)
+        body = RequestBody(connection.http)
+        hooks = {"request": [body.replace]}
+        http = connection.sdk.DefaultAsyncHttpxClient(
+            verify=connection.tls, timeout=TIMEOUT_SECONDS, event_hooks=hooks
+        )
         client = connection.sdk.AsyncAnthropic(
             api_key=connection.key, base_url=connection.base_url, max_retries=0, http_client=http
         )
         message: dict[str, Any] = {}
         create = client.messages.create
-        arguments = sdk_arguments(create, await self._request(request))
-        async with client, await create(model=self.model, stream=True, **arguments) as events:
+        fields = await self._request(request, body, {"model": self.model, "stream": True})
+        async with client, await create(**self._arguments(create, fields)) as events:
             yield Delta()
             async for event in events:
                 yield _add_event(message, to_dict(event))

@@ -9,13 +9,14 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager, closing
 from typing import Any
 
-from ...wire.base import Request as History
 from ...wire.parsing import to_dict
 from ..model import Delta, Request
-from .base import TIMEOUT_SECONDS, VendorClient, VendorConnection
+from .base import TIMEOUT_SECONDS, RequestBody, VendorClient, VendorConnection
 
 _PLACEHOLDER = "-"
-"""The SDK requires contents; the request has its own in their place."""
+"""The SDK requires contents; the body of the request has its own, and is not what the SDK writes: from arguments it would
+write some names in snake case."""
+_CONFIG = {"automatic_function_calling": {"disable": True}}
 _SOURCES = ("grounding_metadata", "url_context_metadata", "citation_metadata")
 
 
@@ -31,15 +32,16 @@ class GeminiModel(VendorClient):
         return tuple(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Exception))
 
     async def _pieces(self, connection: VendorConnection, request: Request) -> AsyncGenerator[object, None]:
-        history = await self._request(request)
+        body = RequestBody(connection.http)
+        await self._request(request, body, {})
         builder = GeminiReplyBuilder()
-        async with _http_client(connection) as http:
+        async with _http_client(connection, body) as http:
             client = connection.sdk.Client(
                 vertexai=False, api_key=connection.key, http_options=_http_options(connection, http)
             )
             with closing(client):
                 chunks = await client.aio.models.generate_content_stream(
-                    model=self.model, contents=_PLACEHOLDER, config=_config(history)
+                    model=self.model, contents=_PLACEHOLDER, config=_CONFIG
                 )
                 async with aclosing(chunks):
                     async for chunk in chunks:
@@ -48,20 +50,15 @@ class GeminiModel(VendorClient):
             yield builder.reply()
 
 
-def _config(history: History) -> dict[str, Any]:
-    """Return the whole request as it is: from arguments the SDK would write it anew, some names in snake case."""
-    return {"automatic_function_calling": {"disable": True}, "http_options": {"extra_body": history}}
-
-
 @asynccontextmanager
-async def _http_client(connection: VendorConnection) -> AsyncIterator[Any]:
+async def _http_client(connection: VendorConnection, body: RequestBody) -> AsyncIterator[Any]:
     """Yield an HTTP client that closes all its responses: the SDK leaves one open if reading it fails."""
     responses: list[Any] = []
 
     async def remember(response: Any) -> None:
         responses.append(response)
 
-    hooks = {"response": [remember]}
+    hooks = {"request": [body.replace], "response": [remember]}
     async with connection.http.AsyncClient(
         verify=connection.tls, timeout=TIMEOUT_SECONDS, event_hooks=hooks
     ) as http:

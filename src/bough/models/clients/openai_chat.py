@@ -24,13 +24,13 @@ from ...wire.parsing import to_dict
 from ..model import Delta, Request
 from .base import (
     TIMEOUT_SECONDS,
+    RequestBody,
     StreamFailure,
     VendorClient,
     VendorConnection,
     body_text,
     is_page,
     read_fault,
-    sdk_arguments,
 )
 from .sse import DONE, EventReader, ServerEvent
 
@@ -61,7 +61,11 @@ class OpenAIChatModel(VendorClient):
         return (sdk.OpenAIError,)
 
     async def _pieces(self, connection: VendorConnection, request: Request) -> AsyncGenerator[object, None]:
-        http = connection.sdk.DefaultAsyncHttpxClient(verify=connection.tls, timeout=TIMEOUT_SECONDS)
+        body = RequestBody(connection.http)
+        hooks = {"request": [body.replace]}
+        http = connection.sdk.DefaultAsyncHttpxClient(
+            verify=connection.tls, timeout=TIMEOUT_SECONDS, event_hooks=hooks
+        )
         client = connection.sdk.AsyncOpenAI(
             api_key=connection.key, base_url=connection.base_url, max_retries=0, http_client=http
         )
@@ -71,9 +75,9 @@ class OpenAIChatModel(VendorClient):
             while True:
                 builder = ReplyBuilder()
                 try:
-                    fields = self._streaming(streams) | await self._request(request)
-                    arguments = sdk_arguments(client.chat.completions.create, fields)
-                    async with create(model=self.model, **arguments) as response:
+                    fields = await self._request(request, body, self._streaming(streams))
+                    arguments = self._arguments(client.chat.completions.create, fields)
+                    async with create(**arguments) as response:
                         yield Delta()
                         reader = EventReader()
                         async for data in response.iter_bytes():
@@ -95,9 +99,10 @@ class OpenAIChatModel(VendorClient):
         yield builder.reply()
 
     def _streaming(self, streams: bool) -> dict[str, Any]:
+        fields: dict[str, Any] = {"model": self.model, "stream": streams}
         if streams and self._accepts_stream_options:
-            return {"stream": True, "stream_options": {"include_usage": True}}
-        return {"stream": streams}
+            fields["stream_options"] = {"include_usage": True}
+        return fields
 
     def endpoint_for(self, settings: Settings) -> Endpoint:
         host, endpoint, learned = self._host(), endpoint_of(settings, self.provider), self._learned

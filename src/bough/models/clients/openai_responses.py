@@ -13,7 +13,7 @@ from ...core.context import endpoint_of
 from ...core.entries import Endpoint, Settings
 from ...wire.parsing import to_dict
 from ..model import Delta, Request
-from .base import TIMEOUT_SECONDS, StreamFailure, VendorClient, VendorConnection, sdk_arguments
+from .base import TIMEOUT_SECONDS, RequestBody, StreamFailure, VendorClient, VendorConnection
 
 _NOT_ENCRYPTED = "Encrypted content is not supported"
 _FINAL_EVENTS = ("response.completed", "response.incomplete")
@@ -35,11 +35,15 @@ class OpenAIModel(VendorClient):
         return (sdk.OpenAIError,)
 
     async def _pieces(self, connection: VendorConnection, request: Request) -> AsyncGenerator[object, None]:
-        http = connection.sdk.DefaultAsyncHttpxClient(verify=connection.tls, timeout=TIMEOUT_SECONDS)
+        body = RequestBody(connection.http)
+        hooks = {"request": [body.replace]}
+        http = connection.sdk.DefaultAsyncHttpxClient(
+            verify=connection.tls, timeout=TIMEOUT_SECONDS, event_hooks=hooks
+        )
         client = connection.sdk.AsyncOpenAI(
             api_key=connection.key, base_url=connection.base_url, max_retries=0, http_client=http
         )
-        async with client, await self._open(connection.sdk, client, request) as events:
+        async with client, await self._open(connection.sdk, client, request, body) as events:
             yield Delta()
             items: dict[int, Any] = {}
             async for event in events:
@@ -50,18 +54,18 @@ class OpenAIModel(VendorClient):
         encrypts = self._encrypts_reasoning and (endpoint.encrypts_reasoning or endpoint.model != self.model)
         return Endpoint() if encrypts else Endpoint(model=self.model, encrypts_reasoning=False)
 
-    async def _open(self, sdk: Any, client: Any, request: Request) -> Any:
-        create = client.responses.create
+    async def _open(self, sdk: Any, client: Any, request: Request, body: RequestBody) -> Any:
+        create, streaming = client.responses.create, {"model": self.model, "stream": True}
+        fields = await self._request(request, body, streaming)
         try:
-            arguments = sdk_arguments(create, await self._request(request))
-            return await create(model=self.model, stream=True, **arguments)
+            return await create(**self._arguments(create, fields))
         except sdk.BadRequestError as error:
             # A model without reasoning refuses to encrypt it, and says so in this message.
-            if _NOT_ENCRYPTED not in str(error) or "include" not in arguments:
+            if _NOT_ENCRYPTED not in str(error) or "include" not in fields:
                 raise
             self._encrypts_reasoning = False
-            arguments = sdk_arguments(create, await self._request(request))
-            return await create(model=self.model, stream=True, **arguments)
+            fields = await self._request(request, body, streaming)
+            return await create(**self._arguments(create, fields))
 
 
 def _read_event(event: dict[str, Any], items: dict[int, Any]) -> object:

@@ -1,0 +1,203 @@
+"""The event loop of a program belongs to all its sessions: what one of them does there does not depend on its length.
+
+Work is counted, not timed: the calls, of Python and of C, that the loop's own thread makes, and the calls of the store on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from types import FrameType
+from typing import Any
+
+import msgspec
+import pytest
+
+import bough
+from bough import Limits, ScriptedModel, Session, ToolCall, Usage, assistant, system, tool_result, user
+from bough.models.prices import Rates
+from bough.stores.base import StoreBackend
+from support.fake_providers import FakeProviders
+
+SHORT, LONG = 40, 2_000
+MUCH = 2_000_000
+"""Characters of a large message."""
+LIMITS = Limits(turns=10**6)
+Drive = Callable[[Session], Awaitable[object]]
+
+
+@bough.tool(effect="read")
+async def track(order: int) -> str:
+    """Say where a parcel is."""
+    return f"{order} is in Zanzibar"
+
+
+def session_of(entries: int, store: bough.Store) -> Session:
+    session = store.start(seeds=[system("You find parcels.")])
+    for n in range(entries // 4):
+        call = ToolCall(f"c{n}", "track", {"order": n})
+        session.append(
+            [
+                user(f"Where is {n}?"),
+                assistant(call),
+                tool_result(call.id, "In Zanzibar."),
+                assistant("There."),
+            ]
+        )
+    return store.session(session.session_id)
+
+
+class LoopMeter:
+    """Counts the calls of the thread it is used on, and notes those that encode or decode."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.codings: list[str] = []
+
+    def __enter__(self) -> LoopMeter:
+        sys.setprofile(self._count)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _count(self, frame: FrameType, event: str, arg: Any) -> None:
+        self.calls += event in ("call", "c_call")
+        if event == "c_call":
+            coder = getattr(arg, "__self__", None)
+            if isinstance(coder, msgspec.json.Encoder | msgspec.json.Decoder):
+                self.codings.append(f"{arg.__name__} in {_callers(frame)}")
+
+
+def _callers(frame: FrameType | None) -> str:
+    names = []
+    while frame is not None and len(names) < 4:
+        names.append(
+            frame.f_code.co_qualname if hasattr(frame.f_code, "co_qualname") else frame.f_code.co_name
+        )
+        frame = frame.f_back
+    return ", called by ".join(names)
+
+
+def measure(store: bough.Store, entries: int, drive: Drive) -> LoopMeter:
+    meter = LoopMeter()
+    other, session = session_of(SHORT, store), session_of(entries, store)
+
+    async def run() -> None:
+        await drive(other)  # imports, threads, caches
+        with meter:
+            await drive(session)
+
+    asyncio.run(run())
+    return meter
+
+
+async def own_loop(session: Session) -> None:
+    async with session.turn("Where?") as turn:
+        await turn.request("anthropic")
+        await turn.answer(assistant(ToolCall("c1", "track", {"order": 1})), usage=Usage(1, 1))
+        for call in turn.open_tool_calls:
+            await turn.run(call, track)
+        await turn.answer(assistant("There."), usage=Usage(1, 1))
+
+
+def sending(**arguments: Any) -> Drive:
+    async def send(session: Session) -> None:
+        calls = [ToolCall(f"c{n}", "track", {"order": n}) for n in range(3)]
+        rates = Rates(input=1, output=1)
+        model = ScriptedModel(
+            lambda request: bough.wire.Answer(script.pop(0), Usage(1, 1), None, "scripted", "m", "stop"),
+            rates=rates,
+        )
+        script = [assistant(*calls), assistant("There.")]
+        limits = Limits(turns=10**6, **arguments)
+        result = await session.send("Where?", model=model, tools=[track], limits=limits)
+        assert result.text == "There."
+
+    return send
+
+
+DRIVES: dict[str, Drive] = {
+    "own loop": own_loop,
+    "send": sending(),
+    "send, cost limited": sending(max_cost_microcents=10**12),
+    "send, window known": sending(context_window=10**6),
+    "send, at most 20 messages": sending(max_messages=20),
+}
+
+
+class TestLength:
+    @pytest.mark.parametrize("drive", DRIVES.values(), ids=DRIVES)
+    def test_a_turn_costs_the_event_loop_the_same_in_a_long_session(self, drive: Drive) -> None:
+        with bough.open("memory:") as store:
+            short, long = (measure(store, entries, drive).calls for entries in (SHORT, LONG))
+        assert long < 1.5 * short, (short, long)
+
+    @pytest.mark.parametrize("provider", ["anthropic", "openai", "openai-chat", "gemini"])
+    def test_a_request_of_a_vendors_sdk_does_too(
+        self, provider: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """OpenAI's package looked at every message of a request on the event loop: 5 s for 10,000 of them."""
+        for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY"):
+            monkeypatch.setenv(name, "k" * 20)
+        with FakeProviders() as server, bough.open("memory:") as store:
+
+            async def send(session: Session) -> None:
+                model = f"{provider}:some-model@{server.url_for(provider)}"
+                await session.send("Where?", model=model, limits=LIMITS)
+
+            short, long = (measure(store, entries, send).calls for entries in (SHORT, LONG))
+            assert [request.problems for request in server.requests] == [[]] * 4
+        assert long < 1.5 * short, (short, long)
+
+    def test_so_does_a_compaction(self) -> None:
+        with bough.open("memory:") as store:
+            drive = sending(context_tokens=600)
+            short, long = (measure(store, entries, drive).calls for entries in (SHORT, LONG))
+        assert long < 1.5 * short, (short, long)
+
+
+class TestStore:
+    @pytest.mark.parametrize("drive", DRIVES.values(), ids=DRIVES)
+    def test_no_call_of_the_store_is_made_on_the_event_loop(self, drive: Drive) -> None:
+        here: list[str] = []
+        with bough.open("memory:") as store:
+            session = session_of(LONG, store)
+            note_callers(store.backend, here)
+
+            async def run() -> None:
+                here.clear()
+                await drive(session)
+
+            asyncio.run(run())
+            assert here == []
+
+
+def note_callers(backend: StoreBackend, here: list[str]) -> None:
+    """Note the name of each method of the store that this thread calls."""
+    thread = threading.get_ident()
+
+    def noting(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() == thread:
+                here.append(name)
+            return method(*args, **kwargs)
+
+        return call
+
+    for name in dir(StoreBackend):
+        method = getattr(backend, name)
+        if not name.startswith("_") and callable(method):
+            setattr(backend, name, noting(name, method))
+
+
+class TestLargeMessages:
+    @pytest.mark.parametrize("drive", DRIVES.values(), ids=DRIVES)
+    def test_no_message_is_encoded_or_decoded_on_the_event_loop(self, drive: Drive) -> None:
+        with bough.open("memory:") as store:
+            meter = measure(store, SHORT, drive)
+        assert [coding for coding in meter.codings if "define_tools" not in coding] == []
