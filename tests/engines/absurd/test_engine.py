@@ -41,7 +41,7 @@ from bough.engines.absurd.claim import AbsurdClient, Claim, ClaimedConnections, 
 from bough.engines.absurd.engine import TASK, Agent
 from bough.engines.absurd.step import Checkpoint, ClaimedLog, checkpoint
 from bough.engines.absurd.task_store import TaskStore
-from bough.engines.absurd.worker import Worker
+from bough.engines.absurd.worker import LeaseRenewer, Worker
 from bough.log.runtime import real_runtime
 from bough.log.workspace import Workspace
 from bough.models.model import Request
@@ -1195,6 +1195,45 @@ class TestWorker:
             until(done(installed, queue))
         ended = installed.run(f"select state, attempts, count(*) from absurd.t_{queue} group by 1, 2")
         assert ended == [("completed", 1, slots)]
+
+    def test_one_statement_renews_all_leases_and_one_that_is_locked_or_lost_delays_no_other(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        """A worker of 500 slots asked 500 times, one after the other; under load the last ones lost their leases."""
+        begun, gate = threading.Barrier(7), threading.Event()
+
+        @bough.tool(effect="unsafe")
+        def hold() -> str:
+            """Waits."""
+            begun.wait(20)
+            gate.wait(60)
+            return "held"
+
+        for _ in range(6):
+            store.start("a").send("hello", engine="absurd", queue=queue)
+        agent = Agent("a", by_step(assistant("Hold.", ToolCall("h", "hold", {})), "Held."), [hold])
+        runs = f"absurd.r_{queue} where run_id"
+        with working(installed, queue, agent, lease=300, concurrency=6) as worker:
+            begun.wait(20)
+            claims = sorted(worker.claims, key=lambda claim: claim.run_id)
+            installed.run(f"update absurd.r_{queue} set claim_expires_at = now() + interval '5 s'")
+            installed.run(f"update absurd.r_{queue} set state = 'failed' where run_id = '{claims[0].run_id}'")
+            with psycopg.connect(installed.owner_url) as other:
+                other.execute(f"select 1 from {runs} = '{claims[1].run_id}' for update")
+                renewer = LeaseRenewer(worker)
+                renewing = threading.Thread(target=renewer._renew_all, args=(claims,))
+                renewing.start()
+                renewed = (
+                    f"select count(*) from {runs} is not null and claim_expires_at > now() + interval '60 s'"
+                )
+                until(lambda: installed.run(renewed) == [(4,)])
+                other.rollback()
+            renewing.join()
+            assert installed.run(renewed) == [(5,)]
+            assert [claim.is_lost for claim in claims] == [True, *[False] * 5]
+            gate.set()
+            until(lambda: len(worker.claims) == 0)
+            renewer._pool.close()
 
     def test_a_lease_is_kept_while_every_connection_for_reading_is_in_use(
         self, installed: Database, queue: str, store: bough.Store

@@ -80,6 +80,14 @@ MAX_OWN_PROCESSES = 8
 BLOCKING_TOOLS = 16
 """Threads per slot for tools that block; the tools of one task must not wait for those of another."""
 EXTEND = "select absurd.extend_claim(%s, %s, %s)"
+# All claims of a worker at once. A run that one of its own transactions has locked at this moment is left out.
+EXTEND_ALL = """
+update absurd.{runs} set claim_expires_at = absurd.current_time() + make_interval(secs => %s)
+where run_id in (
+    select run_id from absurd.{runs} where run_id = any(%s::uuid[]) and state = 'running' and claim_expires_at is not null
+    for no key update skip locked)
+returning run_id
+"""
 
 
 class LoadedAgent(Struct, frozen=True):
@@ -214,19 +222,30 @@ class LeaseRenewer:
         self._worker = worker
         self._pool = Pool(replace(worker.address, connections=1))
         self._handle = ConnectionHandle(self._pool)
+        self._extend_all = EXTEND_ALL.format(runs=sql.Identifier(f"r_{worker.queue}").as_string(None))
 
     def run(self) -> None:
         worker = self._worker
         if worker.only_run is None:
             worker.report_errors(worker.registration.begin, self._handle)
         while not worker.has_ended.wait(worker.lease / 3):
-            for claim in list(worker.claims):
-                worker.report_errors(self._renew, claim)
+            if worker.claims:
+                worker.report_errors(self._renew_all, list(worker.claims))
             if worker.only_run is None:
                 worker.report_errors(worker.registration.renew, self._handle)
         if worker.only_run is None:
             worker.report_errors(worker.registration.end, self._handle)
         self._pool.close()
+
+    def _renew_all(self, claims: list[Claim]) -> None:
+        """Renew them with one statement, and those it left out, because they are locked or lost, one by one."""
+        rows = self._handle.execute(
+            self._extend_all, (self._worker.lease, [claim.run_id for claim in claims])
+        )
+        renewed = {str(run_id) for (run_id,) in rows}
+        for claim in claims:
+            if claim.run_id not in renewed:
+                self._worker.report_errors(self._renew, claim)
 
     def _renew(self, claim: Claim) -> None:
         try:
