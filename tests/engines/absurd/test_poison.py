@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -91,7 +92,7 @@ class Supervisor:
         agents.write_text(AGENTS)
         self.died, self.log, self.starts = folder / "died", folder / "log", 0
         self._command = [sys.executable, "-m", "bough.cli.main", "worker", "--queue", queue]
-        self._command += ["--agents", str(agents), "--concurrency", "3", "--lease", "2s"]
+        self._command += ["--agents", str(agents), "--concurrency", "3", "--lease", "2s", "--log", "json"]
         self._environment = {**os.environ, "BOUGH_STORE": database.url, "DIED": str(self.died)}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -130,17 +131,27 @@ class TestProcess:
         assert supervisor.starts == 2, "one worker died, before the tasks were suspected"
         log, deaths = supervisor.log.read_text(), supervisor.died.read_text().split()
         assert "printed by a tool" in log
+        records = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+        ended = {
+            (record["session_id"], record["outcome"]): record
+            for record in records
+            if record.get("event") == "task_ended"
+        }
+        assert (neighbour.session_id, "idle") in ended
         query = f"select state, max_attempts - attempts from absurd.t_{queue} where params ->> 'session' = "
         for text, session in sessions.items():
             assert deaths.count(text) in (MAX_DEATHS_ALONE, MAX_DEATHS_ALONE + 1)
             error = session.row.error or ""
             assert {"segfault": "SIGSEGV", "exit": "exited with code 0"}[text] in error
             assert f"--resume {session.session_id}" in error
-            ended = [fact.data for fact in session.journal() if fact.kind == "turn_ended"]
-            assert ended == [{"turn": 1, "status": "failed", "error": error}]
+            facts = [fact.data for fact in session.journal() if fact.kind == "turn_ended"]
+            assert facts == [{"turn": 1, "status": "failed", "error": error}]
             assert session.row.holder is None
             assert session.verify() == []
-            assert f"of session {session.session_id} was given up" in log
+            assert (
+                f"of session {session.session_id} was given up"
+                in ended[session.session_id, "failed"]["error"]
+            )
             assert installed.run(f"{query} '{session.session_id}'") == [("failed", 0)]
         assert installed.run(f"{query} '{neighbour.session_id}'") == [("completed", ATTEMPTS - 1)]
         neighbour.refresh()

@@ -5,10 +5,11 @@ Parses the engine's name and loads the worker's agents from files. The work itse
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,6 +22,7 @@ from ...errors import PostgresRequired, SessionRunning
 from ...session import Session
 from ..agent_options import AgentOptions, load_module
 from ..rendering.error_text import FAILURE, CommandError
+from ..rendering.log_lines import log_as_json
 from ..rendering.output import confirm_plan, notify, plural, print_json, to_json_value
 from ..run_source import Source, reject_naming_options, resolve_runnable
 from ..store_option import StoreLocation, pass_location
@@ -86,6 +88,14 @@ def parse_engine(engine: str) -> str | None:
 @click.option(
     "--grace", default="60s", show_default=True, help="How long to wait for running steps when stopping."
 )
+@click.option(
+    "--log",
+    "log_format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="json: a line for each task that begins and ends, and for each notice, on standard error.",
+)
 @click.option("--only-run", hidden=True, metavar="RUN_ID", help="Run this run, which another worker claimed.")
 @pass_location
 def worker(
@@ -95,6 +105,7 @@ def worker(
     concurrency: int,
     lease: str,
     grace: str,
+    log_format: str,
     only_run: str | None,
 ) -> int:
     """Run the tasks of a queue; start as many workers as you need, on any machine.
@@ -109,7 +120,11 @@ def worker(
     except ModuleNotFoundError as error:
         raise CommandError(NOT_INSTALLED.format(error.name)) from None
     seconds = parse_duration("lease", lease) // 1_000_000
-    again = ["worker", "--queue", queue, "--lease", lease, "--grace", grace]
+    report: Callable[[str], None] = notify
+    if log_format == "json":
+        log_as_json()
+        report = logging.getLogger("bough.worker").info
+    again = ["worker", "--queue", queue, "--lease", lease, "--grace", grace, "--log", log_format]
     again += [word for source in sources for word in ("--agents", source)]
     working = Worker(
         location.url,
@@ -117,28 +132,28 @@ def worker(
         queue=queue,
         concurrency=concurrency,
         lease=seconds,
-        report=notify,
+        report=report,
         own_process=[sys.executable, "-m", "bough.cli.main", *again, "--only-run"],
         only_run=only_run,
     )
     for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, lambda *_: _stop(working))
+        signal.signal(name, lambda *_: _stop(working, report))
     named = ", ".join(agent.name for agent in agents)
     if only_run is None:
-        notify(
+        report(
             f"{working.name} runs tasks of queue {queue!r} for {named}, {concurrency} at once; Ctrl-C stops it"
         )
     unfinished = working.run(parse_duration("grace", grace) / 1_000_000)
     if unfinished:
-        notify(f"{plural(unfinished, 'task')} still in a step; another worker takes over when the lease ends")
+        report(f"{plural(unfinished, 'task')} still in a step; another worker takes over when the lease ends")
         os._exit(0)  # Python would wait for the threads of tools, perhaps for hours
     return 0
 
 
-def _stop(working: Any) -> None:
+def _stop(working: Any, report: Callable[[str], None]) -> None:
     if working.stopping.is_set():
         os._exit(130)
-    notify("stopping: every task finishes its step first; press Ctrl-C again to exit at once")
+    report("stopping: every task finishes its step first; press Ctrl-C again to exit at once")
     working.stop()
 
 

@@ -33,6 +33,7 @@ from ...stores.postgres.pool import Pool
 from ...stores.postgres.statement import Connection, Rows, Statement, run_statement
 from ...stores.postgres.url import first_line
 from .shared_transaction import EngineConnections
+from .task_log import TaskLog
 
 Values = Sequence[Any] | Mapping[str, Any]
 STEP = "agent-loop"
@@ -114,9 +115,10 @@ class CursorHandle:
 class AbsurdClient(Absurd):
     """An Absurd client with its own connection handle; it remembers what it claimed."""
 
-    def __init__(self, handle: ConnectionHandle, queue: str) -> None:
-        super().__init__(cast(Connection, handle), queue)
+    def __init__(self, handle: ConnectionHandle, queue: str, worker: str = "") -> None:
         self.claimed: list[ClaimedTask] = []
+        task_log = TaskLog(worker, queue, lambda: self.claimed)
+        super().__init__(cast(Connection, handle), queue, hooks=task_log.hooks)
 
     def claim_tasks(
         self, batch_size: int = 1, claim_timeout: int = 120, worker_id: str = "worker"

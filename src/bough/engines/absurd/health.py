@@ -55,7 +55,7 @@ order by seen_at desc limit 100
 """
 SELECT_SUSPECTS = """
 select distinct params ->> 'session' from absurd.{runs} as run join absurd.{tasks} as task using (task_id)
-where run.state = 'failed' and available_at > now() - make_interval(mins => %s) and params ->> 'space' = %s
+where run.state = 'failed' and available_at > now() - make_interval(mins => %s) and params ->> 'space' = %s and params ? 'session'
   and task.state not in ('completed', 'cancelled')
   and failure_reason ->> 'name' in ('ProcessDied', '$ClaimTimeout') limit %s
 """

@@ -303,7 +303,7 @@ class SlotClient(AbsurdClient):
     few times a second, however many slots are idle."""
 
     def __init__(self, worker: Worker, handle: ConnectionHandle) -> None:
-        super().__init__(handle, worker.queue)
+        super().__init__(handle, worker.queue, worker.name)
         self._worker = worker
 
     def claim_tasks(
@@ -327,7 +327,7 @@ class OnlyRunClient(AbsurdClient):
     """
 
     def __init__(self, worker: Worker, handle: ConnectionHandle) -> None:
-        super().__init__(handle, worker.queue)
+        super().__init__(handle, worker.queue, worker.name)
         self._worker, self._handle = worker, handle
         self._pipe = ParentPipe(worker.stop)
 
@@ -390,6 +390,9 @@ class Slot:
         except SessionRunning:
             claim.reschedule(BUSY_SECONDS)
             raise SuspendTask from None
+        except PoisonTask as poison:
+            worker.report(str(poison))
+            raise
         except Exception as error:  # noqa: BLE001 - Absurd stores it as the run's failure and tries again
             if claim.is_lost:  # whatever failed, another worker has the task
                 raise FailedTask from None
@@ -405,7 +408,7 @@ class Slot:
         if len(worker.processes) >= MAX_OWN_PROCESSES:
             claim.reschedule(BUSY_SECONDS)
             raise SuspendTask
-        about = f"task {claim.task_id} of session {params['session']}"
+        about = f"task {claim.task_id}" + (f" of session {params['session']}" if "session" in params else "")
         worker.report(
             f"{about} runs in a process of its own: a process that ran its step died ({deaths.last})"
         )
