@@ -17,6 +17,7 @@ from .core.messages import Media
 from .core.redact import Redactor
 from .core.search import parse_query
 from .core.turns import Cursor
+from .engines.absurd.queue import DEFAULT_QUEUE
 from .errors import NotAStore, NotFound, StoreError, WrongSpace
 from .log.lease import check_free
 from .log.log import HydratedSession, Log, hydrate
@@ -327,11 +328,14 @@ class Store:
         sample: int | None = None,
         seed: int = 0,
         again: bool = False,
+        engine: Literal["local", "absurd"] = "local",
+        queue: str = DEFAULT_QUEUE,
     ) -> Lab:
         """Plan to replay a cohort of sessions with the recorded setup and with a changed one, and compare.
 
         `cohort` are search queries, session ids or names of saved cohorts. Nothing runs before `lab.run()`. If the same
-        lab was interrupted it continues; if it is complete its report is returned, unless `again`. See docs/lab.md.
+        lab was interrupted it continues; if it is complete its report is returned, unless `again`. With `engine="absurd"`
+        the workers of a queue replay it. See docs/lab.md.
         """
         from .lab.lab import Lab, LabOptions
 
@@ -349,6 +353,8 @@ class Store:
             sample=sample,
             seed=seed,
             again=again,
+            engine=engine,
+            queue=queue,
         )
         return Lab(self.backend, self.runtime, cohort, lab_options)
 

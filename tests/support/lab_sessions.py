@@ -67,7 +67,7 @@ def record_sessions(store: Store, count: int, *, turns: int = TURNS, agent: str 
 
 def answer(request: Request) -> str | bough.Message:
     """Look up the order of the last input, then answer."""
-    order, step = _position(request.context)
+    order, step = position(request.context)
     if step == 0:
         return assistant(ToolCall(f"c{order}", "look_up", {"order": order}))
     return f"Order {order} is lost."
@@ -88,7 +88,7 @@ def noisy(
     def model(cell: Cell) -> ScriptedModel:
         def line(request: Request) -> str | bough.Message:
             on_call()
-            order, step = _position(request.context)
+            order, step = position(request.context)
             kind = draw_class(
                 seed, cell, order, reworded=reworded, tool_changed=tool_changed, planted=planted
             )
@@ -115,7 +115,7 @@ def draw_class(
     return "reworded" if second < reworded else "same"
 
 
-def _position(context: Context) -> tuple[int, int]:
+def position(context: Context) -> tuple[int, int]:
     """Return the number of the order in the last input, and how many answers followed it."""
     step, order = 0, 0
     for item in context.items:

@@ -16,6 +16,7 @@ from ..core.usage import Usage, format_dollars
 from ..errors import BudgetReached, InvalidLab
 from ..models.model import Model, Request
 from ..models.prices import price_of
+from ..replay.replay_loop import Reservation
 from ..wire.options import DEFAULT_MAX_TOKENS
 
 MEDIA_TOKENS = 4_000
@@ -43,13 +44,13 @@ class CostBudget:
                 "pip install 'bough[prices]' for prices of the usual models, or leave out --max-cost",
             )
 
-    def reserve(self, model: Model, request: Request) -> int:
+    async def reserve(self, model: Model, request: Request) -> Reservation:
         """Reserve the most that the call can cost; raise BudgetReached if it could pass the limit."""
         if self.is_stopping:
             raise RunStopping
         if self.limit is None:
-            return 0
-        most = self._most(model, request)
+            return Reservation()
+        most = self.most(model, request)
         with self._lock:
             if self.spent + self.reserved + most > self.limit:
                 reserved = format_dollars(self.reserved) if self.reserved else ""
@@ -57,15 +58,16 @@ class CostBudget:
                     format_dollars(self.spent), reserved, format_dollars(most), format_dollars(self.limit)
                 )
             self.reserved += most
-        return most
+        return Reservation(most)
 
-    def settle(self, reserved: int, cost: int | None) -> None:
+    async def settle(self, reserved: Reservation, cost: int | None) -> None:
         """Replace a reservation by what the call cost; an unknown cost is counted as all of it."""
         with self._lock:
-            self.reserved -= reserved
-            self.spent += reserved if cost is None else cost
+            self.reserved -= reserved.microcents
+            self.spent += reserved.microcents if cost is None else cost
 
-    def _most(self, model: Model, request: Request) -> int:
+    def most(self, model: Model, request: Request) -> int:
+        """Return the most that the call can cost, in microcents."""
         self.check_price(model)
         options = request.context.settings.options or {}
         output = options.get("max_tokens")

@@ -57,6 +57,7 @@ class Experiment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     change: CandidateChange = CandidateChange()
     baseline_model: str | None = None
     """The model of the baseline; None: the one that each session ran with."""
+    baseline_tools: tuple[str, ...] | None = None
     baseline_tools_hash: str | None = None
     mode: LabMode = "recorded"
     repeat: int = 1

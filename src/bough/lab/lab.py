@@ -13,43 +13,32 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeGuard, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard, cast, get_args
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ..agent.tools.mcp.server import tools_by_name
 from ..agent.tools.tool import Tool
 from ..core.usage import Usage
+from ..engines.absurd.queue import DEFAULT_QUEUE
 from ..engines.local import ModelLike, resolve_models
-from ..errors import (
-    BoughError,
-    BudgetReached,
-    EmptyCohort,
-    Fenced,
-    InvalidArgument,
-    InvalidLab,
-    LabRunning,
-    ModelUnavailable,
-    NotFound,
-    SessionRunning,
-    StoreError,
-)
-from ..log.lease import Lease
-from ..log.log import Log
+from ..errors import EmptyCohort, InvalidArgument, InvalidLab, NotFound, StoreError
 from ..log.runtime import Runtime
 from ..models.availability import available_models
 from ..models.model import Model, model_name
+from ..models.names import model_by_name
 from ..models.prices import price_of
 from ..stores.base import StoreBackend
-from .budget import CostBudget, RunStopping
-from .cell import CellSetup, ModelUnreachable, observe, run_cell
+from .budget import CostBudget
+from .cell_work import CellWork, RunSetup
 from .cohort import CohortFinder, CohortSession
+from .control import JudgeSpec
 from .experiment import (
     AfterDivergence,
     CandidateChange,
     Cell,
-    CellResult,
     Experiment,
     LabMode,
     LabPlan,
@@ -59,22 +48,14 @@ from .gates import Gate, parse_gate
 from .record import LabRecord, find_run
 from .report import METRICS, LabReport, build_report
 from .report_text import plan_lines
-from .scorers import (
-    Judge,
-    JudgeCaller,
-    ScoredSession,
-    ScoreFunction,
-    Scorer,
-    apply_scorer,
-    as_scorers,
-    score_key,
-    scored_session,
-)
+from .runner import LocalRunner, Progress, Runner
+from .scorers import Judge, ScoreFunction, Scorer, as_scorers
+
+if TYPE_CHECKING:
+    from ..engines.absurd.task_queue import TaskQueue
 
 ModelOfCell = Callable[[Cell], Model]
 """A function that returns the model of one cell, for example with a seed of its own."""
-Progress = Callable[[int, int, int], None]
-"""Called with the number of cells done, of all cells, and what was spent in microcents."""
 JUDGE_PROMPT_TOKENS, JUDGE_ANSWER_TOKENS = 200, 100
 UNREAL_PROVIDERS = ("scripted", "recorded")
 
@@ -95,6 +76,8 @@ class LabOptions(Struct, frozen=True, kw_only=True):
     sample: int | None = None
     seed: int = 0
     again: bool = False
+    engine: Literal["local", "absurd"] = "local"
+    queue: str = DEFAULT_QUEUE
 
 
 class Estimate(Struct, frozen=True):
@@ -125,6 +108,7 @@ class Lab:
             None if options.baseline_tools is None else list(tools_by_name(options.baseline_tools).values())
         )
         self._models: dict[str, Model] = {}
+        self._queue = _queue(store, options)
         self._experiment = _experiment(cohort, options, self._tools, self._baseline_tools)
         self.planned_at: int | None = None
         """When the interrupted run that this one continues was planned, in microseconds since the epoch."""
@@ -140,6 +124,8 @@ class Lab:
             self.planned_at = store.session(record.run_id).started_at
         self._sources = {source.session_id: source for source in self.plan.cohort.sources}
         self._check_models()
+        if self._queue is not None:
+            self._check_for_workers()
 
     # -- the plan ----------------------------------------------------------------------------------
 
@@ -184,7 +170,9 @@ class Lab:
         if self._options.baseline_model is None:
             names += [source.model for source in self.plan.cohort.sources if source.model is not None]
         for name in dict.fromkeys(names):
-            self._models[name] = available_models([name])[0]
+            # A worker has its own keys; here its models are only asked for their prices.
+            is_local = self._queue is None
+            self._models[name] = available_models([name])[0] if is_local else model_by_name(name)
 
     def estimate(self, judge: Judge | None = None) -> Estimate:
         """Return what is left to do, and what it will cost if the answers are as long as the recorded ones."""
@@ -195,7 +183,7 @@ class Lab:
         models: dict[str, bool] = {}
         for cell in cells:
             source = self._sources[cell.source]
-            if judge is not None and (record is None or not record.has(_judged(judge, cell))):
+            if judge is not None and (record is None or not record.has(judge.key(cell))):
                 each = resolve_models(judge.model)[0]
                 models[model_name(each) or each.model] = each.provider not in UNREAL_PROVIDERS
                 calls += source.turns
@@ -204,7 +192,7 @@ class Lab:
                 unpriced += source.turns if price is None else 0
             if cell in done or cell.lane == "observed":
                 continue
-            model = self._model(cell, source)
+            model = self._model_of(cell)
             if model is None:
                 continue
             calls += source.calls
@@ -255,7 +243,7 @@ class Lab:
 
     def _all_models(self, judge: Judge | None) -> Iterable[Model]:
         for cell in self.plan.cells():
-            model = None if cell.lane == "observed" else self._model(cell, self._sources[cell.source])
+            model = None if cell.lane == "observed" else self._model_of(cell)
             yield from () if model is None else resolve_models(model)
         yield from () if judge is None else resolve_models(judge.model)
 
@@ -270,11 +258,13 @@ class Lab:
         scorers: Sequence[ScoreFunction] = (),
         judge: Judge | None = None,
         progress: Progress | None = None,
+        notify: Callable[[str], None] = lambda line: None,
     ) -> LabReport:
         """Run what is not done yet, and return the report. Cancelled, it finishes the calls in flight first.
 
         No model call is made that could make the run cost more than `max_cost_microcents`. `scorers` are functions of a
-        turn or a session; `judge` is a model that scores each turn. `fail_if` are gates, checked in the report.
+        turn or a session; `judge` is a model that scores each turn. `fail_if` are gates, checked in the report. `notify`
+        is told what the workers of a queue wait for.
         """
         if type(workers) is not int or workers < 1:
             raise InvalidArgument("workers", workers, "a number from 1 up")
@@ -282,11 +272,8 @@ class Lab:
             fail_if=fail_if, max_cost_microcents=max_cost_microcents, scorers=scorers, judge=judge
         )
         record = await asyncio.to_thread(LabRecord.create, self._store, self._runtime, self.run_id, self.plan)
-        spent, unknown = await asyncio.to_thread(self._cost_so_far, record)
-        longest = max((source.longest_answer for source in self.plan.cohort.sources), default=0)
-        budget = CostBudget(max_cost_microcents, spent + unknown, longest)
-        runner = _Runner(self, record, budget, checks.scorers, judge, progress)
-        await runner.run(workers)
+        runner = self._runner(record, checks.scorers, judge, max_cost_microcents, workers, progress, notify)
+        await runner.run()
         spent, _ = await asyncio.to_thread(self._cost_so_far, record)
         versions = {each.name: each.version for each in checks.scorers}
         versions |= {} if judge is None else {judge.name: judge.version}
@@ -310,6 +297,7 @@ class Lab:
         scorers: Sequence[ScoreFunction] = (),
         judge: Judge | None = None,
         progress: Progress | None = None,
+        notify: Callable[[str], None] = lambda line: None,
     ) -> LabReport:
         """`run` for scripts."""
         running = self.run(
@@ -319,8 +307,65 @@ class Lab:
             scorers=scorers,
             judge=judge,
             progress=progress,
+            notify=notify,
         )
         return asyncio.run(running)
+
+    def _runner(
+        self,
+        record: LabRecord,
+        scorers: Sequence[Scorer],
+        judge: Judge | None,
+        limit: int | None,
+        workers: int,
+        progress: Progress | None,
+        notify: Callable[[str], None],
+    ) -> Runner:
+        longest = max((source.longest_answer for source in self.plan.cohort.sources), default=0)
+        budget = CostBudget(limit, 0, longest)
+        setup = RunSetup(
+            self.run_id, self.plan, self._sources, self._model_of, self._tools, self._baseline_tools
+        )
+
+        def cost() -> int:
+            return sum(self._cost_so_far(record))
+
+        if self._queue is None:
+            work = CellWork(self._store, self._runtime, setup, record, budget, scorers, judge)
+            return LocalRunner(record, work, progress, budget, cost, workers)
+        from .queue_runner import QueueRunner  # imported late: needs the engine's packages
+
+        work = CellWork(self._store, self._runtime, setup, record, budget, scorers)
+        return QueueRunner(
+            record, work, progress, self._queue, limit, judge, self._judge_spec(judge), cost, notify
+        )
+
+    def _judge_spec(self, judge: Judge | None) -> JudgeSpec | None:
+        """Return the judge as it is stored for workers."""
+        if judge is None:
+            return None
+        spec = JudgeSpec(_name(judge.model) or "", judge.prompt, judge.name)
+        self._check_readable(spec, "the judge's prompt")
+        return spec
+
+    def _check_for_workers(self) -> None:
+        """Raise InvalidLab for what a worker cannot be told."""
+        for model in (self._options.model, self._options.baseline_model):
+            if model is not None and not isinstance(model, str) and is_model_of_cell(model):
+                raise InvalidLab(
+                    f"{_name(model)} is a function of the cell, which only this process has",
+                    "pass a model that an agent of the workers has, or run it with engine='local'",
+                )
+        self._check_readable(self._experiment, "the experiment")
+
+    def _check_readable(self, value: object, subject: str) -> None:
+        data = msgspec.json.decode(msgspec.json.encode(value))
+        if self._runtime.redactor.redact_json(data) != data:
+            raise InvalidLab(
+                f"{subject} contains a secret, which is not stored, so a worker cannot read it",
+                "take it out, or run it with engine='local'",
+                "take it out, or run it without --engine",
+            )
 
     def _cost_so_far(self, record: LabRecord) -> tuple[int, int]:
         """Return what the run has cost so far, by the ledger: its replays, finished or not, and its judge; and the most
@@ -345,35 +390,19 @@ class Lab:
             call.usage.input_tokens is None and not call.failed for call in self._store.calls(session_id)
         )
         source = self._sources[cell.source]
-        model = self._model(cell, source)
+        model = self._model_of(cell)
         if model is None or not count:
             return 0
         usage = Usage(source.longest_request, 2 * source.longest_answer, 0, 0)
         price = price_of(resolve_models(model)[0], usage)
         return 0 if price is None else count * price.microcents
 
-    def source_log(self, session_id: str) -> Log:
-        """Return the log of a source, at the entry where it was when the run was planned."""
-        row = self._store.session(session_id)
-        return Log(self._store, replace(row, leaf=self._sources[session_id].leaf), self._runtime)
-
-    def replay_log(self, session_id: str) -> Log:
-        return Log(self._store, self._store.session(session_id), self._runtime)
-
-    async def run_cell(self, cell: Cell, budget: CostBudget) -> CellResult:
-        """Replay one cell, or continue its replay."""
-        source = self._sources[cell.source]
-        log = await asyncio.to_thread(self.source_log, cell.source)
-        model = self._model(cell, source)
-        tools = self._tools if cell.lane == "candidate" else self._baseline_tools
-        return await run_cell(cell, log, self.run_id, self._experiment, CellSetup(model, tools), budget)
-
-    def _model(self, cell: Cell, source: CohortSession) -> ModelLike | None:
+    def _model_of(self, cell: Cell) -> ModelLike | None:
         """Return the model of a cell; None for the recorded answers."""
         if self._experiment.mode == "strict":
             return None
         model = self._options.model if cell.lane == "candidate" else None
-        model = model or self._options.baseline_model or source.model
+        model = model or self._options.baseline_model or self._sources[cell.source].model
         if model is None:
             return None
         if isinstance(model, str):  # one object for all cells, so that they share its connections
@@ -386,132 +415,17 @@ class RunChecks(Struct, frozen=True):
     scorers: list[Scorer]
 
 
-class _Runner:
-    """Carries out the cells of a run that are not done, several at a time, and scores them."""
-
-    def __init__(
-        self,
-        lab: Lab,
-        record: LabRecord,
-        budget: CostBudget,
-        scorers: Sequence[Scorer],
-        judge: Judge | None,
-        progress: Progress | None,
-    ) -> None:
-        self._lab, self._record, self._budget, self._progress = lab, record, budget, progress
-        self._scorers, self._judge = scorers, judge
-        self._judge_caller = None if judge is None else JudgeCaller(judge, record, budget)
-        cells = list(lab.plan.cells())
-        self._cells = [cell for cell in cells if cell not in record.cells or self._is_unscored(cell)]
-        self._total, self._done = len(cells), len(cells) - len(self._cells)
-        self.why: str | None = None
-        """Why the run stopped before its end."""
-
-    def _is_unscored(self, cell: Cell) -> bool:
-        keys = [score_key(each.name, each.version, cell) for each in self._scorers]
-        keys += [] if self._judge is None else [_judged(self._judge, cell)]
-        return not all(map(self._record.has, keys))
-
-    async def run(self, workers: int) -> None:
-        log = self._record.log
-        lease = Lease(log)
-        row = await asyncio.to_thread(log.refresh)
-        if row.status == "completed" and not self._cells:
-            return
-        try:
-            await asyncio.to_thread(lease.take, row)
-        except SessionRunning as running:
-            raise LabRunning(self._record.run_id, running.holder) from None
-        self._record.fence = lease.fence
-        try:
-            await self._run_workers(workers)
-            await asyncio.to_thread(self._record.finish, is_complete=self._record.is_complete, why=self.why)
-        finally:
-            await asyncio.to_thread(lease.release)
-            self._record.fence = None
-
-    async def _run_workers(self, workers: int) -> None:
-        pending = iter(self._cells)
-        count = min(workers, len(self._cells))
-        tasks = [asyncio.create_task(self._work(pending)) for _ in range(count)]
-        if not tasks:
-            return
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-        finally:
-            # Cancelled, or one failed. The calls in flight are paid for: wait until their answers are stored.
-            self._budget.is_stopping = True
-            await asyncio.wait(tasks)
-        for task in tasks:
-            task.result()
-
-    async def _work(self, pending: Iterable[Cell]) -> None:
-        for cell in pending:
-            if self._budget.is_stopping:
-                return
-            try:
-                await self._finish(cell)
-            except RunStopping:
-                return
-            except BudgetReached as reached:
-                self._stop(reached.command_text)
-                return
-            except (ModelUnreachable, ModelUnavailable) as unreachable:
-                self._stop(str(unreachable))
-                return
-            self._done += 1
-            if self._progress is not None:
-                self._progress(self._done, self._total, self._budget.spent)
-
-    async def _finish(self, cell: Cell) -> None:
-        """Replay a cell and score it, as far as that is not done."""
-        result = self._record.cells.get(cell)
-        if result is None:
-            try:
-                result = await self._lab.run_cell(cell, self._budget)
-            except (StoreError, SessionRunning, Fenced, BudgetReached, ModelUnavailable):
-                raise
-            except BoughError as error:  # this session cannot be replayed so; the others can
-                result = CellResult(cell, error=str(error))
-            await asyncio.to_thread(self._record.add_cell, result)
-        if self._is_unscored(cell):
-            await self._score(cell, result)
-
-    async def _score(self, cell: Cell, result: CellResult) -> None:
-        session = await asyncio.to_thread(self._scored_session, result)
-        for scorer in self._scorers:
-            key = score_key(scorer.name, scorer.version, cell)
-            if not self._record.has(key):
-                scores = await apply_scorer(scorer, session, cell)
-                await asyncio.to_thread(self._record.add_scores, scores, key)
-        if self._judge is not None and self._judge_caller is not None:
-            for turn in session.turns:
-                await self._judge_caller.score(turn, cell)
-            await asyncio.to_thread(self._record.add_scores, (), _judged(self._judge, cell))
-
-    def _scored_session(self, result: CellResult) -> ScoredSession:
-        """Read a cell for its scorers, beside what was observed."""
-        cell = result.cell
-        if result.error is not None:
-            return ScoredSession(session_id=cell.source, lane=cell.lane, number=cell.number, turns=())
-        source = self._lab.source_log(cell.source)
-        path = source.path().entries
-        recorded = observe(Cell(cell.source, "observed", 0), source)
-        observed = scored_session(recorded, path, None)
-        if cell.lane == "observed":
-            return observed
-        assert result.replay is not None
-        replayed = self._lab.replay_log(result.replay).path().entries
-        return scored_session(result, replayed, observed)
-
-    def _stop(self, why: str) -> None:
-        self._budget.is_stopping = True
-        self.why = self.why or why
-
-
-def _judged(judge: Judge, cell: Cell) -> str:
-    """Return the key under which it is stored that the judge has scored all turns of a cell."""
-    return score_key(judge.name, judge.version, cell)
+def _queue(store: StoreBackend, options: LabOptions) -> TaskQueue | None:
+    """Return the queue whose workers run the cells; None if this process does."""
+    if options.engine == "local":
+        return None
+    if options.engine != "absurd":
+        raise InvalidArgument("engine", options.engine, '"local" or "absurd"')
+    try:
+        from ..engines.absurd.task_queue import TaskQueue
+    except ModuleNotFoundError as error:
+        raise StoreError(f"{error.name} is not installed; run: pip install 'bough[absurd]'") from None
+    return TaskQueue(store, options.queue)
 
 
 def _judge_usage(source: CohortSession) -> Usage:
@@ -556,6 +470,7 @@ def _experiment(
         seed=options.seed,
         change=change,
         baseline_model=_name(options.baseline_model),
+        baseline_tools=None if baseline_tools is None else tuple(tool.name for tool in baseline_tools),
         baseline_tools_hash=_tools_hash(baseline_tools),
         mode=mode,
         repeat=options.repeat,

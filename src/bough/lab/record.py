@@ -18,7 +18,7 @@ from msgspec import Struct
 from ..core.drafts import Draft
 from ..core.entries import Entry, Note
 from ..core.usage import Call
-from ..errors import NotFound, StaleLeaf
+from ..errors import NotFound
 from ..log.log import Log
 from ..log.new_session import new_session
 from ..log.runtime import Runtime
@@ -51,22 +51,41 @@ class LabRecord:
         self.log = log
         self._lock = Lock()
         self.fence: int | None = None
-        plan: LabPlan | None = None
+        self.log.follows_notes = True  # a run's session holds nothing but notes, of any number of processes
         self.cells: dict[Cell, CellResult] = {}
         self.scores: dict[tuple[str, str, Cell, int | None], Score] = {}
-        self._keys: set[str] = {fact.key for fact in log.store.journal(log.session_id) if fact.key}
-        for data in _notes(log.path().entries):
-            if "plan" in data:
-                plan = msgspec.convert(data["plan"], LabPlan)
-            elif "cell" in data:
-                result = msgspec.convert(data["cell"], CellResult)
-                self.cells[result.cell] = result
-            elif "scores" in data:
-                for score in msgspec.convert(data["scores"], list[Score]):
-                    self._add(score)
-        if plan is None:
-            raise NotFound(log.session_id)
-        self.plan = plan
+        self._plan: LabPlan | None = None
+        self._keys: set[str] = set()
+        self._seq = self._facts = 0
+        self.update()
+        self.plan = self._stored_plan()
+
+    def update(self) -> None:
+        """Read what was stored since, by this or another process."""
+        with self._lock:
+            store, run_id = self.log.store, self.log.session_id
+            facts = store.journal(run_id, self._facts)
+            entries = store.path(run_id, first=self._seq + 1).entries
+            self._facts += len(facts)
+            self._seq += len(entries)
+            self._keys |= {fact.key for fact in facts if fact.key}
+            for data in _notes(entries):
+                self._read(data)
+
+    def _stored_plan(self) -> LabPlan:
+        if self._plan is None:
+            raise NotFound(self.log.session_id)
+        return self._plan
+
+    def _read(self, data: dict[str, Any]) -> None:
+        if "plan" in data:
+            self._plan = msgspec.convert(data["plan"], LabPlan)
+        elif "cell" in data:
+            result = msgspec.convert(data["cell"], CellResult)
+            self.cells[result.cell] = result
+        elif "scores" in data:
+            for score in msgspec.convert(data["scores"], list[Score]):
+                self._add(score)
 
     @property
     def run_id(self) -> str:
@@ -138,20 +157,15 @@ class LabRecord:
 
     def _append(self, data: dict[str, Any], key: str, call: Call | None = None) -> None:
         calls = [] if call is None else [call]
-        while True:
-            try:
-                with self._lock:
-                    self.log.append(
-                        [Draft(Note(data, hidden=True))],
-                        key=key,
-                        calls=calls,
-                        replaces_call=bool(calls),
-                        fence=self.fence,
-                    )
-                    self._keys.add(key)
-                return
-            except StaleLeaf:  # another process added a cell
-                self.log.refresh()
+        with self._lock:
+            self.log.append(
+                [Draft(Note(data, hidden=True))],
+                key=key,
+                calls=calls,
+                replaces_call=bool(calls),
+                fence=self.fence,
+            )
+            self._keys.add(key)
 
 
 def find_run(store: StoreBackend, runtime: Runtime, experiment_digest: str) -> LabRecord | None:

@@ -203,7 +203,8 @@ def build_report(
     if len(done) == len(cells) and why is None and not any(result.replay for result in done.values()):
         why = "no session of the cohort could be replayed"
     is_complete = len(done) == len(cells) and why is None
-    view = _Results(plan, done, [score for score in scores if versions.get(score.scorer) == score.version])
+    counted = [score for score in scores if versions.get(score.scorer) == score.version]
+    view = _Results(plan, done, counted, scorers)
     comparisons = [
         Comparison(metric, effect, describe(effect, _PHRASES.get(metric, metric), _against(metric)))
         for metric in (*METRICS, *scorers)
@@ -242,8 +243,14 @@ def _against(metric: str) -> str:
 class _Results:
     """The results of a run, grouped by lane, session and turn."""
 
-    def __init__(self, plan: LabPlan, results: Mapping[Cell, CellResult], scores: Sequence[Score]) -> None:
-        self._plan, self._results = plan, results
+    def __init__(
+        self,
+        plan: LabPlan,
+        results: Mapping[Cell, CellResult],
+        scores: Sequence[Score],
+        scorers: Sequence[str],
+    ) -> None:
+        self._plan, self._results, self._scorers = plan, results, scorers
         self._scores: dict[Cell, dict[str, dict[int | None, Score]]] = {}
         for score in scores:
             self._scores.setdefault(score.cell, {}).setdefault(score.scorer, {})[score.turn] = score
@@ -370,8 +377,9 @@ class _Results:
         divergence = turn.divergence
         scores = {
             scorer: score.value
-            for scorer, by_turn in self._scores.get(result.cell, {}).items()
-            if (score := by_turn.get(turn.turn)) is not None and score.value is not None
+            for scorer in self._scorers  # not in the order in which the scores were made
+            if (score := self._scores_of(result.cell, scorer).get(turn.turn)) is not None
+            and score.value is not None
         }
         assert result.replay is not None
         return ReplayedTurn(

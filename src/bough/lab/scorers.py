@@ -28,9 +28,9 @@ from ..engines.local import ModelLike, resolve_models
 from ..errors import InvalidLab, ModelError, ModelUnavailable, Overloaded, TruncatedReply, shorten
 from ..models.model import Model, Request, model_name
 from ..models.prices import price_of
+from ..replay.replay_loop import CallMeter
 from ..replay.turn_reader import TurnView, message_text, read_turns, result_text
 from ..wire import Answer
-from .budget import CostBudget
 from .cell import ModelUnreachable
 from .experiment import Cell, CellResult, Lane, TurnClass, digest
 from .record import LabRecord, Score
@@ -105,6 +105,10 @@ class Judge(Struct, frozen=True):
     def version(self) -> str:
         names = [model_name(each) or each.model for each in resolve_models(self.model)]
         return digest([names, self.prompt, JUDGE_FORMAT])[:12]
+
+    def key(self, cell: Cell) -> str:
+        """Return the key under which it is stored that it has scored all turns of a cell."""
+        return score_key(self.name, self.version, cell)
 
 
 def as_scorers(functions: Sequence[ScoreFunction], metrics: Sequence[str]) -> list[Scorer]:
@@ -224,7 +228,7 @@ async def _apply(scorer: Scorer, cell: Cell, turn: int | None, subject: ScoredTu
 class JudgeCaller:
     """Asks the judge, within the run's budget, and stores each score with the call that it cost."""
 
-    def __init__(self, judge: Judge, record: LabRecord, budget: CostBudget) -> None:
+    def __init__(self, judge: Judge, record: LabRecord, budget: CallMeter) -> None:
         self._judge, self._record, self._budget = judge, record, budget
         self._model = resolve_models(judge.model)[0]
         self._version = judge.version
@@ -235,7 +239,7 @@ class JudgeCaller:
             return
         request = _request(self._judge.prompt, turn)
         for failures in range(TRIES):
-            reserved = self._budget.reserve(self._model, request)
+            reserved = await self._budget.reserve(self._model, request)
             call = self._start()
             cost: int | None = None
             try:
@@ -257,7 +261,7 @@ class JudgeCaller:
                 await asyncio.to_thread(self._record.add_scores, scores, key)
                 return
             finally:
-                self._budget.settle(reserved, cost)
+                await self._budget.settle(reserved, cost)
 
     def _start(self) -> Call:
         runtime = self._record.log.runtime

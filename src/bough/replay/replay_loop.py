@@ -43,14 +43,22 @@ from .recording import RecordedResult, RecordedTurn, Recording
 from .tool_answers import ToolAnswers, replayed_tool, unknown_tool
 
 
+class Reservation(Struct, frozen=True):
+    """Money set aside for a call that is about to be made."""
+
+    microcents: int = 0
+    key: str = ""
+    """Names it where several processes share a budget."""
+
+
 class CallMeter(Protocol):
     """Allows each model call before it is made, and is told what it cost."""
 
-    def reserve(self, model: Model, request: Request) -> int:
-        """Return how much was reserved for the call, in microcents; raise to refuse it. Nothing is sent then."""
+    async def reserve(self, model: Model, request: Request) -> Reservation:
+        """Reserve the most that the call may cost; raise to refuse it. Nothing is sent then."""
         ...
 
-    def settle(self, reserved: int, cost: int | None) -> None:
+    async def settle(self, reserved: Reservation, cost: int | None) -> None:
         """Give back what the call did not cost; None: it is not known what it cost."""
         ...
 
@@ -250,7 +258,7 @@ class ReplayModelCaller(ModelCaller):
             async for event in super().call(model):
                 yield event
             return
-        reserved = parts.meter.reserve(model, self.request())
+        reserved = await parts.meter.reserve(model, self.request())
         cost: int | None = None
         try:
             async for event in super().call(model):
@@ -260,7 +268,7 @@ class ReplayModelCaller(ModelCaller):
             cost = 0
             raise
         finally:
-            parts.meter.settle(reserved, cost)
+            await parts.meter.settle(reserved, cost)
 
     def _latest_cost(self) -> int | None:
         call = next(reversed(self.writer.model_calls.values()))

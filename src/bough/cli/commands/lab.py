@@ -9,6 +9,7 @@ from types import FunctionType
 from typing import Any, BinaryIO
 
 import click
+from click.core import ParameterSource
 
 from ...core.usage import format_dollars
 from ...errors import ExitCode, ModelUnavailable
@@ -17,7 +18,7 @@ from ...lab.record import RUN_PREFIX
 from ...lab.report import LabReport
 from ...lab.scorers import Judge, ScoreFunction, subject_of
 from ...models.availability import available_models
-from ...models.names import is_model_name
+from ...models.names import is_model_name, model_by_name
 from ...models.prices import MICROCENTS_PER_DOLLAR
 from ...store import Store
 from ..agent_options import load_module, load_tools
@@ -40,6 +41,7 @@ from ..store_option import StoreLocation, pass_location
 from ..text_argument import text_or_file
 from .regression import promote
 from .replay import open_report
+from .worker import parse_engine, require_postgres
 
 
 @click.group()
@@ -159,6 +161,12 @@ def cohort_options(verb: Callable[..., Any]) -> Callable[..., Any]:
     help="Make no model call that could make the run cost more.",
 )
 @click.option("--workers", type=click.IntRange(1), default=4, show_default=True, help="Replays at a time.")
+@click.option(
+    "--engine",
+    default="local",
+    metavar="local|absurd[:QUEUE]",
+    help="absurd: the workers of a queue replay the sessions; bough worker starts one.",
+)
 @click.option("--again", is_flag=True, help="Run it anew, though the same run is complete.")
 @click.option("--yes", is_flag=True, help="Do not ask before calling models that cost money.")
 @click.option("--output", type=click.Path(dir_okay=False), help="Write the report to this file.")
@@ -179,6 +187,7 @@ def run(
     fail_if: tuple[str, ...],
     max_cost_microcents: int | None,
     workers: int,
+    engine: str,
     yes: bool,
     output: str | None,
     is_json: bool,
@@ -208,9 +217,17 @@ def run(
     scorers = load_scorers(score_files)
     if judge_prompt is not None and judge_model is None:
         raise CommandError("--judge-prompt needs --judge MODEL")
+    queue = parse_engine(engine)
+    if queue is not None:
+        if click.get_current_context().get_parameter_source("workers") is not ParameterSource.DEFAULT:
+            raise CommandError(
+                "--workers and --engine absurd exclude each other; bough worker --concurrency N says how many run at once"
+            )
+        require_postgres(location)
+        how |= {"engine": "absurd", "queue": queue}
     store = location.open()
     try:
-        judge = _judge(judge_model, judge_prompt)
+        judge = _judge(judge_model, judge_prompt, is_local=queue is None)
         with open_report(output) as file:
             planned = store.lab(
                 *resolve_cohort(location, store, cohort),
@@ -234,6 +251,7 @@ def run(
                     scorers=scorers,
                     judge=judge,
                     progress=progress,
+                    notify=notify,
                 )
             write_lab_report(report, file, is_json=is_json)
     except ModelUnavailable as unavailable:
@@ -247,10 +265,10 @@ def run(
     return report.exit_code
 
 
-def _judge(model: str | None, prompt: str | None) -> Judge | None:
+def _judge(model: str | None, prompt: str | None, *, is_local: bool) -> Judge | None:
     if model is None:
         return None
-    (resolved,) = available_models([model])
+    resolved = available_models([model])[0] if is_local else model_by_name(model)
     return Judge(resolved) if prompt is None else Judge(resolved, prompt)
 
 

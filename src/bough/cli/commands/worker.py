@@ -113,10 +113,12 @@ def worker(
     Needs PostgreSQL, and bough migrate --engine absurd once. On Ctrl-C or SIGTERM every task finishes its step and returns
     to the queue; a second signal exits at once. A worker may be killed at any time: finished steps do not run again.
     """
-    _require_postgres(location)
+    require_postgres(location)
     agents = load_agents(sources)
     try:
         from ...engines.absurd.worker import Worker
+        from ...lab.worker_task import TASK as CELL_TASK
+        from ...lab.worker_task import CellTasks
     except ModuleNotFoundError as error:
         raise CommandError(NOT_INSTALLED.format(error.name)) from None
     seconds = parse_duration("lease", lease) // 1_000_000
@@ -135,6 +137,7 @@ def worker(
         report=report,
         own_process=[sys.executable, "-m", "bough.cli.main", *again, "--only-run"],
         only_run=only_run,
+        handlers={CELL_TASK: CellTasks()},
     )
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: _stop(working, report))
@@ -190,7 +193,7 @@ def enqueue_run(
     is_json: bool,
 ) -> int:
     """Queue the input, or the open turn, as a task."""
-    _require_postgres(location)
+    require_postgres(location)
     unsupported = [name for name in WORKER_OPTIONS if getattr(options, name)]
     if unsupported:
         raise CommandError(
@@ -250,7 +253,7 @@ def _enqueue(
 
 def install_absurd(location: StoreLocation, queue: str, service: str, *, yes: bool, is_json: bool) -> int:
     """Install Absurd's schema and the queue in the store's database."""
-    _require_postgres(location)
+    require_postgres(location)
     try:
         from ...engines.absurd import schema as absurd_schema
     except ModuleNotFoundError as error:
@@ -269,6 +272,6 @@ def install_absurd(location: StoreLocation, queue: str, service: str, *, yes: bo
     return 0
 
 
-def _require_postgres(location: StoreLocation) -> None:
+def require_postgres(location: StoreLocation) -> None:
     if not location.is_postgres:
         raise PostgresRequired("absurd", location.display_url)

@@ -153,6 +153,7 @@ class Claim:
     ) -> None:
         self.context, self.connections, self.queue, self.lease = context, handle, queue, lease
         self.task_id, self.run_id = str(task["task_id"]), str(task["run_id"])
+        self.attempt = int(task["attempt"])
         self.lock = RLock()
         self.is_lost = self.is_cancelled = False
         self.run: CancellableRun | None = None

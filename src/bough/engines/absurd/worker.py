@@ -13,7 +13,7 @@ import contextlib
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Event as Flag
@@ -90,6 +90,11 @@ returning run_id
 """
 
 
+TaskHandler = Callable[["Worker", Claim, Any, Deaths], dict[str, Any]]
+"""Runs one task, given its parameters and the deaths of processes that ran it, and returns its result. What it raises fails
+the attempt; with hopeless deaths it is the last one."""
+
+
 class LoadedAgent(Struct, frozen=True):
     """An agent with its models and tools resolved."""
 
@@ -111,11 +116,13 @@ class Worker:
         report: Callable[[str], None] = lambda line: None,
         own_process: Sequence[str] = (),
         only_run: str | None = None,
+        handlers: Mapping[str, TaskHandler] | None = None,
     ) -> None:
         """Check the queue and load the agents.
 
         `own_process` is the command of a worker with the same agents, to which the id of a run is added: a task whose
         worker died runs in a process of its own. Without it such a task runs here. With `only_run` this is that process.
+        `handlers` run other tasks than the turns of sessions, by the names of the tasks.
         """
         if lease < 1 or concurrency < 1:
             raise InvalidArgument("lease or concurrency", min(lease, concurrency), "a number from 1")
@@ -131,6 +138,7 @@ class Worker:
         self.report = report
         self.own_process, self.only_run = tuple(own_process), only_run
         self.processes: set[OwnProcess] = set()
+        self.handlers: dict[str, TaskHandler] = {TASK: _run_turn_task, **(handlers or {})}
         self.name = f"{platform.node()}:{os.getpid()}"
         self.stopping, self.has_ended = Flag(), Flag()
         self.claims: set[Claim] = set()
@@ -210,6 +218,18 @@ class Worker:
         store = self._store.with_connections(lambda connections: connections.for_space(space))
         store.space = space
         return store
+
+    def claimed_store(self, space: str, claim: Claim) -> TaskStore:
+        """Return the tenant's store for one task: each write requires its claim."""
+        return TaskStore(self.store(space), lambda connections: ClaimedConnections(connections, claim))
+
+    def claimed_runtime(self, claim: Claim) -> Runtime:
+        """Return the runtime of one task. An earlier run of it must have lost its claim, so its hold on a session is void,
+        whatever its machine."""
+        holder, base = f"absurd:{self.queue}:{claim.task_id}", self.runtime
+        return replace(
+            base, holder=lambda: holder, is_gone=lambda other: other == holder or base.is_gone(other)
+        )
 
 
 class LeaseRenewer:
@@ -358,7 +378,8 @@ class Slot:
     def run(self) -> None:
         worker, handle = self._worker, ConnectionHandle(self._worker.pool)
         client = (SlotClient if worker.only_run is None else OnlyRunClient)(worker, handle)
-        client.register_task(TASK)(partial(self._run_task, client, handle))
+        for name, handler in worker.handlers.items():
+            client.register_task(name)(partial(self._run_task, client, handle, handler))
         while not worker.stopping.is_set():
             try:
                 client.work_batch(self._name, worker.lease, 1)
@@ -367,7 +388,12 @@ class Slot:
                 worker.stopping.wait(POLL_SECONDS)
 
     def _run_task(
-        self, client: AbsurdClient, handle: ConnectionHandle, params: Any, context: TaskContext
+        self,
+        client: AbsurdClient,
+        handle: ConnectionHandle,
+        handler: TaskHandler,
+        params: Any,
+        context: TaskContext,
     ) -> Any:
         worker, task = self._worker, client.claimed[0]
         claim = Claim(context, task, handle, worker.queue, worker.lease)
@@ -377,11 +403,9 @@ class Slot:
             return self._run_in_own_process(claim, task_deaths, deaths, params)
         worker.claims.add(claim)
         try:
-            task_run = TaskRun(worker, claim, msgspec.convert(params, TaskParams))
             if deaths.is_hopeless:
                 task_deaths.use_up_attempts()
-                task_run.give_up(deaths)
-            return task_run.run()
+            return handler(worker, claim, params, deaths)
         except (SuspendTask, CancelledTask, FailedTask):
             raise
         except ClaimLost as claim_error:
@@ -448,12 +472,7 @@ class TaskRun:
         self._worker, self._claim, self._params = worker, claim, params
         self.space, self.session_id, self.facts_read = params.space, params.session, 0
         self._tenant = worker.store(params.space)
-        self._store = TaskStore(self._tenant, lambda connections: ClaimedConnections(connections, claim))
-        holder, base = f"absurd:{worker.queue}:{claim.task_id}", worker.runtime
-        # An earlier run of this task must have lost its claim, so its hold on the session is void, whatever its machine.
-        self._runtime = replace(
-            base, holder=lambda: holder, is_gone=lambda other: other == holder or base.is_gone(other)
-        )
+        self._store, self._runtime = worker.claimed_store(params.space, claim), worker.claimed_runtime(claim)
 
     def run(self) -> dict[str, Any]:
         try:
@@ -577,6 +596,13 @@ class TaskRun:
         if log.cursor.turn:
             raise TurnFailed(row.session_id, row.error or "the loop ended before its turn did")
         return {"stop_reason": row.status, "to_message_number": log.leaf.seq}
+
+
+def _run_turn_task(worker: Worker, claim: Claim, params: Any, deaths: Deaths) -> dict[str, Any]:
+    task_run = TaskRun(worker, claim, msgspec.convert(params, TaskParams))
+    if deaths.is_hopeless:
+        task_run.give_up(deaths)
+    return task_run.run()
 
 
 def _other_tasks() -> set[asyncio.Task[Any]]:
