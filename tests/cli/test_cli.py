@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -134,6 +135,29 @@ class TestStores:
     def test_another_space_sees_nothing(self, store_path: Path) -> None:
         assert bough("--space", "elsewhere", "ls", "--json", store=store_path).json["sessions"] == []
         assert bough("--space", "elsewhere", "show", "ses_case", store=store_path).code == 2
+
+
+class TestSuggestions:
+    def test_a_suggested_command_works_as_it_is_printed(self, store_path: Path, tmp_path: Path) -> None:
+        place = tmp_path / "my stores" / "s.db"
+        place.parent.mkdir()
+        place.write_bytes(store_path.read_bytes())
+        flags = ("--store", place, "--owner", "ann o'neill")
+        with library.open(place, owner="ann o'neill") as store:
+            store.start(session_id="ses_hers", title="bough ls")
+
+        def printed(text: str, before: str, after: str = "\n") -> tuple[str, ...]:
+            program, *words = shlex.split(text.partition(before)[2].partition(after)[0])
+            assert program == "bough"
+            return tuple(words)
+
+        removed = bough(*flags, "rm", "ses_hers", "--yes")
+        assert bough(*printed(removed.err, "undo with: ")).out == "ses_hers\n"
+        missing = bough(*flags, "show", "nobody")
+        listed = bough(*printed(missing.err, "; ", " lists"), "--json")
+        assert [row["id"] for row in listed.json["sessions"]] == ["ses_hers"]
+        assert listed.json["sessions"][0]["title"] == "bough ls", "what sessions say stays as it is"
+        assert "bough ls lists" in bough("show", "nobody", store=place).err, "the environment names it"
 
 
 class TestReferences:

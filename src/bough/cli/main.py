@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from .. import __version__
+from .rendering.error_text import suggestions
 from .store_option import StoreLocation
 
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
@@ -229,12 +231,24 @@ def bough(
     if os.environ.get("NO_COLOR"):
         ctx.color = False
     ctx.obj = StoreLocation(store, space, owner)
+    suggestions.use(_typed_flags(ctx, store and ctx.obj.display_url), VERBS)
     ctx.obj.register_key_file(key_file)
     ctx.call_on_close(ctx.obj.close)
     if ctx.invoked_subcommand in PAGED:
         from .rendering.pager import paged
 
         ctx.with_resource(paged(enabled=not no_pager))
+
+
+def _typed_flags(ctx: click.Context, store: str | None) -> list[str]:
+    """Return the flags that say which sessions are meant, if they were typed: a suggested command needs them too."""
+    values = {**ctx.params, "store": store}
+    return [
+        word
+        for name in ("store", "space", "owner", "key_file")
+        if values[name] and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        for word in (f"--{name.replace('_', '-')}", str(values[name]))
+    ]
 
 
 def run() -> None:

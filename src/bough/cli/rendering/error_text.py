@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import shlex
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +37,28 @@ def print_error(text: str) -> None:
     from .output import safe  # late: `bough --help` needs none of it
 
     color = False if os.environ.get("NO_COLOR") else None
+    text = suggestions.complete(text)
     click.echo(f"{click.style('bough:', fg='red')} {safe(text)}", err=True, color=color)
+
+
+class Suggestions:
+    """The commands that messages suggest, as they must be typed: with the --store, --space and --owner of this one."""
+
+    def __init__(self) -> None:
+        self._flags, self._verbs = "", re.compile("(?!)")
+
+    def use(self, flags: Iterable[str], verbs: Iterable[str]) -> None:
+        """Add these flags of the whole command line to every suggested command with one of the verbs."""
+        self._flags = shlex.join(flags)
+        self._verbs = re.compile(rf"(?<![\w/.-])bough (?=(?:{'|'.join(map(re.escape, verbs))})\b)")
+
+    def complete(self, text: str) -> str:
+        if not self._flags:
+            return text
+        return self._verbs.sub(lambda _: f"bough {self._flags} ", text)
+
+
+suggestions = Suggestions()
 
 
 def require_folder(target: Path) -> None:

@@ -17,7 +17,7 @@ from unicodedata import category, east_asian_width
 import click
 import msgspec
 
-from .error_text import CommandError
+from .error_text import CommandError, suggestions
 
 SCHEMA_VERSION = 1
 MIN_LAST_COLUMN = 12
@@ -78,7 +78,7 @@ def print_json(**data: Any) -> None:
 
 def notify(text: str = "") -> None:
     """Print a notice to stderr, apart from the data."""
-    click.echo(text, err=True)
+    click.echo(suggestions.complete(text), err=True)
 
 
 def dim(text: str) -> str:
