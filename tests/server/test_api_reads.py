@@ -308,6 +308,18 @@ class TestTheTree:
         server.get(f"{session_url(session)}/outline", 404, branch=99)
 
 
+class TestActivity:
+    def test_a_list_tells_when_a_session_was_last_active_not_when_it_was_tagged(self, store: Store) -> None:
+        session = store.start("a")
+        session.append([user("hi"), assistant("there")])
+        with LocalServer(store) as server:
+            [before] = server.get("/api/sessions")["sessions"]
+            session.tag(customer="ann")
+            [after] = server.get("/api/sessions", text="hi")["sessions"]
+        assert after["active_at"] == before["active_at"] == session.path()[-1].at
+        assert after["updated_at"] > before["updated_at"]
+
+
 class TestWhatTheModelSaw:
     def test_what_a_model_saw_is_without_the_turns_that_were_left_out(self, server: LocalServer) -> None:
         session = server.sessions.start()

@@ -143,13 +143,14 @@ def run_in_thread(act: Callable[[], T]) -> T:
 class ServerProcess:
     """`bough serve` in its own process."""
 
-    def __init__(self, store: Path | str, *options: str, port: int = 0) -> None:
+    def __init__(self, store: Path | str, *options: str, port: int = 0, home: Path | None = None) -> None:
         command = [sys.executable, "-m", "bough.cli.main", "--store", str(store), "serve", "--no-open"]
         self._process = subprocess.Popen(
             [*command, "--port", str(port), *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
+            env=None if home is None else {**os.environ, "HOME": str(home)},
         )
         assert self._process.stdout is not None
         self.first_line = self._process.stdout.readline().strip()

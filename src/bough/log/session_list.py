@@ -30,20 +30,20 @@ def session_page(store: StoreBackend, query: SessionQuery, runtime: Runtime) -> 
     """Return a page of sessions with their current status, by which they are filtered. The last page may be empty."""
     if query.status not in ("running", "interrupted"):
         page = store.sessions(query)
-        return SessionPage([current_row(row, runtime) for row in page.sessions], page.next)
-    step, matches = replace(query, or_running=True), list[SessionRow]()
+        return replace(page, sessions=[current_row(row, runtime) for row in page.sessions])
+    step, matches, times = replace(query, or_running=True), list[SessionRow](), dict[str, int]()
     while True:
         page = store.sessions(step)
+        times |= page.active_at
         for n, row in enumerate(page.sessions, 1):
             if (current := current_row(row, runtime)).status == query.status:
                 matches.append(current)
             if len(matches) == query.limit:
                 is_last = n == len(page.sessions)
-                return SessionPage(
-                    matches, page.next if is_last else store.sessions(replace(step, limit=n)).next
-                )
+                following = page.next if is_last else store.sessions(replace(step, limit=n)).next
+                return SessionPage(matches, following, times)
         if page.next is None:
-            return SessionPage(matches)
+            return SessionPage(matches, active_at=times)
         step = replace(step, before=page.next)
 
 

@@ -37,6 +37,9 @@ class ServerInfo(ApiResponse, kw_only=True):
     models: list[str]
     tools: list[Json]
     can_send: bool
+    can_import: Annotated[
+        bool, Meta(description="Whether sessions of other tools on the server's computer can be imported")
+    ]
     can_export: bool
     providers: list[str]
 

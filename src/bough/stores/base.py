@@ -322,6 +322,8 @@ class SessionPage(Struct, frozen=True):
     sessions: list[SessionRow]
     next: str | None = None
     """Pass it as `before` for the next page; None: this was the last one."""
+    active_at: dict[str, int] = {}
+    """When each was last active, by its id: the time by which lists are sorted."""
 
 
 class PurgeResult(Struct, frozen=True):

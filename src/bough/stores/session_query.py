@@ -83,7 +83,8 @@ def page_from(rows: Sequence[tuple[Any, ...]], query: SessionQuery) -> SessionPa
     """Return the page of these rows, one more than its limit if there is a next one; `active_at` is their last column."""
     page = rows[: query.limit]
     sessions = [session_from(row) for row in page]
+    times = {session.session_id: row[-1] for session, row in zip(sessions, page, strict=True)}
     if len(rows) <= query.limit:
-        return SessionPage(sessions)
+        return SessionPage(sessions, active_at=times)
     number, active_at = page[-1][0], page[-1][-1]
-    return SessionPage(sessions, str(number) if query.order == "created" else f"{active_at}-{number}")
+    return SessionPage(sessions, str(number) if query.order == "created" else f"{active_at}-{number}", times)

@@ -9,6 +9,7 @@ from playwright.sync_api import Browser, expect
 
 import bough
 from support.browser import ServerProcess, ViewerPage, browser, viewer
+from support.claude_transcripts import shop_transcript
 from support.sample_store import BUILD, CASE, TASK, WAITING
 from support.server import wait_until
 from support.viewer_server import server, store
@@ -72,6 +73,28 @@ class TestSessions:
         page = viewer.open("/s/ses_nowhere")
         expect(page.locator(".error-text")).to_contain_text("ses_nowhere")
         viewer.close()
+
+
+class TestWelcome:
+    def test_an_empty_store_is_filled_at_a_click(self, browser: Browser, tmp_path: Path) -> None:
+        with ServerProcess(tmp_path / "new.db", home=tmp_path) as process:
+            viewer = ViewerPage(browser, process.url, viewport={"width": 1024, "height": 700})
+            page = viewer.open("/")
+            steps = page.locator(".steps")
+            expect(steps.locator("h2").first).to_have_text("Import your Claude Code sessions")
+            expect(steps).to_contain_text("bough demo --open")
+            button = steps.get_by_role("button", name="Import", exact=True)
+            button.click()
+            expect(steps.get_by_role("status")).to_contain_text(
+                "claude-code"
+            )  # none yet: says where it looked
+            shop_transcript().write(tmp_path / ".claude/projects/-home-ann-shop/1.jsonl")
+            button.click()
+            expect(page.locator(".home-line")).to_contain_text("Fixing the shop")
+            expect(page.locator(".home .day")).to_contain_text("2026")
+            page.locator(".home-line").click()
+            expect(page.locator("article", has_text="Fixed.")).to_be_visible()
+            viewer.close()
 
 
 class TestHome:

@@ -14,8 +14,9 @@ from litestar.response import Stream
 
 from ...session import Session
 from ..context import ApiRequest, ServerContext, context_and_caller
+from ..jobs import Jobs, Progress
 from ..problems import Refusal
-from ..schemas import ImportResponse
+from ..schemas import ImportResponse, JobResult, Json
 
 CHUNK = 256 * 1024
 
@@ -138,6 +139,35 @@ async def import_(
     return Response(result, status_code=201 if report.added else 200)
 
 
+@post("/api/import/{tool:str}", status_code=202, tags=["exchange"])
+async def import_tool(request: ApiRequest, tool: FromPath[str]) -> JobResult:
+    """Import another tool's sessions from where it keeps them on this computer, as `bough import --from` does.
+
+    Only on a server without a token, which nobody but this computer reaches.
+    """
+    context, _ = context_and_caller(request)
+    if context.access.token is not None:
+        raise Refusal(
+            403,
+            "import_disabled",
+            "this server is for others too",
+            f"run bough import --from {tool[:40]} there",
+        )
+    results = await asyncio.to_thread(context.store.import_from, tool)
+
+    async def work(progress: Progress) -> Json:
+        report = {"sessions": 0, "entries": 0, "failed": 0}
+        while (result := await asyncio.to_thread(next, results, None)) is not None:
+            report["sessions"] += result.error is None
+            report["entries"] += result.entries
+            report["failed"] += result.error is not None
+            progress(report["sessions"] + report["failed"], 0)
+        return dict(report)
+
+    jobs: Jobs = request.app.state.jobs
+    return JobResult(job=jobs.start("import", "", work).view())
+
+
 async def _receive(body: AsyncIterator[bytes], file: IO[bytes], limit: int) -> None:
     size = 0
     async for chunk in body:
@@ -148,4 +178,4 @@ async def _receive(body: AsyncIterator[bytes], file: IO[bytes], limit: int) -> N
     file.seek(0)
 
 
-HANDLERS = [bundle, share, import_]
+HANDLERS = [bundle, share, import_, import_tool]

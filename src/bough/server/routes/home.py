@@ -6,15 +6,15 @@ from litestar import get
 
 from ...agent.call_status import read_call_status
 from ...core.usage import Totals, add
-from ...log.session_list import count_sessions, headings, session_page
+from ...log.session_list import count_sessions, session_page
 from ...session import Session
 from ...stores import is_postgres_url
-from ...stores.base import SessionQuery, SessionRow, StoreBackend
+from ...stores.base import SessionPage, SessionQuery, SessionRow, StoreBackend
 from ..context import ApiRequest, ServerContext, context_and_caller, in_thread
 from ..json_views import to_json
 from ..pending_calls import pending_approvals
 from ..schemas import Overview, QueueView, WaitingSession
-from .sessions import list_row
+from .sessions import list_row, list_rows
 from .usage import day
 
 MAX_ROWS = 12
@@ -38,19 +38,14 @@ def overview(request: ApiRequest) -> Overview:
     week = Totals()
     for totals in sums.values():
         week = add(week, totals)
-    by_status = {
-        status: _sessions(context, status) for status in ("waiting", "failed", "interrupted", "running")
-    }
-    names = headings(store, [row for rows in by_status.values() for row in rows])
-    views = {
-        status: [list_row(row, names[row.session_id]) for row in rows] for status, rows in by_status.items()
-    }
+    pages = {status: _sessions(context, status) for status in ("waiting", "failed", "interrupted", "running")}
+    views = {status: [list_row(row) for row in list_rows(store, page)] for status, page in pages.items()}
     return Overview(
         counts=counts,
         total=sum(counts.values()),
         waiting=[
             WaitingSession(session=view, approvals=_approvals(context, row))
-            for view, row in zip(views["waiting"], by_status["waiting"], strict=True)
+            for view, row in zip(views["waiting"], pages["waiting"].sessions, strict=True)
         ],
         failed=views["failed"],
         interrupted=views["interrupted"],
@@ -89,9 +84,9 @@ def _queues(store: StoreBackend) -> list[QueueView]:
     return views
 
 
-def _sessions(context: ServerContext, status: str) -> list[SessionRow]:
+def _sessions(context: ServerContext, status: str) -> SessionPage:
     query = SessionQuery(status=status, order="active", limit=MAX_ROWS)
-    return session_page(context.store.backend, query, context.store.runtime).sessions
+    return session_page(context.store.backend, query, context.store.runtime)
 
 
 def _approvals(context: ServerContext, row: SessionRow) -> list[dict[str, object]]:

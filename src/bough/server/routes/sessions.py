@@ -24,7 +24,7 @@ from ...log.lease import is_held
 from ...log.session_list import count_sessions, current_row, heading, headings, session_page
 from ...session import Session
 from ...store import Store
-from ...stores.base import SessionQuery, SessionRow, StoreBackend
+from ...stores.base import SessionPage, SessionQuery, SessionRow, StoreBackend
 from ...stores.counts import CountColumn
 from ...wire import PROVIDERS
 from ..active_runs import responder
@@ -104,9 +104,14 @@ def parse_time(name: str, text: str | None, now: int) -> int | None:
         raise InvalidArgument(name, text, TIME_FORMATS) from None
 
 
+class ListRow(Struct, frozen=True):
+    row: SessionRow
+    heading: str
+    active_at: int
+
+
 class SessionRows(Struct, frozen=True):
-    rows: list[tuple[SessionRow, str]]
-    """Each with its heading."""
+    rows: list[ListRow]
     next: str | None
 
 
@@ -120,21 +125,24 @@ def find_sessions(store: Store, query: SessionQuery, text: str) -> SessionRows:
     if words:
         return _scan_headings(store, query, words)
     page = session_page(store.backend, query, store.runtime)
-    names = headings(store.backend, page.sessions)
-    return SessionRows([(row, names[row.session_id]) for row in page.sessions], page.next)
+    return SessionRows(list_rows(store.backend, page), page.next)
+
+
+def list_rows(store: StoreBackend, page: SessionPage) -> list[ListRow]:
+    """Return the sessions of a page with their headings and the times of their last activity."""
+    names = headings(store, page.sessions)
+    return [ListRow(row, names[row.session_id], page.active_at[row.session_id]) for row in page.sessions]
 
 
 def _scan_headings(store: Store, query: SessionQuery, words: list[str]) -> SessionRows:
-    matches, before, work = list[tuple[SessionRow, str]](), query.before, 0
+    matches, before, work = list[ListRow](), query.before, 0
     while True:
         step = replace(query, before=before, limit=STEP)
         page = session_page(store.backend, step, store.runtime)
-        names = headings(store.backend, page.sessions)
-        for n, row in enumerate(page.sessions, 1):
-            row_heading = names[row.session_id]
-            work += 1 if row.title else UNTITLED
-            if all(word in row_heading.casefold() for word in words):
-                matches.append((row, row_heading))
+        for n, row in enumerate(list_rows(store.backend, page), 1):
+            work += 1 if row.row.title else UNTITLED
+            if all(word in row.heading.casefold() for word in words):
+                matches.append(row)
             if len(matches) == query.limit or work >= MAX_WORK:
                 shorter = session_page(store.backend, replace(step, limit=n), store.runtime)
                 return SessionRows(matches, shorter.next)
@@ -159,6 +167,7 @@ def server_info(request: ApiRequest) -> ServerInfo:
         models=[] if caller.is_client else model_names(agent.models),
         tools=[] if caller.is_client else tools,
         can_send=bool(agent.models) or not caller.is_client,
+        can_import=context.access.token is None and not caller.is_client,
         can_export=context.access.internal_token is not None and not caller.is_client,
         providers=list(PROVIDERS),
     )
@@ -193,21 +202,21 @@ def list_sessions(
         )
     session_filter = replace(session_filter, limit=limit, before=page)
     result, page_items = find_sessions(store, session_filter, text), SizedPage()
-    for row, row_heading in result.rows:
-        view = row_view(row, row_heading)
-        if not page_items.add(public_row(view) if caller.is_client else _truncated_row(view)):
+    for row in result.rows:
+        view = public_row(row_view(row.row, row.heading)) if caller.is_client else list_row(row)
+        if not page_items.add(view):
             shorter = find_sessions(store, replace(session_filter, limit=len(page_items.items)), text)
             return SessionList(sessions=page_items.items, next=shorter.next)
     return SessionList(sessions=page_items.items, next=result.next)
 
 
-def list_row(row: SessionRow, row_heading: str) -> Json:
+def list_row(row: ListRow) -> Json:
     """Return a session as a list shows it."""
-    return _truncated_row(row_view(row, row_heading))
+    return {**_truncated_row(row_view(row.row, row.heading)), "active_at": row.active_at}
 
 
 def _truncated_row(view: Json) -> Json:
-    """Truncate long tags, tool names and errors, each by itself: a reader of the list finds every field."""
+    """Truncate long tags, tool names and errors, each by itself: a reader finds every field."""
     return {name: truncate_value(value, 4_000, 2_000)[0] for name, value in view.items()}
 
 

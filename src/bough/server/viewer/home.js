@@ -4,21 +4,22 @@
 import { fetchJson, sendJson, sessionPath } from "./api.js";
 import { button, copy, fill, h, icon, loadPreference, notice, savePreference } from "./dom.js";
 import { buildUrl, sessionLink } from "./route.js";
-import { dayHeading, relationBadge, statusDot } from "./session_list.js";
+import { activeAt, dayHeading, relationBadge, statusDot } from "./session_list.js";
 import { argumentNodes } from "./tool_views.js";
 import { taskLink } from "./tool_cards.js";
-import { ago, cost, money, printable, timestamp } from "./format.js";
+import { ago, cost, money, plural, printable, timestamp } from "./format.js";
 
-const POLL_MS = 5_000, RECENT = 8;
+const POLL_MS = 5_000, JOB_POLL_MS = 300, RECENT = 8;
 
 export class HomePage {
   #timer = 0;
   #drawn = "";
 
-  /** start(): opens the dialog for a new session. */
-  constructor(about, start) {
+  /** start(): opens the dialog for a new session; onImport(): called when sessions were imported. */
+  constructor(about, start, onImport) {
     this.about = about;
     this.start = start;
+    this.onImport = onImport;
     this.element = h("main.pane.center.home", { id: "main", tabindex: -1, "aria-label": "Home" });
   }
 
@@ -77,15 +78,48 @@ export class HomePage {
   #importHint() {
     if (loadPreference("import-hint", "on") === "off") return null;
     const hint = h("aside.hint", icon("import"), h("div.grow", h("strong", "Import your Claude Code sessions"),
-      h("p.muted", "They are read from this computer and never changed. Codex, Gemini, ChatGPT and others work too.")), commandNode("bough import --from claude-code"),
+      h("p.muted", "They are read from this computer and never changed. Codex, Gemini, ChatGPT and others work too.")), this.#importNode(),
       h("button.quiet", { type: "button", "aria-label": "Dismiss", onclick: () => { savePreference("import-hint", "off"); hint.remove(); } }, icon("cross")));
     return hint;
   }
 
+  /** Imports at a click, if the server runs on this computer; else the command to copy. */
+  #importNode() {
+    const command = commandNode("bough import --from claude-code");
+    if (!this.about.can_import) return command;
+    return h("div.import-row", button("import", "Import", (event) => this.#import(event.currentTarget), { class: "primary" }), h("span.muted", "or"), command);
+  }
+
+  async #import(pressed) {
+    pressed.disabled = true;
+    const row = pressed.closest(".import-row"), status = h("p.import-status.muted", { role: "status" }, "Importing…");
+    row.querySelector(".import-status")?.remove();
+    row.append(status);
+    try {
+      let { job } = await sendJson("POST", "/import/claude-code");
+      while (job.status === "running") {
+        await new Promise((resolve) => { setTimeout(resolve, JOB_POLL_MS); });
+        ({ job } = await fetchJson(`/jobs/${job.id}`));
+        status.textContent = `Importing… ${plural(job.done, "session")}`;
+      }
+      if (job.problem) throw new Error([job.problem.detail, job.problem.hint].filter(Boolean).join(". "));
+      const { sessions, failed } = job.report;
+      notice(`Imported ${plural(sessions, "session")}${failed ? `; ${failed} could not be read` : ""}`);
+      pressed.blur();
+      this.#drawn = "";
+      await Promise.all([this.#refresh(), this.onImport?.()]);
+    } catch (problem) {
+      status.textContent = problem.text ?? problem.message;
+      status.classList.add("error-text");
+    } finally {
+      pressed.disabled = false;
+    }
+  }
+
   #welcome() {
-    return h("div.home-inner.welcome", h("h1", "Welcome to Bough"), h("p", "This store has no sessions yet. Three ways to get one:"),
+    return h("div.home-inner.welcome", h("h1", "Welcome to Bough"), h("p", "This store has no sessions yet. Ways to get one:"),
       h("ol.steps",
-        h("li", h("h2", "Import your Claude Code sessions"), h("p.muted", "Read from this computer, never changed. Codex, Gemini, ChatGPT and others work too."), commandNode("bough import --from claude-code")),
+        h("li", h("h2", "Import your Claude Code sessions"), h("p.muted", "Read from this computer, never changed. Codex, Gemini, ChatGPT and others work too."), this.#importNode()),
         h("li", h("h2", "Watch an agent crash and recover"), h("p.muted", "The demo needs no key and no network."), commandNode("bough demo --open")),
         h("li", h("h2", "Record your own agent"), h("p.muted", "Any program whose model address can be set, without changing its code."), commandNode("bough record -- python agent.py")),
         this.about.can_send && h("li", h("h2", "Or write a message"), button("plus", "New session", this.start, { class: "primary" }))));
@@ -119,7 +153,7 @@ const errorText = ({ error }) => error && String(error.message ?? error.code ?? 
 function sessionLine(session, note) {
   return h("a.home-line", { href: sessionLink(session.id) }, statusDot(session), h("span.home-heading.ellipsis", { dir: "auto" }, printable(session.heading)), relationBadge(session),
     h("span.muted", [session.agent, session.totals && cost(session.totals)].filter(Boolean).map(printable).join(" · ")),
-    h("time.muted", { title: timestamp(session.updated_at) }, ago(session.updated_at)), note && h("span.home-note", printable(note)));
+    h("time.muted", { title: timestamp(activeAt(session)) }, ago(activeAt(session))), note && h("span.home-note", printable(note)));
 }
 
 /** The queues of the engine: who works on them, what waits, and which sessions' workers died. */

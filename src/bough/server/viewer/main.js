@@ -120,7 +120,7 @@ async function show() {
   if (name === "sessions" && page instanceof HomePage) { showPane(Object.keys(filters()).length ? "sessions" : "transcript"); return listing.show(); }
   page?.close();
   page = { session: () => new SessionPage(id, about, listing), diff: () => new DiffPage(), usage: () => new UsagePage(),
-    lab: () => new LabPage(id), sessions: () => new HomePage(about, start) }[name]();
+    lab: () => new LabPage(id), sessions: () => new HomePage(about, start, () => listing.refresh()) }[name]();
   draw(name);
   const isList = name === "session" || name === "sessions";
   drawTabs(name);

@@ -3,7 +3,7 @@
 import { fetchJson } from "./api.js";
 import { fill, h, icon, loadPreference, savePreference } from "./dom.js";
 import { navigate, route, sessionLink } from "./route.js";
-import { relationBadge, statusDot } from "./session_list.js";
+import { activeAt, relationBadge, statusDot } from "./session_list.js";
 import { ago, plural, printable } from "./format.js";
 
 const DEBOUNCE_MS = 150, REPEAT_MS = 1000, SESSIONS = 6, REMEMBERED = 5;
@@ -86,6 +86,7 @@ class Search {
       this.#lastQuery = q;
       this.texts.querySelector(".more")?.remove();
       this.texts.append(...reply.hits.map((hit) => this.#hit(hit)));
+      this.#dropTitles();
       if (reply.next) this.texts.append(h("button.quiet.more", { type: "button", onclick: () => this.#search(this.#next) },
         "More"));
       this.status.textContent = this.#statusText(reply);
@@ -101,9 +102,16 @@ class Search {
     const text = q.replace(FILTER, " ").replace(/["*]/g, " ").trim(), isFiltered = q && !text;
     const reply = isFiltered ? { sessions: [] } : await fetchJson("/sessions", { text, limit: SESSIONS }).catch(() => ({ sessions: [] }));
     if (request !== this.#request) return;
-    fill(this.sessions, reply.sessions.map((row) => h("a.hit.session-hit", { role: "option", href: sessionLink(row.id), onclick: () => this.box.close(), tabindex: -1 },
-      h("span.hit-head", statusDot(row), h("span.ellipsis", { dir: "auto" }, printable(row.heading)), relationBadge(row), h("span.grow"), h("time.muted", ago(row.updated_at))))));
+    fill(this.sessions, reply.sessions.map((row) => h("a.hit.session-hit", { role: "option", data: { id: row.id }, href: sessionLink(row.id), onclick: () => this.box.close(), tabindex: -1 },
+      h("span.hit-head", statusDot(row), h("span.ellipsis", { dir: "auto" }, printable(row.heading)), relationBadge(row), h("span.grow"), h("time.muted", ago(activeAt(row)))))));
+    this.#dropTitles();
     this.#markSelected();
+  }
+
+  /** A title that matches is listed once: as a session. */
+  #dropTitles() {
+    const listed = new Set([...this.sessions.children].map((row) => row.dataset.id));
+    for (const hit of this.texts.querySelectorAll(".hit[data-title]")) if (listed.has(hit.dataset.title)) hit.remove();
   }
 
   #remembered() {
@@ -120,7 +128,7 @@ class Search {
 
   #hit(hit) {
     const position = hit.seq ? { branch: hit.branch, seq: hit.seq } : null;
-    return h("a.hit", { role: "option", href: sessionLink(hit.session_id, position), onclick: () => { remember(this.input.value.trim()); this.box.close(); },
+    return h("a.hit", { role: "option", data: hit.seq ? {} : { title: hit.session_id }, href: sessionLink(hit.session_id, position), onclick: () => { remember(this.input.value.trim()); this.box.close(); },
       tabindex: -1 },
       h("span.hit-head", icon(hit.role ?? "note"), h("span.ellipsis", printable(hit.heading || hit.title || hit.session_id)),
         h("span.muted", [hit.tool, hit.seq && `${hit.branch}:${hit.seq}`,

@@ -326,12 +326,15 @@ export class SessionList {
 }
 
 /** For each row a string that changes when the row must be redrawn. */
-function keys(rows) { return rows.map((row, at) => JSON.stringify([row, ago(row.updated_at), dayHeading(row, rows[at - 1])?.textContent])); }
+/** When a session was last active; a title or tag given later does not count. */
+export function activeAt(row) { return row.active_at ?? row.updated_at; }
+
+function keys(rows) { return rows.map((row, at) => JSON.stringify([row, ago(activeAt(row)), dayHeading(row, rows[at - 1])?.textContent])); }
 
 /** The day of a session's last activity, above the first session of that day. */
 export function dayHeading(row, before) {
-  const day = dayName(row.updated_at);
-  return !before || (row.updated_at < before.updated_at && day !== dayName(before.updated_at)) ? h("div.day", day) : null;
+  const day = dayName(activeAt(row));
+  return !before || (activeAt(row) < activeAt(before) && day !== dayName(activeAt(before))) ? h("div.day", day) : null;
 }
 
 export function statusDot(row) {
@@ -347,5 +350,5 @@ export function relationBadge(row) {
 function factSpans(row) {
   const names = [row.agent, row.model].filter(Boolean).map((name) => h("span.ellipsis", printable(name)));
   return [...names, h("span", plural(row.turns ?? 0, "turn")), row.totals && h("span", cost(row.totals)),
-    h("time", { title: timestamp(row.updated_at) }, ago(row.updated_at))];
+    h("time", { title: timestamp(activeAt(row)) }, ago(activeAt(row)))];
 }

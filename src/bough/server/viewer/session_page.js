@@ -339,7 +339,7 @@ export class SessionPage {
   #fact(fact) {
     if (fact.session) {
       this.detail.session = { ...this.detail.session, ...fact.session };
-      this.listing.update({ id: this.id, ...fact.session, updated_at: fact.at });
+      this.listing.update({ id: this.id, ...fact.session, updated_at: fact.at, active_at: fact.at });
     }
     if (fact.kind === "labelled") this.#reloadLabels();
     const entries = fact.entries ?? [];

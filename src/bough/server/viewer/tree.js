@@ -86,8 +86,9 @@ export class Tree {
   #showErrors() {
     const { size } = this.#errors;
     this.errorButton.hidden = !size;
-    this.errorButton.setAttribute("aria-label", `Go to one of ${plural(size, "error")}`);
-    this.errorButton.title = "Next error (e)";
+    const most = ERROR_ROUNDS * ERROR_STEP, where = parsePosition(this.viewing).seq > most ? ` in the newest ${most.toLocaleString("en")} entries` : "";
+    this.errorButton.setAttribute("aria-label", `Go to one of ${plural(size, "error")}${where}`);
+    this.errorButton.title = `Next error${where} (e)`;
     fill(this.errorButton, icon("error"), h("span", size));
     this.#map();
   }

@@ -357,7 +357,8 @@ class MemoryStore(StoreBackend):
             page = matching[: query.limit]
             is_last = len(matching) <= query.limit
             after = None if is_last else "-".join(map(str, page[-1].position(query)))
-            return SessionPage([data.row for data in page], after)
+            times = {data.row.session_id: data.active_at for data in page}
+            return SessionPage([data.row for data in page], after, times)
 
     def _path(self, leaf: Leaf, first: int, last: int) -> list[Entry]:
         ranges = window(lineage(self.tables.branches, leaf), first, last)
