@@ -27,6 +27,7 @@ from . import (
     serving,
     simulation,
     start,
+    viewer,
     workers,
 )
 from .measure import Plan
@@ -48,6 +49,7 @@ PARTS: dict[str, Callable[[Plan], Iterator[Figure]]] = {
     "simulation": simulation.figures,
     "search": search.figures,
     "serving": serving.figures,
+    "viewer": viewer.figures,
     "proxy": proxy.figures,
     "lab": lab.figures,
     "importing": importing.figures,

@@ -91,7 +91,7 @@ class TestWelcome:
             shop_transcript().write(tmp_path / ".claude/projects/-home-ann-shop/1.jsonl")
             button.click()
             expect(page.locator(".home-line")).to_contain_text("Fixing the shop")
-            expect(page.locator(".home .day")).to_contain_text("2026")
+            expect(page.locator(".home .day")).to_have_text("March 1")
             page.locator(".home-line").click()
             expect(page.locator("article", has_text="Fixed.")).to_be_visible()
             viewer.close()
