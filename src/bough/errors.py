@@ -66,6 +66,7 @@
     ├── McpServerUnavailable        an MCP server that does not start, is not reached or does not answer
     ├── UnknownAgent                the worker has no agent of that name
     ├── LimitReached                an input beyond a limit; it was not stored
+    ├── AttachmentsMissing          a regression case that could not run without what its bundle leaves out
     ├── EmptyCohort                 no session to run a lab on
     ├── BudgetReached               the next model call of a lab run could pass its cost limit; it was not made
     ├── TurnFailed                  a task's turn got no answer; Absurd retries it
@@ -426,6 +427,28 @@ class NothingToPromote(BoughError):
             if turns
             else f"bough log {session_id} lists its entries, bough resume {session_id} finishes its turn",
         )
+
+
+class AttachmentsMissing(BoughError):
+    """A case cannot be replayed without the attachments of its turns."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, session_id: str, count: int, *, is_left_out: bool) -> None:
+        self.session_id, self.count = session_id, count
+        words = f"{count} attachment" if count == 1 else f"{count} attachments"
+        if is_left_out:
+            problem = (
+                f"{session_id} has {words}, which the bundle leaves out, and the case could not run without"
+            )
+            hints = (
+                "promote it with redact=False, blobs=True: attachments cannot be searched for secrets",
+                "add --no-redact --blobs: attachments cannot be searched for secrets",
+            )
+        else:
+            problem = f"{words} of {session_id} {'is' if count == 1 else 'are'} not in this store"
+            hints = ("import the session again from a bundle with blobs=True",) * 2
+        super().__init__(f"{problem}; nothing was written", *hints)
 
 
 # -- the log -----------------------------------------------------------------------------------------------------

@@ -75,6 +75,8 @@ def test_a_change_of_tools_fails_the_gate(home: Path) -> None:
     assert "tools change in 100 % of turns, 0 % by noise alone: +100 points" in ran.out
     assert "failed     tool_changed > baseline + 5%" in ran.out
     assert "bough diff ses_case_00 ses_" in ran.out
+    shown = bough("lab", "show", home=home)
+    assert (shown.code, "failed     tool_changed > baseline + 5%: 100.0 %" in shown.out) == (0, True)
 
 
 def test_json_has_a_schema_version_and_the_same_command_prints_it_again(home: Path) -> None:
@@ -88,6 +90,8 @@ def test_json_has_a_schema_version_and_the_same_command_prints_it_again(home: Pa
     assert "will make  no model calls" in again.err
     data = json.loads(bough("lab", "show", "--json", home=home).out)
     assert data["lanes"] == report["lanes"]
+    (row,) = json.loads(bough("lab", "ls", "--json", home=home).out)["runs"]
+    assert row["status"] == "complete"
 
 
 def test_scorers_of_a_file_are_shown_and_gate(home: Path) -> None:

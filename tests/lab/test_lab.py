@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 import bough
-from bough import ScriptedModel, Store, assistant
+from bough import ScriptedModel, Store, ToolCall, assistant
 from bough.errors import EmptyCohort, InvalidLab, ModelUnavailable
+from bough.lab.cell import turn_milliseconds
 from bough.lab.lab import Lab
 from bough.lab.report import LabReport
+from bough.lab.scorers import ScoredTurn
+from bough.stores.base import Fact
 from support.lab_sessions import RATES, answer, noisy, record_sessions, write_cohort
 
 
@@ -142,6 +147,68 @@ class TestContinuing:
         assert [turn.candidate[0].kind for s in final.sessions for turn in s.turns] == [
             turn.candidate[0].kind for s in whole.sessions for turn in s.turns
         ]
+
+
+class TestGates:
+    def test_they_are_stored_with_the_run_and_shown_after_a_restart(self, tmp_path: Path) -> None:
+        path = write_cohort(tmp_path / "lab.db", 4)
+        gates = ["tool_changed > 1%", "failed > baseline", "polite < 2"]
+
+        def polite(turn: ScoredTurn) -> bool:
+            return "sorry" in turn.text
+
+        with bough.open(path, synchronous="normal") as store:
+            report = run(store, planted=0.5, fail_if=gates, scorers=[polite])
+            assert [gate.outcome for gate in report.gates] == ["failed", "passed", "failed"]
+        with bough.open(path) as store:
+            assert store.lab_report(report.run_id).gates == report.gates
+            run(store, planted=0.5)  # printing the report again does not forget them
+            assert store.lab_report(report.run_id).gates == report.gates
+            run(store, planted=0.5, fail_if=["missing > 1%"])
+            assert [gate.gate for gate in store.lab_report(report.run_id).gates] == ["missing > 1%"]
+
+    def test_of_an_incomplete_run_none_is_decided(self, store: Store) -> None:
+        report = run(store, fail_if=["same < 1%"], max_cost_microcents=1_000_000)
+        assert [gate.outcome for gate in store.lab_report(report.run_id).gates] == ["undecided"]
+
+
+class TestLatency:
+    @pytest.mark.parametrize("decision", ["approve", "deny"])
+    def test_it_is_without_the_wait_for_a_person(self, decision: str) -> None:
+        clock = count(2_000_000_000_000_000, 1_000)
+
+        @bough.tool(effect="unsafe", approval=True)
+        def refund(order: int) -> str:
+            """Give the money back."""
+            return "refunded"
+
+        with bough.open("memory:") as store:
+            store.runtime = replace(store.runtime, now=lambda: next(clock))
+            session = store.start("support")
+            model = ScriptedModel([assistant(ToolCall("c", "refund", {"order": 1})), "Done."])
+            session.send_sync("Refund it", model=model, tools=[refund])
+            (call,) = session.open_tool_calls
+            for _ in range(60_000):  # a minute
+                next(clock)
+            session.approve(call, allow=decision == "approve")
+            session.resume_sync(model=model, tools=[refund])
+            report = store.lab("agent:support", mode="strict").run_sync()
+            assert 0 < (report.lane("observed").latency_ms or 0) < 1_000
+
+    def test_nor_with_the_time_in_which_nothing_ran_it(self) -> None:
+        facts = [
+            Fact(1, "turn_started", None, {"turn": 1}, 0),
+            Fact(2, "appended", None, {}, 2_000),
+            Fact(3, "renamed", None, {}, 50_000),
+            Fact(4, "turn_resumed", None, {"turn": 1}, 100_000),
+            Fact(5, "appended", None, {}, 103_000),
+        ]
+        with bough.open("memory:") as store:
+            session = store.start("a")
+            session.append([bough.user("x"), assistant("y")])
+            first, last = session.path()
+        path = [replace(first, at=0), replace(last, at=103_000)]
+        assert turn_milliseconds(path, facts) == {1: 5}
 
 
 class TestBudget:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,10 @@ from msgspec.structs import replace
 import bough
 from bough import ToolCall, assistant, user
 from bough.core.redact import Redactor
-from bough.errors import CaseExists, NothingToPromote
+from bough.errors import AttachmentsMissing, CaseExists, NothingToPromote
 from bough.lab.case_file import read_case
 from bough.lab.promote import Expectation, promote
+from bough.lab.regression import run_case
 from conftest import Store
 from support.recorded_session import record_refund
 
@@ -94,6 +96,27 @@ class TestPromote:
         assert Path(written.case).read_text() == "mine"
         promote(log, tmp_path, at=5, overwrite=True)
         assert read_case(Path(written.case)).turn
+
+    def test_a_turn_with_an_attachment_is_refused_unless_it_is_included(
+        self, store: Store, tmp_path: Path
+    ) -> None:
+        """It wrote a case that could not run, and said nothing."""
+        source = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
+        picture = {"type": "image", "source": source}
+        session = store.start("a")
+        session.append([user("Hello"), assistant("Hello.")])
+        question = {"role": "user", "content": [{"type": "text", "text": "What is it?"}, picture]}
+        session.append([question, assistant("A cat.")])
+        for at in (None, 3):
+            with pytest.raises(
+                AttachmentsMissing, match="1 attachment, which the bundle leaves out"
+            ) as refused:
+                promote(session.log, tmp_path / "cases", at=at)
+            assert "add --no-redact --blobs" in refused.value.command_text
+        assert not (tmp_path / "cases").exists()
+        assert promote(session.log, tmp_path, at=1, name="text").turns == 1
+        whole = promote(session.log, tmp_path, name="whole", redact=False, blobs=True)
+        assert asyncio.run(run_case(Path(whole.case))).status == "passed"
 
     def test_what_is_no_complete_turn_is_refused(self, store: Store, tmp_path: Path) -> None:
         session = store.start("a", [bough.system("Hi")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import bough
-from bough import ScriptedModel, ToolCall, assistant
+from bough import Rates, ScriptedModel, ToolCall, assistant
 from bough.errors import ExitCode
 from bough.lab.case_file import find_cases
 from bough.lab.promote import Expectation, promote
@@ -49,24 +50,87 @@ def edit(folder: Path, name: str, change: Callable[[str], str]) -> None:
     path.write_text(change(path.read_text()))
 
 
-class TestRunCase:
-    def test_a_case_whose_attachment_stayed_behind_cannot_be_run(self, tmp_path: Path) -> None:
-        with bough.open("memory:") as store:
-            session = store.start("a")
-            picture = {
-                "type": "image",
-                "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="},
-            }
-            question = {"role": "user", "content": [{"type": "text", "text": "What is it?"}, picture]}
-            session.append([question, assistant("A cat.")])
-            promote(session.log, tmp_path, name="bare")
-            promote(session.log, tmp_path, name="whole", redact=False, blobs=True)
-        bare = run(tmp_path, "bare")
-        assert bare.status == "invalid"
-        assert "1 attachment of the recording is not in this store" in (bare.error or "")
-        assert "--no-redact --blobs" in (bare.error or "")
-        assert run(tmp_path, "whole").status == "passed"
+def judged(folder: Path, judge: str, scorer: str = "judge:kind >= 0.7") -> None:
+    """Let the refund be judged by a model with this reply."""
+    script = {"lines": [judge], "rates": {"input": 1, "output": 1}}
+    (folder / "judge.json").write_text(json.dumps(script))
+    table = f"[judge.kind]\nmodel = 'scripted:{folder}/judge.json'\nprompt = 'Is it kind?'\n"
+    edit(folder, "refund", lambda text: f'{text}scorers = ["{scorer}"]\n\n{table}')
 
+
+class TestJudge:
+    @pytest.mark.parametrize(
+        ("reply", "status", "words"),
+        [
+            ("It is.\nscore: 0.9", "passed", ""),
+            ("score: 0.2", "failed", "expected judge:kind >= 0.7 to pass; it says 0.2"),
+            ("I cannot say", "failed", "its reply has no score"),
+        ],
+    )
+    def test_a_model_scores_the_turn(self, cases: Path, reply: str, status: str, words: str) -> None:
+        judged(cases, reply)
+        result = run(cases, "refund")
+        assert (result.status, words in "\n".join(result.lines())) == (status, True)
+        assert result.cost_microcents > 0
+
+    def test_its_prompt_may_be_a_file(self, cases: Path) -> None:
+        judged(cases, "score: 1")
+        edit(cases, "refund", lambda text: text.replace("prompt = 'Is it kind?'", "prompt_file = 'kind.txt'"))
+        missing = run(cases, "refund")
+        assert (missing.status, "the prompt_file kind.txt of [judge.kind]" in str(missing.error)) == (
+            "invalid",
+            True,
+        )
+        (cases / "kind.txt").write_text("Is it kind?")
+        assert run(cases, "refund").status == "passed"
+
+    def test_one_that_cannot_be_asked_makes_the_case_incomplete(
+        self, cases: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+        judged(cases, "score: 1")
+        edit(cases, "refund", lambda text: text.replace(f"scripted:{cases}/judge.json", "openai:x"))
+        result = run(cases, "refund")
+        assert (result.status, "OPENAI_API_KEY" in str(result.error)) == ("incomplete", True)
+
+    @pytest.mark.parametrize(
+        ("scorer", "words"),
+        [
+            ("judge:kind", "needs a limit: write judge:kind >= 0.8"),
+            ("judge:gentle >= 0.5", "needs a table [judge.gentle] with a model"),
+        ],
+    )
+    def test_a_scorer_without_its_judge_is_refused(self, cases: Path, scorer: str, words: str) -> None:
+        judged(cases, "score: 1", scorer)
+        result = run(cases, "refund")
+        assert (result.status, words in str(result.error)) == ("invalid", True)
+
+
+class TestBudget:
+    def test_all_cases_together_never_pass_it(self, cases: Path) -> None:
+        """The judge of one is within it, the model of the other is not, and neither is what comes after."""
+        judged(cases, "score: 1")
+        model = ScriptedModel(lambda request: "Lost.", model="m", rates=Rates(input=3, output=15))
+        paths, overrides = find_cases([cases]), ReplayOverrides(model=model)
+        whole = asyncio.run(run_cases(paths, overrides, workers=1))
+        assert whole.exit_code == ExitCode.PROBLEM  # the model does not look the order up
+        report = asyncio.run(run_cases(paths, overrides, workers=1, max_cost_microcents=300_000))
+        assert report.exit_code == ExitCode.UNANSWERABLE
+        assert 0 <= sum(case.cost_microcents for case in report.cases) <= 300_000
+        assert sum(case.cost_microcents for case in whole.cases) > 0
+        assert "run it again with a larger --max-cost" in str(report.cases[-1].error)
+
+    def test_the_command_stops_with_4_and_spends_nothing(self, cases: Path) -> None:
+        judged(cases, "score: 1")
+        done = command("test", cases, "--max-cost", "0.0000001")
+        assert (done.code, "larger --max-cost" in done.out) == (4, True)
+        assert command("test", cases, "--max-cost", "1").code == 0
+        assert command("test", cases, "--max-cost", "nan").code == 2
+        unpriced = command("test", cases, "--model", f"scripted:{cases}/judge.json", "--max-cost", "1")
+        assert unpriced.code == 1  # it has rates
+
+
+class TestRunCase:
     def test_a_promoted_case_passes_as_it_is(self, cases: Path) -> None:
         for name in ("lookup", "refund"):
             result = run(cases, name)

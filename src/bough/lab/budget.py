@@ -35,6 +35,10 @@ class CostBudget:
         self.is_stopping = False
         """Whether no further call is to be made: the run was asked to end."""
 
+    def expect_answers_of(self, tokens: int) -> None:
+        """Count on answers of at least so many tokens, for calls without the option `max_tokens`."""
+        self._longest_answer = max(self._longest_answer, tokens)
+
     def check_price(self, model: Model) -> None:
         """Raise if the limit cannot be held because a call of this model has no price."""
         if self.limit is not None and price_of(model, Usage(0, 0, 0, 0)) is None:

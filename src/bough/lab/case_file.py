@@ -96,7 +96,7 @@ class ExpectedTurn(Struct, frozen=True, forbid_unknown_fields=True):
     never_says: tuple[str, ...] = ()
     """Texts that it says nowhere."""
     scorers: tuple[str, ...] = ()
-    """`FILE.py:NAME` or `FILE.py:NAME >= 0.8`, relative to the case."""
+    """`FILE.py:NAME` or `FILE.py:NAME >= 0.8`, relative to the case, or `judge:NAME >= 0.8`."""
 
     @property
     def expected_calls(self) -> tuple[ExpectedCall, ...]:
@@ -122,6 +122,16 @@ class CaseReplay(Struct, frozen=True, forbid_unknown_fields=True):
     on_miss: Literal["stop", "next", "continue"] = "stop"
 
 
+class CaseJudge(Struct, frozen=True, forbid_unknown_fields=True):
+    """A model that scores turns; a scorer `judge:NAME >= 0.8` asks it."""
+
+    model: str
+    prompt: str | None = None
+    """What it is to look at. Default: correct by the results, complete, polite."""
+    prompt_file: str | None = None
+    """A file with it, relative to the case."""
+
+
 class Case(Struct, frozen=True, forbid_unknown_fields=True):
     """A regression case as its file has it."""
 
@@ -131,6 +141,8 @@ class Case(Struct, frozen=True, forbid_unknown_fields=True):
     """The replay keeps entries 1 to `start` and sends every later input."""
     replay: CaseReplay = CaseReplay()
     turn: tuple[ExpectedTurn, ...] = ()
+    judge: dict[str, CaseJudge] = {}
+    """Its judges by name."""
 
 
 def read_case(path: Path) -> Case:
@@ -160,11 +172,16 @@ def _check(path: Path, case: Case) -> None:
         raise InvalidCase(str(path), "it has no [[turn]], so it checks nothing")
     if case.replay.prompt is not None and case.replay.prompt_file is not None:
         raise InvalidCase(str(path), "[replay] has prompt and prompt_file; use one")
+    for name, judge in case.judge.items():
+        if judge.prompt is not None and judge.prompt_file is not None:
+            raise InvalidCase(str(path), f"[judge.{name}] has prompt and prompt_file; use one")
     for turn in case.turn:
         try:
             assert turn.expected_calls is not None
             assert turn.forbidden_calls is not None
-            assert turn.case_scorers is not None
+            for scorer in turn.case_scorers:
+                if scorer.is_judge and scorer.name not in case.judge:
+                    raise ValueError(f"{scorer} needs a table [judge.{scorer.name}] with a model")
             for text in (*turn.says, *turn.never_says):
                 text_pattern(text)
         except ValueError as error:
@@ -203,6 +220,9 @@ def write_case(case: Case, *, origin: str, answers: Mapping[int, str]) -> str:
     replay = {name: value for name, value in msgspec.to_builtins(case.replay).items() if value is not None}
     if case.replay != CaseReplay():
         lines += ["", "[replay]", *(f"{name} = {_value(value)}" for name, value in replay.items())]
+    for name, judge in case.judge.items():
+        keys = {key: value for key, value in msgspec.to_builtins(judge).items() if value is not None}
+        lines += ["", f"[judge.{name}]", *(f"{key} = {_value(value)}" for key, value in keys.items())]
     for turn in case.turn:
         lines += ["", "[[turn]]", *_turn_lines(turn, answers.get(turn.seq, ""))]
     return "\n".join(lines) + "\n"

@@ -1,9 +1,10 @@
 """Scorers of a regression case: functions in the repository that say whether a replayed turn is good enough.
 
-    scorers = ["scorers.py:is_polite", "scorers.py:helpful >= 0.8"]
+    scorers = ["scorers.py:is_polite", "scorers.py:helpful >= 0.8", "judge:kind >= 0.7"]
 
 The file is relative to the case. The functions are those of `bough lab run --score`: they take a turn and return True or
 False, or a number, which then needs a limit. They are code of the repository that the case is in, like its tests.
+`judge:NAME` is a model that the case names in `[judge.NAME]`; it scores from 0 to 1.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from ..replay.turn_reader import TurnView, message_text, result_text
 from .scorers import ScoredCall, ScoredTurn, ScoreFunction, subject_of
 
 _SCORER = re.compile(
-    r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)(?:\s*(?P<sign>>=|<=|>|<)\s*(?P<limit>-?\d+(?:\.\d+)?))?"
+    r"(?P<file>.+\.py|judge):(?P<name>[A-Za-z_]\w*)(?:\s*(?P<sign>>=|<=|>|<)\s*(?P<limit>-?\d+(?:\.\d+)?))?"
 )
+JUDGE = "judge"
 _SIGNS: dict[str, Callable[[float, float], bool]] = {">=": ge, "<=": le, ">": gt, "<": lt}
 
 
@@ -35,18 +37,27 @@ class CaseScorer(Struct, frozen=True):
     """A scorer as a case names it."""
 
     file: str
+    """Its file, or `judge`."""
     name: str
     sign: str | None = None
     limit: float = 0.0
 
     @classmethod
     def parse(cls, text: str) -> CaseScorer:
-        """Read `FILE.py:NAME` or `FILE.py:NAME >= 0.8`; raise ValueError with what is wrong."""
+        """Read `FILE.py:NAME`, `FILE.py:NAME >= 0.8` or `judge:NAME >= 0.8`; raise ValueError with what is wrong."""
         match = _SCORER.fullmatch(text.strip())
         if match is None:
-            raise ValueError(f"{text!r} is not a scorer; write FILE.py:NAME or FILE.py:NAME >= 0.8")
+            raise ValueError(
+                f"{text!r} is not a scorer; write FILE.py:NAME, FILE.py:NAME >= 0.8 or judge:NAME >= 0.8"
+            )
         sign = match["sign"]
+        if match["file"] == JUDGE and sign is None:
+            raise ValueError(f"a judge scores from 0 to 1, so {text!r} needs a limit: write {text} >= 0.8")
         return cls(match["file"], match["name"], sign, float(match["limit"]) if sign else 0.0)
+
+    @property
+    def is_judge(self) -> bool:
+        return self.file == JUDGE
 
     def __str__(self) -> str:
         return f"{self.file}:{self.name}" + (f" {self.sign} {self.limit:g}" if self.sign else "")

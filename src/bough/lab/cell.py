@@ -24,8 +24,11 @@ from ..replay.replay_loop import CallMeter
 from ..replay.report import ReplayReport
 from ..replay.turn_comparison import WEIGHTS, Divergence
 from ..replay.turn_reader import message_text
+from ..stores.base import Fact
 from .experiment import Cell, CellResult, Experiment, TurnClass, TurnResult
 
+_RUNNING = ("turn_started", "turn_resumed", "appended", "calls_started", "approval_requested")
+"""The facts of a turn that runs; what comes after the last of them, until it is resumed, is a crash."""
 UNREACHABLE = (Overloaded.code, ModelUnavailable.code)
 """The codes of errors after which the same call may succeed later."""
 
@@ -74,7 +77,7 @@ def observe(cell: Cell, source: Log) -> CellResult:
     """Return what the recorded turns used and how long they took."""
     path = source.path().entries
     costs = ledger.by_turn(source, path)
-    durations = _durations(path)
+    durations = turn_milliseconds(path, source.store.journal(source.session_id))
     turns = [
         TurnResult(
             entry.turn,
@@ -97,7 +100,8 @@ def _result(cell: Cell, source: Log, report: ReplayReport) -> CellResult:
     path = replayed.path().entries
     calls = answered_calls(store.calls(report.replay))
     usage = _usage_by_turn(calls, path)
-    durations, cut = _durations(path), _cut_turns(path)
+    durations = turn_milliseconds(path, store.journal(report.replay))
+    cut = _cut_turns(path)
     recorded = [row for row in report.rows if row.turn_a is not None]
     turns: list[TurnResult] = []
     for number, row in enumerate(recorded[: report.turns], 1):
@@ -163,8 +167,10 @@ def _clip(text: str, length: int = 300) -> str:
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
-def _durations(path: Sequence[Entry]) -> dict[int, int]:
-    """Return how long each turn took, from its input to its last entry, in milliseconds."""
+def turn_milliseconds(path: Sequence[Entry], facts: Iterable[Fact]) -> dict[int, int]:
+    """Return how long each turn ran, from its input to its last entry, in milliseconds: without the time in which it waited
+    for a person, or in which nothing ran it after an interruption."""
+    pauses = _pauses(facts)
     ends: dict[int, Entry] = {}
     starts: dict[int, Entry] = {}
     for entry in path:
@@ -172,4 +178,25 @@ def _durations(path: Sequence[Entry]) -> dict[int, int]:
             starts[entry.turn] = entry
         if entry.turn:
             ends[entry.turn] = entry
-    return {turn: max(0, ends[turn].at - start.at) // 1_000 for turn, start in starts.items()}
+    return {
+        turn: max(0, ends[turn].at - start.at - pauses.get(turn, 0)) // 1_000
+        for turn, start in starts.items()
+    }
+
+
+def _pauses(facts: Iterable[Fact]) -> dict[int, int]:
+    """Return how long each turn did not run before it was resumed, in microseconds."""
+    pauses: dict[int, int] = {}
+    stopped: int | None = None
+    active = 0
+    for fact in facts:
+        if fact.kind == "turn_resumed":
+            turn = int(fact.data.get("turn", 0))
+            pauses[turn] = pauses.get(turn, 0) + fact.at - (active if stopped is None else stopped)
+        if fact.kind in _RUNNING:
+            active = fact.at
+        if fact.kind in ("turn_started", "turn_resumed"):
+            stopped = None
+        elif fact.kind in ("waiting", "turn_ended"):
+            stopped = fact.at
+    return pauses

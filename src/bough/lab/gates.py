@@ -54,13 +54,13 @@ class GateResult(Struct, frozen=True):
     why: str
 
 
-def parse_gate(text: str, metrics: Sequence[str]) -> Gate:
-    """Parse a gate; raise InvalidLab if it is none, or names no metric of this run."""
+def parse_gate(text: str, metrics: Sequence[str] | None) -> Gate:
+    """Parse a gate; raise InvalidLab if it is none, or names none of these metrics. None: any metric."""
     match = _GATE.fullmatch(text.strip())
     if match is None:
         raise InvalidLab(f"the gate {text!r} cannot be parsed", f"write one like {EXAMPLES}")
     metric = match["metric"]
-    if metric not in metrics:
+    if metrics is not None and metric not in metrics:
         close = get_close_matches(metric, metrics, 1)
         suggestion = f"did you mean {close[0]}? " if close else ""
         raise InvalidLab(

@@ -272,6 +272,7 @@ class Lab:
             fail_if=fail_if, max_cost_microcents=max_cost_microcents, scorers=scorers, judge=judge
         )
         record = await asyncio.to_thread(LabRecord.create, self._store, self._runtime, self.run_id, self.plan)
+        await asyncio.to_thread(record.add_gates, fail_if)
         runner = self._runner(record, checks.scorers, judge, max_cost_microcents, workers, progress, notify)
         await runner.run()
         spent, _ = await asyncio.to_thread(self._cost_so_far, record)
@@ -498,7 +499,7 @@ def _name(model: ModelLike | ModelOfCell | None) -> str | None:
 
 
 def load_report(store: StoreBackend, runtime: Runtime, run_id: str) -> LabReport:
-    """Return the report of a stored run, as far as it is done, with all its scores and without gates."""
+    """Return the report of a stored run, as far as it is done, with all its scores and the gates that were checked last."""
     record = LabRecord.load(store, runtime, run_id)
     row = store.session(run_id)
     spent = row.totals.cost_microcents
@@ -510,7 +511,7 @@ def load_report(store: StoreBackend, runtime: Runtime, run_id: str) -> LabReport
         record.cells,
         record.scores.values(),
         {score.scorer: score.version for score in record.scores.values()},  # of each the latest
-        (),
+        [parse_gate(text, None) for text in record.gates],
         spent=spent,
         why=None if record.is_complete else row.error,
     )

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..core.entries import Settings
-from ..errors import CaseExists, NothingToPromote
+from ..errors import AttachmentsMissing, CaseExists, NothingToPromote
 from ..exchange.bundle.transfer import export, import_bundle
 from ..exchange.bundle.write import BundleExportResult, atomic_file
 from ..exchange.copy import copy_session
@@ -141,6 +141,9 @@ def _bundle(source: Log, turns: list[TurnView], *, redact: bool, blobs: bool) ->
     session_id = import_bundle(store, runtime, io.BytesIO(data)).session_id
     first = turns[0].turn
     entries = Log(store, store.session(session_id), runtime).path().entries
+    digests = {media.hash for entry in entries[first - 1 :] if entry.message for media in entry.message.media}
+    if missing := sum(store.blob(digest) is None for digest in digests):
+        raise AttachmentsMissing(source.session_id, missing, is_left_out=not blobs)
     bundle_turns = tuple(turn for turn in read_turns(entries) if turn.turn >= first)
     return _Bundle(data, result, bundle_turns, first - 1, session_id)
 

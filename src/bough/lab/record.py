@@ -1,4 +1,4 @@
-"""The session that holds a lab run: its plan, the result of each cell and the scores, as notes.
+"""The session that holds a lab run: its plan, its gates, the result of each cell and the scores, as notes.
 
 A run is a session of its own with relation `replay`, so that no list of conversations shows it and nothing continues it. Its
 first entry is the plan; each finished cell adds one note, under a key that names the cell, so that a cell is stored once
@@ -53,6 +53,8 @@ class LabRecord:
         self.fence: int | None = None
         self.log.follows_notes = True  # a run's session holds nothing but notes, of any number of processes
         self.cells: dict[Cell, CellResult] = {}
+        self.gates: tuple[str, ...] = ()
+        """Those that were checked last."""
         self.scores: dict[tuple[str, str, Cell, int | None], Score] = {}
         self._plan: LabPlan | None = None
         self._keys: set[str] = set()
@@ -83,6 +85,8 @@ class LabRecord:
         elif "cell" in data:
             result = msgspec.convert(data["cell"], CellResult)
             self.cells[result.cell] = result
+        elif "gates" in data:
+            self.gates = tuple(data["gates"])
         elif "scores" in data:
             for score in msgspec.convert(data["scores"], list[Score]):
                 self._add(score)
@@ -128,6 +132,12 @@ class LabRecord:
         self._append({"cell": msgspec.to_builtins(result)}, result.cell.key)
         self.cells[result.cell] = result
 
+    def add_gates(self, gates: Sequence[str]) -> None:
+        """Store the gates of a run, unless they are stored; a later report shows what became of each."""
+        if gates and tuple(gates) != self.gates:
+            self._append({"gates": list(gates)}, None)
+            self.gates = tuple(gates)
+
     def add_scores(self, scores: Sequence[Score], key: str, call: Call | None = None) -> None:
         """Store scores, with the model call that they cost, in one commit."""
         self._append({"scores": msgspec.to_builtins(list(scores))}, key, call)
@@ -155,7 +165,7 @@ class LabRecord:
     def _add(self, score: Score) -> None:
         self.scores[score.scorer, score.version, score.cell, score.turn] = score
 
-    def _append(self, data: dict[str, Any], key: str, call: Call | None = None) -> None:
+    def _append(self, data: dict[str, Any], key: str | None, call: Call | None = None) -> None:
         calls = [] if call is None else [call]
         with self._lock:
             self.log.append(
@@ -165,7 +175,7 @@ class LabRecord:
                 replaces_call=bool(calls),
                 fence=self.fence,
             )
-            self._keys.add(key)
+            self._keys |= set() if key is None else {key}
 
 
 def find_run(store: StoreBackend, runtime: Runtime, experiment_digest: str) -> LabRecord | None:

@@ -11,13 +11,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..agent.limits import Limits
 from ..agent.tools.mcp.server import ToolLike
 from ..core.messages import ToolCall
 from ..engines.local import ModelLike
-from ..errors import BoughError, ExitCode, InvalidCase, InvalidReplay, ModelUnavailable
+from ..errors import (
+    BoughError,
+    BudgetReached,
+    ExitCode,
+    InvalidCase,
+    InvalidLab,
+    InvalidReplay,
+    ModelError,
+    ModelUnavailable,
+)
 from ..exchange.bundle.transfer import import_bundle
 from ..log.log import Log
 from ..log.runtime import Runtime, real_runtime
@@ -27,9 +38,11 @@ from ..replay.tool_answers import Mode
 from ..replay.turn_reader import TurnView, message_text, read_turns
 from ..stores.base import StoreBackend
 from ..stores.memory import MemoryStore
+from .budget import CostBudget, RunStopping
 from .case_file import FORMAT, SUFFIX, Case, ExpectedTurn, call_text, read_case, text_pattern
+from .case_judges import CaseJudges
 from .case_scorers import apply_scorer, turn_values
-from .cell import classify
+from .cell import classify, turn_milliseconds
 from .scorers import ScoredTurn
 
 Status = Literal["passed", "failed", "incomplete", "invalid"]
@@ -99,25 +112,46 @@ def case_name(path: Path) -> str:
     return path.name.removesuffix(SUFFIX)
 
 
-async def run_case(path: Path, overrides: ReplayOverrides = ReplayOverrides()) -> CaseResult:
-    """Run one case. What is wrong with it is part of the result, so that one bad case does not end a run of many."""
+async def run_case(
+    path: Path, overrides: ReplayOverrides = ReplayOverrides(), *, budget: CostBudget | None = None
+) -> CaseResult:
+    """Run one case. What is wrong with it is part of the result, so that one bad case does not end a run of many.
+
+    No model call is made that could pass the `budget`, which cases may share.
+    """
     name = case_name(path)
     try:
-        replayed = await replay_case(path, overrides)
-    except (InvalidCase, InvalidReplay) as error:
+        replayed = await replay_case(path, overrides, budget=budget)
+    except (InvalidCase, InvalidReplay, InvalidLab) as error:
         return CaseResult(name, str(path), "invalid", error=error.command_text)
-    except ModelUnavailable as error:
-        return CaseResult(name, str(path), "incomplete", error=error.command_text)
+    except (ModelUnavailable, BudgetReached, RunStopping) as error:
+        return CaseResult(name, str(path), "incomplete", error=_stop_text(error, budget))
     report = replayed.report
     diff = () if report.is_same else tuple(report.lines())
     cost = report.usage_after.cost_microcents
     if report.is_unanswered:
         return CaseResult(name, str(path), "incomplete", (), report.stop_reason, diff, cost)
+    judges = CaseJudges(replayed.case, path, budget)
     try:
-        failures = tuple(await judge_case(replayed, path))
-    except InvalidCase as error:
-        return CaseResult(name, str(path), "invalid", error=error.command_text)
+        failures = tuple(await judge_case(replayed, path, judges))
+    except (InvalidCase, InvalidLab) as error:
+        return CaseResult(name, str(path), "invalid", (), error.command_text, diff, cost + judges.cost)
+    except (ModelError, ModelUnavailable, BudgetReached, RunStopping) as error:
+        why = _stop_text(error, budget)
+        return CaseResult(name, str(path), "incomplete", (), why, diff, cost + judges.cost)
+    cost += judges.cost
     return CaseResult(name, str(path), "failed" if failures else "passed", failures, None, diff, cost)
+
+
+def _stop_text(error: Exception, budget: CostBudget | None) -> str:
+    """Return why a case has no answer; once the budget is reached no further call is made, of any case."""
+    if isinstance(error, RunStopping):
+        return "the budget is reached; run it again with a larger --max-cost"
+    if isinstance(error, BudgetReached):
+        assert budget is not None
+        budget.is_stopping = True
+        return f"{error.problem}; run it again with a larger --max-cost"
+    return error.command_text if isinstance(error, BoughError) else str(error)
 
 
 async def replay_case(
@@ -126,10 +160,11 @@ async def replay_case(
     *,
     store: StoreBackend | None = None,
     runtime: Runtime | None = None,
+    budget: CostBudget | None = None,
 ) -> ReplayedCase:
     """Import the case's bundle, into memory unless a store is passed, and replay it."""
     case = await asyncio.to_thread(read_case, path)
-    return await _replay(path, case, overrides, store, runtime)
+    return await _replay(path, case, overrides, store, runtime, budget)
 
 
 async def replay_bundle(
@@ -150,16 +185,34 @@ async def _replay(
     overrides: ReplayOverrides,
     store: StoreBackend | None,
     runtime: Runtime | None,
+    budget: CostBudget | None = None,
 ) -> ReplayedCase:
     backend, runtime = store or MemoryStore(), runtime or real_runtime()
     source = await asyncio.to_thread(_import, path, case, backend, runtime)
-    report = await replay(source, _plan(path, case, overrides))
+    if budget is not None:
+        budget.expect_answers_of(await asyncio.to_thread(_longest_answer, source))
+    report = await replay(source, replace(_plan(path, case, overrides), meter=budget))
     log = Log(backend, backend.session(report.replay), runtime)
     recorded = read_turns((await asyncio.to_thread(source.path)).entries)
     turns = read_turns((await asyncio.to_thread(log.path)).entries)
     return ReplayedCase(
         case, report, source, log, _after(turns, report.cut.at), _after(recorded, report.cut.at)
     )
+
+
+def _longest_answer(source: Log) -> int:
+    """Return the most tokens of a recorded answer; where they were not recorded, its bytes, which are more."""
+    calls = source.store.calls(source.session_id)
+    counts = [call.usage.output_tokens for call in calls]
+    tokens = [count for count in counts if count is not None]
+    if len(tokens) < len(counts) or not counts:
+        messages = (entry.message for entry in source.path().entries)
+        tokens += [
+            len(msgspec.json.encode(message))
+            for message in messages
+            if message is not None and message.role == "assistant"
+        ]
+    return max(tokens, default=0)
 
 
 def _after(turns: Iterable[TurnView], seq: int) -> tuple[TurnView, ...]:
@@ -206,9 +259,10 @@ def _prompt_text(path: Path, name: str) -> str:
 # -- judge -------------------------------------------------------------------------------------------------------
 
 
-async def judge_case(replayed: ReplayedCase, path: Path) -> list[Failure]:
+async def judge_case(replayed: ReplayedCase, path: Path, judges: CaseJudges | None = None) -> list[Failure]:
     """Return every expectation that is not met, those of scorers last; raise `InvalidCase` for one that cannot score."""
-    return [*judge(replayed), *await _judge_scores(replayed, path)]
+    judges = judges or CaseJudges(replayed.case, path, None)
+    return [*judge(replayed), *await _judge_scores(replayed, path, judges)]
 
 
 def judge(replayed: ReplayedCase) -> list[Failure]:
@@ -251,7 +305,7 @@ def judge_turn(expected: ExpectedTurn, turn: TurnView) -> list[Failure]:
     return failures
 
 
-async def _judge_scores(replayed: ReplayedCase, path: Path) -> list[Failure]:
+async def _judge_scores(replayed: ReplayedCase, path: Path, judges: CaseJudges) -> list[Failure]:
     failures: list[Failure] = []
     by_seq = {turn.turn: number for number, turn in enumerate(replayed.recorded)}
     for expected in replayed.case.turn:
@@ -260,6 +314,10 @@ async def _judge_scores(replayed: ReplayedCase, path: Path) -> list[Failure]:
             continue  # a turn that was not reached has failed already
         turn = await asyncio.to_thread(_scored_turn, replayed, number)
         for scorer in expected.case_scorers:
+            if scorer.is_judge:
+                if (problem := await judges.problem(scorer, turn)) is not None:
+                    failures.append(Failure(expected.seq, f"{scorer} to pass", problem))
+                continue
             try:
                 function = scorer.load(path.parent)
             except ValueError as error:
@@ -296,8 +354,7 @@ def _scored_turn(replayed: ReplayedCase, number: int) -> ScoredTurn:
 
 
 def _milliseconds(log: Log, turn: TurnView) -> int:
-    entries = log.path().entries
-    return (entries[turn.last - 1].at - entries[turn.turn - 1].at) // 1_000
+    return turn_milliseconds(log.path().entries, log.store.journal(log.session_id)).get(turn.turn, 0)
 
 
 def _judge_calls(expected: ExpectedTurn, calls: Sequence[ToolCall]) -> list[Failure]:
@@ -351,16 +408,21 @@ async def run_cases(
     overrides: ReplayOverrides = ReplayOverrides(),
     *,
     workers: int = 4,
+    max_cost_microcents: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> RegressionReport:
-    """Run cases side by side, as many at once as there are workers; results are in the order of `paths`."""
+    """Run cases side by side, as many at once as there are workers; results are in the order of `paths`.
+
+    No model call is made that could make all of them together cost more than `max_cost_microcents`.
+    """
+    budget = None if max_cost_microcents is None else CostBudget(max_cost_microcents)
     places = asyncio.Semaphore(workers)
     done = 0
 
     async def run(path: Path) -> CaseResult:
         nonlocal done
         async with places:
-            result = await run_case(path, overrides)
+            result = await run_case(path, overrides, budget=budget)
         done += 1
         if progress is not None:
             progress(done, len(paths))

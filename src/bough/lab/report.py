@@ -212,7 +212,12 @@ def build_report(
     ]
     effects = {each.metric: each.effect for each in comparisons}
     if is_complete:
-        outcomes = [check_gate(gate, effects[gate.metric]) for gate in gates]
+        outcomes = [
+            check_gate(gate, effects[gate.metric])
+            if gate.metric in effects
+            else GateResult(gate.text, "undecided", f"no score of {gate.metric} is stored")
+            for gate in gates
+        ]
     else:
         outcomes = [GateResult(gate.text, "undecided", "the run is incomplete") for gate in gates]
     return LabReport(

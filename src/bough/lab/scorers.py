@@ -237,14 +237,14 @@ class JudgeCaller:
         """Score one turn, unless its score is stored."""
         if (self._judge.name, self._version, cell, turn.turn) in self._record.scores:
             return
-        request = _request(self._judge.prompt, turn)
+        request = judge_request(self._judge.prompt, turn)
         for failures in range(TRIES):
             reserved = await self._budget.reserve(self._model, request)
             call = self._start()
             cost: int | None = None
             try:
                 await asyncio.to_thread(self._record.record_call, "call_started", call)
-                answer = await _ask(self._model, request)
+                answer = await ask_judge(self._model, request)
                 cost = await self._store(turn, cell, call, answer)
                 return
             except (Overloaded, ModelUnavailable) as busy:
@@ -252,8 +252,7 @@ class JudgeCaller:
                 await self._fail(call, busy)
                 if failures + 1 == TRIES or isinstance(busy, ModelUnavailable):
                     raise ModelUnreachable(str(busy)) from None
-                after = getattr(busy, "after", None)
-                await asyncio.sleep(min(30.0, 0.5 * 2**failures) if after is None else after)
+                await asyncio.sleep(retry_pause(busy, failures))
             except ModelError as error:
                 await self._fail(call, error)
                 scores = [self._score(turn, cell, None, shorten(str(error), 200))]
@@ -295,7 +294,14 @@ class JudgeCaller:
         return Score(self._judge.name, self._version, cell, turn.turn, value, problem)
 
 
-def _request(prompt: str, turn: ScoredTurn) -> Request:
+def retry_pause(busy: Exception, failures: int) -> float:
+    """Return how many seconds to wait before a judge that was busy is asked again."""
+    after: float | None = getattr(busy, "after", None)
+    return min(30.0, 0.5 * 2**failures) if after is None else after
+
+
+def judge_request(prompt: str, turn: ScoredTurn) -> Request:
+    """Return what a judge is asked about a turn."""
     context = Context((prompt, JUDGE_FORMAT), (Item(user(_transcript(turn)), 1, 1),), Settings())
     return Request(context, lambda digest: None)
 
@@ -310,7 +316,8 @@ def _arguments(arguments: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in arguments.items())
 
 
-async def _ask(model: Model, request: Request) -> Answer:
+async def ask_judge(model: Model, request: Request) -> Answer:
+    """Return its whole answer; raise TruncatedReply if it broke off."""
     answer: Answer | None = None
     async for piece in model.stream(request):
         if isinstance(piece, Answer):

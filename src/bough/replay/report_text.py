@@ -46,7 +46,7 @@ def report_lines(report: ReplayReport) -> list[str]:
     moved = "" if not cut.has_moved else f" (requested {cut.requested}, moved to a valid position)"
     lines = [
         f"{report.source} -> {report.replay}, mode {report.mode}",
-        f"kept 1..{cut.at}{moved}, replayed {report.turns} of {report.total_turns} inputs",
+        f"{_kept(cut.at)}{moved}, replayed {report.turns} of {report.total_turns} inputs",
         f"model {_names(report.model_before)} -> {_names(report.model_after)}",
     ]
     lines += [line for line in _setup_lines(report.diff) if not line.startswith("model ")]
@@ -57,6 +57,10 @@ def report_lines(report: ReplayReport) -> list[str]:
         lines.append(f"stopped: {_short(report.stop_reason, LONG)}")
     lines.append(_verdict(report.is_same, report.stop_reason if report.is_unanswered else None))
     return lines
+
+
+def _kept(last: int) -> str:
+    return f"kept entries 1 to {last}" if last > 1 else f"kept {'entry 1' if last else 'no entry'}"
 
 
 def _summary(report: ReplayReport) -> list[str]:

@@ -19,7 +19,6 @@ from ...lab.report import LabReport
 from ...lab.scorers import Judge, ScoreFunction, subject_of
 from ...models.availability import available_models
 from ...models.names import is_model_name, model_by_name
-from ...models.prices import MICROCENTS_PER_DOLLAR
 from ...store import Store
 from ..agent_options import load_module, load_tools
 from ..config import complete_model, model_options, resolve_models
@@ -39,7 +38,7 @@ from ..rendering.output import (
 )
 from ..store_option import StoreLocation, pass_location
 from ..text_argument import text_or_file
-from .regression import promote
+from .regression import max_cost_option, promote
 from .replay import open_report
 from .worker import parse_engine, require_postgres
 
@@ -60,10 +59,6 @@ def lab() -> None:
 
 
 lab.add_command(promote)
-
-
-def _dollars(ctx: click.Context, param: click.Parameter, value: float | None) -> int | None:
-    return None if value is None else round(value * MICROCENTS_PER_DOLLAR)
 
 
 _COHORT_OPTIONS = (
@@ -152,14 +147,7 @@ def cohort_options(verb: Callable[..., Any]) -> Callable[..., Any]:
     metavar="GATE",
     help="Exit with 1 if this holds, such as 'tool_changed > baseline + 5%' or 'cost > 1.2x'; repeatable.",
 )
-@click.option(
-    "--max-cost",
-    "max_cost_microcents",
-    type=click.FloatRange(min=0),
-    callback=_dollars,
-    metavar="DOLLARS",
-    help="Make no model call that could make the run cost more.",
-)
+@max_cost_option
 @click.option("--workers", type=click.IntRange(1), default=4, show_default=True, help="Replays at a time.")
 @click.option(
     "--engine",
@@ -351,7 +339,7 @@ def ls(location: StoreLocation, is_json: bool) -> None:
                 {
                     "run_id": row.session_id,
                     "title": row.title,
-                    "status": row.status,
+                    "status": _status(row.status),
                     "started_at": row.started_at,
                 }
                 for row in rows
@@ -390,7 +378,7 @@ def show(
 ) -> None:
     """Print the report of a run as far as it is done; by default of the newest.
 
-    Gates are not stored: bough lab run checks them. bough serve shows runs at /lab.
+    With the gates that bough lab run checked last; the exit code is 0 whatever became of them. bough serve shows runs at /lab.
     """
     if html_file is not None and is_json:
         raise CommandError("--html and --json exclude each other; use one")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 from ...errors import ExitCode, ModelUnavailable
 from ...models.availability import available_models
 from ...models.names import is_model_name
+from ...models.prices import MICROCENTS_PER_DOLLAR
 from ..agent_options import load_tools
 from ..config import complete_model, model_options, resolve_models
 from ..reference import required_reference, resolve
@@ -20,6 +22,22 @@ from ..rendering.error_text import CommandError, print_error
 from ..rendering.output import notify, plural, print_json, progress_bar, safe, to_json_value
 from ..store_option import StoreLocation, pass_location
 from ..text_argument import text_or_file
+
+
+def _dollars(ctx: click.Context, param: click.Parameter, value: float | None) -> int | None:
+    if value is not None and not isfinite(value):
+        raise click.BadParameter(f"{value} is not an amount; omit it for no limit")
+    return None if value is None else round(value * MICROCENTS_PER_DOLLAR)
+
+
+max_cost_option = click.option(
+    "--max-cost",
+    "max_cost_microcents",
+    type=click.FloatRange(min=0),
+    callback=_dollars,
+    metavar="DOLLARS",
+    help="Make no model call that could make the run cost more.",
+)
 
 
 @click.command()
@@ -155,6 +173,7 @@ def _is_file_name(name: str) -> bool:
 @click.option(
     "--workers", type=click.IntRange(1), default=4, show_default=True, help="How many cases run at once."
 )
+@max_cost_option
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only cases that did not pass.")
 def test(
@@ -165,19 +184,22 @@ def test(
     prompt_patch: str | None,
     sources: tuple[str, ...],
     workers: int,
+    max_cost_microcents: int | None,
     is_json: bool,
     quiet: bool,
 ) -> int:
     """Run regression cases: replay them and check what they expect.
 
     Finds the *.case.toml files below DIR, as bough lab promote writes them. Without --model and --prompt the recorded answers
-    are given again: nothing is sent and nothing costs. Tools never run for real. A case that fails prints its difference
-    from the recording. Exit code 0 all passed, 1 a case failed, 2 a case cannot be run, 4 a model gave no answer.
+    are given again: nothing is sent and nothing costs, unless a case names a model or a judge. Tools never run for real. A case
+    that fails prints its difference from the recording. Exit code 0 all passed, 1 a case failed, 2 a case cannot be run, 4 a
+    model gave no answer or --max-cost is reached.
 
     \b
     bough test tests/regressions
     bough test tests/regressions --model anthropic:MODEL --prompt @new_prompt.txt
     """
+    from ...lab.budget import CostBudget
     from ...lab.case_file import find_cases
     from ...lab.regression import ReplayOverrides, run_cases
 
@@ -197,6 +219,9 @@ def test(
     except ModelUnavailable as unavailable:
         print_error(unavailable.command_text)
         return ExitCode.UNANSWERABLE
+    if max_cost_microcents is not None:
+        for each in model or ():
+            CostBudget(max_cost_microcents).check_price(each)
     tools = load_tools(sources)
     overrides = ReplayOverrides(
         model=model,
@@ -207,7 +232,10 @@ def test(
         mode="dry" if tools else None,
     )
     with progress_bar("test", unit="cases") as step:
-        report = asyncio.run(run_cases(cases, overrides, workers=workers, progress=step))
+        running = run_cases(
+            cases, overrides, workers=workers, max_cost_microcents=max_cost_microcents, progress=step
+        )
+        report = asyncio.run(running)
     if is_json:
         counts = {status: report.count(status) for status in ("passed", "failed", "incomplete", "invalid")}
         print_json(**counts, cases=to_json_value(report.cases))
