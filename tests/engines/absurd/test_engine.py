@@ -1417,6 +1417,38 @@ class TestWorker:
         assert "0123456789abcdef" not in reason
 
 
+class TestLongQueue:
+    @pytest.mark.parametrize("is_analyzed", [True, False])
+    def test_a_claim_reads_no_more_of_a_long_queue_than_of_a_short_one(
+        self, installed: Database, queue: str, is_analyzed: bool
+    ) -> None:
+        """It read and sorted every task that waited: 1 ms with 100, 600 ms with 100,000, while a burst filled the queue."""
+        query = """select sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::int
+            from pg_stat_xact_user_tables where schemaname = 'absurd' and relname = any(%s)"""
+        reads: list[int] = []
+        for many in (30, 3_000):
+            installed.run(
+                f"""with task as (
+                    insert into absurd.t_{queue} (task_id, task_name, params, state, attempts)
+                    select gen_random_uuid(), 'other', '{{}}', 'pending', 1 from generate_series(1, {many})
+                    returning task_id)
+                insert into absurd.r_{queue} (run_id, task_id, attempt, state, available_at)
+                select gen_random_uuid(), task_id, 1, 'pending', now() - random() * interval '1 h' from task"""
+            )
+            if is_analyzed:
+                installed.run(f"analyze absurd.r_{queue}; analyze absurd.t_{queue}")
+            pool = Pool(Address.parse(installed.url))
+            handle = ConnectionHandle(pool)
+            client = AbsurdClient(handle, queue)
+            with handle.pinned() as connection, connection.transaction():
+                assert len(client.claim_tasks(1, 300)) == 1
+                [row] = connection.execute(query, ([f"r_{queue}", f"t_{queue}"],)).fetchall()
+                reads.append(row[0])
+            pool.close()
+        print(f"rows read by a claim: {reads}")
+        assert reads[1] <= 40
+
+
 class TestBadInput:
     def test_the_engine_needs_postgresql(self) -> None:
         session = bough.open("memory:").start("a")

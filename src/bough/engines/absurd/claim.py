@@ -19,6 +19,7 @@ import psycopg
 from absurd_sdk import Absurd, CancelledTask, ClaimedTask, FailedTask, StepHandle, TaskContext
 from psycopg import sql
 from psycopg.errors import AdminShutdown, RaiseException, UniqueViolation
+from psycopg.rows import dict_row
 
 from ...errors import ClaimLost, UnknownCommit
 from ...stores.postgres.connections import (
@@ -44,6 +45,15 @@ CANCELLED, FAILED = "AB001", "AB002"
 # commit. If it is lost nothing is written, and `lock_run` raises why.
 LOCK_RUN = f"""
     {SET_LOCK_TIMEOUT} and (select 1 from absurd.{{runs}} where run_id = %(run_id)s::uuid and state = 'running' for no key update) is not null"""
+# With plans that follow the index on what waits, in the order of its time. By default PostgreSQL goes by statistics from when hardly
+# any task waited, and reads and sorts them all: with 100,000 waiting tasks a claim took 600 ms. For this transaction only.
+CLAIM = """
+select claimed.* from (
+    select set_config('enable_sort', 'off', true) || set_config('enable_bitmapscan', 'off', true)
+        || set_config('enable_seqscan', 'off', true) || set_config('enable_hashjoin', 'off', true) as options
+) as planner cross join lateral absurd.claim_task(
+    case when planner.options is not null then %s end, %s, %s, %s) as claimed
+"""
 WRITE_CHECKPOINT = """absurd.set_task_checkpoint_state(
     %(queue)s, %(task_id)s::uuid, %(step_name)s, %(checkpoint)s::jsonb, %(run_id)s::uuid, null)"""
 
@@ -116,6 +126,7 @@ class AbsurdClient(Absurd):
     """An Absurd client with its own connection handle; it remembers what it claimed."""
 
     def __init__(self, handle: ConnectionHandle, queue: str, worker: str = "") -> None:
+        self._handle = handle
         self.claimed: list[ClaimedTask] = []
         task_log = TaskLog(worker, queue, lambda: self.claimed)
         super().__init__(cast(Connection, handle), queue, hooks=task_log.hooks)
@@ -124,7 +135,8 @@ class AbsurdClient(Absurd):
         self, batch_size: int = 1, claim_timeout: int = 120, worker_id: str = "worker"
     ) -> list[ClaimedTask]:
         self.claimed = []
-        self.claimed = super().claim_tasks(batch_size, claim_timeout, worker_id)
+        values = (self._queue_name, worker_id, claim_timeout, batch_size)
+        self.claimed = self._handle.execute(CLAIM, values, row_factory=dict_row)
         return self.claimed
 
 
