@@ -6,7 +6,8 @@ length has one: what the model is given, and so what `context` and `send` return
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from time import perf_counter_ns
@@ -107,36 +108,45 @@ def _again(session: Session) -> Session:
     return bough.Store(session.log.store, session.log.runtime).session(session.session_id)
 
 
-def _time(session: Session, verb: Verb, rounds: int) -> float:
+def _time(sessions: Sequence[Session], verb: Verb, rounds: int) -> list[float]:
+    """Time a verb on each session, in turns: what else the machine does is then the same for all lengths."""
     _, work, before = verb
-    times = []
+    times: list[list[int]] = [[] for _ in sessions]
     for _ in range(rounds + 1):
-        if before is not None:
-            before(session)
-        began = perf_counter_ns()
-        work(session)
-        times.append(perf_counter_ns() - began)
-    return ms(middle(times[1:]))
+        for session, own in zip(sessions, times, strict=True):
+            if before is not None:
+                before(session)
+            began = perf_counter_ns()
+            work(session)
+            own.append(perf_counter_ns() - began)
+    return [ms(middle(own[1:])) for own in times]
 
 
 def figures(plan: Plan) -> Iterator[Figure]:
     sizes = (1_000, 10_000, 100_000) if not plan.is_quick else (1_000, 4_000)
     times: dict[str, list[float]] = {}
     whole = {name for name, _, _ in whole_verbs()}
-    for size in sizes:
-        with bough.open(plan.path(f"long-{size}"), synchronous="normal") as store:
-            session = long_session(store, size)
-            for verb in verbs():
-                times.setdefault(verb[0], []).append(_time(session, verb, ROUNDS))
-            compacted = compacted_session(store, size)
-            for verb in compacted_verbs():
-                times.setdefault(f"{verb[0]}, compacted", []).append(_time(compacted, verb, ROUNDS))
-            for verb in whole_verbs():
-                times.setdefault(verb[0], []).append(_time(session, verb, 3))
-            other = compacted.fork()
+    with ExitStack() as opened:
+        stores = [
+            opened.enter_context(bough.open(plan.path(f"long-{size}"), synchronous="normal"))
+            for size in sizes
+        ]
+        plain = [long_session(store, size) for store, size in zip(stores, sizes, strict=True)]
+        for verb in verbs():
+            times[verb[0]] = _time(plain, verb, ROUNDS)
+        compacted = [compacted_session(store, size) for store, size in zip(stores, sizes, strict=True)]
+        for verb in compacted_verbs():
+            times[f"{verb[0]}, compacted"] = _time(compacted, verb, ROUNDS)
+        for verb in whole_verbs():
+            times[verb[0]] = _time(plain, verb, 3)
+        others = [session.fork() for session in compacted]
+        for other in others:
             append_turn(other)
-            ids = (session.session_id, compacted.session_id, other.session_id)
-        for name, time in _served(plan.path(f"long-{size}"), *ids).items():
+        ids = [
+            [session.session_id for session in group] for group in zip(plain, compacted, others, strict=True)
+        ]
+    for size, session_ids in zip(sizes, ids, strict=True):
+        for name, time in _served(plan.path(f"long-{size}"), *session_ids).items():
             times.setdefault(name, []).append(time)
     for name, each in times.items():
         beside = {f"ms at {size:,}": value for size, value in zip(sizes, each, strict=True)}

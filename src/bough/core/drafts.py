@@ -119,7 +119,7 @@ def build_entries(
             continue
         finish = draft.finish
         payload, body, media, evidence = _canonical(draft, blobs, redactor)
-        references = tuple(digest for digest in digests_in(body) if digest not in media)
+        references = tuple([digest for digest in digests_in(body) if digest not in media])
         position = advance(cursor, payload, seed=seed, finish=finish)
         turn, step, after = position.turn, position.step, position.cursor
         kind, role = ("message", payload.role) if isinstance(payload, Message) else (kind_of(payload), None)
@@ -176,12 +176,14 @@ def _canonical(
                 redactor.check_name(name, field)
         body = encode(payload)
         evidence = move_evidence(evidence, original, payload)
-    blobs |= {blob.hash: blob for blob in draft.blobs}
+    own: tuple[str, ...] = ()
+    if draft.blobs:
+        blobs |= {blob.hash: blob for blob in draft.blobs}
+        own = tuple(blob.hash for blob in draft.blobs)
     if isinstance(payload, Settings):
         tools = payload.tool_definitions
         return round_trip(payload, body), body, () if tools is None else (tools.hash,), evidence
     has_bytes = isinstance(payload, Message | Note) and may_hold_bytes(body)
-    own = tuple(blob.hash for blob in draft.blobs)
     if isinstance(payload, Message) and not has_bytes and not own and is_text_only(payload):
         return payload, body, (), evidence  # most messages; no need to decode them
     attachments: dict[str, Attachment] = {}
@@ -195,7 +197,7 @@ def _canonical(
     for digest, attachment in attachments.items():
         blobs[digest] = Blob(digest, check_text(attachment.mime, "mime type"), attachment.data)
     stored = round_trip(payload, body)
-    if MEDIA_MARK not in body:
+    if body.find(MEDIA_MARK) < 0:
         return stored, body, tuple(dict.fromkeys([*attachments, *own])), evidence
     handles = [media.hash for media in stored.media] if isinstance(stored, Message) else []
     return stored, body, tuple(dict.fromkeys([*handles, *attachments, *own])), evidence

@@ -36,6 +36,7 @@ _RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
 _DATA_KEYS = frozenset({"data", "blob", "bytes", "base64", "b64_json", "file_data"})
 _TYPE_KEYS = ("mimeType", "mime_type", "media_type", "mediaType")
 _ATTACHMENT_MARK = b'{"type":"attachment"'
+_REFERENCE_MARK = BLOB_REFERENCE.encode()
 # A run of letters is found faster as equal letters in a translated copy than by a regular expression.
 _RUN = b"a" * MIN_LENGTH
 _TO_RUNS = bytes(
@@ -70,11 +71,11 @@ def media_handle(attachment: Attachment) -> Media:
 
 def may_hold_bytes(body: bytes) -> bool:
     """Return whether an entry with this body may hold bytes to extract; most do not, and are not searched."""
-    return _has_run(body) or _ATTACHMENT_MARK in body
+    return _has_run(body) or body.find(_ATTACHMENT_MARK) >= 0
 
 
 def _has_run(text: bytes) -> bool:
-    return _RUN in text.translate(_TO_RUNS)
+    return text.translate(_TO_RUNS).find(_RUN) >= 0  # `in` would take 1 µs more: see `redact`
 
 
 # -- finding bytes ---------------------------------------------------------------------------------------
@@ -292,7 +293,7 @@ def referenced_digest(reference: str) -> str:
 
 def digests_in(body: bytes) -> list[str]:
     """Return the digests of all blobs that references within an entry's bytes stand for."""
-    if BLOB_REFERENCE.encode() not in body:  # as in most: under 1 µs
+    if body.find(_REFERENCE_MARK) < 0:  # as in most
         return []
     return list(dict.fromkeys(match[1] for match in _REFERENCE.finditer(body.decode())))
 

@@ -37,10 +37,11 @@ _KEY_MAY_BEGIN = re.compile(r"-----BEGIN [A-Z ]*-{0,4}\Z").search  # its first l
 # JSON escapes no character of a shape, so a match in the text is also a match in the bytes. One search per shape:
 # a pattern that begins with literal letters is found by them, an alternation is tried at every byte. Measured on
 # 1.9 kB: 4.6 µs, one search for each kind of key 6.0, `in` for the same prefixes 8, one alternation of all 20. A byte
-# that a shape cannot do without is looked for first, at a sixth of the cost.
+# that a shape cannot do without is looked for first, as a number: 0.1 µs, where `b"-" in body` takes 1.8, because Python
+# raises and drops an error before it looks for bytes.
 _SEARCHES = tuple(
     (byte, re.compile(shape.replace("(?<![A-Za-z0-9]sk-)", "").encode()).search)
-    for byte, shape in zip((b"-", b"_", b"A", b"-", b"-"), (*_SHAPES, _KEY_BEGIN), strict=True)
+    for byte, shape in zip(b"-_A--", (*_SHAPES, _KEY_BEGIN), strict=True)
 )
 REDACTED = "[redacted]"
 _PLACEHOLDER = re.compile(r"\[redacted(?: [^\[\]]*)?\]")
@@ -73,7 +74,7 @@ class Redactor:
         encoded = [msgspec.json.encode(value)[1:-1] for value in self._known]
         self._searches = (
             *_SEARCHES,
-            *((secret[-1:], re.compile(re.escape(secret)).search) for secret in encoded),
+            *((secret[-1], re.compile(re.escape(secret)).search) for secret in encoded),
         )
 
     def with_own_count(self) -> Redactor:

@@ -170,7 +170,7 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
     @property
     def activity(self) -> int:
         """When the session was active, as it says: now, or at a call with a later time."""
-        return max(self.at, *(call.at for call in self.calls)) if self.calls else self.at
+        return max([self.at, *[call.at for call in self.calls]]) if self.calls else self.at
 
     @property
     def inactive_before(self) -> int:
