@@ -399,7 +399,7 @@ class Slot:
         claim = Claim(context, task, handle, worker.queue, worker.lease)
         task_deaths = TaskDeaths(handle, worker.queue, task)
         deaths = task_deaths.count() if worker.only_run is None else Deaths()
-        if deaths.total and worker.own_process and not deaths.is_hopeless:
+        if self._needs_own_process(deaths):
             return self._run_in_own_process(claim, task_deaths, deaths, params)
         worker.claims.add(claim)
         try:
@@ -425,6 +425,17 @@ class Slot:
         finally:
             worker.claims.discard(claim)
             claim.end()
+
+    def _needs_own_process(self, deaths: Deaths) -> bool:
+        """Return whether the task may have ended a process.
+
+        After the first death it runs here if there are processes enough: a large worker that an operator killed leaves hundreds
+        of suspects, which must not wait for each other.
+        """
+        worker = self._worker
+        if not deaths.total or deaths.is_hopeless or not worker.own_process:
+            return False
+        return deaths.total > 1 or len(worker.processes) < MAX_OWN_PROCESSES
 
     def _run_in_own_process(self, claim: Claim, task_deaths: TaskDeaths, deaths: Deaths, params: Any) -> None:
         """Let another process run the task, which renews and ends its claim; if that dies, record it."""
@@ -462,7 +473,9 @@ class Slot:
     def _task_failure(self, params: Any, error: Exception) -> TurnFailed:
         """Return a text that Absurd can store: without secrets, and without what JSON refuses."""
         why = self._worker.runtime.redactor.redact_text(error_text(error))
-        return TurnFailed(str(params["session"]), why.encode("utf-8", "replace").decode().replace("\0", ""))
+        return TurnFailed(
+            str(params.get("session")), why.encode("utf-8", "replace").decode().replace("\0", "")
+        )
 
 
 class TaskRun:
