@@ -708,8 +708,8 @@ class SecretInName(InvalidValue):
     def __init__(self, field: str, redacted: str) -> None:
         self.field, self.redacted = field, redacted
         super().__init__(
-            f"the {field} {shorten(redacted)!r} contains a secret, or text in the form of a key; ids and names are stored as "
-            "they are, because redacted two of them could become one",
+            f"the {field} {shorten(redacted)!r} contains a secret, or text in the form of a key; ids, names and options are "
+            "stored as they are, because redacted they would be others",
             "use another value, such as a hash of it",
         )
 

@@ -218,6 +218,7 @@ class Session:
         # A model without the prefix of a provider is the host's own.
         provider = None if model is None else model.partition(":")[0]
         check_options(provider, contexts.merge_options(now.options, options))
+        self.log.runtime.redactor.check_options(options)
         return settings if options is None else replace(settings, options=dict(options))
 
     def close_batch(self, why: str, *, outcome: Outcome = "interrupted") -> AppendResult | None:

@@ -80,6 +80,47 @@ def test_what_is_hidden_is_named_and_the_rest_stays() -> None:
     assert session.path()[0].message.text == "before [redacted PASSWORD] after [redacted]."
 
 
+def test_no_event_of_a_run_shows_a_secret() -> None:
+    session = bough.open("memory:", secrets={"PASSWORD": SECRET}).start()
+
+    @bough.tool(effect="read")
+    def look(order: str) -> str:
+        """Looks."""
+        return f"found {order}"
+
+    answers = [assistant(f"I take {KEY}", ToolCall("c", "look", {"order": SECRET})), f"done {SECRET}"]
+    run = session.send_sync(f"use {SECRET} and {KEY}", model=ScriptedModel(answers), tools=[look], key="k")
+    again = session.send_sync(f"use {SECRET} and {KEY}", model=ScriptedModel([]), key="k")
+    for event in (*run.events, *again.events):
+        assert SECRET not in str(event.data), event.type
+        assert KEY not in str(event.data), event.type
+    assert "session:turn_started" in {event.type for event in run.events}
+
+
+class TestOptions:
+    """Redacted, an option was sent to the provider as `[redacted …]`."""
+
+    @pytest.mark.parametrize("options", [{"stop": [SECRET]}, {"stop": ["x", f"{KEY}."]}])
+    def test_a_secret_in_an_option_is_refused_and_nothing_is_written(
+        self, place: Path, options: dict[str, Any]
+    ) -> None:
+        with bough.open(place, secrets={"PASSWORD": SECRET}) as store:
+            session = store.start(model="own")
+            model = ScriptedModel(["never"])
+            for change in (
+                lambda: session.set(options=options),
+                lambda: session.fork(options=options),
+                lambda: session.send_sync("hi", model=model, options=options),
+            ):
+                with pytest.raises(SecretInName, match="option") as refused:
+                    change()
+                assert KEY not in str(refused.value)
+                assert SECRET not in str(refused.value)
+            assert session.path() == []
+            assert len(list(store.all_sessions())) == 1
+            session.set(options={next(iter(options)): None})  # takes back what an import brought along
+
+
 class TestNames:
     """Redacted, two ids became one: a conversation, an owner or a thread read another's history."""
 

@@ -267,7 +267,9 @@ class Loop:
         if self._is_first_turn:
             self._is_first_turn = False
             yield Event("session:started", session_data(row, writer.detail), FIRST_FACT)
-        text = {"seq": started.leaf.seq, "text": message.text}
+        stored = started.payloads[-1]  # with its secrets redacted, as every event shows it
+        assert isinstance(stored, Message)
+        text = {"seq": started.leaf.seq, "text": stored.text}
         yield Event("session:turn_started", text, writer.journal_number)
 
     async def _resume_turn(self) -> None:

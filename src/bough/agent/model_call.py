@@ -95,7 +95,9 @@ class ModelCaller:
         return contexts.merge_options(self.writer.settings().options, self._options)
 
     def check_options(self) -> None:
-        """Raise `InvalidOption` if a model of the chain lacks one of the options, before anything is written."""
+        """Raise before anything is written: `InvalidOption` if a model of the chain lacks one of the options,
+        `SecretInName` if one of this run contains a secret."""
+        self.log.runtime.redactor.check_options(self._options)
         for model in self.models:
             check_options(model.provider, self.all_options())
 

@@ -121,6 +121,12 @@ class Redactor:
         if isinstance(name, str) and (redacted := self.redact_text(name)) != name:
             raise SecretInName(field, redacted)
 
+    def check_options(self, options: Mapping[str, Any] | None) -> None:
+        """Raise SecretInName for an option of a model with a secret in it: redacted, the next call would send another."""
+        for name, value in (options or {}).items():
+            if (redacted := self.redact_json(value)) != value:
+                raise SecretInName(f"option {name}", str(redacted))
+
     def safe_length(self, text: str) -> int:
         """Return how much of a stream's text may be shown: nothing that follows can turn this part into a secret.
 
