@@ -71,7 +71,10 @@ def _parameter(parameter: inspect.Parameter) -> str:
     text = stars + parameter.name
     if parameter.annotation is not inspect.Parameter.empty:
         text += f": {_type(parameter.annotation)}"
-    return text if parameter.default is inspect.Parameter.empty else f"{text} = {parameter.default!r}"
+    if parameter.default is inspect.Parameter.empty:
+        return text
+    # A function's text has its address, which differs from run to run.
+    return f"{text} = {'…' if inspect.isfunction(parameter.default) else repr(parameter.default)}"
 
 
 def _type(annotation: Any) -> str:

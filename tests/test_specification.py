@@ -395,6 +395,10 @@ class TestLimits:
         assert events[-1].journal_number == session.row.facts
 
     def test_those_of_the_sessions_settings_hold(self, session: Session) -> None:
+        session.set(limits=Limits(turns=1))
+        assert session.context().settings.limits == {"turns": 1}
+        with pytest.raises(InvalidArgument, match="pass it to send"):
+            session.set(limits=Limits(tries=2))
         session.set(limits={"turns": 1, "the host's own": "kept"})
         session.send_sync("1", model=ScriptedModel(["a"]))
         (event,) = session.send_sync("2", model=ScriptedModel(["never"])).events

@@ -192,18 +192,24 @@ class Session:
         prompt: str | None = None,
         prompt_patch: str | None = None,
         tools: Sequence[str] | None = None,
-        limits: dict[str, Any] | None = None,
+        limits: Limits | Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> AppendResult:
         """Change the settings from here on. Tools can be narrowed only (`ToolsNotAllowed`).
 
+        `limits` narrow those of each run; a dict may have names of the host's own, which are kept and ignored.
         `options` of the model's calls, such as `{"temperature": 0}`, are added to those in force; None removes one.
         `InvalidOption` if the provider of the session's model lacks one; docs/options.md lists them.
         """
         if isinstance(tools, str):
             raise InvalidArgument("tools", tools, "a list of tool names")
         names = None if tools is None else tuple(tools)
-        settings = self._with_options(Settings(model, prompt, prompt_patch, names, limits), options)
+        if limits is not None and not isinstance(limits, Mapping):
+            from .agent.limits import session_limits
+
+            limits = session_limits(limits)
+        own_limits = None if limits is None else dict(limits)
+        settings = self._with_options(Settings(model, prompt, prompt_patch, names, own_limits), options)
         return self.append([settings])
 
     def _with_options(

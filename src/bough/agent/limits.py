@@ -63,11 +63,27 @@ def _check_count(name: str, value: object) -> None:
         raise InvalidArgument(name, value, "an integer of at least 0")
 
 
+_DEFAULTS = Limits()
+
+
 def limit_data(limits: Limits) -> dict[str, Any]:
     """Return the limits as a journal fact or the settings of a session contain them."""
     names = _COUNTS if limits.max_cost_microcents is None else (*_COUNTS, "on_exceed")
     values = {name: getattr(limits, name) for name in names}
     return {name: value for name, value in values.items() if value is not None}
+
+
+def session_limits(limits: Limits) -> dict[str, Any]:
+    """Return the limits as the settings of a session: those that were given. How a run waits and summarises is not one."""
+    if not isinstance(limits, Limits):
+        raise InvalidArgument("limits", limits, "bough.Limits(…) or a dict")
+    for name in ("summariser", "tries", "pause"):
+        if getattr(limits, name) != getattr(_DEFAULTS, name):
+            raise InvalidArgument(
+                f"limits.{name}", getattr(limits, name), "left out: it is one of a run; pass it to send"
+            )
+    names = (*_COUNTS, "on_exceed")
+    return {name: value for name in names if (value := getattr(limits, name)) != getattr(_DEFAULTS, name)}
 
 
 def narrow(limits: Limits, session_limits: Mapping[str, Any] | None) -> Limits:
