@@ -93,6 +93,9 @@ TAGS = {
     "exchange": "Export and import of bundles",
 }
 
+MAX_WIDE_READS = 4
+"""Requests at a time that read thousands of entries: each takes some ten megabytes."""
+
 PROBLEMS = {
     400: "The request is invalid; `detail` says why",
     401: "A token is required",
@@ -172,6 +175,7 @@ def _state(context: ServerContext) -> State:
             "indexing": search.SearchIndexer(context.store.index),
             "viewer": viewer_files.ViewerFiles.read(),
             "openapi": None,
+            "wide_reads": asyncio.Semaphore(MAX_WIDE_READS),
         }
     )
 

@@ -199,6 +199,22 @@ def in_thread(handler: Callable[P, R]) -> Callable[P, Awaitable[R]]:
     return run
 
 
+def few_at_once(handler: Callable[P, R]) -> Callable[P, Awaitable[R]]:
+    """Run a handler that reads thousands of entries in a worker thread, few at a time, so that memory stays bounded.
+
+    Others wait without holding a thread.
+    """
+    run_in_thread = in_thread(handler)
+
+    @wraps(handler)
+    async def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        request: Any = kwargs["request"]
+        async with request.app.state.wide_reads:
+            return await run_in_thread(*args, **kwargs)
+
+    return run
+
+
 def context_and_caller(request: ApiRequest) -> tuple[ServerContext, Caller]:
     """Return the server context and the caller of a request."""
     context: ServerContext = request.app.state.context

@@ -87,9 +87,18 @@ class PromptReader(Struct, frozen=True):
         items = self._read(first, self.leaf.seq)
         return ItemWindow((*(self.frame.items if is_start else ()), *items), first, is_start, True)
 
-    def since(self, seq: int) -> ItemWindow:
-        """Return the messages from a seq on, none of them the first one."""
-        return ItemWindow(tuple(self._read(seq, self.leaf.seq)), seq, False, True)
+    def continues_as(self, later: PromptReader) -> bool:
+        """Whether the context of a later leaf of the same path has all messages of this one, as they are."""
+        if self.items is not None or later.items is not None:
+            return False
+        return (self.first, self.replacement) == (later.first, later.replacement)
+
+    def within(self, later: PromptReader, window: ItemWindow) -> ItemWindow:
+        """Return those messages of a later window that this context has; they are not read again if they are the same."""
+        if not self.continues_as(later):
+            return self.newest(later.leaf.seq - window.first + 1)
+        items = tuple(item for item in window.items if item.pinned or item.seq <= self.leaf.seq)
+        return replace(window, items=items)
 
     def context(self, window: ItemWindow) -> Context:
         """Return a window as a context; the system prompt belongs to the first one."""
@@ -104,8 +113,9 @@ class PromptReader(Struct, frozen=True):
         return {**self.around(provider, window), provider.history: request[provider.history]}
 
     def around(self, provider: Provider, newest: ItemWindow) -> dict[str, Any]:
-        """Return the request without messages: prompt, tools and options, which are known with the newest messages."""
-        context = replace(self.frame, items=newest.items)
+        """Return the request without messages: prompt, tools and options, some of which the newest answer decides."""
+        answers = [n for n, item in enumerate(newest.items) if item.message.role == "assistant"]
+        context = replace(self.frame, items=newest.items[answers[-1] :] if answers else ())
         request = provider.project(context, self.log.read_blob, HistoryPart(is_end=newest.is_end))
         return {**request, provider.history: []}
 

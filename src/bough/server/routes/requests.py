@@ -21,15 +21,17 @@ from ...session import Session
 from ...wire.explain import Missing
 from ...wire.parts import part_starts
 from ..auth import Caller
-from ..context import ApiRequest, ServerContext, context_and_caller, in_thread
+from ..context import ApiRequest, ServerContext, context_and_caller, few_at_once
 from ..json_views import call_view, to_json
-from ..request_window import PromptReader, read_prompt
+from ..request_window import ItemWindow, PromptReader, read_prompt
 from ..schemas import Json, RequestView
 from ..truncate import json_size, truncate_value
 from .bundles import file_chunks, file_name
 
 NEWEST = 2_000
-"""Entries whose tokens are estimated, and that are compared with the previous request: the newest ones."""
+"""Entries whose tokens are estimated. A request that has no more is compared with the previous one as a whole."""
+COMPARED = 200
+"""The newest messages of a longer one, which are compared."""
 
 At = Annotated[str | None, QueryParameter(description="The answer's position; default: the leaf")]
 ProviderName = Annotated[str | None, QueryParameter(description="Provider format; default: that of the call")]
@@ -46,7 +48,7 @@ class ModelRequest(Struct, frozen=True):
 
 
 @get("/api/sessions/{session_id:str}/request", tags=["requests"])
-@in_thread
+@few_at_once
 def read_request(
     request: ApiRequest,
     session_id: FromPath[str],
@@ -164,7 +166,7 @@ def _with_tokens(page: RequestView, model_request: ModelRequest, context: Server
     page.tokens_from = newest.first
     page.tokens = [{"part": part, "tokens": count} for part, count in shares]
     page.window = _window(model_request.session, prompt, model_request.call)
-    page.difference = _difference(model_request, context)
+    page.difference = _difference(model_request, newest, context)
     return page
 
 
@@ -176,13 +178,13 @@ def _window(session: Session, prompt: Context, call: Call | None) -> int | None:
     return measure_window(prompt, name, row.context_window).window
 
 
-def _difference(model_request: ModelRequest, context: ServerContext) -> Json | None:
+def _difference(model_request: ModelRequest, newest: ItemWindow, context: ServerContext) -> Json | None:
     if model_request.previous is None:
         return None
-    session, reader, provider = model_request.session, model_request.reader, model_request.provider
-    leaf = session.log.leaf_at(model_request.previous.after_seq)
-    earlier = read_prompt(session.log, leaf, context.prompt_limits(session))
-    difference = _compare(earlier, reader, provider)
+    log = model_request.session.log
+    leaf = log.leaf_at(model_request.previous.after_seq)
+    earlier = read_prompt(log, leaf, context.prompt_limits(model_request.session))
+    difference = _compare(earlier, model_request, newest)
     if difference is None:
         return None
     sides = [None if isinstance(side, Missing) else side for side in (difference.before, difference.after)]
@@ -190,22 +192,27 @@ def _difference(model_request: ModelRequest, context: ServerContext) -> Json | N
     return {"path": difference.path, "before": to_json(before), "after": to_json(after)}
 
 
-def _compare(earlier: PromptReader, now: PromptReader, provider: wire.Provider) -> wire.Difference | None:
+def _compare(
+    earlier: PromptReader, model_request: ModelRequest, newest: ItemWindow
+) -> wire.Difference | None:
     """Compare two requests; of long ones, everything but the messages, and the newest of these."""
-    windows = earlier.newest(NEWEST), now.newest(NEWEST)
-    if windows[0].is_start and windows[1].is_start:
-        return wire.first_difference(earlier.project(provider, windows[0]), now.project(provider, windows[1]))
-    difference = wire.first_difference(*(reader.around(provider, windows[1]) for reader in (earlier, now)))
+    now, provider = model_request.reader, model_request.provider
+    if newest.is_start and (before := earlier.within(now, newest)).is_start:
+        return wire.first_difference(earlier.project(provider, before), now.project(provider, newest))
+    difference = wire.first_difference(*(reader.around(provider, newest) for reader in (earlier, now)))
     if difference is not None:
         return difference
-    if (earlier.first, earlier.replacement) != (now.first, now.replacement):
+    if not earlier.continues_as(now):
         sides = [f"from entry {reader.first} on" for reader in (earlier, now)]
         return wire.Difference(provider.history, *sides)
-    starts = part_starts(windows[1].items)
+    items = newest.items[-COMPARED:]
+    starts = part_starts(items)
     if not starts:
         return None
-    seq = windows[1].items[starts[0]].seq
-    return wire.first_difference(*(reader.project(provider, reader.since(seq)) for reader in (earlier, now)))
+    tail = replace(newest, items=items[starts[0] :], first=items[starts[0]].seq, is_start=False)
+    return wire.first_difference(
+        earlier.project(provider, earlier.within(now, tail)), now.project(provider, tail)
+    )
 
 
 HANDLERS = [read_request, raw_request]

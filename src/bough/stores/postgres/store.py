@@ -256,7 +256,7 @@ SELECT_CALLS_BETWEEN = f"""
 {SELECT_TREE_CALLS} and coalesce(usage.answer_seq, usage.after_seq) between %(first)s and %(last)s order by usage.n
 """
 SELECT_LATEST_ANSWER_CALL = f"""
-{SELECT_TREE_CALLS} and usage.answer_seq <= %(last)s and usage.purpose is null order by usage.answer_seq desc limit 1
+{SELECT_TREE_CALLS} and usage.answer_seq <= %(last)s and usage.purpose is null order by usage.n desc limit 1
 """
 SELECT_LIMIT_FACTS = f"""
 select {FACT_COLUMNS.replace("branch", "journal.branch")} from bough.session

@@ -122,9 +122,10 @@ select id from branch where id not in (select id from line) order by id
 SELECT_CALLS = f"select {CALL_COLUMNS} from usage where id > ? and id < ? order by id"
 CALLS_AT = "id > ? and id < ? and branch = ? and coalesce(answer_seq, after_seq)"
 SELECT_CALLS_BETWEEN = f"select {CALL_COLUMNS} from usage where {CALLS_AT} between ? and ? order by id"
+# A branch grows at its end, so that a later call answers a later entry: found at once if it is one of the newest.
 SELECT_LATEST_ANSWER_CALL = f"""
 select {CALL_COLUMNS} from usage
-where {CALLS_AT} <= ? and answer_seq is not null and purpose is null order by answer_seq desc limit 1
+where {CALLS_AT} <= ? and answer_seq is not null and purpose is null order by id desc limit 1
 """
 SELECT_FACTS = f"select {FACT_COLUMNS} from journal where id > ? and id < ? order by id limit ?"
 SELECT_FACTS_OF_KIND = f"""
