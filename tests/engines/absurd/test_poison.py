@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import pytest
 import bough
 from bough import ScriptedModel
 from bough.engines.absurd import schema as absurd_schema
+from bough.engines.absurd import worker as absurd_worker
 from bough.engines.absurd.deaths import MAX_DEATHS, MAX_DEATHS_ALONE
 from bough.engines.absurd.engine import ATTEMPTS, Agent
 from bough.engines.absurd.worker import Worker
@@ -175,11 +176,21 @@ class TestCounting:
         self.claim(installed, queue)
         installed.run(f"update absurd.r_{queue} set claim_expires_at = now() where state = 'running'")
 
-    def work(self, installed: Database, queue: str, is_over: Callable[[], object]) -> list[str]:
+    def work(
+        self,
+        installed: Database,
+        queue: str,
+        is_over: Callable[[], object],
+        own_process: Sequence[str] = (),
+    ) -> list[str]:
         installed.run(f"update absurd.r_{queue} set available_at = now() where state <> 'running'")
         lines: list[str] = []
         worker = Worker(
-            installed.url, [Agent("a", ScriptedModel(["Hello."]))], queue=queue, report=lines.append
+            installed.url,
+            [Agent("a", ScriptedModel(["Hello."]))],
+            queue=queue,
+            report=lines.append,
+            own_process=own_process,
         )
         thread = threading.Thread(target=worker.run)
         thread.start()
@@ -222,3 +233,43 @@ class TestCounting:
         session.refresh()
         assert [entry.message.text for entry in session.transcript() if entry.message] == ["hello", "Hello."]
         assert session.verify() == []
+
+    def test_a_process_that_does_not_start_is_no_death(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        session = store.start("a")
+        session.send("hello", engine="absurd", queue=queue)
+        self.die(installed, queue)
+        is_returned = f"select 1 from absurd.r_{queue} where state = 'sleeping' and started_at is not null"
+        lines = self.work(
+            installed,
+            queue,
+            lambda: installed.run(is_returned),
+            own_process=[sys.executable, "-c", "raise SystemExit(3)"],
+        )
+        assert any("did not start (it exited with code 3)" in line for line in lines)
+        self.work(installed, queue, lambda: session.row.status == "idle")
+        assert installed.run(f"select attempts from absurd.t_{queue}") == [(2,)]
+
+    @pytest.mark.parametrize("deaths", [1, 2])
+    def test_if_there_are_processes_enough_a_first_suspect_runs_here_and_a_second_one_waits(
+        self,
+        installed: Database,
+        queue: str,
+        store: bough.Store,
+        deaths: int,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(absurd_worker, "MAX_OWN_PROCESSES", 0)
+        session = store.start("a")
+        session.send("hello", engine="absurd", queue=queue)
+        for _ in range(deaths):
+            self.die(installed, queue)
+        is_returned = f"select 1 from absurd.r_{queue} where state = 'sleeping' and attempt = 3 and started_at is not null"
+        self.work(
+            installed,
+            queue,
+            lambda: session.row.status == "idle" if deaths == 1 else installed.run(is_returned),
+            own_process=["not started"],
+        )
+        assert (session.row.status == "idle") is (deaths == 1)
