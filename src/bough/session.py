@@ -322,9 +322,25 @@ class Session:
             raise InvalidPosition("undo", 0, self.leaf.seq)
         return self.rewind(turn - 1)
 
-    def redo(self) -> Leaf:
-        """Return to the branch that the last rewind left."""
+    def redo(self, *, files: bool | str | os.PathLike[str] = False, skip_changed: bool = False) -> Leaf:
+        """Return to the branch that the last rewind left.
+
+        With `files` the files that the workspace tools wrote there are written again first, as `rewind` restores them;
+        `plan_redo_files` tells which.
+        """
+        if files is not False:
+            self.log.raise_if_leased()
+            from .agent.tools.file_rewind import restore_files
+
+            plan = self.plan_redo_files(None if files is True else files)
+            restore_files(self.log, plan, skip_changed=skip_changed)
         return self.log.redo()
+
+    def plan_redo_files(self, folder: str | os.PathLike[str] | None = None) -> FilesPlan:
+        """What `redo(files=…)` would do with the files."""
+        from .agent.tools.file_rewind import plan_redo
+
+        return plan_redo(self.log, folder)
 
     def checkout(self, leaf: Leaf) -> Leaf:
         """Move to any position in this session's tree."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from bough.server.context import ServerAgent
 from support.paths import ROOT
 from support.processes import dies
 from support.server import LocalServer, wait_until
-from support.terminal import Terminal, bough
+from support.terminal import BOUGH, Terminal, bough, environment
 
 SERVER = f"{sys.executable} -S {ROOT / 'tests/support/mcp_stdio_server.py'}"
 
@@ -55,6 +56,18 @@ class TestRun:
             row = store.sessions().sessions[0]
             assert "t_echo" in row.tool_names
             assert "t_dotted_name" in row.tool_names
+
+    def test_a_script_that_is_named_like_the_package_is_told(self, folder: Path) -> None:
+        """It was imported as the package: "mcp.server is not installed", or a script that waits for its client."""
+        (folder / "mcp.py").write_text("import sys\nsys.stdin.read()\n")
+        (folder / "shop.py").write_text(
+            "import bough\n@bough.tool\ndef look() -> str:\n    'Look.'\n    return 'x'\n"
+        )
+        words = ("--store", "s.db", "run", "go", "--model", "scripted:model.yaml", "--tools", "shop.py")
+        command = [*BOUGH, *words, "--mcp", SERVER]  # a process of its own: this one has imported the package
+        done = subprocess.run(command, capture_output=True, text=True, env=environment(folder), timeout=60)
+        assert done.returncode == 2
+        assert f"{folder / 'mcp.py'} hides the package mcp; rename that file" in done.stderr
 
     def test_a_server_that_does_not_start_leaves_no_session(self, folder: Path) -> None:
         words = ("--store", "s.db", "run", "go", "--model", "scripted:model.yaml")

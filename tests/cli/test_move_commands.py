@@ -79,6 +79,20 @@ class TestRewind:
         assert "1 restored, 1 left as they are" in done.err
         assert ((folder / "a.txt").read_text(), (folder / "b.txt").read_text()) == ("one", "mine")
         assert bough("rewind", "latest@0", "--yes", store=store, home=tmp_path).code == 2
+        (folder / "b.txt").unlink()
+        plain = bough("redo", store=store, home=tmp_path)
+        assert "2 files of the agent not written again: that is bough redo --files" in plain.err
+        bough("rewind", "latest@0", store=store, home=tmp_path)
+        words = ("redo", "--files", "--workspace", folder)
+        planned = bough(*words, "--json", store=store, home=tmp_path)
+        assert (planned.code, [file["kind"] for file in planned.json["files"]]) == (
+            1,
+            ["restore", "recreate"],
+        )
+        redone = bough(*words, "--yes", store=store, home=tmp_path)
+        assert (redone.code, "1 restored, 1 recreated" in redone.err) == (0, True), redone.err
+        assert ((folder / "a.txt").read_text(), (folder / "b.txt").read_text()) == ("two", "new")
+        assert bough("redo", "--yes", store=store, home=tmp_path).code == 2
 
     def test_nothing_to_redo_is_said(self, store_path: Path) -> None:
         done = bough("redo", "ses_case", store=store_path)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -177,7 +179,11 @@ class TestStdio:
             assert text(usage) == "No model was called."
             missing = await client.call_tool("show", {"session": "ses_none"})
             assert missing.is_error
-            assert "no session 'ses_none'" in text(missing)
+            assert text(missing).endswith(
+                "no session 'ses_none' in this store, space and owner; find its id with the tools sessions or search"
+            )
+            wrong = await client.call_tool("sessions", {"cursor": "x"})
+            assert "cursor='x' is invalid" in text(wrong)
 
         store_option = ["--store", str(tmp_path / "s.db"), "mcp"]
         command = StdioServerParameters(
@@ -224,6 +230,15 @@ class TestHttp:
         good = {"Authorization": "Bearer sesame"}
         for headers in ({"Host": "evil.example"}, {"Origin": "https://evil.example"}):
             assert httpx2.post(web.address, json={}, headers={**good, **headers}).status_code in (403, 421)
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_stopping_it_is_no_failure(self, tmp_path: Path, number: signal.Signals) -> None:
+        command = [*BOUGH, "--store", str(tmp_path / "s.db"), "mcp", "--http", "--port", "0"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment(tmp_path)) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith(b"http://127.0.0.1:")
+            process.send_signal(number)
+            assert process.wait(30) == 0
 
     def test_others_cannot_reach_it_without_a_token(self) -> None:
         with bough.open("memory:") as store:

@@ -22,6 +22,7 @@ from bough.proxy.server import Proxy
 from bough.proxy.upstreams import find_upstreams
 from bough.stores.sqlite.store import SqliteStore
 from support.fake_providers import BrokenStream, Call, Completion, ErrorReply, FakeProviders, RawReply, Reply
+from support.terminal import bough as command
 
 PROVIDERS = ("anthropic", "openai", "openai-chat", "gemini")
 KEY = "sk-the-key-of-the-program"
@@ -156,6 +157,30 @@ def test_an_agent_is_recorded_as_it_records_itself(provider: str, store: Store, 
         assert recorded.request(provider) == own.request(provider)
         assert not list(store.verify())
     assert KEY.encode() not in (tmp_path / "recorded.db").read_bytes()
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_the_tools_and_options_of_a_request_are_kept(provider: str, store: Store, tmp_path: Path) -> None:
+    with recording(store, Completion("Lost.")) as proxy, bough.open("memory:") as own_store:
+        own = own_store.start(seeds=[bough.system("You help.")])
+        model = f"{provider}:m@{proxy.url(provider)}"
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY"):
+                patch.setenv(name, KEY)
+            options = {"temperature": 0.25, "max_tokens": 77}
+            own.send_sync("Where is 41?", model=model, tools=[lookup], options=options)
+        (body,) = (request.body for request in proxy.fake.requests)
+        (session_id,) = (session.session_id for session in proxy.sessions())
+    with bough.open(tmp_path / "recorded.db") as again:  # as another process reads it
+        recorded = again.session(session_id)
+        settings = recorded.context().settings
+        assert {name: settings.options[name] for name in options} == options
+        request = recorded.request(provider)
+        assert request["tools"] == body["tools"]
+        assert "Look up an order." in str(request["tools"])
+    shown = command("--store", str(tmp_path / "recorded.db"), "context", session_id, home=tmp_path).stdout
+    assert "lookup" in shown
+    assert "temperature" in shown
 
 
 def test_an_edit_and_a_retry_become_branches(store: Store) -> None:

@@ -712,6 +712,10 @@ class Log:
 
     def redo(self) -> Leaf:
         """Return to where the last rewind came from, if nothing was appended since."""
+        return self.move(self.redo_target(), data={"redo": True})
+
+    def redo_target(self) -> Leaf:
+        """Where `redo` goes."""
         origins: list[Leaf] = []
         since = takewhile(lambda fact: fact.kind != "appended", self.facts_backwards())
         for fact in reversed(list(since)):
@@ -721,7 +725,7 @@ class Log:
                 origins.append(Leaf(*fact.data["from"]))
         if not origins:
             raise NothingToRedo(self.session_id)
-        return self.move(origins[-1], data={"redo": True})
+        return origins[-1]
 
     def seed_count_on(self, ranges: Sequence[Range]) -> int:
         """How many entries of a path are seeds; fewer than the session has if a rewind went back into them."""

@@ -6,11 +6,15 @@ is this server's: else a web page could read the sessions through its visitor's 
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import hmac
 import ipaddress
+import signal
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
@@ -21,7 +25,7 @@ from mcp_types import ToolAnnotations
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .. import __version__
-from ..errors import BoughError, TokenRequired
+from ..errors import BoughError, InvalidArgument, NotFound, TokenRequired
 from .archive import Archive
 
 PATH = "/mcp"
@@ -44,14 +48,19 @@ def build_server(archive: Archive) -> MCPServer[Any]:
 
 
 def _with_error_text(verb: Callable[..., str]) -> Callable[..., str]:
-    """Return the verb with its errors as texts for the model: what happened and what to do."""
+    """Return the verb with its errors as texts for the model, in the words of the tools it has."""
 
     @functools.wraps(verb)
     def call(*args: Any, **kwargs: Any) -> str:
         try:
             return verb(*args, **kwargs)
+        except NotFound as error:
+            raise ToolError(f"{error.problem}; find its id with the tools sessions or search") from None
+        except InvalidArgument as error:
+            name = "cursor" if error.name == "before" else error.name  # as the tool's schema names it
+            raise ToolError(error.problem.replace(f"{error.name}=", f"{name}=", 1)) from None
         except BoughError as error:
-            raise ToolError(str(error)) from None
+            raise ToolError(error.problem) from None  # the hints name Python and the command line
 
     return call
 
@@ -88,14 +97,21 @@ class HttpServer:
         return f"http://{name}:{self.port}{PATH}"
 
     def run(self, ready: Callable[[], None] = lambda: None) -> None:
-        """Serve until Ctrl-C or SIGTERM."""
+        """Serve until Ctrl-C or SIGTERM. `ready` is called once, when requests are accepted."""
         app = self._app if self._token is None else _require_token(self._app, self._token)
         config = uvicorn.Config(
             app, log_level="critical", access_log=False, timeout_graceful_shutdown=2, ws="none"
         )
-        self._server = uvicorn.Server(config)
-        ready()
-        self._server.run(sockets=[self._socket])
+        self._server = _Server(config)
+        asyncio.run(self._serve(ready))
+
+    async def _serve(self, ready: Callable[[], None]) -> None:
+        task = asyncio.create_task(self._server.serve([self._socket]))
+        while not self._server.started and not task.done():
+            await asyncio.sleep(0.01)
+        if not task.done():
+            ready()
+        await task
 
     def stop(self) -> None:
         """End `run`, from another thread."""
@@ -111,6 +127,21 @@ class HttpServer:
         return TransportSecuritySettings(
             allowed_hosts=hosts, allowed_origins=[f"http://{host}" for host in hosts]
         )
+
+
+class _Server(uvicorn.Server):
+    """Ends on SIGINT and SIGTERM without raising them again: stopping a server is no failure."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        is_main = threading.current_thread() is threading.main_thread()
+        numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+        before = {number: signal.signal(number, self.handle_exit) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def _require_token(app: ASGIApp, token: str) -> ASGIApp:

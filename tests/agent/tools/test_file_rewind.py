@@ -64,6 +64,35 @@ class TestRestore:
         assert session.leaf.seq == start
         assert session.verify() == []
 
+    def test_redo_brings_them_forward(self, store: Store, folder: Path) -> None:
+        (folder / "a.txt").write_text("one")
+        session = store.start()
+        start = run(
+            session, folder, write("a.txt", "two"), edit("a.txt", "two", "three"), write("b.txt", "new")
+        )
+        end = session.leaf
+        session.rewind(start, files=True)
+        plan = session.plan_redo_files()
+        assert {each.path: each.kind for each in plan.actions} == {"a.txt": "restore", "b.txt": "recreate"}
+        assert session.redo(files=True) == end
+        assert ((folder / "a.txt").read_text(), (folder / "b.txt").read_text()) == ("three", "new")
+        session.rewind(start, files=True)
+        assert ((folder / "a.txt").read_text(), (folder / "b.txt").exists()) == ("one", False)
+
+    def test_redo_refuses_what_was_changed_since_the_rewind(self, store: Store, folder: Path) -> None:
+        (folder / "a.txt").write_text("one")
+        session = store.start()
+        start = run(session, folder, write("a.txt", "two"), write("b.txt", "new"))
+        session.rewind(start, files=True)
+        (folder / "a.txt").write_text("mine")
+        (folder / "b.txt").write_text("mine, too")
+        with pytest.raises(FilesChanged, match="since the rewind"):
+            session.redo(files=True)
+        assert session.leaf.seq == start
+        session.redo(files=True, skip_changed=True)
+        assert ((folder / "a.txt").read_text(), (folder / "b.txt").read_text()) == ("mine", "mine, too")
+        assert session.leaf.seq > start
+
     def test_it_stops_in_between(self, store: Store, folder: Path) -> None:
         session = store.start()
         run(session, folder, write("a.txt", "one"))

@@ -41,6 +41,14 @@ class TestASession:
         assert isinstance(compaction, Compaction)
         assert (compaction.summary, compaction.first_kept) == ("They painted a shop.", 9)
 
+    def test_ids_that_are_no_texts_do_not_end_the_import(self, store: Store, tmp_path: Path) -> None:
+        strange = [
+            {"id": {"a": 1}, "type": "user", "content": "x"},
+            {"id": [], "type": "user", "content": "y"},
+        ]
+        lines = [*SAMPLE, {"file": "main", "$set": {"messages": strange}}]
+        import_one(store, "gemini-cli", gemini_cli.write(tmp_path, lines))
+
     def test_has_its_summary_as_title_and_its_sub_agent_as_task(self, store: Store, tmp_path: Path) -> None:
         import_one(store, "gemini-cli", gemini_cli.write(tmp_path, SAMPLE))
         assert store.backend.session(f"gemini-cli-{MAIN}").title == "Paint the shop"

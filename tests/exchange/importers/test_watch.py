@@ -19,7 +19,16 @@ from bough.exchange.importers.watch import SourceChange, Watch, WatchedFolder, s
 from bough.store import Store
 from support.import_sources import memory_store, store, write_jsonl
 from support.terminal import BOUGH, bough
-from support.tool_sources import claude_ai, copilot_cli, opencode, qwen_code, stored_counts
+from support.tool_sources import (
+    ToolSource,
+    claude_ai,
+    claude_code,
+    codex,
+    copilot_cli,
+    opencode,
+    qwen_code,
+    stored_counts,
+)
 from support.tool_sources.copilot_cli import SAMPLE, SESSION
 
 __all__ = ["store"]
@@ -54,19 +63,31 @@ class TestAScan:
         assert entries(watch.scan()) == [13]
         assert list(watch.scan()) == []
 
-    def test_line_by_line_ends_in_the_same_ledger_as_one_import(self, root: Path) -> None:
+    @pytest.mark.parametrize(
+        "source", [claude_code.SOURCE, codex.SOURCE, copilot_cli.SOURCE], ids=lambda source: source.tool
+    )
+    def test_piece_by_piece_ends_in_the_same_ledger_as_one_import(
+        self, source: ToolSource, root: Path
+    ) -> None:
+        """Its files grow together, in the middle of lines too, and then are quiet."""
+        source.write(root.parent / "whole", source.sample)
+        files = {
+            path.relative_to(root.parent / "whole"): path.read_bytes()
+            for path in sorted((root.parent / "whole").rglob("*.jsonl"))
+        }
+        steps = max(map(len, files.values())) // 397
         with memory_store() as growing, memory_store() as whole:
-            watch = Watch(growing.backend, growing.runtime, [WatchedFolder("copilot-cli", root)])
-            body = "".join(json.dumps(record) + "\n" for record in SAMPLE)
-            path = root / SESSION / "events.jsonl"
-            path.parent.mkdir()
-            for end in range(0, len(body), 97):  # in the middle of lines, too
-                path.write_text(body[:end])
+            watch = Watch(growing.backend, growing.runtime, [WatchedFolder(source.tool, root)])
+            for step in range(1, steps + 1):
+                for name, body in files.items():
+                    (root / name).parent.mkdir(parents=True, exist_ok=True)
+                    (root / name).write_bytes(body[: len(body) * step // steps])
                 list(watch.scan())
-            path.write_text(body)
+            for name in files:
+                os.utime(root / name, (0, 0))
             list(watch.scan())
-            list(whole.import_from("copilot-cli", str(root)))
-            assert stored_counts(growing) == stored_counts(whole)
+            list(whole.import_from(source.tool, str(root)))
+            assert stored_counts(growing) == stored_counts(whole) == source.count(root)
 
     def test_survives_files_that_vanish_are_renamed_truncated_or_are_none(
         self, store: Store, root: Path
@@ -258,6 +279,8 @@ class TestTheCommand:
             (str(tmp_path),): "name one tool and one path",
             ("codex",): "nothing at its default location",
             ("codex", str(tmp_path / "x")): "no such file",
+            ("nosuch",): "no importer for sessions of 'nosuch'; use one of adk, ",
+            ("codex", "nosuch"): "no importer for sessions of 'nosuch'",
             (): "no tool has sessions",
         }
         for arguments, reason in cases.items():

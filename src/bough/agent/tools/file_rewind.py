@@ -1,7 +1,7 @@
-"""Restore the files that the workspace tools wrote after an entry of the path.
+"""Restore the files that the workspace tools wrote after an entry of the path, and bring them forward again.
 
 A plan compares three states of each file: before the first write that is left behind, after the last one, and now. What is
-now something else than the tools left was changed elsewhere, and is refused. Files are restored one by one, each by a
+now something else than the tools, or the rewind, left was changed elsewhere, and is refused. Files are restored one by one, each by a
 rename, and before the leaf moves: after a crash the same rewind continues, for what is restored already needs nothing.
 Does not know what a shell command or another program wrote.
 """
@@ -18,6 +18,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from ...core.entries import Entry
 from ...core.file_changes import FileChange, FileVersion, file_changes
 from ...core.media import digest
 from ...errors import FilesChanged, InvalidOperation, OutOfScope
@@ -29,17 +30,17 @@ ActionKind = Literal["restore", "recreate", "delete", "nothing", "refused"]
 
 
 class FileAction(Struct, frozen=True):
-    """What a rewind does with one file."""
+    """What a rewind or a redo does with one file."""
 
     kind: ActionKind
     root: str
     path: str
     seq: int
-    """The entry of the first write that is left behind."""
+    """The entry of the first write that is left behind, or done again."""
     target: FileVersion | None
     """What it becomes; None: it is deleted."""
-    expected: FileVersion
-    """What the tools left."""
+    expected: FileVersion | None
+    """What it must be now; None: there must be none."""
     reason: str = ""
     """Why it is refused."""
 
@@ -49,7 +50,7 @@ class FileAction(Struct, frozen=True):
 
 
 class FilesPlan(Struct, frozen=True):
-    """What a rewind does with the files that were written after entry `to`."""
+    """What moving to entry `to` does with the files: a rewind with those written after it, a redo with those up to it."""
 
     session_id: str
     to: int
@@ -80,10 +81,29 @@ def plan_rewind(log: Log, to: int, folder: str | os.PathLike[str] | None = None)
             "a replay wrote no files, so there are none to restore", "rewind its source instead"
         )
     root = None if folder is None else os.path.realpath(folder)
+    groups = _changes_by_file(log.path().entries[to:])
+    return FilesPlan(log.session_id, to, tuple(_plan(log, group, root) for group in groups))
+
+
+def plan_redo(log: Log, folder: str | os.PathLike[str] | None = None) -> FilesPlan:
+    """Plan to write the files as they were where `redo` goes."""
+    leaf, target = log.leaf, log.redo_target()
+    path = log.store.path(log.session_id, leaf=target, first=leaf.seq + 1)
+    if leaf.seq and not any(part.branch == leaf.branch and leaf.seq <= part.last for part in path.ranges):
+        raise InvalidOperation(
+            "the redo goes to another branch, whose files are not known here", "leave out files"
+        )
+    root = None if folder is None else os.path.realpath(folder)
+    groups = _changes_by_file(path.entries)
+    actions = tuple(_plan(log, group, root, is_forward=True) for group in groups)
+    return FilesPlan(log.session_id, target.seq, actions)
+
+
+def _changes_by_file(entries: Iterable[Entry]) -> list[list[tuple[int, FileChange]]]:
     changes: dict[tuple[str, str], list[tuple[int, FileChange]]] = {}
-    for seq, change in file_changes(log.path().entries[to:]):
+    for seq, change in file_changes(entries):
         changes.setdefault((change.root, change.path), []).append((seq, change))
-    return FilesPlan(log.session_id, to, tuple(_plan(log, group, root) for group in changes.values()))
+    return list(changes.values())
 
 
 def restore_files(log: Log, plan: FilesPlan, *, skip_changed: bool = False) -> None:
@@ -94,11 +114,15 @@ def restore_files(log: Log, plan: FilesPlan, *, skip_changed: bool = False) -> N
         _restore(log, action)
 
 
-def _plan(log: Log, group: Sequence[tuple[int, FileChange]], folder: str | None) -> FileAction:
+def _plan(
+    log: Log, group: Sequence[tuple[int, FileChange]], folder: str | None, *, is_forward: bool = False
+) -> FileAction:
     (seq, first), (_, last) = group[0], group[-1]
+    target, expected = (last.after, first.before) if is_forward else (first.before, last.after)
 
     def action(kind: ActionKind, reason: str = "") -> FileAction:
-        return FileAction(kind, first.root, first.path, seq, first.before, last.after, reason)
+        is_absent = kind == "recreate"
+        return FileAction(kind, first.root, first.path, seq, target, None if is_absent else expected, reason)
 
     if folder is not None and os.path.realpath(first.root) != folder:
         return action("refused", f"it is not in {folder}")
@@ -110,31 +134,30 @@ def _plan(log: Log, group: Sequence[tuple[int, FileChange]], folder: str | None)
         return action(
             "refused", getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
         )
-    if first.is_before_lost:
+    if first.is_before_lost and not is_forward:
         return action("refused", f"what it was before entry {seq} was lost when the call was interrupted")
-    target = None if first.before is None else first.before.hash
-    if now == target:
+    if now == (None if target is None else target.hash):
         return action("nothing")
-    if (reason := _obstacle(log, group)) is not None:
+    if (reason := _obstacle(log, group, target)) is not None:
         return action("refused", reason)
     if now is None:
         return action("recreate")
-    if now != last.after.hash:
-        return action("refused", f"it was changed elsewhere since entry {group[-1][0]}")
+    if expected is None or now != expected.hash:
+        since = "the rewind" if is_forward else f"entry {group[-1][0]}"
+        return action("refused", f"it was changed elsewhere since {since}")
     return action("delete" if target is None else "restore")
 
 
-def _obstacle(log: Log, group: Sequence[tuple[int, FileChange]]) -> str | None:
-    """Return why the earlier version cannot be restored whatever the file is now."""
-    first = group[0][1]
+def _obstacle(log: Log, group: Sequence[tuple[int, FileChange]], target: FileVersion | None) -> str | None:
+    """Return why the version cannot be restored whatever the file is now."""
     for (_, earlier), (seq, later) in pairwise(group):
         if later.before is None or later.before.hash != earlier.after.hash:
             return f"it was changed elsewhere before entry {seq}"
-    if first.before is None or not first.before.size:
+    if target is None or not target.size:
         return None
-    if first.before.not_kept:
-        return f"what it was is not kept: {first.before.not_kept}"
-    if log.read_blob(first.before.blob_hash) is None:
+    if target.not_kept:
+        return f"what it was is not kept: {target.not_kept}"
+    if log.read_blob(target.blob_hash) is None:
         return "what it was is not in this store"
     return None
 
@@ -152,7 +175,7 @@ def _hash(change: FileChange) -> str | None:
 def _restore(log: Log, action: FileAction) -> None:
     """Write one file, unless it has changed since the plan was made."""
     with Scope(Path(action.root)).parent(action.path) as (parent_fd, name):
-        expected = None if action.kind == "recreate" else action.expected.hash
+        expected = None if action.expected is None else action.expected.hash
         if _hash_at(parent_fd, name, action.path) != expected:
             raise FilesChanged([(action.location, "it was changed elsewhere in this moment")])
         if action.target is None:

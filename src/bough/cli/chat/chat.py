@@ -10,7 +10,9 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from difflib import get_close_matches
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import wrap
@@ -20,6 +22,7 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ...agent.tools.file_rewind import FilesPlan
 from ...core.codec import to_json
 from ...core.context import fold_settings, merge_options
 from ...core.entries import Entry
@@ -27,7 +30,7 @@ from ...core.tree import Leaf
 from ...core.tree_text import describe_entry
 from ...core.turns import OpenCall
 from ...core.usage import difference, format_cost, format_tokens
-from ...errors import BoughError, Fenced, SessionRunning, StaleLeaf, short_holder
+from ...errors import BoughError, Fenced, InvalidOperation, SessionRunning, StaleLeaf, short_holder
 from ...models.names import is_model_name, model_by_name
 from ...session import Session
 from ...stores.base import SessionQuery
@@ -493,7 +496,8 @@ def _go_to(chat: Chat, leaf: Leaf) -> None:
         chat.note("You are there already")
         return
     is_back = leaf.seq == 0 or any((entry.branch, entry.seq) == (leaf.branch, leaf.seq) for entry in before)
-    files = _offer_files(chat, leaf.seq) if is_back else False
+    command = f"rewind {session.session_id}@{leaf.seq}"
+    files = _offer_files(chat, partial(session.plan_files, leaf.seq), command) if is_back else False
     at = (
         session.rewind(leaf.seq, files=files, skip_changed=True).at if is_back else session.checkout(leaf).seq
     )
@@ -505,20 +509,18 @@ def _go_to(chat: Chat, leaf: Leaf) -> None:
         chat.note("Your last message has no answer. /resume gets one; a new message skips it")
 
 
-def _offer_files(chat: Chat, to: int) -> str | Literal[False]:
-    """Show what the agent wrote since, and ask whether to restore it; return the folder if so."""
+def _offer_files(chat: Chat, make_plan: Callable[[str], FilesPlan], command: str) -> str | Literal[False]:
+    """Show which files of the agent change with a move, and ask whether to; return the folder if so."""
     if chat.agent.workspace is None:
         return False
     folder = chat.agent.workspace.working_dir
-    plan = chat.session.plan_files(to, folder)
+    plan = make_plan(folder)
     if not plan.changes:
         return False
     for line in plan.lines():
         notify(dim(f"  {clip(line, width() - 2)}"))
     if not chat.is_terminal:
-        chat.note(
-            f"The files stay as they are; bough rewind {chat.session.session_id}@{to} --files restores them"
-        )
+        chat.note(f"The files stay as they are; bough {command} --files restores them")
         return False
     return folder if chat.confirm("Restore these files, too?") else False
 
@@ -599,7 +601,10 @@ def _undo(chat: Chat, rest: str) -> None:
 
 
 def _redo(chat: Chat, rest: str) -> None:
-    leaf = chat.session.redo()
+    files: str | Literal[False] = False
+    with suppress(InvalidOperation):  # it goes to another branch, whose files are not known
+        files = _offer_files(chat, chat.session.plan_redo_files, "redo")
+    leaf = chat.session.redo(files=files, skip_changed=True)
     chat.switch(chat.session)
     chat.note(f"At entry {leaf.seq} again")
 

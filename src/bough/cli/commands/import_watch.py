@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from ...errors import UnknownImporter
 from ...exchange.importers import IMPORTERS
 from ...exchange.importers.inotify import RESCAN_SECONDS, ChangeSignal
 from ...exchange.importers.watch import SourceChange, Watch, WatchedFolder
@@ -61,6 +62,9 @@ def watched_folders(tool: str | None, arguments: Sequence[str]) -> list[WatchedF
     paths: list[str] = []
     for argument in arguments:
         (tools if argument in IMPORTERS else paths).append(argument)
+    for name in paths:
+        if not Path(name).expanduser().exists() and Path(name).name == name:  # a word, not a path
+            raise CommandError(UnknownImporter(name, list(IMPORTERS)).command_text)
     if len(paths) > 1 or (paths and len(tools) != 1):
         raise CommandError(
             "name one tool and one path, or only tools: bough import --watch claude-code ~/projects"

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from ...agent.tools.mcp.server import shadowing_file
 from ..rendering.error_text import CommandError
 from ..rendering.output import notify
 from ..store_option import StoreLocation, pass_location
@@ -65,6 +66,9 @@ def mcp(location: StoreLocation, http: bool, host: str, port: int, token: str | 
 
 
 def _load() -> tuple[Any, Any]:
+    file = shadowing_file()
+    if file is not None:
+        raise CommandError(f"{file} hides the Python package mcp; rename that file")
     try:
         from ...mcp_server import archive, server
     except ModuleNotFoundError as missing:

@@ -9,7 +9,7 @@ import click
 
 from ...agent.tools.file_rewind import FilesPlan, count_text
 from ...core.context import active_compactions
-from ...errors import FilesChanged, InvalidPosition
+from ...errors import FilesChanged, InvalidOperation, InvalidPosition
 from ...log.changes import Cut
 from ...session import Session
 from ..config import complete_model, model_options, resolve_models
@@ -88,6 +88,17 @@ def fork(
     click.echo(new.session_id)
 
 
+workspace_option = click.option(
+    "--workspace",
+    type=click.Path(exists=True, file_okay=False),
+    metavar="DIR",
+    help="With --files: the folder to restore in. Default: the current one.",
+)
+skip_option = click.option(
+    "--skip-changed", is_flag=True, help="With --files: skip files that cannot be restored."
+)
+
+
 @click.command()
 @required_reference
 @click.option("--summary", help="What the abandoned branch found out; the model sees it.")
@@ -96,13 +107,8 @@ def fork(
     is_flag=True,
     help="Restore the files that the agent's workspace tools wrote since: shows a plan, and asks.",
 )
-@click.option(
-    "--workspace",
-    type=click.Path(exists=True, file_okay=False),
-    metavar="DIR",
-    help="With --files: the folder to restore in. Default: the current one.",
-)
-@click.option("--skip-changed", is_flag=True, help="With --files: skip files that cannot be restored.")
+@workspace_option
+@skip_option
 @yes_option
 @json_option
 @pass_location
@@ -144,7 +150,8 @@ def rewind(
     if not position.is_on_path:
         raise CommandError(f"--files goes back on the same branch only; {reference} is on another")
     folder = str(Path(workspace or ".").resolve())
-    plan = _plan_files(position.session, position.seq, folder, skip_changed=skip_changed)
+    plan = position.session.plan_files(position.seq, folder)
+    _show_plan(plan, folder, skip_changed=skip_changed)
     listed = [{"kind": each.kind, "path": each.location, "reason": each.reason} for each in plan.actions]
     if not confirm_plan(f"Restore {plural(len(plan.changes), 'file')} and rewind?", yes=yes):
         if is_json:
@@ -160,9 +167,8 @@ def rewind(
     return 0
 
 
-def _plan_files(session: Session, to: int, folder: str, *, skip_changed: bool) -> FilesPlan:
+def _show_plan(plan: FilesPlan, folder: str, *, skip_changed: bool) -> None:
     """Show the plan; refuse one that cannot be carried out, and one for another folder."""
-    plan = session.plan_files(to, folder)
     roots = sorted({action.root for action in plan.actions})
     if roots and folder not in roots:
         raise CommandError(
@@ -171,10 +177,9 @@ def _plan_files(session: Session, to: int, folder: str, *, skip_changed: bool) -
     for line in plan.lines():
         notify(line)
     if not plan.actions:
-        notify(f"no file was written after entry {to}")
+        notify("no file was written by the agent's workspace tools there")
     if plan.refused and not skip_changed:
         raise FilesChanged([(action.location, action.reason) for action in plan.refused])
-    return plan
 
 
 @click.command()
@@ -195,13 +200,64 @@ def undo(location: StoreLocation, reference: str, is_json: bool) -> None:
 
 @click.command()
 @reference
+@click.option(
+    "--files",
+    is_flag=True,
+    help="Write the files again that bough rewind --files restored: shows a plan, and asks.",
+)
+@workspace_option
+@skip_option
+@yes_option
 @json_option
 @pass_location
-def redo(location: StoreLocation, reference: str, is_json: bool) -> None:
-    """Undo the last rewind."""
+def redo(
+    location: StoreLocation,
+    reference: str,
+    files: bool,
+    workspace: str | None,
+    skip_changed: bool,
+    yes: bool,
+    is_json: bool,
+) -> int:
+    """Undo the last rewind.
+
+    Files stay as they are, unless --files writes what write_file and edit_file wrote after that entry once more. A
+    file that was changed elsewhere since the rewind is refused.
+    """
     session = resolve_stored_session(location, reference).session
-    session.redo()
-    _print_position(session, None, is_json=is_json)
+    if not files:
+        if workspace or skip_changed or yes:
+            raise CommandError("--workspace, --skip-changed and --yes need --files")
+        count = _unwritten_files(session)
+        session.redo()
+        if count:
+            notify(f"{plural(count, 'file')} of the agent not written again: that is bough redo --files")
+        _print_position(session, None, is_json=is_json)
+        return 0
+    folder = str(Path(workspace or ".").resolve())
+    plan = session.plan_redo_files(folder)
+    _show_plan(plan, folder, skip_changed=skip_changed)
+    listed = [{"kind": each.kind, "path": each.location, "reason": each.reason} for each in plan.actions]
+    if not confirm_plan(f"Write {plural(len(plan.changes), 'file')} and redo?", yes=yes):
+        if is_json:
+            print_json(session={"id": session.session_id}, files=listed, is_done=False)
+        return 1
+    leaf = session.redo(files=folder, skip_changed=skip_changed)
+    if is_json:
+        at = {"leaf": to_json_value(leaf)}
+        print_json(session={"id": session.session_id}, files=listed, is_done=True, **at)
+        return 0
+    notify(count_text(plan.actions))
+    _print_position(session, None, is_json=False)
+    return 0
+
+
+def _unwritten_files(session: Session) -> int:
+    """Return how many files a redo without --files leaves as the rewind restored them."""
+    try:
+        return len(session.plan_redo_files().changes)
+    except InvalidOperation:  # it goes to another branch
+        return 0
 
 
 @click.command()

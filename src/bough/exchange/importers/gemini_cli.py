@@ -192,8 +192,9 @@ class GeminiChat:
     def _read_checkpoint(self, messages: list[Line]) -> None:
         """Add a compaction if new messages replace the beginning. Results cut from old messages stay as they were."""
         ids = self._known | self._messages.keys()
-        new = [each for each in messages if each.get("id") not in ids]
-        known_ids = [str(each.get("id")) for each in messages if each.get("id") in ids]
+        names = [text_or_none(each.get("id")) for each in messages]
+        new = [each for each, name in zip(messages, names, strict=True) if name not in ids]
+        known_ids = [name for name in names if name in ids]
         if not new or len(known_ids) == len(ids):
             for message in new:
                 if isinstance(message.get("id"), str):

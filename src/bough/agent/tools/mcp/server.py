@@ -5,9 +5,11 @@ Knows commands, addresses and limits; connects to nothing and needs no package. 
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shlex
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -193,8 +195,23 @@ def describe(name: str, description: str | None, schema: Mapping[str, Any]) -> T
     return ToolSpec(name, description or name.replace("_", " "), {**schema, "type": "object"})
 
 
+def shadowing_file() -> str | None:
+    """Return the file that Python would import as `mcp` instead of the package: a script of the user in its path.
+
+    It is not imported to see: a script that serves at once would wait for its client for ever.
+    """
+    if "mcp" in sys.modules:
+        return None
+    spec = importlib.util.find_spec("mcp")
+    is_file = spec is not None and spec.submodule_search_locations is None
+    return spec.origin if spec is not None and is_file else None
+
+
 def load_connections() -> type[Connections]:
     """Import what connects to servers; it needs the extra `mcp`."""
+    file = shadowing_file()
+    if file is not None:
+        raise McpServerUnavailable("of tools=[…]", f"{file} hides the package mcp", "rename that file")
     try:
         from .connection import Connections
     except ModuleNotFoundError as error:
