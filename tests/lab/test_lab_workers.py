@@ -25,13 +25,17 @@ import bough
 from bough import ScriptedModel, Store
 from bough.core.usage import Usage
 from bough.engines.absurd import schema as absurd_schema
+from bough.engines.absurd.deaths import Deaths
+from bough.engines.absurd.worker import Worker
 from bough.errors import BudgetReached, EngineNotInstalled, InvalidArgument, InvalidLab, PostgresRequired
 from bough.lab import queue_runner
 from bough.lab.budget import RunStopping
-from bough.lab.control import RunControl, Start
+from bough.lab.control import JudgeSpec, RunControl, Start
 from bough.lab.lab import Lab
+from bough.lab.record import LabRecord
 from bough.lab.report import LabReport
 from bough.lab.scorers import Judge
+from bough.lab.worker_task import CellTasks
 from conftest import SOAK
 from support import lab_sessions, lab_worker
 from support.lab_sessions import RATES, answer, noisy, record_sessions
@@ -300,6 +304,25 @@ class TestWorker:
         tools = [lab_sessions.track, lab_sessions.look_up]
         lab = fleet.store.lab("ses_case_000", baseline_model=old, tools=tools, mode="dry", **how)
         assert lab.run_sync().status == "complete"
+
+    def test_a_cell_that_ends_its_workers_is_given_up_and_named(self, fleet: Fleet) -> None:
+        lab, store = fleet.lab(engine="absurd", queue=fleet.queue), fleet.store
+        record = LabRecord.create(store.backend, store.runtime, lab.run_id, lab.plan)
+        control = RunControl.create(store.backend, store.runtime, lab.run_id)
+        spec = JudgeSpec("judge", "Is it polite?", "judge")
+        control.open(Start(control.begin(), fleet.queue, None, 0, spec))
+        cell = next(lab.plan.cells())
+        params = {"session": lab.run_id, "space": "default", "number": 1, "cell": msgspec.to_builtins(cell)}
+        worker = Worker(fleet.database.url, lab_worker.agents(lambda line: None), queue=fleet.queue)
+        unused: Any = None
+        CellTasks()(worker, unused, params, Deaths(alone=3, total=4, last="signal 9"))
+        record.update()
+        assert record.cells[cell].error == "4 worker processes died while they replayed it (signal 9)"
+        assert record.has(Judge(lab_worker.judge(), "Is it polite?").key(cell)), (
+            "nothing waits for its scores"
+        )
+        worker.pool.close()
+        worker._store.close()
 
 
 class TestBadInput:

@@ -29,7 +29,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with bough.open(path) as store:
             record_sessions(store, 2, turns=1)
             changed = noisy(1, tool_changed=1.0, name="new")
-            store.lab("agent:support", baseline_model=noisy(1, tool_changed=0), model=changed).run_sync()
+            lab = store.lab("agent:support", baseline_model=noisy(1, tool_changed=0), model=changed)
+            lab.run_sync(fail_if=["tool_changed > 10%", "failed > 10%"])
             write_run(store, SESSIONS)
 
     run_in_thread(fill)
@@ -71,8 +72,14 @@ class TestRun:
             row.session_id for row in rows[:5]
         ]
         expect(page.locator(".lab-effects .real").first).to_contain_text("95 % interval")
-        page.get_by_role("button", name="400 more sessions").click()
+        milliseconds = page.get_by_role("button", name="400 more sessions").evaluate(
+            "button => { const start = performance.now(); button.click(); document.body.offsetHeight;"
+            " return performance.now() - start; }"
+        )
         expect(session_rows).to_have_count(500)
+        assert milliseconds < 2_000, "they are drawn and laid out at once, though the machine is busy"
+        asked = [address for address in viewer.requests if address.startswith("/api/lab/")]
+        assert len(asked) == 1, "all came in one answer"
 
         failed = [row for row in rows if "failed" in row.candidate.classes]
         page.get_by_role("radio", name=re.compile("^failed")).click()
@@ -96,6 +103,13 @@ class TestRun:
         expect(page.locator(".diff-row.kind-tool")).to_contain_text("look_up")
         page.go_back()
         expect(page.locator(".lab-session")).to_have_count(2)
+
+    def test_the_gates_that_were_checked_are_shown(self, viewer: ViewerPage, store: Path) -> None:
+        page = viewer.open(f"/lab/{run_ids(store)[1]}")
+        gates = page.locator(".lab-effects").first.locator("li")
+        expect(gates).to_have_count(2)
+        expect(gates.first).to_have_text("failed tool_changed > 10%: 100.0 % against a bound of 10.0 %")
+        expect(gates.last).to_contain_text("passed failed > 10%")
 
     def test_a_phone_shows_it_without_scrolling_sideways(
         self, browser: Browser, server: ServerProcess, store: Path
