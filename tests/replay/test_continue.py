@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bough import RecordedModel, ScriptedModel, Session, Store, ToolCall, assistant
@@ -47,6 +47,7 @@ def entry_ids(store: Store, session_id: str) -> list[bytes]:
     return [entry.entry_id for entry in store.session(session_id).path()]
 
 
+@example([Turn("go", (), "yes", None), Turn("go", (), "yes", "limit")], [7], "strict", "stop")
 @settings(max_examples=1_500 if SOAK else 25, deadline=None)
 @given(
     scripts,
@@ -81,7 +82,7 @@ def test_killed_after_any_commit_it_continues(
     assert (final.stop_reason, final.turns) == (whole.stop_reason, whole.turns)
     assert final.diff.rows == whole.diff.rows or kind != "strict"
     assert [row.kind for row in final.rows] == [row.kind for row in whole.rows]
-    assert answered(store, TARGET) == answered(store, "ses_whole")
+    assert answered_usage(store, TARGET) == answered_usage(store, "ses_whole")
     assert final.is_source_unchanged
     assert list(store.verify()) == []
 
@@ -92,7 +93,7 @@ def other_answer(request: Any) -> Any:
     return assistant(ToolCall("z", "look", {"n": 1})) if last.role == "user" else "Other words."
 
 
-def answered(store: Store, session_id: str) -> list[Usage]:
+def answered_usage(store: Store, session_id: str) -> list[Usage]:
     """Return the usage of the calls that got an answer: no answer is paid for twice."""
     calls = store.session(session_id).model_calls()
     return [call.usage for call in calls if call.usage != Usage()]

@@ -39,13 +39,15 @@ def host_key(entries: Sequence[Entry]) -> str:
 
 
 def read_position(log: Log, path: Sequence[Entry], cut: int) -> ReplayPosition:
-    """Return how far the replay came after the entries 1..`kept` that it shares with its source."""
+    """Return how far the replay came after the entries 1..`cut` that it shares with its source."""
     journal = log.store.journal(log.session_id)
     keys = [fact.key or "" for fact in journal]
     hosts = [int(key.removeprefix(_HOST)) for key in keys if key.startswith(_HOST)]
     ended = next((fact.data for fact in reversed(journal) if fact.kind == "ended"), {})
     after = path[cut:]
-    is_stopped = bool(after) and after[-1].finish == "error"
+    turn_end = next((fact.data for fact in reversed(journal) if fact.kind == "turn_ended"), {})
+    # An answer that only repeats how a limit ended the recorded turn has no error of its own, and more turns follow it.
+    is_stopped = bool(after) and after[-1].finish == "error" and "error" in turn_end
     return ReplayPosition(
         turns=sum(entry.is_input for entry in after),
         is_turn_open=bool(log.cursor.turn),
