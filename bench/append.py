@@ -34,17 +34,17 @@ KINDS = {
 def figures(plan: Plan) -> Iterator[Figure]:
     sizes = [(80, 2), (800, 1)] if plan.is_quick else [(80, 30), (800, 6), (8_000, 2)]
     for messages, rounds in sizes:
-        times = _grown(plan, messages, rounds, "full")
+        times = _grow_stores(plan, messages, rounds, "full")
         yield _ratio(f"append_{messages}", f"append a step, {messages:,} messages", times, at_most(1.3))
         if messages == max(size for size, _ in sizes):
             yield _growth(times, rounds)
-    times = _grown(plan, plan.pick(800, 400), plan.pick(4, 1), "normal")
+    times = _grow_stores(plan, plan.pick(800, 400), plan.pick(4, 1), "normal")
     yield _ratio("append_normal", "append a step, synchronous=normal", times, at_most(2))
     yield _one_by_one(plan)
     yield _pricing()
 
 
-def _grown(plan: Plan, messages: int, rounds: int, synchronous: str) -> Times:
+def _grow_stores(plan: Plan, messages: int, rounds: int, synchronous: str) -> Times:
     """Grow fresh stores in parallel for several rounds; return the times of all steps."""
     steps = [step for turn in turns_of(messages) for step in turn]
     by_kind: Times = {name: [] for name in KINDS}

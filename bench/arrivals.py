@@ -28,5 +28,5 @@ def arrival_times(pattern: str, seconds: float, rate: float, seed: int = 7) -> l
     """Return when requests arrive, in order, if the recorded hour passes in `seconds` with `rate` requests a second on average."""
     counts = [int(count) for count in RECORDED[pattern].split()]
     random, interval = Random(seed), seconds / len(counts)
-    chosen = random.choices(range(len(counts)), weights=counts, k=round(seconds * rate))
-    return sorted((n + random.random()) * interval for n in chosen)
+    draws = random.choices(range(len(counts)), weights=counts, k=round(seconds * rate))
+    return sorted((n + random.random()) * interval for n in draws)

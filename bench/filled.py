@@ -10,7 +10,7 @@ from .ours import Ours
 from .workload import Step, turns_of
 
 
-class Filled(Struct):
+class FilledStore(Struct):
     ours: Ours
     bare: Bare
     json_bytes: int
@@ -21,11 +21,11 @@ class Filled(Struct):
         self.bare.close()
 
 
-def fill(plan: Plan, name: str, messages: int) -> Filled:
+def fill(plan: Plan, name: str, messages: int) -> FilledStore:
     """Append step by step, as a session grows, without waiting for the disk."""
     steps: list[Step] = [step for turn in turns_of(messages) for step in turn]
     ours = Ours(plan.path(f"{name}-{messages}-ours"), "normal")
     bare = Bare(plan.path(f"{name}-{messages}-bare"), "normal")
     step_by_step({"ours": ours, "bare": bare}, steps)
     size = sum(len(encode(message)) for step in steps for message in step.messages)
-    return Filled(ours, bare, size)
+    return FilledStore(ours, bare, size)

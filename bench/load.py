@@ -9,7 +9,7 @@ import apsw
 import bough
 from bough.stores.rows import SESSION_COLUMNS
 
-from .filled import Filled, fill
+from .filled import FilledStore, fill
 from .measure import Plan, alternate, middle, ms, size_on_disk
 from .report import Figure, Target, at_most
 
@@ -26,7 +26,7 @@ def figures(plan: Plan) -> Iterator[Figure]:
     yield _listing(plan)
 
 
-def _path(filled: Filled, messages: int, rounds: int) -> Figure:
+def _path(filled: FilledStore, messages: int, rounds: int) -> Figure:
     assert len(filled.ours.load()) == len(filled.bare.load()) == messages
     times = alternate({"ours": filled.ours.load, "bare": filled.bare.load}, rounds)
     ours, bare = middle(times["ours"]), middle(times["bare"])
@@ -40,7 +40,7 @@ def _path(filled: Filled, messages: int, rounds: int) -> Figure:
     )
 
 
-def _tail(filled: Filled, messages: int, count: int, target: Target | None, rounds: int) -> Figure:
+def _tail(filled: FilledStore, messages: int, count: int, target: Target | None, rounds: int) -> Figure:
     times = alternate(
         {"ours": lambda: filled.ours.tail(count), "bare": lambda: filled.bare.tail(count)}, rounds
     )
@@ -55,7 +55,7 @@ def _tail(filled: Filled, messages: int, count: int, target: Target | None, roun
     )
 
 
-def _space(filled: Filled, messages: int) -> Figure:
+def _space(filled: FilledStore, messages: int) -> Figure:
     ours, bare = size_on_disk(filled.ours.path), size_on_disk(filled.bare.path)
     return Figure(
         f"space_{messages}",

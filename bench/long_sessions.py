@@ -19,7 +19,7 @@ from bough.store import Store
 from .large import BATCH, _append, turn
 from .measure import Plan, middle, ms
 from .report import Figure, at_most
-from .serving import Served
+from .serving import ServedStore
 
 ROUNDS = 7
 TOOLS = 20
@@ -146,7 +146,7 @@ def figures(plan: Plan) -> Iterator[Figure]:
             [session.session_id for session in group] for group in zip(plain, compacted, others, strict=True)
         ]
     for size, session_ids in zip(sizes, ids, strict=True):
-        for name, time in _served(plan.path(f"long-{size}"), *session_ids).items():
+        for name, time in _serve_times(plan.path(f"long-{size}"), *session_ids).items():
             times.setdefault(name, []).append(time)
     for name, each in times.items():
         beside = {f"ms at {size:,}": value for size, value in zip(sizes, each, strict=True)}
@@ -154,8 +154,8 @@ def figures(plan: Plan) -> Iterator[Figure]:
         yield Figure(f"long {name}", name, each[-1] / each[0], "× first", target, beside)
 
 
-def _served(place: Path, plain: str, compacted: str, other: str) -> dict[str, float]:
-    served = Served(place)
+def _serve_times(place: Path, plain: str, compacted: str, other: str) -> dict[str, float]:
+    served = ServedStore(place)
     try:
         paths = {
             "GET request": f"/api/sessions/{compacted}/request",

@@ -143,9 +143,11 @@ def fill_sqlite(path: Path, sessions: int) -> FilledStore:
         with connection:
             set_times(lambda query: connection.execute(query.format(at=at)), "")
             most = connection.execute("select max(id) from branch").get
-            given = ("no", "id", "branch", "started_at", "updated_at", "active_at")
+            own_columns = ("no", "id", "branch", "started_at", "updated_at", "active_at")
             names = [
-                row[1] for row in connection.execute("pragma table_info(session)") if row[1] not in given
+                row[1]
+                for row in connection.execute("pragma table_info(session)")
+                if row[1] not in own_columns
             ]
             columns = ", ".join(names)
             connection.execute(

@@ -56,7 +56,7 @@ def figures(plan: Plan) -> Iterator[Figure]:
     with bough.open(copy) as store:
         yield _held_up(store)
     yield _beside(plan)
-    yield from _listed(plan, path, sessions)
+    yield from _compare_lists(plan, path, sessions)
 
 
 def _fill(path: Path, entries: int, sessions: int) -> int:
@@ -161,7 +161,7 @@ def _news(store: bough.Store, plan: Plan) -> Figure:
     return Figure("search_news", "index one new turn", ms(middle(times)), "ms", at_most(25), beside)
 
 
-class Indexed(Ours):
+class IndexedStore(Ours):
     """A store that has an index before it is timed, and catches up now and then."""
 
     def __init__(self, path: Path) -> None:
@@ -175,7 +175,7 @@ class Indexed(Ours):
 
 def _beside(plan: Plan) -> Figure:
     """Compare a store with an index with two without, step by step; the difference of those two is noise."""
-    indexed = Indexed(plan.path("indexed"))
+    indexed = IndexedStore(plan.path("indexed"))
     systems: dict[str, System] = {
         "plain": Ours(plan.path("plain")),
         "indexed": indexed,
@@ -212,7 +212,7 @@ LISTS: dict[str, SessionFilters] = {
 }
 
 
-def _listed(plan: Plan, path: Path, sessions: int) -> Iterator[Figure]:
+def _compare_lists(plan: Plan, path: Path, sessions: int) -> Iterator[Figure]:
     """Compare `store.sessions()`, the first page and a late one, with the same rows read by the bare driver."""
     rounds = plan.pick(40, 10)
     connection = apsw.Connection(str(path))

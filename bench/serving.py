@@ -18,7 +18,7 @@ from .report import Figure, at_most
 ROUNDS = 15
 
 
-class Served:
+class ServedStore:
     """The server in a thread of this process, and one connection to it, as a browser has."""
 
     def __init__(self, place: Path) -> None:
@@ -60,7 +60,7 @@ def _list(plan: Plan) -> Iterator[Figure]:
     count, place = plan.pick(50_000, 2_000), plan.path("many")
     with bough.open(place, synchronous="normal") as store:
         many_sessions(store, count)
-    served = Served(place)
+    served = ServedStore(place)
     try:
         yield _figure(served, "list", f"first page of {count:,} sessions", "/api/sessions", 100)
         yield _figure(served, "facets", f"facets of {count:,} sessions", "/api/facets", None)
@@ -76,7 +76,7 @@ def _session(plan: Plan) -> Iterator[Figure]:
         session = large_session(store, entries, branches)
         base, middle_seq = f"/api/sessions/{session.session_id}", session.leaf.seq // 2
     paint = (base, f"{base}/path", f"{base}/branches", f"{base}/turns")
-    served = Served(place)
+    served = ServedStore(place)
     try:
         began = time.perf_counter()
         size = sum(len(served.get(path)) for path in paint)
@@ -100,7 +100,7 @@ def _session(plan: Plan) -> Iterator[Figure]:
         served.close()
 
 
-def _figure(served: Served, key: str, what: str, path: str, most: float | None) -> Figure:
+def _figure(served: ServedStore, key: str, what: str, path: str, most: float | None) -> Figure:
     work: Callable[[], object] = partial(served.get, path)
     size = len(served.get(path))
     times = alternate({"ours": work}, ROUNDS)["ours"]

@@ -102,7 +102,7 @@ def payloads(session: bough.Session) -> list[Any]:
     return [entry.payload for entry in session.path()]
 
 
-def refused(store: Store, attempt: Callable[[], object]) -> errors.BoughError:
+def refusal_of(store: Store, attempt: Callable[[], object]) -> errors.BoughError:
     """The refusal, after looking that nothing was written and that the store goes on."""
     before = contents(store)
     with pytest.raises(errors.BoughError) as excinfo:
@@ -219,8 +219,8 @@ class TestKept:
             lambda store, text: store.start().tag(**{text: text}),
             lambda store, text: store.start().end("failed", text),
             lambda store, text: store.start().append([user("x")], key=text),
-            lambda store, text: _answered(store, model=text, usage=Usage(1, 1)),
-            lambda store, text: _answered(store, provider=text, usage=Usage(1, 1)),
+            lambda store, text: _answered_session(store, model=text, usage=Usage(1, 1)),
+            lambda store, text: _answered_session(store, provider=text, usage=Usage(1, 1)),
             lambda store, text: _failed(store, text),
             lambda store, text: _turn(store, text),
             lambda store, text: store.put_blob(b"x", text),
@@ -345,7 +345,7 @@ class TestKept:
         assert len(session.open_tool_calls) == 1
         session.append([tool_result("c", "2")])
         assert isinstance(
-            refused(store, lambda: session.append([tool_result("c", "3")])), errors.OrphanResult
+            refusal_of(store, lambda: session.append([tool_result("c", "3")])), errors.OrphanResult
         )
 
     def test_nesting_is_kept_down_to_a_depth_and_refused_below(self, store: Store) -> None:
@@ -370,7 +370,7 @@ class TestKept:
         assert deep
 
 
-def _answered(store: Store, **how: Any) -> object:
+def _answered_session(store: Store, **how: Any) -> object:
     session = store.start()
     with session.turn("x") as turn:
         turn.answer(assistant("y"), **how)
@@ -506,7 +506,7 @@ class TestRefused:
             "prompt": [Settings(prompt=half)],
             "media name": [user(Attachment(b"x", "image/png", half))],
         }
-        assert isinstance(refused(store, lambda: session.append(items[where])), errors.InvalidText)
+        assert isinstance(refusal_of(store, lambda: session.append(items[where])), errors.InvalidText)
 
     @pytest.mark.parametrize(
         "item",
@@ -556,7 +556,7 @@ class TestRefused:
         """msgspec checks types when it reads, not when it writes: what was written so could never be read again."""
         session = store.start()
         session.append([user("before")])
-        refused(store, lambda: session.append([item]))
+        refusal_of(store, lambda: session.append([item]))
         assert payloads(reopened(store, session)) == [user("before")]
 
     @pytest.mark.parametrize(
@@ -576,7 +576,7 @@ class TestRefused:
     def test_a_result_of_the_wrong_shape_is_refused(self, store: Store, result: ToolResult) -> None:
         session = store.start()
         session.append(in_a_call({}))
-        refused(store, lambda: session.append([Message("tool", (result,))]))
+        refusal_of(store, lambda: session.append([Message("tool", (result,))]))
         assert reopened(store, session).verify() == []
 
     @pytest.mark.parametrize(
@@ -615,7 +615,7 @@ class TestRefused:
         ids=repr,
     )
     def test_a_row_of_the_wrong_shape_is_refused(self, store: Store, about: dict[str, Any]) -> None:
-        refused(store, lambda: store.start(**about))
+        refusal_of(store, lambda: store.start(**about))
 
     @pytest.mark.parametrize(
         "ask",
@@ -631,7 +631,7 @@ class TestRefused:
         self, store: Store, ask: Callable[[Store], object]
     ) -> None:
         store.start()
-        refused(store, lambda: ask(store))
+        refusal_of(store, lambda: ask(store))
 
     def test_what_the_caller_does_to_its_values_later_does_not_reach_the_log(self, store: Store) -> None:
         """State is the fold of the path, not of whatever the caller's lists hold by now."""

@@ -37,15 +37,15 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         bough.nothing  # noqa: B018
 
 
-def loaded(code: str) -> set[str]:
+def loaded_modules(code: str) -> set[str]:
     script = f"import sys\n{code}\nprint(' '.join(m.partition('.')[0] for m in sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     return set(done.stdout.split())
 
 
 def test_importing_loads_no_dependency_and_using_it_none_of_the_optional_ones() -> None:
-    assert not {"msgspec", "apsw", "asyncio"} & loaded("import bough")
-    used = loaded(
+    assert not {"msgspec", "apsw", "asyncio"} & loaded_modules("import bough")
+    used = loaded_modules(
         "import bough\ns = bough.open('memory:').start('a')\ns.append([bough.user('x')])\ns.messages('anthropic')"
     )
     assert not {"anthropic", "openai", "genai_prices", "asyncio", "pydantic", "click", "psycopg"} & used

@@ -178,9 +178,9 @@ class TestWhatIsDriven:
         session = store.start()
         task = store.start_task(session)
         self.drive(store, task)
-        with pytest.raises(SessionRunning, match="run by elsewhere:1,") as refused:
+        with pytest.raises(SessionRunning, match="run by elsewhere:1,") as excinfo:
             store.delete(session.session_id)
-        assert refused.value.session_id == task.session_id
+        assert excinfo.value.session_id == task.session_id
         assert {row.trashed_at for row in store.family(session.session_id)} == {None}
 
     def test_a_fork_of_it_is_not_forgotten_with_it(self, store: Store) -> None:

@@ -47,7 +47,7 @@ def look(order: int) -> str:
     return f"order {order}: {LARGE}"
 
 
-def _described(order: int) -> str:
+def _look_up_at_length(order: int) -> str:
     """Look an order up, in one of the many places where orders are kept, and say where it was found and when."""
     return str(order)
 
@@ -128,7 +128,7 @@ class TestWindow:
             proofs = {"0": proof | {"id": f"rs_{order}"}, "1": {"id": f"fc_{order}"}}
             return Answer(message, evidence=Evidence(provider, proofs), finish="tool_calls")
 
-        tools = [look, *(bough.tool(effect="read", name=f"t{n}")(_described) for n in range(12))]
+        tools = [look, *(bough.tool(effect="read", name=f"t{n}")(_look_up_at_length) for n in range(12))]
         model = ScriptedModel(answer)
         model.provider = provider
         session = bough.open(tmp_path / "store.db").start("a", [system("You help.")])
@@ -221,7 +221,7 @@ class TestPlan:
     def plan(self, path: list[Entry], limit: int) -> Compaction:
         plan = plan_compaction(path, 0, limit, limit)
         assert plan is not None
-        after = appended(path, plan.compaction)
+        after = extend_path(path, plan.compaction)
         assert (
             plan.tokens == sum(measure(item.message).tokens for item in build_context(after).items) <= limit
         )
@@ -262,7 +262,7 @@ class TestPlan:
         path = path_of(user("früher 🌍 " * 90), assistant("🌍" * 900), user("the question"))
         room = 60 + measure(path[-1].message).tokens
         plan = self.plan(path, room)
-        assert measure_context(build_context(appended(path, plan))).tokens <= room
+        assert measure_context(build_context(extend_path(path, plan))).tokens <= room
 
     def test_images_of_a_result_are_left_out_by_name(self, session: Session) -> None:
         image = Attachment(b"\x89PNG\r\n\x1a\n" + bytes(90), "image/png")
@@ -292,7 +292,7 @@ def waiting(path: list[Entry]) -> list[Entry]:
     return grown or path_of(user("the question"))
 
 
-def appended(path: list[Entry], payload: Any) -> list[Entry]:
+def extend_path(path: list[Entry], payload: Any) -> list[Entry]:
     return [*path, path_of(*[user("x")] * len(path), payload)[-1]]
 
 
@@ -310,7 +310,7 @@ def test_whatever_the_history_and_the_window_the_request_fits_and_is_legal(
         input_tokens = measure(path[turn - 1].message).tokens
         assert measure_context(before).tokens <= limit or prompt + input_tokens + 60 > limit
         return
-    compacted = appended(path, plan.compaction)
+    compacted = extend_path(path, plan.compaction)
     context = build_context(compacted)
     assert measure_context(context).tokens == plan.tokens <= limit
     assert [item for item in context.items if item.seq == turn][: len(newest)] == newest
@@ -319,7 +319,7 @@ def test_whatever_the_history_and_the_window_the_request_fits_and_is_legal(
         was = find_provider(name).project(build_context(path), blobs)
         if find_provider(name).violations(was, ready=True) == []:
             assert find_provider(name).violations(request, ready=True) == []
-    assert build_context(appended(compacted, bough.Uncompaction(len(compacted)))) == build_context(path)
+    assert build_context(extend_path(compacted, bough.Uncompaction(len(compacted)))) == build_context(path)
 
 
 class TestOverflow:

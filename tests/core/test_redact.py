@@ -147,10 +147,10 @@ class TestNames:
         self, place: Path, options: dict[str, Any]
     ) -> None:
         with bough.open(place, secrets={"PASSWORD": SECRET}) as store:
-            with pytest.raises(SecretInName, match="redacted") as refused:
+            with pytest.raises(SecretInName, match="redacted") as excinfo:
                 store.start(**options)
-            assert KEY not in str(refused.value)
-            assert SECRET not in str(refused.value)
+            assert KEY not in str(excinfo.value)
+            assert SECRET not in str(excinfo.value)
             assert list(store.all_sessions()) == []
         assert leftovers(place) == []
 
@@ -232,10 +232,10 @@ def test_ids_names_and_evidence_are_left_alone() -> None:
 def test_a_secret_too_short_to_be_hidden_is_refused_where_it_is_given(place: Path, value: str) -> None:
     """It was left in the log without a word: 4711 is in every second order number."""
     for secrets in ({"PIN": value}, [SECRET, value]):
-        with pytest.raises(SecretTooShort, match="at least 8") as refused:
+        with pytest.raises(SecretTooShort, match="at least 8") as excinfo:
             bough.open(place, secrets=secrets)
-        assert ("PIN" if isinstance(secrets, dict) else "secret 2") in str(refused.value)
-        assert not value or value not in str(refused.value)
+        assert ("PIN" if isinstance(secrets, dict) else "secret 2") in str(excinfo.value)
+        assert not value or value not in str(excinfo.value)
     assert not place.exists()
 
 

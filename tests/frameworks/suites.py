@@ -98,7 +98,7 @@ def main(framework: str, sources: str, *arguments: str) -> int:
             [sys.executable, __file__, "conformance"], env=environment | {"PYTHONPATH": paths}, check=True
         )
     present = [file for file in files if (root / file).is_file()]
-    chosen = rest if any(argument.startswith("tests/") for argument in rest) else [*present, *rest]
+    arguments_left = rest if any(argument.startswith("tests/") for argument in rest) else [*present, *rest]
     pytest_command = [
         sys.executable,
         "-m",
@@ -111,7 +111,9 @@ def main(framework: str, sources: str, *arguments: str) -> int:
         "--timeout",
         "120",
     ]
-    return subprocess.run([*pytest_command, *chosen], cwd=root, env=environment, check=False).returncode
+    return subprocess.run(
+        [*pytest_command, *arguments_left], cwd=root, env=environment, check=False
+    ).returncode
 
 
 def open_store(folder: str | None = None) -> Any:

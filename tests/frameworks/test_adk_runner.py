@@ -274,13 +274,13 @@ def _count_until_killed(place: str, pipe: Connection) -> None:
 
 def killed_in_a_tool(place: str) -> None:
     """Another process runs an agent on the store, and dies in the middle of its second tool."""
-    with started(_run_until_killed, place) as connection:
+    with child_process(_run_until_killed, place) as connection:
         assert connection.poll(60)
         assert connection.recv() == 41
 
 
 @contextmanager
-def started(work: Callable[[str, Connection], None], place: str) -> Iterator[Connection]:
+def child_process(work: Callable[[str, Connection], None], place: str) -> Iterator[Connection]:
     """What another process tells, until it is killed."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
@@ -353,7 +353,7 @@ class TestKilled:
     ) -> None:
         count = 0
         for further in (1, 2, 3, 5, 8):  # where in the next event the signal lands is left to chance
-            with started(_count_until_killed, place) as lines:
+            with child_process(_count_until_killed, place) as lines:
                 until = count + further
                 while count < until:
                     assert lines.poll(60)

@@ -69,7 +69,7 @@ KEY: Any = {"project_key": "-home-ann", "session_id": "11111111-2222-4333-8444-5
 BELOW: Any = {**KEY, "subpath": "subagents/agent-abc"}
 
 
-def appended(sessions: Store, *batches: list[Line], key: Any = KEY) -> Session:
+def append_batches(sessions: Store, *batches: list[Line], key: Any = KEY) -> Session:
     """The Bough session behind these batches: sound, fit for every provider, and without a line lost."""
 
     async def append() -> tuple[list[Any] | None, Session | None]:
@@ -138,7 +138,7 @@ class TestProtocol:
 
 class TestSession:
     def test_the_lines_are_messages_calls_results_and_usage(self, store: Store) -> None:
-        session = appended(store, shop_transcript().lines)
+        session = append_batches(store, shop_transcript().lines)
         first = ["user", "system", "assistant", "tool", "tool", "assistant"]
         assert roles(session) == [*first, "user", "assistant"]
         assert [call.usage for call in session.model_calls()] == [Usage(117, 5, 100, 7)] * 3
@@ -159,7 +159,7 @@ class TestSession:
                 {**PICTURE, "source": {**PICTURE["source"], "data": b64encode(bytes(10_000)).decode()}},
             ]
         )
-        session = appended(memory, transcript.lines)
+        session = append_batches(memory, transcript.lines)
         entries = [stored.entry for stored in memory.backend.entries(session.session_id)]
         size = sum(len(entry.body) + len(entry.evidence or b"") for entry in entries)
         assert 60_000 < size < 67_000
@@ -170,7 +170,7 @@ class TestSession:
         transcript.line("attachment", attachment=prompt)
         transcript.compact("They fixed it.", keeps=transcript.lines[-4]["uuid"])
         transcript.line("attachment", attachment=prompt)
-        session = appended(memory, transcript.lines)
+        session = append_batches(memory, transcript.lines)
         (settings,) = [entry.payload for entry in session.path() if isinstance(entry.payload, Settings)]
         assert settings.prompt == "You fix shops."
         (compaction,) = [entry.payload for entry in session.path() if isinstance(entry.payload, Compaction)]
@@ -186,7 +186,7 @@ class TestSession:
         transcript.user("left")
         transcript.answer(text("left too"))
         transcript.user("right", parent=answer["uuid"])
-        session = appended(store, transcript.lines[:3], transcript.lines[3:])
+        session = append_batches(store, transcript.lines[:3], transcript.lines[3:])
         assert [e.message.text for e in session.path() if e.message] == ["go", "gone", "right"]
         assert len(session.branches()) == 2
 
@@ -195,19 +195,19 @@ class TestSession:
         transcript.detached_line("agent_metadata", agentType="Explore", toolUseId="toolu_1")
         transcript.user("look", isSidechain=True)
         transcript.answer(text("found"), isSidechain=True)
-        parent = appended(store, shop_transcript().lines)
-        task = appended(store, transcript.lines, key=BELOW)
+        parent = append_batches(store, shop_transcript().lines)
+        task = append_batches(store, transcript.lines, key=BELOW)
         assert [child.session_id for child in parent.children()] == [task.session_id]
         assert parent.usage("tree").calls == 4
 
     def test_show_tells_the_conversation(self, tmp_path: Path) -> None:
         with bough.open(tmp_path / "agent.db") as sessions:
-            transcript = screen_of(sessions, appended(sessions, shop_transcript().lines))
+            transcript = screen_of(sessions, append_batches(sessions, shop_transcript().lines))
         for words in ("Fix the shop", "I look.", "ls", "a b", "x = 1", "Fixed.", "A dot."):
             assert words in transcript
 
     def test_it_can_be_forked_and_its_transcript_stays_what_it_was(self, memory: Store) -> None:
-        session = appended(memory, shop_transcript().lines)
+        session = append_batches(memory, shop_transcript().lines)
         fork = session.fork(3)
         fork.append([bough.assistant("another end")])
         assert sound(fork).path()[2].role == "assistant"
@@ -241,8 +241,8 @@ class TestSession:
         assert asyncio.run(again.load(KEY)) == lines
 
     def test_a_bundle_of_it_goes_on_in_another_store_and_for_another_owner(self, memory: Store) -> None:
-        session = appended(memory, shop_transcript().lines[:11])
-        appended(memory, [{"type": "agent_metadata", "agentType": "Explore"}], key=BELOW)
+        session = append_batches(memory, shop_transcript().lines[:11])
+        append_batches(memory, [{"type": "agent_metadata", "agentType": "Explore"}], key=BELOW)
         bundle = io.BytesIO()
         session.export(bundle, blobs=True)
         bundle.seek(0)
@@ -261,7 +261,7 @@ class TestSession:
         (report,) = memory.import_from("claude-code", str(transcript.write(tmp_path / "s.jsonl")))
         for provider in wire.PROVIDERS:
             sessions = [
-                appended(memory, transcript.lines, key={**KEY, "session_id": provider}),
+                append_batches(memory, transcript.lines, key={**KEY, "session_id": provider}),
                 memory.session(report.session_id),
             ]
             assert sessions[0].messages(provider) == sessions[1].messages(provider)
@@ -275,7 +275,7 @@ class TestSession:
         transcript.user([text("look"), PICTURE])
         transcript.answer(thinking("seen"), {"type": "redacted_thinking", "data": "sealed"}, text("A dot."))
         transcript.answer(thinking("not the end yet"), stop=None)
-        session = appended(memory, transcript.lines)
+        session = append_batches(memory, transcript.lines)
         assert "c2lnbmVk" not in "".join(
             str(stored.entry.body) for stored in memory.backend.entries(session.session_id)
         )
@@ -311,7 +311,7 @@ class TestBatches:
         transcript.user("back", parent=last["uuid"])
         ends = [0, *sorted(cuts), len(transcript.lines)]
         batches = [transcript.lines[start:end] for start, end in pairwise(ends)]
-        session = appended(bough.open("memory:"), *batches)
+        session = append_batches(bough.open("memory:"), *batches)
         calls = {call.id for entry in session.path() if entry.message for call in entry.message.calls}
         results = [one.call_id for entry in session.path() if entry.message for one in entry.message.results]
         assert (calls, sorted(results)) == ({"toolu_1", "toolu_2"}, ["toolu_1", "toolu_2"])
@@ -326,7 +326,7 @@ class TestBatches:
         transcript.user("go")
         transcript.answer(thinking("hm"), text("I look."), tool_use("a"), stop=None)
         batches = [[line] for line in transcript.lines]
-        assert roles(appended(store, *batches)) == ["user"]
+        assert roles(append_batches(store, *batches)) == ["user"]
         transcript.results(result("a"))
         store_again = BoughSessionStore(store)
         asyncio.run(store_again.append(KEY, transcript.lines[4:]))
@@ -342,7 +342,7 @@ class TestBatches:
         transcript.results(result("b"))
         transcript.line("attachment", attachment={"type": "hook"}, rendered=[{"content": "Mind the gap."}])
         transcript.results(result("a"))
-        session = appended(memory, transcript.lines[:4], transcript.lines[4:5], transcript.lines[5:])
+        session = append_batches(memory, transcript.lines[:4], transcript.lines[4:5], transcript.lines[5:])
         assert roles(session) == ["user", "assistant", "tool", "tool", "system"]
 
     def test_what_waits_on_a_branch_that_was_left_does_not_lead_back_to_it(self, memory: Store) -> None:
@@ -354,7 +354,7 @@ class TestBatches:
         transcript.answer(text("there"))
         transcript.user([result("a")], parent=call["uuid"])
         for batches in ([transcript.lines], [[line] for line in transcript.lines]):
-            session = appended(bough.open("memory:"), *batches)
+            session = append_batches(bough.open("memory:"), *batches)
             assert roles(session) == ["user", "user", "assistant"]
 
     def test_a_line_is_durable_with_the_message_that_tells_it(self, memory: Store) -> None:
@@ -364,7 +364,7 @@ class TestBatches:
         transcript.answer(tool_use("a"), tool_use("b"))
         transcript.user([result("a"), result("b")])  # two messages, so the line lies in a note
         transcript.user("elsewhere", parent="u-1")
-        session = appended(memory, transcript.lines)
+        session = append_batches(memory, transcript.lines)
         message_branches = {
             n: entry.branch for entry in session.entries() for n in record_of(entry).get("noted_numbers", ())
         }
@@ -379,13 +379,13 @@ class TestBatches:
         transcript.answer(tool_use("a"))
         transcript.user("never mind")
         transcript.results(result("a", "late"))
-        session = appended(memory, transcript.lines[:2], transcript.lines[2:3], transcript.lines[3:])
+        session = append_batches(memory, transcript.lines[:2], transcript.lines[2:3], transcript.lines[3:])
         assert roles(session) == ["user", "assistant", "tool", "user"]
         assert UNKNOWN_RESULT in json.dumps(session.messages("anthropic"))
 
     def test_a_batch_that_comes_again_adds_nothing(self, store: Store) -> None:
         lines = [line for line in shop_transcript().lines if "uuid" in line]
-        session = appended(store, lines)
+        session = append_batches(store, lines)
         before = session.row
         for adapter in (BoughSessionStore(store), BoughSessionStore(store)):
             asyncio.run(adapter.append(KEY, [*lines, *lines]))
@@ -531,7 +531,7 @@ anything = st.fixed_dictionaries(
 class TestHostile:
     @pytest.mark.parametrize("name", ODD)
     def test_whatever_a_line_holds_it_comes_back(self, memory: Store, name: str) -> None:
-        session = appended(
+        session = append_batches(
             memory,
             shop_transcript().lines[:11],
             [ODD[name]],
@@ -549,7 +549,7 @@ class TestHostile:
             if line.get("uuid") not in known:
                 fresh.append(line)
             known |= {line["uuid"]} if "uuid" in line else set()
-        appended(bough.open("memory:"), shop_transcript().lines[:6], fresh[:cut], fresh[cut:])
+        append_batches(bough.open("memory:"), shop_transcript().lines[:6], fresh[:cut], fresh[cut:])
 
     def test_a_secret_is_hidden_here_too(self) -> None:
         sessions = bough.open("memory:", secrets=["hunter2-hunter2"])
@@ -576,8 +576,8 @@ class TestTenants:
 class TestDeleting:
     def test_it_goes_to_the_trash_with_its_sub_agents_and_can_be_restored(self, store: Store) -> None:
         adapter = BoughSessionStore(store)
-        session = appended(store, shop_transcript().lines)
-        task = appended(store, [{"type": "x"}], key=BELOW)
+        session = append_batches(store, shop_transcript().lines)
+        task = append_batches(store, [{"type": "x"}], key=BELOW)
         asyncio.run(adapter.delete(KEY))
         assert asyncio.run(adapter.load(KEY)) is None
         assert set(store.restore(session.session_id)) == {session.session_id, task.session_id}

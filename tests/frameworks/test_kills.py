@@ -170,7 +170,7 @@ def run(framework: str, folder: Path, moment: str | None) -> None:
         RUNS[framework](store, Shop(folder, moment))
 
 
-def started(framework: str, folder: Path, moment: str | None) -> Any:
+def start_process(framework: str, folder: Path, moment: str | None) -> Any:
     """Forked: it need not load the framework again, which takes seconds."""
     process = multiprocessing.get_context("fork").Process(target=run, args=(framework, folder, moment))
     process.start()
@@ -200,11 +200,11 @@ class TestAProcessKilledWithAnUnsafeTool:
     def test_has_each_effect_once_or_reported_as_unknown(
         self, framework: str, moment: str, tmp_path: Path
     ) -> None:
-        killed = started(framework, tmp_path, moment)
+        killed = start_process(framework, tmp_path, moment)
         killed.join(60)
         assert killed.exitcode == -signal.SIGKILL
         for _ in range(2):  # the second goes on with what the first left, or finds nothing to do
-            resumed = started(framework, tmp_path, None)
+            resumed = start_process(framework, tmp_path, None)
             resumed.join(60)
             assert resumed.exitcode == 0
             if moment != "before the last answer":
@@ -212,7 +212,7 @@ class TestAProcessKilledWithAnUnsafeTool:
         check(framework, tmp_path)
 
     def test_is_shown_with_calls_that_may_have_run(self, framework: str, tmp_path: Path) -> None:
-        killed = started(framework, tmp_path, "after the effect")
+        killed = start_process(framework, tmp_path, "after the effect")
         killed.join(60)
         with bough.open(tmp_path / "agent.db") as store:
             session = store.latest(NAME)
@@ -226,13 +226,13 @@ class TestAProcessKilledWithAnUnsafeTool:
             folder = tmp_path / str(number)
             folder.mkdir()
             for _ in range(random.randint(1, 3)):
-                process = started(framework, folder, None)
+                process = start_process(framework, folder, None)
                 process.join(random.uniform(0, 0.4))
                 if process.exitcode is None:
                     os.kill(process.pid, signal.SIGKILL)
                 process.join(60)
             for _ in range(2):
-                resumed = started(framework, folder, None)
+                resumed = start_process(framework, folder, None)
                 resumed.join(60)
                 assert resumed.exitcode == 0
             check(framework, folder)

@@ -239,7 +239,7 @@ class TestBesideLangGraphsOwn:
         assert list(store.verify()) == []
 
 
-def grown(messages: list[BaseMessage], n: int, how: str) -> list[BaseMessage]:
+def grow(messages: list[BaseMessage], n: int, how: str) -> list[BaseMessage]:
     """The messages after one more step of a graph that does as it likes with them."""
     match how:
         case "removes":
@@ -280,7 +280,7 @@ class TestAnyHistory:
                 writes = [("messages", [n]), ("__error__", f"no {n}")][: 1 + back % 2]
                 both.put_writes(parent, writes, f"task {back}", f"path {9 - back}")
             else:
-                longer = grown(messages, n, how)
+                longer = grow(messages, n, how)
                 checkpoint, new = empty_checkpoint(), {"messages": f"{n}.1", "n": f"{n}.1"}
                 checkpoint["channel_values"] = {"messages": longer, "n": n, "kept": "as it was"}
                 checkpoint["channel_versions"] = {**new, "kept": "0.1"}

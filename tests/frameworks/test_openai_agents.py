@@ -179,7 +179,7 @@ def on_memory() -> BoughSession:
     return BoughSession("user-42", Store(MemoryStore()))
 
 
-async def stored(session: BoughSession) -> bough.Session:
+async def stored_session(session: BoughSession) -> bough.Session:
     bough_session = await session.bough_session()
     assert bough_session.verify() == []
     return bough_session
@@ -197,13 +197,13 @@ class TestAnItem:
             [QUESTION, item], sort_keys=True
         )
         assert await session.pop_item() == item
-        await stored(session)
+        await stored_session(session)
 
     @on_a_loop
     async def test_is_not_stored_twice_where_a_message_says_it_all(self) -> None:
         session = on_memory()
         await session.add_items(ORDINARY)
-        path = (await stored(session)).path()
+        path = (await stored_session(session)).path()
         roles = [entry.role for entry in path if entry.role]
         assert roles == ["user", "assistant", "tool", "tool", "assistant"]
         assert [entry.message.details for entry in path if entry.message] == [None] * 5
@@ -214,7 +214,7 @@ class TestAnItem:
         await session.add_items(
             [*ORDINARY, {"type": "reasoning", **REASONING, "status": None}, answer_item("Bye.", "msg_2")]
         )
-        bough_session = await stored(session)
+        bough_session = await stored_session(session)
         assert "gAAAA" not in "".join(bough_session.jsonl())
         assert "gAAAA" not in json.dumps(bough_session.messages("anthropic"))
         assert REASONING in bough_session.messages("openai")
@@ -224,7 +224,7 @@ class TestAnItem:
         session = on_memory()
         picture = {"type": "input_image", "image_url": PNG, "detail": "low"}
         await session.add_items([{"role": "user", "content": [picture]}])
-        (entry,) = (await stored(session)).path()
+        (entry,) = (await stored_session(session)).path()
         assert entry.message is not None
         assert [media.mime for media in entry.message.media] == ["image/png"]
         assert "iVBOR" not in json.dumps(entry.message.details)
@@ -287,7 +287,7 @@ class TestAnySequence:
                 await session.clear_session()
                 expected.clear()
         assert await session.get_items() == expected
-        await stored(session)
+        await stored_session(session)
 
 
 class TestASession:
@@ -304,7 +304,7 @@ class TestASession:
         again = BoughSession("user-42", store)
         assert await again.get_items() == ORDINARY
         assert await BoughSession("user-43", store).get_items() == []
-        bough_session = await stored(again)
+        bough_session = await stored_session(again)
         assert (bough_session.row.conversation_id, bough_session.row.title, bough_session.row.agent) == (
             "user-42",
             "user-42",
@@ -334,7 +334,7 @@ class TestASession:
         await session.clear_session()
         await session.clear_session()
         assert await session.get_items() == []
-        bough_session = await stored(session)
+        bough_session = await stored_session(session)
         assert len(bough_session.entries()) == 5
         bough_session.redo()
         assert await session.get_items() == ORDINARY
@@ -348,7 +348,7 @@ class TestASession:
             await session.pop_item()
             assert await session.get_items() == items
         assert await session.pop_item() is None
-        bough_session = await stored(session)
+        bough_session = await stored_session(session)
         bough_session.checkout(leaf)
         assert await session.get_items() == ORDINARY
 
@@ -358,7 +358,7 @@ class TestASession:
         await session.add_items(ORDINARY)
         await session.pop_item()
         await session.add_items([answer_item("Found!", "msg_3")])
-        assert [branch.parent_seq for branch in (await stored(session)).branches()] == [0, 4]
+        assert [branch.parent_seq for branch in (await stored_session(session)).branches()] == [0, 4]
 
     @on_a_loop
     async def test_refuses_a_writer_that_has_not_read_what_another_wrote(self, store: Store) -> None:
@@ -384,7 +384,9 @@ class TestASession:
         await session.add_items(items)
         assert await session.get_items() == items
         closed = [
-            entry.message.results[0] for entry in (await stored(session)).path() if entry.role == "tool"
+            entry.message.results[0]
+            for entry in (await stored_session(session)).path()
+            if entry.role == "tool"
         ]
         assert [(result.call_id, result.outcome) for result in closed] == [
             ("b", "done"),
@@ -397,7 +399,7 @@ class TestASession:
         await session.add_items(
             [*ORDINARY, {"role": "user", "content": "And 42?"}, answer_item("Here.", "msg_4")]
         )
-        bough_session = await stored(session)
+        bough_session = await stored_session(session)
         bough_session.compact("Order 41 is lost.")
         first, *rest = await session.get_items()
         assert "Order 41 is lost." in first["content"]
@@ -416,7 +418,7 @@ class TestASession:
         assert kinds == ["system", "user", "message", "function_call", "function_call_output", "message"]
         await session.add_items([QUESTION])
         assert len(source.path()) == 5
-        assert len((await stored(session)).path()) == 6
+        assert len((await stored_session(session)).path()) == 6
 
     @on_a_loop
     async def test_takes_a_compaction_of_openais_as_a_branch(self, store: Store) -> None:
@@ -425,7 +427,7 @@ class TestASession:
         compacting = OpenAIResponsesCompactionSession("user-42", session, client=Compacts(), model="gpt-4.1")
         await compacting.run_compaction({"force": True, "compaction_mode": "input"})
         assert [item["type"] for item in await session.get_items()] == ["compaction"]
-        assert len((await stored(session)).entries()) == 6
+        assert len((await stored_session(session)).entries()) == 6
 
     @on_a_loop
     async def test_replaces_its_last_items_in_one_commit_unless_another_wrote(self, store: Store) -> None:
@@ -433,14 +435,14 @@ class TestASession:
         for start in range(3):  # inside an answer, between a call and its result, after them
             session = BoughSession(f"user-{start}", store)
             await session.add_items(ORDINARY)
-            bough_session = await stored(session)
+            bough_session = await stored_session(session)
             count = sum(fact.kind in ("appended", "moved") for fact in bough_session.journal())
             snapshot = await session._get_compaction_snapshot(3)
             assert snapshot is not None
             assert (snapshot.items, snapshot.complete) == (ORDINARY[-3:], False)
             assert await snapshot.replace_suffix(start, [summary])
             assert await session.get_items() == [*ORDINARY[: len(ORDINARY) - 3 + start], summary]
-            bough_session = await stored(session)
+            bough_session = await stored_session(session)
             assert sum(fact.kind in ("appended", "moved") for fact in bough_session.journal()) == count + 1
             assert not await snapshot.replace_suffix(start, [])
             assert await session._atomic_replace_items([*ORDINARY[:1], summary])
@@ -456,7 +458,7 @@ class TestASession:
         ]
         await session.add_items(items)
         bundle = io.BytesIO()
-        (await stored(session)).export(bundle)
+        (await stored_session(session)).export(bundle)
         elsewhere = Store(MemoryStore())
         elsewhere.import_bundle(io.BytesIO(bundle.getvalue()))
         unsealed = [{k: v for k, v in item.items() if k not in ("id", "encrypted_content")} for item in items]
@@ -543,13 +545,13 @@ class TestARun:
         assert await session.get_items() == await own.get_items()
         for most in range(8):
             assert await session.get_items(most) == await own.get_items(most)
-        bough_session = await stored(session)
+        bough_session = await stored_session(session)
         assert [entry.role for entry in bough_session.transcript()] == ["user", "assistant"] * 2
         assert (len(bough_session.branches()), bough_session.row.status) == (1, "idle")
         while popped := await own.pop_item():
             assert await session.pop_item() == popped
             assert await session.get_items() == await own.get_items()
-        await stored(session)
+        await stored_session(session)
 
     @on_a_loop
     async def test_goes_on_behind_notes_of_others(
@@ -557,7 +559,7 @@ class TestARun:
     ) -> None:
         @function_tool
         async def lookup(order: int) -> str:
-            store.session((await stored(session)).session_id).note({"order": order})
+            store.session((await stored_session(session)).session_id).note({"order": order})
             return f"{order} is lost"
 
         session, own = BoughSession("user-42", store), SQLiteSession("user-42")
@@ -565,7 +567,7 @@ class TestARun:
         await run_whole(support(lookup), session, hooks, is_streamed=is_streamed)
         await run_whole(support(lookup), own, None, is_streamed=is_streamed)
         assert await session.get_items() == await own.get_items()
-        assert sum(entry.kind == "note" for entry in (await stored(session)).path()) >= 2
+        assert sum(entry.kind == "note" for entry in (await stored_session(session)).path()) >= 2
 
 
 class TestOverHttp:
@@ -584,7 +586,7 @@ class TestOverHttp:
                 assert [request.problems for request in vendor.requests] == [[]] * 3
                 await client.close()
         assert await session.get_items() == await own.get_items()
-        bough_session = await stored(session)
+        bough_session = await stored_session(session)
         assert "SIG-openai" in json.dumps(await session.get_items())
         assert "SIG-openai" not in "".join(bough_session.jsonl())
         assert (bough_session.usage().calls, bough_session.usage().unpriced_calls) == (3, 0)
@@ -605,7 +607,7 @@ class TestTools:
                 who.model = OpenAIResponsesModel("gpt-5", client)
                 await run_whole(who, session, BoughHooks(session), is_streamed=True)
             await client.close()
-        bough_session = await stored(session)
+        bough_session = await stored_session(session)
         settings = [
             entry.payload for entry in bough_session.path() if isinstance(entry.payload, bough.Settings)
         ]
@@ -651,7 +653,7 @@ class TestHooks:
         agent = support()
         agent.model.model = "anthropic/claude-sonnet-4-5"
         await Runner.run(agent, "Where?", session=session, hooks=BoughHooks(session))
-        bough_session = await stored(session)
+        bough_session = await stored_session(session)
         assert [(call.after_seq, call.answer_seq) for call in bough_session.model_calls()] == [(2, 3), (5, 6)]
         assert {(call.provider, call.model) for call in bough_session.model_calls()} == {
             ("anthropic", "claude-sonnet-4-5")
@@ -675,7 +677,7 @@ class TestHooks:
             with pytest.raises(OutputGuardrailTripwireTriggered):
                 await Runner.run(agent, "Where?", session=one, hooks=hooks)
         assert await session.get_items() == await own.get_items()
-        bough_session = await stored(session)
+        bough_session = await stored_session(session)
         assert "a secret" not in "".join(bough_session.jsonl("all"))
         assert [call.answer_seq for call in bough_session.model_calls()] == [3, None]
 
@@ -685,7 +687,7 @@ class TestHooks:
         hooks = Shouts(session)
         await Runner.run(support(), "Where?", session=session, hooks=hooks)
         assert got("c41", "41 is lost") in await session.get_items()
-        bough_session = await stored(session)
+        bough_session = await stored_session(session)
         assert "41 IS LOST" in "".join(bough_session.jsonl("all"))  # what was written ahead is a branch
         assert [call.answer_seq for call in bough_session.model_calls("path")] == [6]
 
@@ -710,7 +712,7 @@ class TestHooks:
             assert done.final_output == "lost"
             items.append(await session.get_items())
         assert items[0] == items[1]
-        kept_session = await stored(BoughSession("user-42", store))
+        kept_session = await stored_session(BoughSession("user-42", store))
         path, journal = kept_session.path(), kept_session.journal()
         roles = [entry.role for entry in path if entry.role]
         assert roles == ["user", "assistant", "tool", "tool", "assistant"]
@@ -730,7 +732,7 @@ class TestHooks:
             model = ScriptedModel([[assistant_message("I cannot tell")]])
             await Runner.run(Agent("support", model=model), text, session=session, hooks=BoughHooks(session))
         assert "may or may not have run" in json.dumps(model.calls[0].input)
-        path = (await stored(session)).path()
+        path = (await stored_session(session)).path()
         roles = ["user", "assistant", "tool", "tool", "user", "assistant", "user", "assistant"]
         assert [entry.role for entry in path if entry.role] == roles
 
@@ -799,7 +801,7 @@ class TestUsage:
     async def test_of_a_run_without_hooks_is_told_afterwards(self, store: Store) -> None:
         session = BoughSession("user-42", store)
         await session.store_run_usage(await Runner.run(support(), "Where?", session=session))
-        bough_session = await stored(session)
+        bough_session = await stored_session(session)
         assert (
             bough_session.usage().calls,
             bough_session.usage().input_tokens,
@@ -862,7 +864,7 @@ class TestAKilledProcess:
         items = model.calls[0].input
         assert [item.get("type", "input") for item in items].count("function_call_output") == 2
         assert "may or may not have run" in json.dumps(items)
-        await stored(session)
+        await stored_session(session)
 
     @on_a_loop
     async def test_is_followed_by_one_that_goes_on_without_a_word_of_it(self, killed: Path) -> None:
@@ -871,7 +873,7 @@ class TestAKilledProcess:
             model = ScriptedModel([[assistant_message("let me think")]])
             await Runner.run(Agent("support", model=model), text, session=session, hooks=BoughHooks(session))
         assert "may or may not have run" in json.dumps(model.calls[0].input)
-        await stored(session)
+        await stored_session(session)
 
     def test_is_told_whole_at_the_command_line(self, killed: Path) -> None:
         result = CliRunner().invoke(command, ["--store", str(killed), "show", "user-42"])

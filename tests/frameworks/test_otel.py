@@ -22,7 +22,7 @@ NEWER = {"gen_ai.usage.cache_write.input_tokens"}
 """Renamed by the conventions since the installed package was made."""
 
 
-def parsed(line: str) -> ExportTraceServiceRequest:
+def parse_line(line: str) -> ExportTraceServiceRequest:
     """OTLP writes ids in hex where the JSON of protocol buffers has base64; all else is the same."""
     request = json.loads(line)
     for resource in request["resourceSpans"]:
@@ -34,7 +34,7 @@ def parsed(line: str) -> ExportTraceServiceRequest:
 
 
 def spans(session: Session, **how: bool) -> list[Span]:
-    requests = [parsed(line) for line in session.spans(**how)]
+    requests = [parse_line(line) for line in session.spans(**how)]
     return [s for r in requests for one in r.resource_spans for scope in one.scope_spans for s in scope.spans]
 
 

@@ -183,13 +183,13 @@ def talk(*messages: ModelMessage, name: str = "con-1") -> Conversation:
     return Conversation(messages=list(messages), conversation_id=name)
 
 
-async def loaded(store: ConversationStore, name: str = "con-1") -> Conversation:
+async def load_conversation(store: ConversationStore, name: str = "con-1") -> Conversation:
     conversation = await store.load(name)
     assert conversation is not None
     return conversation
 
 
-async def stored(store: BoughConversationStore, name: str = "con-1") -> bough.Session:
+async def stored_session(store: BoughConversationStore, name: str = "con-1") -> bough.Session:
     bough_session = await store.bough_session(name)
     assert bough_session is not None
     assert bough_session.verify() == []
@@ -202,8 +202,8 @@ class TestAMessage:
     async def test_comes_back_as_it_was_saved(self, n: int) -> None:
         store, message = on_memory(), [*ORDINARY, *ODD][n]
         await store.save(talk(*ORDINARY, message))
-        assert dumped((await loaded(store)).messages) == dumped([*ORDINARY, message])
-        await stored(store)
+        assert dumped((await load_conversation(store)).messages) == dumped([*ORDINARY, message])
+        await stored_session(store)
 
     @settings(max_examples=100)
     @given(st.lists(st.lists(st.sampled_from([*ORDINARY, *ODD]), max_size=5), max_size=4), st.integers(0, 9))
@@ -214,19 +214,19 @@ class TestAMessage:
             conversation.messages.extend(messages)
             await store.save(conversation)
         if saves:
-            assert dumped((await loaded(store)).messages) == dumped(conversation.messages)
+            assert dumped((await load_conversation(store)).messages) == dumped(conversation.messages)
             last = await store.load("con-1", limit=most)
             assert last is not None
             assert dumped(last.messages) == dumped(
                 conversation.messages[max(0, len(conversation.messages) - most) :]
             )
-            await stored(store)
+            await stored_session(store)
 
     @on_a_loop
     async def test_is_an_ordinary_entry(self) -> None:
         store = on_memory()
         await store.save(talk(*ORDINARY))
-        bough_session = await stored(store)
+        bough_session = await stored_session(store)
         assert [entry.role or entry.kind for entry in bough_session.path()] == [
             "settings",
             "user",
@@ -248,14 +248,14 @@ class TestAMessage:
             request_message("again", instructions="rules " * 99),
         ]
         await store.save(talk(*long))
-        text = "".join((await stored(store)).jsonl())
+        text = "".join((await stored_session(store)).jsonl())
         assert [text.count(word * 9) for word in ("question ", "rules ", "answer ")] == [11] * 3
 
     @on_a_loop
     async def test_keeps_what_is_sealed_from_everybody_but_its_issuer(self) -> None:
         store = on_memory()
         await store.save(talk(*ORDINARY))
-        bough_session = await stored(store)
+        bough_session = await stored_session(store)
         assert "sealed-by" not in "".join(bough_session.jsonl())
         assert "sealed-by" not in json.dumps(bough_session.messages("openai"))
         assert "sealed-by" in json.dumps(bough_session.messages("anthropic"))
@@ -264,7 +264,7 @@ class TestAMessage:
     async def test_tells_the_ledger_what_it_cost(self) -> None:
         store = on_memory()
         await store.save(talk(*ORDINARY))
-        bough_session = await stored(store)
+        bough_session = await stored_session(store)
         assert [(call.answer_seq, call.model, call.provider) for call in bough_session.model_calls()] == [
             (3, "claude-sonnet-4-5", "anthropic"),
             (6, "claude-sonnet-4-5", "anthropic"),
@@ -283,7 +283,7 @@ class TestAMessage:
         conversation.messages.append(request_message("half a character \ud800"))
         with pytest.raises((InvalidText, UnicodeError, ValueError)):
             await store.save(conversation)
-        assert dumped((await loaded(store)).messages) == dumped(ORDINARY)
+        assert dumped((await load_conversation(store)).messages) == dumped(ORDINARY)
 
     @on_a_loop
     async def test_may_be_long_and_hostile(self) -> None:
@@ -292,7 +292,7 @@ class TestAMessage:
             [request_message("x\0y" * 3_000_000), response_message("'; drop table entry --")],
         )
         await store.save(talk(*messages))
-        assert dumped((await loaded(store)).messages) == dumped(messages)
+        assert dumped((await load_conversation(store)).messages) == dumped(messages)
 
 
 ACTS = st.one_of(
@@ -320,13 +320,13 @@ class TestTheStore:
         ]
         assert names[0] == names[1]
         for name in names[0]:
-            await stored(ours, name)
+            await stored_session(ours, name)
 
     @on_a_loop
     async def test_goes_on_where_another_object_stopped(self, store: Store) -> None:
         entries = await BoughConversationStore(store, agent="support").save(talk(*ORDINARY), scope="ann")
         again = BoughConversationStore(store)
-        conversation = await loaded(again)
+        conversation = await load_conversation(again)
         conversation.messages.append(request_message("And 42?"))
         entries += await again.save(conversation)
         stored_entries = await again.load_entries("con-1")
@@ -334,7 +334,7 @@ class TestTheStore:
         assert [(one.id, one.parent_id) for one in stored_entries] == [
             (one.id, one.parent_id) for one in entries
         ]
-        row = (await stored(again)).row
+        row = (await stored_session(again)).row
         assert (row.conversation_id, row.title, row.agent, row.tags) == (
             "con-1",
             "con-1",
@@ -392,13 +392,13 @@ class TestTheStore:
         await conversations.save(first)
         with pytest.raises(ConversationConflict):
             await conversations.save(talk(response_message("never loaded")))
-        late = await loaded(BoughConversationStore(store))
+        late = await load_conversation(BoughConversationStore(store))
         first.messages.append(response_message("one"))
         await conversations.save(first)
         late.messages.append(response_message("two"))
         with pytest.raises(ConversationConflict):
             await BoughConversationStore(store).save(late)
-        assert dumped((await loaded(conversations)).messages) == dumped(first.messages)
+        assert dumped((await load_conversation(conversations)).messages) == dumped(first.messages)
 
     @on_a_loop
     async def test_lets_one_of_many_win_who_save_at_once(self, store: Store) -> None:
@@ -406,20 +406,20 @@ class TestTheStore:
         await BoughConversationStore(store).save(first)
         for n in range(5):
             stores = [BoughConversationStore(store) for _ in range(4)]
-            conversations_seen = [await loaded(one) for one in stores]
+            conversations_seen = [await load_conversation(one) for one in stores]
             for conversation in conversations_seen:
                 conversation.messages.append(request_message(f"round {n}"))
             done = await asyncio.gather(
                 *map(BoughConversationStore.save, stores, conversations_seen), return_exceptions=True
             )
             assert sorted(type(one).__name__ for one in done) == [*["ConversationConflict"] * 3, "list"]
-        assert len((await loaded(BoughConversationStore(store))).messages) == 9
+        assert len((await load_conversation(BoughConversationStore(store))).messages) == 9
 
     @on_a_loop
     async def test_goes_behind_the_notes_that_others_add_meanwhile(self, store: Store) -> None:
         conversations, conversation = BoughConversationStore(store), talk(*ORDINARY)
         await conversations.save(conversation)
-        session = await stored(conversations)
+        session = await stored_session(conversations)
 
         def add_notes() -> None:
             for _ in range(50):
@@ -432,15 +432,15 @@ class TestTheStore:
             conversation.messages.append(request_message(f"{n}"))
             await conversations.save(conversation)
         notes.join()
-        assert dumped((await loaded(conversations)).messages) == dumped(conversation.messages)
-        assert (await stored(conversations)).verify() == []
+        assert dumped((await load_conversation(conversations)).messages) == dumped(conversation.messages)
+        assert (await stored_session(conversations)).verify() == []
 
     @on_a_loop
     async def test_lists_the_newest_first_and_by_scope(self, store: Store) -> None:
         conversations = BoughConversationStore(store)
         for name, scope in (("a", "ann"), ("b", "bob"), ("c", "ann")):
             await conversations.save(talk(request_message("hi"), name=name), scope=scope)
-        again = await loaded(conversations, "a")
+        again = await load_conversation(conversations, "a")
         again.messages.append(response_message("hello"))
         await conversations.save(again)
         assert [record.conversation_id for record in await conversations.list_conversations()] == [
@@ -467,7 +467,7 @@ class TestTheStore:
             "con-1", from_entry=record.branches[0], expected_revision=branched.revision
         )
         assert dumped(back.messages) == dumped(ORDINARY)
-        assert len((await stored(conversations)).branches()) == 2
+        assert len((await stored_session(conversations)).branches()) == 2
 
     @on_a_loop
     async def test_forks_without_copying(self, store: Store) -> None:
@@ -475,7 +475,7 @@ class TestTheStore:
         await conversations.save(talk(*ORDINARY), scope="ann")
         fork = await conversations.fork("con-1", at=2, new_conversation_id="a try")
         assert dumped(fork.messages) == dumped(ORDINARY[:2])
-        bough_session = await stored(conversations, "a try")
+        bough_session = await stored_session(conversations, "a try")
         assert (bough_session.row.relation, len(bough_session.entries()), len(bough_session.path())) == (
             "fork",
             1,
@@ -484,7 +484,7 @@ class TestTheStore:
         fork.messages.append(request_message(got("a"), got("b")))
         await conversations.save(fork)
         await conversations.delete("con-1")
-        assert dumped((await loaded(conversations, "a try")).messages) == dumped(fork.messages)
+        assert dumped((await load_conversation(conversations, "a try")).messages) == dumped(fork.messages)
         with pytest.raises(ConversationConflict):
             await conversations.save(talk(request_message("x"), name="a try"))
 
@@ -493,28 +493,28 @@ class TestTheStore:
         conversations = BoughConversationStore(store)
         conversation = talk(*ORDINARY)
         await conversations.save(conversation)
-        session_id = (await stored(conversations)).session_id
+        session_id = (await stored_session(conversations)).session_id
         await conversations.delete("con-1")
         assert await conversations.load("con-1") is None
         with pytest.raises(ConversationConflict):
             await conversations.save(conversation)
         store.restore(session_id)
-        assert dumped((await loaded(conversations)).messages) == dumped(ORDINARY)
+        assert dumped((await load_conversation(conversations)).messages) == dumped(ORDINARY)
 
     @on_a_loop
     async def test_knows_what_bough_has_said_in_between(self, store: Store) -> None:
         conversations = BoughConversationStore(store)
         conversation = talk(*ORDINARY)
         await conversations.save(conversation)
-        (await stored(conversations)).append([user("by hand"), assistant("noted"), user("and more")])
+        (await stored_session(conversations)).append([user("by hand"), assistant("noted"), user("and more")])
         conversation.messages.append(request_message("late"))
         with pytest.raises(ConversationConflict):
             await conversations.save(conversation)
-        latest = await loaded(conversations)
+        latest = await load_conversation(conversations)
         assert [message.kind for message in latest.messages[-3:]] == ["request", "response", "request"]
         latest.messages.append(request_message("now I know"))
         await conversations.save(latest)
-        assert dumped((await loaded(conversations)).messages) == dumped(latest.messages)
+        assert dumped((await load_conversation(conversations)).messages) == dumped(latest.messages)
 
     @on_a_loop
     async def test_goes_on_with_any_session_of_boughs(self, store: Store) -> None:
@@ -522,24 +522,24 @@ class TestTheStore:
         session.append([user("Hi"), assistant("Hello.", bough.ToolCall("c", "look", {"n": 1}))])
         session.append([bough.tool_result("c", "seen"), assistant("Seen.")])
         conversations = BoughConversationStore(store)
-        conversation = await loaded(conversations)
+        conversation = await load_conversation(conversations)
         kinds = [[part.part_kind for part in message.parts] for message in conversation.messages]
         assert kinds == [["system-prompt", "user-prompt"], ["text", "tool-call"], ["tool-return"], ["text"]]
         conversation.messages.append(request_message("And?"))
         await conversations.save(conversation)
-        assert dumped((await loaded(conversations)).messages) == dumped(conversation.messages)
-        assert (await stored(conversations)).session_id == session.session_id
+        assert dumped((await load_conversation(conversations)).messages) == dumped(conversation.messages)
+        assert (await stored_session(conversations)).session_id == session.session_id
 
     @on_a_loop
     async def test_moves_in_a_bundle_without_what_is_sealed(self, store: Store) -> None:
         await BoughConversationStore(store).save(talk(*ORDINARY))
         bundle = io.BytesIO()
-        (await stored(BoughConversationStore(store))).export(bundle)
+        (await stored_session(BoughConversationStore(store))).export(bundle)
         elsewhere = Store(MemoryStore())
         elsewhere.import_bundle(io.BytesIO(bundle.getvalue()))
         unsealed = dumped(ORDINARY)
         unsealed[1]["parts"][0]["signature"] = None
-        assert dumped((await loaded(BoughConversationStore(elsewhere))).messages) == unsealed
+        assert dumped((await load_conversation(BoughConversationStore(elsewhere))).messages) == unsealed
 
     @on_a_loop
     async def test_of_another_space_or_owner_is_another(self, tmp_path: Path) -> None:
@@ -547,7 +547,7 @@ class TestTheStore:
             with bough.open(tmp_path / "agent.db", **who) as store:
                 conversations = BoughConversationStore(store)
                 await conversations.save(talk(request_message(str(who))))
-                assert len((await loaded(conversations)).messages) == 1
+                assert len((await load_conversation(conversations)).messages) == 1
 
 
 async def acted(store: ConversationStore, act: str, what: Any) -> Any:
@@ -622,11 +622,11 @@ class TestARun:
             result = await support(*steps).run("Where?", conversation=conversation)
             if not is_stepwise:
                 await conversations.save(result)
-            conversation = await loaded(conversations)
+            conversation = await load_conversation(conversations)
             assert dumped(conversation.messages) == dumped(result.all_messages())
             assert (conversation.usage.requests, conversation.usage.tool_calls) == (2 * n, 2 * n)
             assert result.conversation.revision == conversation.revision
-        bough_session = await stored(conversations)
+        bough_session = await stored_session(conversations)
         assert [entry.role for entry in bough_session.transcript()] == ["user", "assistant"] * 2
         assert bough_session.usage().input_tokens == 44
         assert len(bough_session.branches()) == 1
@@ -638,7 +638,7 @@ class TestARun:
         result = await agent.run("Where?", conversation=talk())
         await conversations.save(result)  # not needed, and no harm
         await support(BoughSteps(conversations)).run("And?", conversation=result.conversation)
-        assert len((await loaded(conversations)).messages) == 8
+        assert len((await load_conversation(conversations)).messages) == 8
 
     @on_a_loop
     async def test_may_be_streamed_or_walked_through(self, store: Store) -> None:
@@ -647,13 +647,13 @@ class TestARun:
         agent.tool_plain(look_up, name="lookup")
         async with agent.run_stream("Where?", conversation=talk()) as streamed:
             assert "lost" in await streamed.get_output()
-        assert dumped((await loaded(conversations)).messages) == dumped(streamed.all_messages())
-        async with agent.iter("And?", conversation=await loaded(conversations)) as walk:
+        assert dumped((await load_conversation(conversations)).messages) == dumped(streamed.all_messages())
+        async with agent.iter("And?", conversation=await load_conversation(conversations)) as walk:
             async for _ in walk:
                 pass
         assert walk.result is not None
-        assert dumped((await loaded(conversations)).messages) == dumped(walk.result.all_messages())
-        assert len((await stored(conversations)).branches()) == 1
+        assert dumped((await load_conversation(conversations)).messages) == dumped(walk.result.all_messages())
+        assert len((await stored_session(conversations)).branches()) == 1
 
     @on_a_loop
     async def test_waits_for_a_person_and_goes_on_elsewhere(self, store: Store) -> None:
@@ -667,7 +667,7 @@ class TestARun:
             waits = await agent.run("Where?", conversation=talk(name=name))
             if not steps:
                 await conversations.save(waits)
-            conversation = await loaded(BoughConversationStore(store), name)
+            conversation = await load_conversation(BoughConversationStore(store), name)
             requests = conversation.deferred_tool_requests
             assert requests is not None
             assert [call.tool_call_id for call in requests.approvals] == ["c41", "c42"]
@@ -676,8 +676,8 @@ class TestARun:
             )
             if not steps:
                 await conversations.save(done)
-            assert (await loaded(conversations, name)).deferred_tool_requests is None
-            path = (await stored(conversations, name)).path()
+            assert (await load_conversation(conversations, name)).deferred_tool_requests is None
+            path = (await stored_session(conversations, name)).path()
             assert [entry.role for entry in path if entry.role] == [
                 "user",
                 "assistant",
@@ -705,11 +705,13 @@ class TestOverHttp:
                 conversation = await conversations.load("con-1") or talk()
                 async with agent.run_stream(text, conversation=conversation) as streamed:
                     await streamed.get_output()
-                assert dumped((await loaded(conversations)).messages) == dumped(streamed.all_messages())
+                assert dumped((await load_conversation(conversations)).messages) == dumped(
+                    streamed.all_messages()
+                )
             await client.close()
             assert [request.problems for request in vendor.requests] == [[]] * 2
             assert "SIG-openai" in json.dumps(vendor.bodies("openai")[1])
-        session = await stored(conversations)
+        session = await stored_session(conversations)
         assert "SIG-openai" not in "".join(session.jsonl())
         assert (session.usage().calls, session.usage().input_tokens) == (2, 22)
 
@@ -731,7 +733,7 @@ class TestTools:
                 async with agent.run_stream("Where?", conversation=conversation) as streamed:
                     await streamed.get_output()
             await client.close()
-        session = await stored(conversations)
+        session = await stored_session(conversations)
         settings = [entry.payload for entry in session.path() if isinstance(entry.payload, bough.Settings)]
         named = [one.tool_definitions.names for one in settings if one.tool_definitions is not None]
         assert named == [("look_up",), ()]
@@ -796,8 +798,8 @@ class TestSteps:
         await Agent(FunctionModel(model), capabilities=[BoughSteps(conversations)]).run(
             "And?", conversation=window
         )
-        assert dumped((await loaded(conversations)).messages[:4]) == dumped(ORDINARY)
-        assert len((await loaded(conversations)).messages) == 6
+        assert dumped((await load_conversation(conversations)).messages[:4]) == dumped(ORDINARY)
+        assert len((await load_conversation(conversations)).messages) == 6
 
     @on_a_loop
     async def test_keep_what_a_tool_says_beside_its_result(self, store: Store) -> None:
@@ -806,8 +808,8 @@ class TestSteps:
 
         conversations = BoughConversationStore(store)
         result = await support(BoughSteps(conversations), lookup=lookup).run("Where?", conversation=talk())
-        assert dumped((await loaded(conversations)).messages) == dumped(result.all_messages())
-        await stored(conversations)
+        assert dumped((await load_conversation(conversations)).messages) == dumped(result.all_messages())
+        await stored_session(conversations)
 
     @on_a_loop
     async def test_keep_a_result_once_in_whatever_order_it_landed(self, store: Store) -> None:
@@ -823,7 +825,7 @@ class TestSteps:
 
         agent = support(BoughSteps(conversations), lookup=lookup)
         await asyncio.wait_for(agent.run("Where?", conversation=talk()), 10)
-        path = (await stored(conversations)).path()
+        path = (await stored_session(conversations)).path()
         landed = [
             entry.message.results[0].call_id for entry in path if entry.role == "tool" and entry.message
         ]
@@ -868,7 +870,7 @@ class TestAKilledProcess:
 
     @on_a_loop
     async def test_has_lost_nothing_that_had_happened(self, killed: Path) -> None:
-        session = await stored(BoughConversationStore(bough.open(killed)))
+        session = await stored_session(BoughConversationStore(bough.open(killed)))
         assert [entry.role for entry in session.path() if entry.role] == ["user", "assistant", "tool"]
         assert [call.call.id for call in session.open_tool_calls] == ["c42"]
         assert session.usage().input_tokens == 11
@@ -877,20 +879,20 @@ class TestAKilledProcess:
     @on_a_loop
     async def test_is_followed_by_one_that_goes_on(self, killed: Path, prompt: str | None) -> None:
         conversations = BoughConversationStore(bough.open(killed))
-        conversation = await loaded(conversations)
+        conversation = await load_conversation(conversations)
         if prompt is not None:
-            (await stored(conversations)).close_batch(
+            (await stored_session(conversations)).close_batch(
                 "the run was cut off: it may have happened", outcome="unknown"
             )
-            conversation = await loaded(conversations)
+            conversation = await load_conversation(conversations)
         result = await support(BoughSteps(conversations), lookup=look_up).run(
             prompt, conversation=conversation
         )
-        assert dumped((await loaded(conversations)).messages) == dumped(result.all_messages())
+        assert dumped((await load_conversation(conversations)).messages) == dumped(result.all_messages())
         text = json.dumps(dumped(result.all_messages()))
         assert "41 is lost" in text
         assert ("may have happened" in text) == (prompt is not None)
-        await stored(conversations)
+        await stored_session(conversations)
 
     def test_is_told_whole_at_the_command_line(self, killed: Path) -> None:
         result = CliRunner().invoke(command, ["--store", str(killed), "show", "con-1"])

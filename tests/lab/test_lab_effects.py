@@ -9,7 +9,7 @@ import pytest
 
 from bough import Cell, ScriptedModel, Session, assistant
 from conftest import Store
-from replay.test_no_effects import CALLS, ONCE, Outside, guarded, outside, recorded, unrecorded
+from replay.test_no_effects import CALLS, ONCE, Outside, guard_process, outside, recorded, unrecorded
 
 __all__ = ["outside", "recorded"]  # fixtures
 
@@ -33,7 +33,7 @@ def test_no_lane_has_an_effect(
         mode=mode,
         after_divergence=after,
     )
-    with guarded() as tripped:
+    with guard_process() as tripped:
         report = lab.run_sync()
     assert tripped == []
     assert outside.counts() == ONCE

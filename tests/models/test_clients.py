@@ -100,7 +100,7 @@ def client(provider: str, server: FakeProviders, key: str = KEY) -> Model:
     return type(model)("some-model", base_url=server.url_for(provider), key=key)
 
 
-def asking(*messages: Message, tools: tuple[ToolSpec, ...] = TOOLS, **options: Any) -> Request:
+def request_of(*messages: Message, tools: tuple[ToolSpec, ...] = TOOLS, **options: Any) -> Request:
     items = tuple(Item(message, seq, 1) for seq, message in enumerate(messages or (user("hi"),), 1))
     tool_set = define_tools(tools)
     settings = Settings(options=options or None, tool_definitions=tool_set.definitions if tools else None)
@@ -121,14 +121,14 @@ def ask(
     provider: str, *replies: Reply, request: Request | None = None
 ) -> tuple[list[Delta], Answer, FakeProviders]:
     with FakeProviders(*replies) as server:
-        deltas, answer = run(listen(client(provider, server), request or asking()))
+        deltas, answer = run(listen(client(provider, server), request or request_of()))
     return deltas, answer, server
 
 
 def fail(provider: str, reply: Reply, kind: type[ModelError]) -> ModelError:
     with FakeProviders(reply) as server:
         with pytest.raises(kind) as raised:
-            run(listen(client(provider, server), asking()))
+            run(listen(client(provider, server), request_of()))
         assert len(server.requests) == 1  # the SDK tries nothing twice: that is ours
     error = raised.value
     assert type(error) is kind
@@ -212,7 +212,7 @@ class TestRequest:
 
     @providers
     def test_without_tools_no_tools_are_named(self, provider):
-        _, _, server = ask(provider, request=asking(tools=()))
+        _, _, server = ask(provider, request=request_of(tools=()))
         assert "tools" not in server.requests[0].body
 
     @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ class TestRequest:
     def test_options_are_sent_in_the_vendors_fields_as_the_projection_shows_them(
         self, provider, options, fields
     ):
-        request = asking(**options)
+        request = request_of(**options)
         _, _, server = ask(provider, request=request)
         body = server.requests[0].body
         endpoint = client(provider, server).endpoint_for(request.context.settings)
@@ -286,14 +286,14 @@ class TestRequest:
 
     @providers
     def test_media_are_sent(self, provider):
-        _, _, server = ask(provider, request=asking(user("what is it?", Attachment(PNG, "image/png"))))
+        _, _, server = ask(provider, request=request_of(user("what is it?", Attachment(PNG, "image/png"))))
         assert server.requests[0].problems == []
         assert base64.b64encode(PNG).decode()[:20] in json.dumps(server.requests[0].body)
 
     @providers
     def test_an_illegal_history_is_refused_in_the_vendors_words(self, provider):
         with FakeProviders() as server, pytest.raises(ModelError, match=r"\(400\)"):
-            run(listen(client(provider, server), asking(user("hi"), bough.assistant("I was not asked"))))
+            run(listen(client(provider, server), request_of(user("hi"), bough.assistant("I was not asked"))))
         assert server.requests[0].problems != []
 
 
@@ -312,7 +312,7 @@ class TestFault:
         with FakeProviders() as server:
             pass
         with pytest.raises(Overloaded, match="could not be reached"):
-            run(listen(client(provider, server), asking()))
+            run(listen(client(provider, server), request_of()))
 
     def test_who_says_nothing_is_overloaded(self, provider, monkeypatch):
         home = sys.modules[type(model_by_name(f"{provider}:x")).__module__]
@@ -358,7 +358,7 @@ class TestFault:
 
     def test_a_stream_left_early_leaves_nothing_open(self, provider):
         async def leave() -> Delta | Answer:
-            async with aclosing(client(provider, server).stream(asking())) as pieces:
+            async with aclosing(client(provider, server).stream(request_of())) as pieces:
                 async for piece in pieces:
                     return piece
             raise AssertionError
@@ -368,7 +368,7 @@ class TestFault:
 
     def test_a_call_can_be_cancelled(self, provider):
         async def cancel() -> None:
-            call = asyncio.create_task(listen(client(provider, server), asking()))
+            call = asyncio.create_task(listen(client(provider, server), request_of()))
             while not server.requests:
                 await asyncio.sleep(0.001)
             call.cancel()
@@ -402,7 +402,7 @@ def test_an_overflow_is_recognised_before_the_key_is_hidden(provider, key):
     """The key x made it "ma[key]imum conte[key]t": nothing was compacted, and the message was unreadable."""
     words = "This model's maximum context length is 128000 tokens."
     with FakeProviders(ErrorReply(400, words)) as server, pytest.raises(ContextOverflow) as raised:
-        run(listen(client(provider, server, key), asking()))
+        run(listen(client(provider, server, key), request_of()))
     assert words.replace("maximum context", "[key]" if len(key) >= 8 else "maximum context") in str(
         raised.value
     )
@@ -428,7 +428,7 @@ def test_whatever_comes_is_an_answer_or_a_model_error(provider, monkeypatch):
             wrecks = list(_wrecked(speak(completion, seed), Random(seed)))
             monkeypatch.setitem(fake_providers.STREAMS, provider, lambda *_, wrecks=wrecks: wrecks)
             with suppress(ModelError):
-                _, answer = await listen(model, asking())
+                _, answer = await listen(model, request_of())
                 encode(answer.message)
                 answers += 1
         return answers
@@ -466,7 +466,7 @@ def test_an_error_event_of_responses_is_told_by_its_code(monkeypatch):
 @providers
 def test_one_model_may_be_asked_by_many_at_once(provider):
     async def ask_all(model: Model) -> list[str]:
-        answers = await asyncio.gather(*(listen(model, asking()) for _ in range(5)))
+        answers = await asyncio.gather(*(listen(model, request_of()) for _ in range(5)))
         return [answer.message.text for _, answer in answers]
 
     with FakeProviders(*(Completion(f"answer {n}") for n in range(5))) as server:
@@ -478,7 +478,7 @@ def test_a_prompt_gemini_blocks_is_told_with_its_reason(monkeypatch):
     blocked = b'data: {"promptFeedback": {"blockReason": "SAFETY"}}\n\n'
     monkeypatch.setitem(fake_providers.STREAMS, "gemini", lambda says, number: [blocked])
     with FakeProviders() as server, pytest.raises(ModelError, match="SAFETY"):
-        run(listen(client("gemini", server), asking()))
+        run(listen(client("gemini", server), request_of()))
 
 
 class TestOtherServers:
@@ -514,7 +514,7 @@ class TestOtherServers:
 
     def test_a_server_of_ones_own_needs_no_key(self):
         with FakeProviders() as server:
-            run(listen(model_by_name(f"openai-chat:qwen3:8b@{server.url}/v1"), asking()))
+            run(listen(model_by_name(f"openai-chat:qwen3:8b@{server.url}/v1"), request_of()))
         assert server.requests[0].body["model"] == "qwen3:8b"
 
 
@@ -526,7 +526,7 @@ class TestNamed:
             monkeypatch.setenv(key, KEY)
             monkeypatch.setenv(url, server.url_for(provider))
             model = model_by_name(f"{provider}:some-model")
-            run(listen(model, asking()))
+            run(listen(model, request_of()))
         assert (model.provider, model.model) == (provider, "some-model")
         assert KEY in " ".join(server.requests[0].headers.values())
         assert KEY not in repr(model)
@@ -534,14 +534,14 @@ class TestNamed:
     @providers
     def test_without_a_key_the_variable_is_named(self, provider):
         with pytest.raises(ModelUnavailable, match=f"no API key was found; set {VARIABLES[provider][0]}"):
-            run(listen(model_by_name(f"{provider}:some-model"), asking()))
+            run(listen(model_by_name(f"{provider}:some-model"), request_of()))
 
     @providers
     def test_without_its_sdk_the_extra_is_named(self, provider, monkeypatch):
         _, _, extra, package = VARIABLES[provider]
         monkeypatch.setitem(sys.modules, package, None)
         with pytest.raises(ModelUnavailable, match=re.escape(f'pip install "bough[{extra}]"')):
-            run(listen(model_by_name(f"{provider}:some-model"), asking()))
+            run(listen(model_by_name(f"{provider}:some-model"), request_of()))
 
     @providers
     def test_with_its_sdk_come_its_prices(self, provider):
@@ -553,7 +553,7 @@ class TestNamed:
         monkeypatch.setenv("OPENAI_API_KEY", KEY)
         monkeypatch.setenv("OPENAI_BASE_URL", "127.0.0.1:8080/v1")
         with pytest.raises(ModelUnavailable, match="start it with http://"):
-            run(listen(model_by_name("openai-chat:x"), asking()))
+            run(listen(model_by_name("openai-chat:x"), request_of()))
 
     def test_a_model_may_have_an_at_sign_and_colons(self):
         assert model_by_name("anthropic:claude@20250101").model == "claude@20250101"
@@ -580,7 +580,7 @@ class TestNamed:
 
 
 @pytest.fixture(scope="module")
-def driven() -> FakeProviders:
+def vendors() -> FakeProviders:
     """What four vendors saw of one session of twenty turns with tools, driven by another every turn."""
     with FakeProviders() as server, bough.open("memory:") as store:
         session = store.start(agent="switcher", seeds=[bough.system("You look out of windows.")])
@@ -617,30 +617,30 @@ async def take_turn(session: bough.Session, model: Model, number: int) -> None:
 
 
 class TestSwitch:
-    def test_every_history_is_accepted(self, driven):
-        assert len(driven.requests) == 40
-        assert [request.problems for request in driven.requests] == [[]] * 40
+    def test_every_history_is_accepted(self, vendors):
+        assert len(vendors.requests) == 40
+        assert [request.problems for request in vendors.requests] == [[]] * 40
 
-    def test_a_signature_goes_back_to_its_issuer_and_to_nobody_else(self, driven):
-        for number, request in enumerate(driven.requests, 1):
-            signatures = SIGNATURE.findall(_opened(request.body))
+    def test_a_signature_goes_back_to_its_issuer_and_to_nobody_else(self, vendors):
+        for number, request in enumerate(vendors.requests, 1):
+            signatures = SIGNATURE.findall(_decode_signatures(request.body))
             assert {issuer for issuer, _ in signatures} <= {request.provider}
             mine = [
                 n
-                for n, other in enumerate(driven.requests[: number - 1], 1)
+                for n, other in enumerate(vendors.requests[: number - 1], 1)
                 if other.provider == request.provider
             ]
             if request.provider != "openai-chat":
                 assert [int(n) for _, n in signatures] == mine
 
     @providers
-    def test_what_was_sent_is_a_prefix_of_what_is_sent_next(self, driven, provider):
-        bodies = driven.bodies(provider)
+    def test_what_was_sent_is_a_prefix_of_what_is_sent_next(self, vendors, provider):
+        bodies = vendors.bodies(provider)
         assert len(bodies) == 10
         for was, now in pairwise(bodies):
             assert wire.first_difference(was, now) is None
 
 
-def _opened(body: dict[str, Any]) -> str:
+def _decode_signatures(body: dict[str, Any]) -> str:
     """A request, with the signatures in it that lie there as base64."""
     return SEALED.sub(lambda match: base64.urlsafe_b64decode(match[0]).decode(), json.dumps(body))

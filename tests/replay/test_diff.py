@@ -48,7 +48,7 @@ def tooled(answer: Any = None, result: Any = None, final: str = "Lost.") -> list
     return [user("where?"), answer, result, assistant(final)]
 
 
-def compared(store: Store, a: list[Any], b: list[Any]) -> Diff:
+def compare(store: Store, a: list[Any], b: list[Any]) -> Diff:
     one, other = store.start("s", [system("You help.")]), store.start("s", [system("You help.")])
     for session, messages in ((one, a), (other, b)):
         if messages:
@@ -62,13 +62,13 @@ def kinds(diff: Diff) -> list[str]:
 
 class TestKinds:
     def test_the_same_is_the_same(self, store: Store) -> None:
-        diff = compared(store, tooled(), tooled())
+        diff = compare(store, tooled(), tooled())
         assert diff.is_same
         assert diff.first_divergence is None
         assert (diff.shared, diff.shared_turns, diff.rows) == (5, 1, ())
 
     def test_other_words(self, store: Store) -> None:
-        diff = compared(store, tooled(), tooled(final="It is lost."))
+        diff = compare(store, tooled(), tooled(final="It is lost."))
         assert kinds(diff) == ["reworded"]
         first = diff.first_divergence
         assert first is not None
@@ -77,14 +77,14 @@ class TestKinds:
         assert diff.first_action_divergence is None
 
     def test_another_tool(self, store: Store) -> None:
-        diff = compared(store, tooled(), tooled(call("refund")))
+        diff = compare(store, tooled(), tooled(call("refund")))
         assert kinds(diff) == ["tool changed"]
         assert diff.first_divergence is not None
         assert diff.first_divergence.expected == 'look({"order":41})'
         assert diff.first_divergence.actual == 'refund({"order":41})'
 
     def test_other_arguments(self, store: Store) -> None:
-        diff = compared(store, tooled(), tooled(call(order=42)))
+        diff = compare(store, tooled(), tooled(call(order=42)))
         assert kinds(diff) == ["arguments changed"]
         assert diff.first_divergence is not None
         assert (diff.first_divergence.subject, diff.first_divergence.actual) == ("look", '{"order":42}')
@@ -99,41 +99,41 @@ class TestKinds:
         ],
     )
     def test_another_result(self, store: Store, result: Any) -> None:
-        diff = compared(store, tooled(), tooled(result=result))
+        diff = compare(store, tooled(), tooled(result=result))
         assert kinds(diff) == ["result changed"]
         assert diff.first_divergence is not None
         assert (diff.first_divergence.seq_a, diff.first_divergence.seq_b) == (4, 4)
 
     def test_a_round_of_tools_more(self, store: Store) -> None:
         longer = [*tooled()[:-1], call("refund", call_id="d"), tool_result("d", "ok"), assistant("Lost.")]
-        diff = compared(store, tooled(), longer)
+        diff = compare(store, tooled(), longer)
         assert kinds(diff) == ["tool changed"]
         assert diff.first_divergence is not None
         assert diff.first_divergence.step == 2
 
     def test_a_tool_instead_of_words(self, store: Store) -> None:
-        diff = compared(store, [user("where?"), assistant("No idea.")], tooled())
+        diff = compare(store, [user("where?"), assistant("No idea.")], tooled())
         assert kinds(diff) == ["tool changed"]
         assert diff.first_divergence is not None
         assert diff.first_divergence.expected == "No idea."
 
     def test_an_answer_that_is_not_there(self, store: Store) -> None:
-        assert kinds(compared(store, tooled(), tooled()[:-1])) == ["missing"]
+        assert kinds(compare(store, tooled(), tooled()[:-1])) == ["missing"]
 
     def test_another_input(self, store: Store) -> None:
-        diff = compared(store, plain(("a", "1"), ("b", "2")), plain(("a", "1"), ("c", "2")))
+        diff = compare(store, plain(("a", "1"), ("b", "2")), plain(("a", "1"), ("c", "2")))
         assert kinds(diff) == ["input changed"]
         assert diff.shared_turns == 1
 
     def test_reasoning_is_compared_by_name(self, store: Store) -> None:
-        diff = compared(store, [user("q"), assistant(Reasoning("hm"), "a")], [user("q"), assistant("a")])
+        diff = compare(store, [user("q"), assistant(Reasoning("hm"), "a")], [user("q"), assistant("a")])
         assert diff.first_divergence is not None
         assert (diff.first_divergence.kind, diff.first_divergence.subject) == ("reworded", "reasoning")
 
     def test_what_weighs_most_names_the_turn(self, store: Store) -> None:
         a = [user("q"), assistant("Let me see.", ToolCall("c", "f")), tool_result("c", "1"), assistant("x")]
         b = [user("q"), assistant("I look.", ToolCall("c", "f")), tool_result("c", "2"), assistant("y")]
-        diff = compared(store, a, b)
+        diff = compare(store, a, b)
         assert kinds(diff) == ["result changed"]
         assert [difference.kind for difference in diff.rows[0].differences] == [
             "reworded",
@@ -155,17 +155,17 @@ class TestKinds:
 
 class TestNotADifference:
     def test_ids_of_calls(self, store: Store) -> None:
-        assert compared(store, tooled(), tooled(call(call_id="other"))).is_same
+        assert compare(store, tooled(), tooled(call(call_id="other"))).is_same
 
     def test_the_order_in_which_results_landed(self, store: Store) -> None:
         both = assistant(ToolCall("a", "f", {"n": 1}), ToolCall("b", "f", {"n": 2}))
         results = [tool_result("a", "1"), tool_result("b", "2")]
         one = [user("q"), both, *results, assistant("x")]
-        assert compared(store, one, [user("q"), both, *reversed(results), assistant("x")]).is_same
+        assert compare(store, one, [user("q"), both, *reversed(results), assistant("x")]).is_same
 
     def test_the_order_of_keys(self, store: Store) -> None:
         one = assistant(ToolCall("c", "f", {"a": 1, "b": 2}))
-        assert compared(store, tooled(one), tooled(assistant(ToolCall("c", "f", {"b": 2, "a": 1})))).is_same
+        assert compare(store, tooled(one), tooled(assistant(ToolCall("c", "f", {"b": 2, "a": 1})))).is_same
 
     def test_another_prompt_is_told_and_is_no_behaviour(self, store: Store) -> None:
         one = store.start("s", [system("You help.")])
@@ -215,22 +215,22 @@ class TestAlignment:
     A = plain(("a", "1"), ("b", "2"), ("c", "3"), ("d", "4"))
 
     def test_a_turn_less_does_not_change_what_follows(self, store: Store) -> None:
-        diff = compared(store, self.A, plain(("a", "1"), ("c", "3"), ("d", "4")))
+        diff = compare(store, self.A, plain(("a", "1"), ("c", "3"), ("d", "4")))
         assert kinds(diff) == ["missing", "same", "same"]
         assert (diff.rows[0].turn_a, diff.rows[0].turn_b) == (4, None)
 
     def test_a_turn_more_does_not_either(self, store: Store) -> None:
-        diff = compared(store, self.A, plain(("a", "1"), ("x", "0"), ("b", "2"), ("c", "3"), ("d", "5")))
+        diff = compare(store, self.A, plain(("a", "1"), ("x", "0"), ("b", "2"), ("c", "3"), ("d", "5")))
         assert kinds(diff) == ["missing", "same", "same", "reworded"]
         assert (diff.rows[0].turn_a, diff.rows[0].turn_b) == (None, 4)
 
     def test_turns_in_another_order(self, store: Store) -> None:
-        diff = compared(store, self.A, plain(("c", "3"), ("a", "1"), ("b", "2"), ("d", "4")))
+        diff = compare(store, self.A, plain(("c", "3"), ("a", "1"), ("b", "2"), ("d", "4")))
         assert kinds(diff).count("same") == 3
 
     def test_one_side_has_nothing(self, store: Store) -> None:
-        assert kinds(compared(store, self.A, [])) == ["missing"] * 4
-        assert compared(store, [], []).is_same
+        assert kinds(compare(store, self.A, [])) == ["missing"] * 4
+        assert compare(store, [], []).is_same
 
     @pytest.mark.parametrize("many", [1_000])
     def test_a_thousand_equal_inputs_are_aligned_in_no_time(self, many: int) -> None:
@@ -311,18 +311,18 @@ class TestCost:
 
 class TestShowing:
     def test_lines(self, store: Store) -> None:
-        lines = compared(store, tooled(), tooled(call("refund"))).lines()
+        lines = compare(store, tooled(), tooled(call("refund"))).lines()
         assert "   2    2  tool changed" in "\n".join(lines)
         assert '  actual   refund({"order":41})' in lines
         assert lines[-1] == "different"
-        assert compared(store, tooled(), tooled()).lines()[-1] == "same"
+        assert compare(store, tooled(), tooled()).lines()[-1] == "same"
 
     def test_markdown_shows_the_words_that_changed(self, store: Store) -> None:
-        diff = compared(store, tooled(final="It is lost."), tooled(final="It is found."))
+        diff = compare(store, tooled(final="It is lost."), tooled(final="It is found."))
         assert "> It is ~~lost.~~ **found.**" in diff.markdown()
 
     def test_it_is_json_and_comes_back(self, store: Store) -> None:
-        diff = compared(store, tooled(), tooled(call("refund")))
+        diff = compare(store, tooled(), tooled(call("refund")))
         assert msgspec.json.decode(msgspec.json.encode(diff), type=Diff) == diff
 
     @given(st.text(), st.text())

@@ -57,7 +57,7 @@ sys.addaudithook(_hook)
 
 
 @contextmanager
-def guarded() -> Iterator[list[str]]:
+def guard_process() -> Iterator[list[str]]:
     """What reached out of the process while it was open."""
     global _tripped
     _tripped = paths = []
@@ -188,7 +188,7 @@ def outside(tmp_path: Path) -> Iterator[Outside]:
 def recorded(store: Store, outside: Outside) -> Session:
     """Two turns: all five at once, then one after the other with a read between."""
     session = store.start("outreach", [system("You reach out.")])
-    with guarded() as tripped:
+    with guard_process() as tripped:
         session.send_sync(
             "do it all", model=ScriptedModel([assistant(*CALLS), "Done."]), tools=outside.tools()
         )
@@ -205,7 +205,7 @@ def unrecorded(name: str) -> list[Any]:
 
 
 def test_a_strict_replay_has_no_effects(recorded: Session, outside: Outside) -> None:
-    with guarded() as tripped:
+    with guard_process() as tripped:
         report = recorded.replay_sync(tools=outside.tools())
     assert tripped == []
     assert outside.counts() == ONCE
@@ -219,7 +219,7 @@ def test_calls_nobody_recorded_have_no_effects(
     recorded: Session, outside: Outside, mode: Any, on_miss: Any
 ) -> None:
     model = ScriptedModel(unrecorded("other"))
-    with guarded() as tripped:
+    with guard_process() as tripped:
         report = recorded.replay_sync(model=model, tools=outside.tools(), mode=mode, on_miss=on_miss)
     assert tripped == []
     assert outside.counts() == ONCE
@@ -229,7 +229,7 @@ def test_calls_nobody_recorded_have_no_effects(
 
 def test_the_same_calls_by_another_model_have_no_effects(recorded: Session, outside: Outside) -> None:
     model = ScriptedModel([assistant(*reversed(CALLS)), "Done, in another order."])
-    with guarded() as tripped:
+    with guard_process() as tripped:
         report = recorded.replay_sync(model=model, tools=outside.tools())
     assert tripped == []
     assert outside.counts() == ONCE
@@ -245,7 +245,7 @@ def test_a_dry_run_says_what_it_would_have_done_and_does_nothing(store: Store, o
     ]
     session = store.start()
     session.send_sync("hello", model=ScriptedModel(["Hi."]))
-    with guarded() as tripped:
+    with guard_process() as tripped:
         report = session.replay_sync(
             model=ScriptedModel([assistant(*CALLS), "Done."]), tools=tools, mode="dry"
         )
@@ -261,7 +261,7 @@ def test_a_dry_run_says_what_it_would_have_done_and_does_nothing(store: Store, o
 
 
 def test_live_runs_the_named_tool_and_no_other(recorded: Session, outside: Outside) -> None:
-    with guarded() as tripped:
+    with guard_process() as tripped:
         report = recorded.replay_sync(tools=outside.tools(), live=["send_mail"])
     assert tripped == []
     assert outside.counts() == {**ONCE, "outbox": 2}

@@ -716,9 +716,9 @@ class TestOverrides:
         assert session.replay_sync(options={"temperature": 0}).usage_after.calls == 1
         other = store.start("s")
         other.send_sync("q", model=ScriptedModel(["a"], model="mine"))
-        with pytest.raises(InvalidReplay, match=r"the recorded one \(mine\) cannot be called") as refused:
+        with pytest.raises(InvalidReplay, match=r"the recorded one \(mine\) cannot be called") as excinfo:
             other.replay_sync(prompt="Be strict.")
-        assert "--model" in refused.value.command_text
+        assert "--model" in excinfo.value.command_text
 
     def test_without_an_answer_the_question_stays_open_but_a_call_never_recorded_is_a_difference(
         self, store: Store, session: Session

@@ -125,9 +125,9 @@ class TestTyping:
         ],
     )
     def test_what_makes_no_sense_is_refused_with_the_reason(self, typed: str, reason: str) -> None:
-        with pytest.raises(errors.InvalidSearch, match="cannot search for") as refused:
+        with pytest.raises(errors.InvalidSearch, match="cannot search for") as excinfo:
             parse_query(typed, NOW)
-        assert reason in str(refused.value)
+        assert reason in str(excinfo.value)
 
     @pytest.mark.parametrize(
         "how", [{"limit": 0}, {"limit": 1_001}, {"before": "x"}, {"before": "-1"}, {"before": "9" * 19}]

@@ -140,11 +140,11 @@ def test_a_signature_goes_back_to_its_issuer_and_to_nobody_else(path):
     for end in range(len(path) + 1):
         context = build_context(path[:end])
         for name, provider in wire.PROVIDERS.items():
-            for issuer in SIGNATURE.findall(opened(provider.project(context, blobs))):
+            for issuer in SIGNATURE.findall(with_decoded_signatures(provider.project(context, blobs))):
                 assert issuer == name
 
 
-def opened(request: dict[str, Any]) -> str:
+def with_decoded_signatures(request: dict[str, Any]) -> str:
     """A request and, behind it, the signatures that lie in it as base64."""
     rendered = render(request).decode()
     return rendered + " ".join(base64.b64decode(sealed).decode() for sealed in SEALED.findall(rendered))

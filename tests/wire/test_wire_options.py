@@ -114,9 +114,9 @@ def test_common_names_become_the_providers_own_fields(
 def test_an_option_the_provider_lacks_or_refuses_is_an_error_that_names_it(
     provider: str | None, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(InvalidOption) as refused:
+    with pytest.raises(InvalidOption) as excinfo:
         check_options(provider, options)
-    assert message in str(refused.value)
+    assert message in str(excinfo.value)
     if provider in OPTIONS:
         with pytest.raises(InvalidOption):
             request_fields(provider, options)

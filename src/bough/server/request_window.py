@@ -206,8 +206,8 @@ def _trim(reader: PromptReader, limit: int) -> PromptReader:
     """Return a reader of the newest whole turns, `limit` messages at most; the newest turn is always whole."""
     log, leaf, pinned = reader.log, reader.leaf, reader.replacement.summaries
     turn = _turn_of(log, leaf).seq
-    kept = [item for item in reader.frame.items if not item.pinned and item.turn == turn]
-    needed = len(pinned) + len(kept) + len(reader._read(max(turn, reader.first), leaf.seq))
+    turn_items = [item for item in reader.frame.items if not item.pinned and item.turn == turn]
+    needed = len(pinned) + len(turn_items) + len(reader._read(max(turn, reader.first), leaf.seq))
     context = context_within(log, leaf, Budget(messages=max(limit, needed)))
     before = tuple(item for item in context.items if item.pinned or item.seq < reader.first)
     items = context.items[len(before) :]

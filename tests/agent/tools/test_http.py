@@ -74,15 +74,15 @@ def serving(body: bytes = b"", status: int = 200, **fields: str) -> Callable[[Ba
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    yield from started()
+    yield from start_server()
 
 
 @pytest.fixture
 def other() -> Iterator[Server]:
-    yield from started()
+    yield from start_server()
 
 
-def started() -> Iterator[Server]:
+def start_server() -> Iterator[Server]:
     server = Server()
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
@@ -214,9 +214,9 @@ class TestAddress:
     ],
 )
 def test_a_url_that_is_none_or_leads_inwards_is_refused_before_anything_is_resolved(url: str) -> None:
-    with pytest.raises(OutOfScope) as refused:
+    with pytest.raises(OutOfScope) as excinfo:
         HttpTools(keep, resolver=no_network).http_request("GET", url)
-    assert "hunter2" not in str(refused.value)
+    assert "hunter2" not in str(excinfo.value)
 
 
 class TestRebinding:

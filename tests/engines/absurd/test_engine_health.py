@@ -59,9 +59,9 @@ def doctor(database: Database) -> tuple[int, list[Any]]:
 
 
 def add_worker(database: Database, queue: str, name: str, seconds_ago: int) -> None:
-    seen = f"now() - interval '{seconds_ago} s'"
+    last_seen = f"now() - interval '{seconds_ago} s'"
     database.run(
-        f"insert into absurd.bough_worker values ('{queue}', '{name}', {seen}, {seen}, 30, 4, '{{a}}')"
+        f"insert into absurd.bough_worker values ('{queue}', '{name}', {last_seen}, {last_seen}, 30, 4, '{{a}}')"
     )
 
 

@@ -126,9 +126,9 @@ class TestTheServer:
             known = url.replace("//", "//:correct%20horse@")
             assert len(import_all(store, "redis", known)) == 2
             for wrong in (url, url.replace("//", "//:battery-staple@")):
-                with pytest.raises(InvalidSource) as refused:
+                with pytest.raises(InvalidSource) as excinfo:
                     import_all(store, "redis", wrong)
-                assert "staple" not in str(refused.value)
+                assert "staple" not in str(excinfo.value)
 
     @pytest.mark.parametrize(
         "place", ["redis://127.0.0.1:1", "redis://", "redis://h:99999", "http://h", "/tmp/x", "redis://[::1"]

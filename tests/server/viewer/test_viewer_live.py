@@ -240,10 +240,10 @@ class TestLongSession:
             page.keyboard.press("p")
             messages = page.locator(".prompt-message")
             expect(messages.last).to_be_visible()
-            shown = messages.count()
-            assert 40 <= shown <= 60
+            first_count = messages.count()
+            assert 40 <= first_count <= 60
             page.get_by_role("button", name="Show earlier messages").click()
-            wait_until(lambda: messages.count() >= 2 * shown - 10)
+            wait_until(lambda: messages.count() >= 2 * first_count - 10)
             viewer.check()
             viewer.close()
 

@@ -868,7 +868,9 @@ class TestOpening:
             assert store.backend.lost_logins() == [("goes_away", "ann")]
             postgres_schema.migrate(database.owner_url)
             problems = [
-                found for found in session_health(store.backend, store.runtime) if found.level == "problem"
+                finding
+                for finding in session_health(store.backend, store.runtime)
+                if finding.level == "problem"
             ]
             assert "'goes_away' was bound to the owner 'ann'" in problems[0].message
             assert "select bough.bind('goes_away', 'default', 'ann')" in str(problems[0].fix)

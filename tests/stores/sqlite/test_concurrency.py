@@ -681,9 +681,9 @@ class TestInterrupts:
                 for _ in cursor.execute("select * from session_detail union all select 1, 2, 3, 4, 5"):
                     raise KeyboardInterrupt
 
-            with pytest.raises(StaleLeaf) as refused:
+            with pytest.raises(StaleLeaf) as excinfo:
                 stale.append([user("b")])
-            failures.append(refused.value)
+            failures.append(excinfo.value)
             try:
                 store.backend._connections.write(fail)  # type: ignore[attr-defined]
             except KeyboardInterrupt as error:

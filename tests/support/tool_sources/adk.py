@@ -98,10 +98,10 @@ def count(source: Path) -> Counts:
         usage = each.get("usage_metadata")
         if usage is not None:
             model_calls += 1
-            sent, cached = usage["prompt_token_count"], usage["cached_content_token_count"]
+            input_tokens, cached = usage["prompt_token_count"], usage["cached_content_token_count"]
             output = usage["candidates_token_count"] + usage["thoughts_token_count"]
-            tokens = [a + b for a, b in zip(tokens, (sent, output, cached), strict=True)]
-            cost += (sent - cached) * MICROCENTS[0] + output * MICROCENTS[1] + cached * MICROCENTS[2]
+            tokens = [a + b for a, b in zip(tokens, (input_tokens, output, cached), strict=True)]
+            cost += (input_tokens - cached) * MICROCENTS[0] + output * MICROCENTS[1] + cached * MICROCENTS[2]
     total = (tokens[0], tokens[1], tokens[2], 0)
     return Counts(sessions, calls, results, sorted(filter(None, texts)), model_calls, total, round(cost))
 

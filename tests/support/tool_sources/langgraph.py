@@ -120,11 +120,19 @@ def count(source: Path) -> Counts:
             blocks = [{"text": content}] if isinstance(content, str) else content
             texts.append("".join(block.get("text", "") for block in blocks))
     for usage in (answer["usage_metadata"] for answer in answers):
-        sent, said, details = usage["input_tokens"], usage["output_tokens"], usage["input_token_details"]
+        input_tokens, output_tokens, details = (
+            usage["input_tokens"],
+            usage["output_tokens"],
+            usage["input_token_details"],
+        )
         read, short = details["cache_read"], details["ephemeral_5m_input_tokens"]
         hour = details["ephemeral_1h_input_tokens"]
-        tokens = [a + b for a, b in zip(tokens, (sent, said, read, short + hour), strict=True)]
-        cost += (sent - read - short - hour) * MICROCENTS["input"] + said * MICROCENTS["output"]
+        tokens = [
+            a + b for a, b in zip(tokens, (input_tokens, output_tokens, read, short + hour), strict=True)
+        ]
+        cost += (input_tokens - read - short - hour) * MICROCENTS["input"] + output_tokens * MICROCENTS[
+            "output"
+        ]
         cost += read * MICROCENTS["read"] + short * MICROCENTS["write_5m"] + hour * MICROCENTS["write_1h"]
     return Counts(
         len(spaces),

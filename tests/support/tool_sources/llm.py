@@ -49,7 +49,7 @@ def response(name: str, prompt: str | None, answer: str, second: int) -> Record:
 
 
 THREAD = row("threads", id="t1", name="Order 41", tip_message_hash="m5", forked_from=None)
-ASKED = [
+QUESTIONS = [
     message("m1", None, "system"),
     message("m2", "m1", "user"),
     part("m1", 0, "text", "You help."),
@@ -85,7 +85,7 @@ OLDER = [
     response("q2", None, "It is here.", 2),
     row("tool_results", id=1, response_id="q2", name="look", output="here", tool_call_id="x"),
 ]
-SAMPLE: list[Record] = [{**THREAD, "tip_message_hash": "m7"}, *ASKED, *ANSWERED, *FORKED, *OLDER]
+SAMPLE: list[Record] = [{**THREAD, "tip_message_hash": "m7"}, *QUESTIONS, *ANSWERED, *FORKED, *OLDER]
 
 
 def write(folder: Path, records: list[Record]) -> Path:
@@ -96,9 +96,9 @@ def write(folder: Path, records: list[Record]) -> Path:
 
 def growth() -> Iterator[list[Record]]:
     """Yield the states: a turn is written at once, and moves the tip of its thread."""
-    yield [{**THREAD, "tip_message_hash": "m3"}, *ASKED]
-    yield [THREAD, *ASKED, *ANSWERED]
-    yield [{**THREAD, "tip_message_hash": "m7"}, *ASKED, *ANSWERED, *FORKED, *OLDER[:3]]
+    yield [{**THREAD, "tip_message_hash": "m3"}, *QUESTIONS]
+    yield [THREAD, *QUESTIONS, *ANSWERED]
+    yield [{**THREAD, "tip_message_hash": "m7"}, *QUESTIONS, *ANSWERED, *FORKED, *OLDER[:3]]
     yield SAMPLE
 
 
@@ -126,10 +126,12 @@ def count(source: Path) -> Counts:
             by_message[owner] = by_message.get(owner, "") + joined
     texts = [*by_message.values(), *(words for each in older for words in each if words)]
     tokens, cost = [0, 0, 0], 0.0
-    for sent, said, details in used:
+    for input_tokens, output_tokens, details in used:
         cached = json.loads(details)["prompt_tokens_details"]["cached_tokens"]
-        tokens = [a + b for a, b in zip(tokens, (sent, said, cached), strict=True)]
-        cost += (sent - cached) * MICROCENTS[0] + said * MICROCENTS[1] + cached * MICROCENTS[2]
+        tokens = [a + b for a, b in zip(tokens, (input_tokens, output_tokens, cached), strict=True)]
+        cost += (
+            (input_tokens - cached) * MICROCENTS[0] + output_tokens * MICROCENTS[1] + cached * MICROCENTS[2]
+        )
     total = (tokens[0], tokens[1], tokens[2], 0)
     return Counts(sessions, calls, results, sorted(texts), len(used), total, round(cost))
 

@@ -17,7 +17,7 @@ MICROCENTS = (25, 200, 2.5)
 """Of one token of gpt-5-mini: input, output, cached input."""
 
 
-def said(words: str) -> Record:
+def answer_item(words: str) -> Record:
     content = [{"type": "output_text", "text": words, "annotations": []}]
     about = {"type": "message", "status": "completed", "provider_data": {"model": "gpt-5-mini"}}
     return {"role": "assistant", "id": f"msg_{len(words)}", "content": content, **about}
@@ -26,15 +26,15 @@ def said(words: str) -> Record:
 ITEMS: list[Record] = [
     {"role": "user", "content": "Where is 41?"},
     {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"},
-    {**said("I look."), "id": "msg_1"},
+    {**answer_item("I look."), "id": "msg_1"},
     {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "look", "arguments": '{"order":41}'},
     {"type": "function_call_output", "call_id": "c1", "output": "lost"},
-    said("It is lost."),
+    answer_item("It is lost."),
     {"role": "user", "content": "Thanks"},
     {"type": "hologram", "rays": [1]},
-    said("Bye."),
+    answer_item("Bye."),
     {"role": "user", "content": "And 42?"},
-    said("Here."),
+    answer_item("Here."),
 ]
 
 
@@ -103,10 +103,10 @@ def count(source: Path) -> Counts:
         content = item.get("content", "")
         texts.append(content if isinstance(content, str) else "".join(piece["text"] for piece in content))
     tokens, cost = [0, 0, 0], 0.0
-    for sent, answered, details in rows:
+    for input_tokens, answered, details in rows:
         cached: int = json.loads(details)["cached_tokens"]
-        tokens = [a + b for a, b in zip(tokens, (sent, answered, cached), strict=True)]
-        cost += (sent - cached) * MICROCENTS[0] + answered * MICROCENTS[1] + cached * MICROCENTS[2]
+        tokens = [a + b for a, b in zip(tokens, (input_tokens, answered, cached), strict=True)]
+        cost += (input_tokens - cached) * MICROCENTS[0] + answered * MICROCENTS[1] + cached * MICROCENTS[2]
     kinds = [item.get("type") for item in items]
     calls, results = kinds.count("function_call"), kinds.count("function_call_output")
     total = (tokens[0], tokens[1], tokens[2], 0)

@@ -77,14 +77,14 @@ def count(source: Path) -> Counts:
     calls = results = model_calls = cost = 0
     tokens = [0, 0, 0, 0]
     for line in lines:
-        said = line.get("message", {})
-        blocks = said.get("content", ())
+        message = line.get("message", {})
+        blocks = message.get("content", ())
         blocks = [text(blocks)] if isinstance(blocks, str) else blocks
         calls += sum(block["type"] == "toolCall" for block in blocks)
-        results += said.get("role") == "toolResult"
-        if said.get("role") in ("user", "assistant"):
+        results += message.get("role") == "toolResult"
+        if message.get("role") in ("user", "assistant"):
             texts.append("".join(block["text"] for block in blocks if block["type"] == "text"))
-        usage = said.get("usage", line.get("usage"))
+        usage = message.get("usage", line.get("usage"))
         if usage is None:
             continue
         model_calls += 1

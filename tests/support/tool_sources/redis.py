@@ -24,8 +24,12 @@ def item(kind: str, content: str, **more: Any) -> Record:
     return {"key": "message_store:s1", "type": kind, "data": {"type": kind, "content": content, **more}}
 
 
-def used(sent: int, answered: int, cached: int) -> Record:
-    counts = {"input_tokens": sent, "output_tokens": answered, "input_token_details": {"cache_read": cached}}
+def used(input_tokens: int, answered: int, cached: int) -> Record:
+    counts = {
+        "input_tokens": input_tokens,
+        "output_tokens": answered,
+        "input_token_details": {"cache_read": cached},
+    }
     return {"usage_metadata": counts, "response_metadata": ABOUT}
 
 
@@ -100,10 +104,10 @@ def count(source: object) -> Counts:
     texts = [message["content"] for message in messages if message["type"] in ("human", "ai")]
     tokens, cost = [0, 0, 0], 0.0
     for usage in (answer["usage_metadata"] for answer in answers):
-        sent, answered = usage["input_tokens"], usage["output_tokens"]
+        input_tokens, answered = usage["input_tokens"], usage["output_tokens"]
         cached = usage["input_token_details"]["cache_read"]
-        tokens = [a + b for a, b in zip(tokens, (sent, answered, cached), strict=True)]
-        cost += (sent - cached) * MICROCENTS[0] + answered * MICROCENTS[1] + cached * MICROCENTS[2]
+        tokens = [a + b for a, b in zip(tokens, (input_tokens, answered, cached), strict=True)]
+        cost += (input_tokens - cached) * MICROCENTS[0] + answered * MICROCENTS[1] + cached * MICROCENTS[2]
     return Counts(
         2,
         sum(len(answer.get("tool_calls", ())) for answer in answers),

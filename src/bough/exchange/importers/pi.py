@@ -267,8 +267,8 @@ class PiSession:
             _strings(fields.get("modifiedFiles")),
             replaces_earlier=True,
         )
-        usage, kept = line.get("usage"), self._first_kept(line, parent)
-        return EntryRecord(payload, refers_to=kept, usage=_usage(usage), price=_price(usage))
+        usage, first_kept = line.get("usage"), self._first_kept(line, parent)
+        return EntryRecord(payload, refers_to=first_kept, usage=_usage(usage), price=_price(usage))
 
     def _first_kept(self, line: Line, parent: str | None) -> str | None:
         """Return the first kept entry. pi may name an entry that has no counterpart here, or only how many it keeps."""

@@ -81,9 +81,9 @@ class PostgresSearch(DatabaseSearch):
         walk: Any = SELECT_CANDIDATES.format(
             matches=WALK, walk="found.is_match, found.walked", walk_order="found.is_match desc", **parts
         )
-        wanted, length, walked_rows = self.search.limit + 1, FIRST_WALK, 0
+        needed, length, walked_rows = self.search.limit + 1, FIRST_WALK, 0
         while first < end:
-            values = {**bindings, "last": end, "walk": length, "limit": wanted}
+            values = {**bindings, "last": end, "walk": length, "limit": needed}
             *rows, last = self.reader.execute(walk, values, binary=True).fetchall() or [()]
             for *row, matches_session, _, _ in rows:
                 if matches_session:
@@ -91,7 +91,7 @@ class PostgresSearch(DatabaseSearch):
             if not last:
                 return
             place, walked = last[0], last[-1]
-            if len(rows) == wanted:  # there may be more before the end of this walk
+            if len(rows) == needed:  # there may be more before the end of this walk
                 end = rows[-1][0]
                 continue
             if walked < length:
@@ -99,7 +99,7 @@ class PostgresSearch(DatabaseSearch):
             end, walked_rows = place, walked_rows + walked
             if not rows or walked_rows >= LONGEST_WALK:
                 break
-            length = min(max(length, wanted * length // len(rows)), LONGEST_WALK - walked_rows or 1)
+            length = min(max(length, needed * length // len(rows)), LONGEST_WALK - walked_rows or 1)
         yield from self._rare_candidates(parts, bindings, first, end)
 
     def _rare_candidates(

@@ -120,7 +120,7 @@ class Inputs:
         self, session_id: str, path: Sequence[Entry], chats: dict[int, list[Chat]], most: MessageLimits
     ) -> None:
         self.pool: list[Chat] = []
-        self._session_id, self._path, self._told, self._most = session_id, path, chats, most
+        self._session_id, self._path, self._chats, self._most = session_id, path, chats, most
         self._pooled: dict[tuple[str, int | str], Range] = {}
         self._ranges: list[Range] = []
         self._seq = -1
@@ -133,7 +133,7 @@ class Inputs:
         else:
             for entry in new:
                 if entry.message is not None:
-                    self._add(self._put(("entry", entry.seq), self._told[entry.seq]))
+                    self._add(self._put(("entry", entry.seq), self._chats[entry.seq]))
         self._seq = seq
         return list(self._ranges)
 
@@ -147,13 +147,13 @@ class Inputs:
             if item.shortened:
                 chats = [
                     {**chat, "content": content(result.content)}
-                    for chat, result in zip(self._told[item.seq], item.message.results, strict=True)
+                    for chat, result in zip(self._chats[item.seq], item.message.results, strict=True)
                 ]
                 self._add(
                     self._put(("shortened", f"{item.seq} {[chat['content'] for chat in chats]}"), chats)
                 )
                 continue
-            chats = self._told[item.seq] if is_entry else [_chat(self._name(item.seq), item.message)]
+            chats = self._chats[item.seq] if is_entry else [_chat(self._name(item.seq), item.message)]
             self._add(self._put(("entry" if is_entry else "summary", item.seq), chats))
 
     def _put(self, key: tuple[str, int | str], chats: list[Chat]) -> Range:
