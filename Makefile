@@ -90,7 +90,7 @@ format: $(VENV)/.test ## put the code in order
 docs: $(VENV)/.test $(VENV)/.browser ## the documentation: reference, command line and pictures made anew, then the site in site/
 	@$(BIN)/python docs/generate.py
 	@$(BIN)/python docs/pictures.py
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.test ## Bough against the bare driver, in one run; writes bench/result.json
 	@$(BIN)/python -m bench
