@@ -224,16 +224,18 @@ class TestCommand:
         self, fleet: Fleet, whole: tuple[bytes, list[bytes]]
     ) -> None:
         fleet.start(0, 2, 0.05)
+        notices: list[str] = []
 
         async def interrupt() -> None:
             lab = fleet.lab(engine="absurd", queue=fleet.queue)
-            task = asyncio.create_task(lab.run(**scored()))
+            task = asyncio.create_task(lab.run(**scored(), notify=notices.append))
             await asyncio.to_thread(fleet.until, lambda: len(fleet.calls()) >= 3)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
 
         asyncio.run(interrupt())
+        assert notices == ["stopping: the workers finish their calls in flight first"]
         made = len(fleet.calls())
         time.sleep(0.3)
         assert len(fleet.calls()) == made, "the workers have stopped"

@@ -98,6 +98,7 @@ class QueueRunner(Runner):
                 await asyncio.to_thread(self._spawn, number, pending)
             await self._wait(number, pending)
         except asyncio.CancelledError:
+            self._notify("stopping: the workers finish their calls in flight first")
             await asyncio.to_thread(self._stop, number, pending)
             raise
 
