@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -265,6 +265,18 @@ def test_failures_are_recorded_as_such_and_the_next_call_goes_on(store: Store) -
         assert [e.message.text for e in half if e.message is not None] == ["once upon a time the"]
         assert session.row.status == "idle"
         assert not list(store.verify())
+
+
+def test_a_server_that_is_down_is_told_as_the_reason(store: Store) -> None:
+    """It was said that the program called no model."""
+    with FakeProviders() as fake:
+        pass  # nobody listens there any more
+    with closing(Recording(store, fake)) as proxy:
+        with pytest.raises(openai.InternalServerError, match="cannot be reached"):
+            proxy.chat([user("hi")])
+        assert proxy.sessions() == []
+        (reason,) = proxy.recorder.gaps
+        assert "cannot be reached" in reason
 
 
 def test_a_whole_json_reply_is_recorded_too(store: Store) -> None:

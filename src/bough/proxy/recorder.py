@@ -132,8 +132,10 @@ class Recorder(Listener):
         if call.end == "too long":
             self.gaps.append("a request or response was too long to be recorded")
             return
-        if not call.request:
-            return  # the program left before its request was complete
+        if not call.request:  # the program left before its request was complete, or there is no upstream
+            if call.end == "unreachable" and call.error is not None:
+                self.gaps.append(call.error)
+            return
         if position is None:
             position = self._append_request(call)
         self._append_end(call, position)

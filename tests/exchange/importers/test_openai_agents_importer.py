@@ -129,6 +129,14 @@ class TestAPlainSession:
             "Bye.",
         ]
 
+    def test_a_status_that_openai_would_refuse_is_not_sent_back(self, store: Store, tmp_path: Path) -> None:
+        """The campaign of mangled sources found it: `verify` told of a request that OpenAI refuses."""
+        items = [ITEMS[0], {**ITEMS[2], "status": "\0"}]
+        session, _ = import_one(
+            store, "openai-agents", write_sqlite(tmp_path / "a.db", [ABOUT, *rows(items)])
+        )
+        assert session.verify() == []
+
     def test_says_what_it_lost(self, store: Store, tmp_path: Path) -> None:
         strange = [
             {"__enc__": 1, "payload": "x"},

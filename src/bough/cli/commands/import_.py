@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -84,6 +85,8 @@ def import_(
         raise CommandError("--dry-run needs --from TOOL; bough show FILE shows what a bundle holds")
     if not files:
         raise CommandError("name a bundle file, or pass --from TOOL")
+    if files[0] in IMPORTERS and not Path(files[0]).exists():
+        raise CommandError(f"bough import --from {shlex.join(files)} imports sessions of {files[0]}")
     for name in files:  # before a store is created for nothing
         if name != "-" and not Path(name).exists():
             raise CommandError(f"{name}: no such file; bough export REFERENCE -o FILE writes a bundle")

@@ -35,6 +35,7 @@ _PROOF = {
     "function_call": ("id", "namespace", "caller"),
     "custom_tool_call": ("type", "id", "namespace", "caller"),
 }
+_STATUSES = ("completed", "incomplete", "in_progress")
 _OF_THE_MODEL = ("program_output", "tool_search_output", "shell_call_output")
 """Outputs of what OpenAI ran, which it sends itself."""
 _DATA_URL = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,(.*)", re.DOTALL)
@@ -88,6 +89,8 @@ def _parse_output_item(item: dict[str, Any]) -> Iterator[tuple[Part, Proof]]:
     """Yield the parts of an output item, each with the data OpenAI requires back with it."""
     kind = item.get("type") or "message"
     proof = {key: to_plain(item[key]) for key in _PROOF.get(kind, ()) if item.get(key)}
+    if proof.get("status", "completed") not in _STATUSES:  # of another version; OpenAI would refuse it
+        del proof["status"]
     if kind == "custom_tool_call":  # a tool of ours that takes free text
         arguments = {"input": text_field(item, "input")}
         yield parse_tool_call(text_field(item, "call_id"), text_field(item, "name"), arguments), proof
