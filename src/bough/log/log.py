@@ -618,10 +618,9 @@ class Log:
     ) -> Leaf:
         """Move the leaf anywhere in this session's tree, and append the drafts there, in one commit. Nothing is deleted."""
         with self._lock:
-            self.raise_if_running()
             at = self.runtime.now()
             drafts = [*(Draft(settings) for settings in self._narrowing_undone_at(to)), *drafts]
-            cursor = self.cursor_at(to) if to.seq else Cursor()
+            cursor = self._cursor_to_move_to(to)
             written = build_entries(cursor, drafts, at, redactor=self.runtime.redactor)
             change = Change(
                 session_id=self.session_id,
@@ -637,9 +636,20 @@ class Log:
                 state=UNSET if not _have_updates(drafts) and self.has_same_state(to) else None,
                 columns={"status": "idle", "holder": None, "lease_until": None, **turn_status(written.facts)},
             )
-            done = self._write(change)
+            try:
+                done = self._write(change)
+            except StaleLeaf:
+                self.raise_if_running()  # its runner has written since, which says more
+                raise
             self._set_position(done.leaf, None if done.is_repeat else written.cursor, None)
             return done.leaf
+
+    def _cursor_to_move_to(self, to: Leaf) -> Cursor:
+        """The cursor at another position of the tree; a rewind has read it when it looked where it may cut."""
+        if not to.seq:
+            return Cursor()
+        is_known = self._last_cursor.seq == to.seq and self.leaf_at(to.seq) == to
+        return self._last_cursor if is_known else self.cursor_at(to)
 
     def has_same_state(self, to: Leaf) -> bool:
         """Whether no entry between this leaf and another one of the tree changes the state; False if there are many.
