@@ -86,7 +86,7 @@ class TestClients:
                     kind = "application/octet-stream" if path == "/api/import" else "application/json"
                     reply = server.client.request(
                         method.upper(),
-                        path.format(session_id=mine, job_id="x"),
+                        path.format(session_id=mine, job_id="x", tool="claude-code"),
                         content=b"{}",
                         headers={**bearer(ANN), "x-bough": "1", "content-type": kind},
                     )

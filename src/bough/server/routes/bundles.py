@@ -12,6 +12,8 @@ from litestar import Response, get, post
 from litestar.params import FromPath, HeaderParameter, QueryParameter
 from litestar.response import Stream
 
+from ...errors import UnknownImporter
+from ...exchange.importers import IMPORTERS
 from ...session import Session
 from ..context import ApiRequest, ServerContext, context_and_caller
 from ..jobs import Jobs, Progress
@@ -153,7 +155,9 @@ async def import_tool(request: ApiRequest, tool: FromPath[str]) -> JobResult:
             "this server is for others too",
             f"run bough import --from {tool[:40]} there",
         )
-    results = await asyncio.to_thread(context.store.import_from, tool)
+    if tool not in IMPORTERS:
+        raise UnknownImporter(tool, list(IMPORTERS))
+    results = context.store.import_from(tool)
 
     async def work(progress: Progress) -> Json:
         report = {"sessions": 0, "entries": 0, "failed": 0}
