@@ -430,6 +430,34 @@ class TestTheCommand:
         with pytest.raises(httpx.HTTPError):
             httpx.get(f"{address}api")
 
+    def test_its_log_is_json_on_request_without_secrets(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """One object per line, whatever it says: requests with their session, failures, what it says to people."""
+        monkeypatch.setenv("BOUGH_LOG", "json")
+        process, address = self.start(tmp_path, "--token", "a-secret-token")
+        address = address.partition("#")[0]
+        try:
+            headers = {**CHANGE_HEADERS, **bearer("a-secret-token")}
+            made = httpx.post(f"{address}api/sessions", content=b"{}", headers=headers).json()["session"][
+                "id"
+            ]
+            httpx.get(f"{address}api/sessions/{made}?token=a-secret-token", headers=headers)
+            httpx.get(f"{address}api/sessions/ses_none/sk-ant-api03-{'x' * 80}", headers=headers)
+            httpx.get(f"{address}api/sessions")
+        finally:
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=20)
+        lines = [json.loads(line) for line in err.splitlines()]
+        assert all(line.keys() >= {"time", "level", "logger", "event", "message"} for line in lines)
+        requests = [line for line in lines if line["event"] == "request"]
+        assert [line["status"] for line in requests] == [201, 400, 404, 401]
+        assert requests[1]["session"] == made
+        assert requests[1]["ms"] >= 0
+        assert [line["message"] for line in lines if line["event"] == "notice"][-1] == "stopped"
+        assert "a-secret-token" not in err
+        assert "sk-ant-api03-xx" not in err
+
     def test_a_stream_does_not_keep_it_alive(self, tmp_path: Path) -> None:
         process, address = self.start(tmp_path)
         try:

@@ -35,6 +35,7 @@ from .auth import AuthMiddleware, Caller, token_required
 from .context import ServerContext
 from .jobs import Jobs
 from .problems import MEDIA_TYPE, ProblemDetails, Refusal, handle_error
+from .request_log import log_requests
 from .routes import (
     blobs,
     bundles,
@@ -209,7 +210,7 @@ def create_app(context: ServerContext) -> ASGIApp:
 
 
 def _with_middleware(app: Litestar, context: ServerContext) -> ASGIApp:
-    guarded = AuthMiddleware(app, context.access)
+    guarded = log_requests(AuthMiddleware(app, context.access))
     return guarded if context.metrics is None else context.metrics.middleware(guarded)
 
 

@@ -75,7 +75,12 @@ def problem_of(error: BaseException) -> ProblemDetails:
             hint=_hint(400),
         )
     reference = secrets.token_hex(4)
-    log.error("%s: request failed", reference, exc_info=error)
+    log.error(
+        "%s: request failed",
+        reference,
+        exc_info=error,
+        extra={"fields": {"event": "request_failed", "reference": reference}},
+    )
     detail = "internal error; see the server's log"
     return ProblemDetails(
         title=_title(500), status=500, code="internal_error", detail=detail, reference=reference

@@ -48,7 +48,16 @@ from ..core.search import Search
 from ..core.tree import Branch, Leaf, Range
 from ..core.usage import Call, Totals
 from ..errors import InvalidArgument, NotFound, SessionRunning, StoreDamaged
-from .counts import CountColumn, DailyUsage, StorageSize, count_by, storage_size_of, sum_daily
+from .counts import (
+    CountColumn,
+    DailyUsage,
+    StorageSize,
+    UsageColumn,
+    count_by,
+    storage_size_of,
+    sum_daily,
+    sum_usage,
+)
 from .search import IndexProgress, SearchPage
 
 if TYPE_CHECKING:
@@ -468,6 +477,12 @@ class StoreBackend(ABC):
         """Return the usage of all sessions, trashed ones too, by day, agent, model and bucket, in that order."""
         rows = [row for trashed in (False, True) for row in self.all_sessions(SessionQuery(trashed=trashed))]
         return sum_daily((row, c) for row in rows for c in self.calls(row.session_id) if c.at >= since)
+
+    def usage_by(self, by: UsageColumn, since: int = 0) -> dict[str, Totals]:
+        """Sum the calls of all sessions since a time, trashed ones too; quarters of hours are numbered since 1970."""
+        rows = [row for trashed in (False, True) for row in self.all_sessions(SessionQuery(trashed=trashed))]
+        calls = ((row, call) for row in rows for call in self.calls(row.session_id) if call.at >= since)
+        return sum_usage(calls, by)
 
     def queued_input_count(self) -> int:
         """Return how many inputs are queued for sessions that are not running: nothing takes them without a run."""

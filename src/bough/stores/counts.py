@@ -6,7 +6,7 @@ suite compares both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from msgspec import Struct
@@ -20,16 +20,31 @@ if TYPE_CHECKING:
 CountColumn = Literal["status", "agent", "model", "relation"]
 DAY = 86_400 * 1_000_000
 
-SELECT_DAILY_USAGE = f"""
-select usage.at / {DAY}, nullif(session.agent, ''), nullif(usage.model, ''), coalesce(usage.bucket, 'live'), count(*),
-       cast(coalesce(sum(usage.input_tokens), 0) as bigint), cast(coalesce(sum(usage.output_tokens), 0) as bigint),
+USAGE_SUMS = """
+       count(*), cast(coalesce(sum(usage.input_tokens), 0) as bigint), cast(coalesce(sum(usage.output_tokens), 0) as bigint),
        cast(coalesce(sum(usage.cache_read_tokens), 0) as bigint),
        cast(coalesce(sum(usage.cache_write_tokens), 0) as bigint),
        cast(coalesce(sum(usage.cost_microcents), 0) as bigint),
        sum(case when usage.cost_microcents is null then 1 else 0 end),
        sum(case when usage.input_tokens is null and usage.output_tokens is null then 1 else 0 end)
 """
-"""The columns of `daily_usage_from`, in the SQL of every database; group them by the first four."""
+"""The columns of `Totals`, in the SQL of every database."""
+SELECT_DAILY_USAGE = f"""
+select usage.at / {DAY}, nullif(session.agent, ''), nullif(usage.model, ''), coalesce(usage.bucket, 'live'), {USAGE_SUMS}
+"""
+"""The columns of `daily_usage_from`; group them by the first four."""
+
+UsageColumn = Literal["quarter", "model", "agent", "session", "purpose", "bucket"]
+QUARTER = 900 * 1_000_000
+"""Microseconds of a quarter of an hour: the days of every time zone begin with one."""
+USAGE_COLUMNS: dict[UsageColumn, str] = {
+    "quarter": f"cast(usage.at / {QUARTER} as text)",
+    "model": "coalesce(usage.model, '')",
+    "agent": "coalesce(session.agent, '')",
+    "session": "session.id",
+    "purpose": "coalesce(usage.purpose, 'answer')",
+    "bucket": "coalesce(usage.bucket, 'live')",
+}
 
 
 class DailyUsage(Struct, frozen=True):
@@ -77,6 +92,21 @@ def sum_daily(calls: Iterable[tuple[SessionRow, Call]]) -> list[DailyUsage]:
         DailyUsage(day, agent or None, model or None, bucket, total(groups[day, agent, model, bucket]))
         for day, agent, model, bucket in sorted(groups)
     ]
+
+
+def sum_usage(calls: Iterable[tuple[SessionRow, Call]], by: UsageColumn) -> dict[str, Totals]:
+    values: dict[UsageColumn, Callable[[SessionRow, Call], str]] = {
+        "quarter": lambda row, call: str(call.at // QUARTER),
+        "model": lambda row, call: call.model or "",
+        "agent": lambda row, call: row.agent or "",
+        "session": lambda row, call: row.session_id,
+        "purpose": lambda row, call: call.purpose,
+        "bucket": lambda row, call: call.bucket,
+    }
+    groups: dict[str, list[Call]] = {}
+    for row, call in calls:
+        groups.setdefault(values[by](row, call), []).append(call)
+    return {name: total(group) for name, group in groups.items()}
 
 
 def daily_usage_from(rows: Iterable[Sequence[Any]]) -> list[DailyUsage]:

@@ -14,9 +14,10 @@ from msgspec.structs import replace
 from ...store import Store
 from ...store import open as open_store
 from ..agent_options import AgentOptions, agent_for, agent_options, command_tools, default_models
+from ..json_log import log_format_option, start_log
 from ..mcp_option import connect_once
 from ..rendering.error_text import CommandError
-from ..rendering.output import is_terminal, notify
+from ..rendering.output import is_terminal
 from ..store_option import StoreLocation, pass_location
 
 PORT = 8377
@@ -77,6 +78,7 @@ def _clients(_: click.Context, parameter: click.Parameter, pairs: tuple[str, ...
 @click.option(
     "--metrics", is_flag=True, help="Count requests, commits, sessions and cost at /metrics, for Prometheus."
 )
+@log_format_option
 @agent_options
 @pass_location
 def serve(
@@ -88,6 +90,7 @@ def serve(
     opens: bool | None,
     page: str,
     metrics: bool,
+    log_format: str,
     **door: Any,
 ) -> None:
     """Serve the API and the viewer over HTTP; Ctrl-C stops it.
@@ -97,6 +100,7 @@ def serve(
     """
     app, access = _import_app(), _access(host, door)
     store = location.open_or_create()
+    report = start_log(log_format, store.runtime.redactor, "serve")
     counters = _metrics(store) if metrics else None
     context = app.ServerContext(
         store, access, _agent(options), lambda owner: _store_of(location, store, owner), counters
@@ -114,7 +118,7 @@ def serve(
 
     def ready() -> None:
         click.echo(address)
-        notify(f"serving {location.display_url}; Ctrl-C stops it")
+        report(f"serving {location.display_url}; Ctrl-C stops it")
         if wants_page:
             webbrowser.open(address)
 
@@ -122,7 +126,7 @@ def serve(
         app.serve(context, listener, ready)
     finally:
         context.close()
-    notify("stopped")
+    report("stopped")
 
 
 def _metrics(store: Store) -> Any:

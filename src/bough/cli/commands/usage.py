@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
+from typing import cast
 
 import click
 
 from ...core.time_text import parse_time
-from ...core.usage import Call, Totals, format_cost, total
+from ...core.usage import Call, Totals, add, format_cost, total
 from ...log.storage import SessionStorage
 from ...session import Session, UsageView
 from ...store import Store
 from ...stores.base import SessionRow
+from ...stores.counts import QUARTER, UsageColumn
 from ..reference import complete, resolve
 from ..rendering.error_text import CommandError
 from ..rendering.output import clip, json_option, print_json, table, to_json_value
@@ -68,24 +70,26 @@ def usage(
     turns = 0
     if reference is not None:
         session = resolve(location, reference).session_at()
-        calls = _of_one(session, view or "own", since)
+        groups = _grouped(_of_one(session, view or "own", since), by)
         if storage:
             stored, turns = session.storage(), session.row.turns
     else:
         store = location.open()
         floor = 0 if since is None else parse_time("--since", since, store.runtime.now())
-        calls = [call for call in _of_all(store) if call[1].at >= floor]
-    groups = _grouped(calls, by)
+        groups = _of_all(store, by, floor)
+    whole = Totals()
+    for sums in groups.values():
+        whole = add(whole, sums)
     if is_json:
         print_json(
             usage=[{"name": name, **to_json_value(sums)} for name, sums in groups.items()],
-            total=to_json_value(_sum(calls)),
+            total=to_json_value(whole),
             **({} if stored is None else {"storage": to_json_value(stored)}),
         )
         return
     rows = [_line(name, sums) for name, sums in groups.items()]
     if len(rows) != 1:
-        rows.append(_line("total", _sum(calls)))
+        rows.append(_line("total", whole))
     head = ("", "CALLS", "INPUT", "CACHED", "OUTPUT", "COST")
     click.echo(
         "\n".join(table(rows, head, drop_first=("CACHED", "INPUT", "OUTPUT", "CALLS"), clip_last=False))
@@ -113,11 +117,29 @@ def _of_one(session: Session, view: UsageView, since: str | None) -> list[Sessio
     return [(row, call) for call in session.model_calls(view) if call.at >= floor]
 
 
-def _of_all(store: Store) -> Iterable[SessionCall]:
-    for trashed in (False, True):
-        for row in store.all_sessions(trashed=trashed, limit=500):
-            if row.totals.calls:
-                yield from ((row, call) for call in store.backend.calls(row.session_id))
+def _of_all(store: Store, by: str | None, since: int) -> dict[str, Totals]:
+    """Sum in the database: a store may have millions of calls."""
+    columns: dict[str | None, UsageColumn] = {"day": "quarter", None: "bucket"}
+    column = columns.get(by, cast("UsageColumn", by))
+    groups: dict[str, Totals] = {}
+    for value, sums in store.backend.usage_by(column, since).items():
+        name = _name(by, value)
+        groups[name] = add(groups[name], sums) if name in groups else sums
+    return {name: groups[name] for name in sorted(groups)} if groups or by else {"total": Totals()}
+
+
+def _name(by: str | None, value: str) -> str:
+    """Return what a group is called; a day begins where this machine is."""
+    match by:
+        case None:
+            return "total"
+        case "day":
+            return datetime.fromtimestamp(int(value) * QUARTER / 1e6).strftime("%Y-%m-%d")
+        case "model":
+            return value or "(unknown)"
+        case "agent":
+            return value or "(none)"
+    return value
 
 
 def _grouped(calls: list[SessionCall], by: str | None) -> dict[str, Totals]:

@@ -5,24 +5,25 @@ Parses the engine's name and loads the worker's agents from files. The work itse
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ...agent.limits import Limits
 from ...core.messages import system
+from ...core.redact import Redactor
 from ...core.time_text import parse_duration
 from ...engines.absurd.queue import DEFAULT_QUEUE
 from ...errors import PostgresRequired, SessionRunning
+from ...log.runtime import environment_secrets
 from ...session import Session
 from ..agent_options import AgentOptions, load_module
+from ..json_log import Report, log_format_option, start_log
 from ..rendering.error_text import FAILURE, CommandError
-from ..rendering.log_lines import log_as_json
 from ..rendering.output import confirm_plan, notify, plural, print_json, to_json_value
 from ..run_source import Source, reject_naming_options, resolve_runnable
 from ..store_option import StoreLocation, pass_location
@@ -88,14 +89,7 @@ def parse_engine(engine: str) -> str | None:
 @click.option(
     "--grace", default="60s", show_default=True, help="How long to wait for running steps when stopping."
 )
-@click.option(
-    "--log",
-    "log_format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="json: a line for each task that begins and ends, and for each notice, on standard error.",
-)
+@log_format_option
 @click.option("--only-run", hidden=True, metavar="RUN_ID", help="Run this run, which another worker claimed.")
 @pass_location
 def worker(
@@ -121,11 +115,8 @@ def worker(
         from ...lab.worker_task import CellTasks
     except ModuleNotFoundError as error:
         raise CommandError(NOT_INSTALLED.format(error.name)) from None
+    report = start_log(log_format, Redactor(environment_secrets()), "worker")
     seconds = parse_duration("lease", lease) // 1_000_000
-    report: Callable[[str], None] = notify
-    if log_format == "json":
-        log_as_json()
-        report = logging.getLogger("bough.worker").info
     again = ["worker", "--queue", queue, "--lease", lease, "--grace", grace, "--log", log_format]
     again += [word for source in sources for word in ("--agents", source)]
     working = Worker(
@@ -153,7 +144,7 @@ def worker(
     return 0
 
 
-def _stop(working: Any, report: Callable[[str], None]) -> None:
+def _stop(working: Any, report: Report) -> None:
     if working.stopping.is_set():
         os._exit(130)
     report("stopping: every task finishes its step first; press Ctrl-C again to exit at once")

@@ -11,7 +11,7 @@ from ...core.turns import Cursor
 from ...core.usage import Totals
 from ...errors import NotFound
 from ..base import Change, SessionQuery
-from ..counts import DAY, StorageSize
+from ..counts import DAY, QUARTER, StorageSize
 from .writer import SessionWriter, StoreFactory, assert_raises, call, make_blob, media_of
 
 
@@ -63,6 +63,20 @@ class CountConformance(StoreFactory):
             (4, "a", "m", "live", Totals(1, unpriced_calls=1, unknown_calls=1)),
         ]
         assert [s.day for s in store.daily_usage(4 * DAY)] == [4, 4]
+        two = Totals(2, unpriced_calls=2, unknown_calls=2)
+        assert store.usage_by("session") == {
+            "ses_1": Totals(4, 20, 2, 4, 6, 10, 2, 2),
+            "ses_2": Totals(1, 10, 1, 2, 3, 5),
+        }
+        assert store.usage_by("quarter", 4 * DAY) == {str(4 * DAY // QUARTER): two}
+        assert store.usage_by("agent", 4 * DAY) == {"a": two}
+        assert {name: sums.calls for name, sums in store.usage_by("agent").items()} == {"a": 4, "": 1}
+        assert {name: sums.calls for name, sums in store.usage_by("model").items()} == {"m": 4, "": 1}
+        assert {name: sums.calls for name, sums in store.usage_by("bucket").items()} == {
+            "live": 4,
+            "replay": 1,
+        }
+        assert store.usage_by("purpose").keys() == {"answer"}
 
     def test_a_session_holds_its_own_branches_and_their_blobs_once(self) -> None:
         store = self.open_store()

@@ -25,7 +25,7 @@ from ...core.entries import Entry
 from ...core.messages import Message
 from ...core.search import Search
 from ...core.tree import Branch, Leaf, Range, contains_leaf, lineage
-from ...core.usage import Call
+from ...core.usage import Call, Totals
 from ...errors import (
     Fenced,
     IdTaken,
@@ -60,9 +60,12 @@ from ..base import (
 )
 from ..counts import (
     SELECT_DAILY_USAGE,
+    USAGE_COLUMNS,
+    USAGE_SUMS,
     CountColumn,
     DailyUsage,
     StorageSize,
+    UsageColumn,
     check_count_column,
     daily_usage_from,
 )
@@ -331,13 +334,12 @@ insert into bough.inbox (no, n, space, owner, key, body, at)
 select %s, coalesce(max(n), 0) + 1, %s, %s, %s, %s, %s from bough.inbox where no = %s returning n
 """
 # By the sessions that were active since then: so no index of calls is needed, and none of another space is read.
-SELECT_USAGE = f"""
-{SELECT_DAILY_USAGE} from bough.session cross join lateral (
+USAGE = f"""
+from bough.session cross join lateral (
     select * from bough.usage where usage.session_no = session.no and usage.at >= %(since)s offset 0
 ) as usage
 where {SET_SPACE} and session.space = %(space)s and (%(owner)s::text is null or session.owner = %(owner)s)
   and session.active_at >= %(since)s::bigint - {ACTIVITY_STEP}
-group by 1, 2, 3, 4
 """
 COUNT_QUEUED = f"""
 select count(*) from bough.inbox join bough.session using (no)
@@ -844,7 +846,15 @@ class PostgresStore(StoreBackend):
 
     def daily_usage(self, since: int = 0) -> list[DailyUsage]:
         bindings = {"space": self.space, "owner": self.owner, "since": since}
-        return daily_usage_from(self._connections.query(SELECT_USAGE, bindings))
+        query = f"{SELECT_DAILY_USAGE} {USAGE} group by 1, 2, 3, 4"
+        return daily_usage_from(self._connections.query(query, bindings))
+
+    def usage_by(self, by: UsageColumn, since: int = 0) -> dict[str, Totals]:
+        bindings = {"space": self.space, "owner": self.owner, "since": since}
+        rows = self._connections.query(
+            f"select {USAGE_COLUMNS[by]}, {USAGE_SUMS} {USAGE} group by 1", bindings
+        )
+        return {name: Totals(*sums) for name, *sums in rows}
 
     def queued_input_count(self) -> int:
         ((count,),) = self._connections.query(COUNT_QUEUED, {"space": self.space, "owner": self.owner})

@@ -20,7 +20,7 @@ from ...core.entries import Entry
 from ...core.messages import Message
 from ...core.search import Search
 from ...core.tree import Branch, Leaf
-from ...core.usage import Call
+from ...core.usage import Call, Totals
 from ...errors import Fenced, IdTaken, NotFound, NotTrashed, SessionRunning, SessionTrashed
 from ..base import (
     ACTIVITY_STEP,
@@ -42,9 +42,12 @@ from ..base import (
 )
 from ..counts import (
     SELECT_DAILY_USAGE,
+    USAGE_COLUMNS,
+    USAGE_SUMS,
     CountColumn,
     DailyUsage,
     StorageSize,
+    UsageColumn,
     check_count_column,
     daily_usage_from,
 )
@@ -71,12 +74,11 @@ where space = :space and conversation_id = :conversation and (:owner is null or 
 order by no desc limit 1
 """
 # By the sessions that were active since then, without an index of calls, which would cost every call a page.
-SELECT_USAGE = f"""
-{SELECT_DAILY_USAGE} from session indexed by session_by_activity
+USAGE = f"""
+from session indexed by session_by_activity
 cross join usage on usage.id > session.no << 32 and usage.id < (session.no + 1) << 32
 where session.space = :space and (:owner is null or session.owner = :owner)
   and session.active_at >= :since - {ACTIVITY_STEP} and usage.at >= :since
-group by 1, 2, 3, 4
 """
 COUNT_QUEUED = """
 select count(*) from inbox join session using (no)
@@ -432,7 +434,15 @@ class SqliteStore(StoreBackend):
     def daily_usage(self, since: int = 0) -> list[DailyUsage]:
         bindings = {"space": self.space, "owner": self.owner, "since": since}
         with self._connections.reading() as connection:
-            return daily_usage_from(connection.execute(SELECT_USAGE, bindings))
+            return daily_usage_from(
+                connection.execute(f"{SELECT_DAILY_USAGE} {USAGE} group by 1, 2, 3, 4", bindings)
+            )
+
+    def usage_by(self, by: UsageColumn, since: int = 0) -> dict[str, Totals]:
+        bindings = {"space": self.space, "owner": self.owner, "since": since}
+        query = f"select {USAGE_COLUMNS[by]}, {USAGE_SUMS} {USAGE} group by 1"
+        with self._connections.reading() as connection:
+            return {name: Totals(*sums) for name, *sums in connection.execute(query, bindings)}
 
     def queued_input_count(self) -> int:
         with self._connections.reading() as connection:
