@@ -31,6 +31,7 @@ max_client_conn = 200
 logfile = {folder}/log
 server_lifetime = 1
 query_wait_timeout = 20
+server_login_retry = 1
 {more}
 """
 PREPARES = (1, 21)

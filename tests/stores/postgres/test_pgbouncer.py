@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,7 +11,7 @@ import pytest
 import bough
 from bough import assistant, user
 from support.pgbouncer import PgBouncer, pgbouncer_path
-from support.postgres import APP, CLIENT, Database
+from support.postgres import APP, CLIENT, Database, DatabaseHost
 from support.store_contract import PostgresConformance
 
 pytestmark = pytest.mark.skipif(
@@ -57,3 +58,31 @@ def test_tenants_that_share_its_connections_never_see_each_other(url: str) -> No
         for tenant, texts in enumerate(pool.map(live, range(8))):
             assert len(texts) == 55
             assert {title.partition(".")[0] for title in texts} == {str(tenant)}
+
+
+def test_calls_go_on_soon_after_the_server_behind_it_has_restarted() -> None:
+    """What holds them is the pooler: it asks a server that refused it again after `server_login_retry`, 15 s by default."""
+    host = DatabaseHost()
+    server = host.server
+    if server is None:
+        pytest.skip("wants a server of our own")
+    database = Database(host)
+    bouncer = PgBouncer(server.folder, (APP, CLIENT)).wait(database.name, APP)
+    try:
+        with bough.open(bouncer.url(database.name, APP)) as store, ThreadPoolExecutor(8) as pool:
+            sessions = [store.start() for _ in range(8)]
+            server.stop()
+            calls = [pool.submit(session.append, [user("while it was away")]) for session in sessions]
+            reads = [pool.submit(lambda: len(store.sessions().sessions)) for _ in range(4)]
+            time.sleep(0.5)
+            server.start()
+            began = time.monotonic()
+            for call in calls:
+                call.result(timeout=20)
+            assert [read.result(timeout=20) for read in reads] == [8] * 4
+            assert time.monotonic() - began < 8
+            assert [session.leaf.seq for session in sessions] == [1] * 8
+            assert [len(session.path()) for session in sessions] == [1] * 8
+    finally:
+        bouncer.close()
+        host.close()

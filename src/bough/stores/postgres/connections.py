@@ -61,6 +61,8 @@ logging.getLogger("psycopg").addHandler(
 
 SERVER_TIMEOUT_SECONDS = 30.0
 """How long a caller waits for a server that is away, and for a lock."""
+RECOVERY_SECONDS = 0.02
+"""Pause before the next try: a pooler whose server is away refuses at once, and would be asked all the time."""
 READ_COMMITTED = "begin isolation level read committed"
 SNAPSHOT = "begin isolation level repeatable read read only"
 MAX_TRIES = 10
@@ -227,6 +229,7 @@ class PostgresConnections:
             raise UnknownCommit(self.url, error.reason) from None
         self.log_loss(error)
         self._pool.drop_idle()
+        time.sleep(RECOVERY_SECONDS)
 
     def log_loss(self, error: ConnectionLost) -> None:
         log.warning("%s: a connection broke (%s); retrying on a new one", self.url, error.reason)

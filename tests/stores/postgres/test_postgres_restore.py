@@ -1,0 +1,71 @@
+"""The runbook's restore: a dump of one cluster becomes a store on another, whose roles are other ones."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+import bough
+from bough import assistant, user
+from bough.log.doctor import session_health
+from bough.stores.postgres.schema import migrate
+from support.postgres import APP, Database, DatabaseHost, PostgresServer, binaries
+
+
+@pytest.fixture
+def other_cluster() -> Iterator[PostgresServer]:
+    server = PostgresServer()
+    server.start()
+    yield server
+    server.close()
+
+
+def test_a_dump_restored_without_its_roles_is_whole_after_migrate_and_doctor_names_what_is_missing(
+    postgres: DatabaseHost, database: Database, other_cluster: PostgresServer, tmp_path: Path
+) -> None:
+    database.run("drop role if exists reader")
+    database.run("create role reader login; select bough.bind('reader', 'default', 'ann')")
+    with bough.open(database.url) as store:
+        session = store.start("support", owner="ann", tags={"team": "north"}, title="lost parcel")
+        session.append([user("Where is the parcel?"), assistant("In the harbour.")])
+        fork = session.fork(1)
+        fork.append([assistant("At the airport.")])
+        assert store.search("harbour").hits
+        expected = [entry.entry_id for entry in fork.path()]
+    dump = tmp_path / "agents.dump"
+    subprocess.run([binaries() / "pg_dump", "-Fc", "-f", dump, postgres.url(database.name)], check=True)
+
+    target = other_cluster.url("agents")
+    with psycopg.connect(other_cluster.url("postgres"), autocommit=True) as admin:
+        admin.execute("create database agents encoding 'UTF8' template template0")
+    restored = subprocess.run(
+        [binaries() / "pg_restore", "-d", target, dump], capture_output=True, text=True, check=False
+    )
+    assert (
+        'role "bough_service" does not exist' in restored.stderr
+    )  # it goes on, and migrate makes what is missing
+    migrate(target)
+    with psycopg.connect(target, autocommit=True) as admin:
+        admin.execute(f"create role {APP} login in role bough_service")  # type: ignore[arg-type]
+
+    with bough.open(other_cluster.url("agents", APP)) as store:
+        assert list(store.verify()) == []
+        assert [entry.entry_id for entry in store.session(fork.session_id).path()] == expected
+        assert store.search("harbour").hits
+        assert [row.title for row in store.sessions(tag=("team", "north")).sessions] == ["lost parcel"]
+        problems = [one for one in session_health(store.backend, store.runtime) if one.level == "problem"]
+        assert [one.message.split(" was bound")[0] for one in problems] == ["the login 'reader'"]
+        with psycopg.connect(target, autocommit=True) as admin:
+            admin.execute("create role reader login")
+            admin.execute("select bough.bind('reader', 'default', 'ann')")
+        assert store.backend.lost_logins() == []
+    with psycopg.connect(other_cluster.url("agents", "reader")) as reader:
+        rows = reader.execute(
+            "select text from bough.public_message where session_id = %s", (session.session_id,)
+        )
+        assert [text for (text,) in rows] == ["Where is the parcel?", "In the harbour."]
+    database.run("select bough.unbind('reader'); drop role reader")
