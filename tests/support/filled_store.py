@@ -27,6 +27,7 @@ READS: dict[str, tuple[str, Work]] = {
     "by last activity": ("default", _list()),
     "by creation": ("default", lambda store: store.backend.sessions(SessionQuery())),
     "by a rare status": ("default", _list(status="failed")),
+    "by one of two rare statuses": ("default", _list(status="interrupted", or_running=True)),
     "all of a rare status": ("default", _all(status="failed")),
     "by a common status": ("default", _list(status="idle")),
     "by a rare agent": ("default", _list(agent="agent-2")),

@@ -9,7 +9,7 @@ from .base import SessionPage, SessionQuery
 from .rows import session_from
 
 COMMON_STATUSES = ("idle", "completed")
-"""Statuses of most sessions; the others have an index."""
+"""Statuses of most sessions: a list of them walks all sessions."""
 LAST_CHARACTER = chr(0x10FFFF)  # sorts after everything that may follow the prefix of an id
 
 
@@ -25,7 +25,7 @@ def session_conditions(
     """Return the conditions and bindings of a query, but for its tag.
 
     `parameter` formats a named parameter (`:{}`). `key_condition` selects the sessions with the caller's key in the
-    parameter `key`. A status is part of the text: for a parameter a database cannot know that its index applies.
+    parameter `key`. A status is part of the text, so that PostgreSQL knows how rare it is.
     """
     comparisons: list[tuple[str, str, Any]] = [
         (f"{space_column} =", "space", space),
@@ -52,9 +52,8 @@ def session_conditions(
         bindings |= {f"before_{n}": value for n, value in enumerate(query.position)}
     if query.status is not None:
         statuses = sorted({query.status, *(("running",) if query.or_running else ())})
-        conditions.append(f"status in ({_quoted(statuses)})")
-        if not set(statuses) & set(COMMON_STATUSES):
-            conditions.append(f"status not in ({_quoted(COMMON_STATUSES)})")  # as the index says it
+        is_one = len(statuses) == 1
+        conditions.append(f"status = {_quoted(statuses)}" if is_one else f"status in ({_quoted(statuses)})")
     if query.key is not None:
         conditions.append(key_condition)
         bindings["key"] = query.key

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from msgspec.structs import replace
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 from ...core.entries import BranchSummary, Compaction, Note, Settings
 from ...core.messages import Reasoning, ToolCall, assistant, system, tool_result, user
 from ...core.search import parse_query
-from ...errors import NotFound
+from ...errors import InvalidArgument, NotFound
 from ..base import Change, StoreBackend
 from ..search import SearchHit, SearchPage
 from .writer import SessionWriter, StoreFactory, assert_raises
@@ -135,6 +136,45 @@ class SearchConformance(StoreFactory):
                 break
             before = part.next
         assert hits_seen == whole
+
+    def test_a_search_that_matches_everything_goes_page_by_page_while_the_store_grows(self) -> None:
+        """What is new is before the first page: nothing is listed twice, and nothing that was there is missing."""
+        store = self.open_store()
+        writers = [SessionWriter(store, f"ses_{n}") for n in range(4)]
+        for n, writer in enumerate(writers * 8):
+            writer.append(user(f"a herring, number {n}"))
+        old = {(hit.branch, hit.seq) for hit in self._pages(store, "herring", lambda: None)}
+        assert len(old) == 32
+
+        def grow() -> None:
+            newest = SessionWriter(store, f"ses_new{next(numbers)}")
+            newest.append(user("a herring that came later"))
+
+        numbers = iter(range(100))
+        for query in ("herring", "role:user", "-mackerel"):
+            places = [(hit.branch, hit.seq) for hit in self._pages(store, query, grow)]
+            assert len(places) == len(set(places))
+            assert old <= set(places)
+
+    def _pages(self, store: StoreBackend, typed: str, between: Callable[[], None]) -> Iterator[SearchHit]:
+        before = None
+        for _ in range(100):
+            part = page(store, typed, limit=5, before=before)
+            assert len(part.hits) <= 5
+            yield from part.hits
+            if part.next is None:
+                return
+            before = part.next
+            between()
+        raise AssertionError("the pages do not end")
+
+    def test_a_position_of_another_store_is_bounded_or_refused(self) -> None:
+        store = self.open_store()
+        SessionWriter(store).append(user("herring"))
+        assert places(store, "herring", before="9" * 18) == ["a:1"]
+        assert places(store, "herring", before="0") == []
+        for token in ("", "-1", "1-1", "x", "9" * 19, "1; drop table search"):
+            assert_raises(InvalidArgument, lambda token=token: places(store, "herring", before=token))  # type: ignore[misc]
 
     def test_what_is_appended_later_is_found_later(self) -> None:
         writer = self._talk()

@@ -1,5 +1,8 @@
 -- Labels without reading the journal; an append of anything else does not touch it.
 create index if not exists journal_label on journal (session_no, n) where kind = 'labelled';
+-- Of every status: a count reads nothing else.
+drop index if exists session_by_status;
+create index session_by_status on session (space, status, active_at, no) where trashed_at is null;
 create index if not exists session_in_trash on session (space, active_at, no) where trashed_at is not null;
 
 -- A migration is run by the owner, from whom row level security hides the rows that are converted here. The rights, which

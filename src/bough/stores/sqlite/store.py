@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import apsw
+from msgspec.structs import replace
 
 from ...core.drafts import Blob
 from ...core.entries import Entry
@@ -349,6 +350,7 @@ class SqliteStore(StoreBackend):
         source, bindings = self._source(query)
         # A few sessions are found by their own index and sorted: SQLite would rather walk all of them in order.
         is_narrow = (query.conversation_id, query.parent_session, query.id_prefix, query.key) != (None,) * 4
+        is_narrow = is_narrow or (query.or_running and query.status not in COMMON_STATUSES)
         order = ("+" if is_narrow else "") + sort_clause(query)
         select = f"select {SESSION_COLUMNS_OF_LIST} from {source} order by {order}"
         with self._connections.reading() as connection:
@@ -425,7 +427,7 @@ class SqliteStore(StoreBackend):
 
     def count(self, query: SessionQuery, by: CountColumn) -> dict[str, int]:
         check_count_column(by)
-        source, bindings = self._source(query)
+        source, bindings = self._source(replace(query, order="active", before=None))
         select = f"select coalesce({by}, ''), count(*) from {source} group by 1"
         with self._connections.reading() as connection:
             rows: list[Any] = connection.execute(select, bindings).fetchall()
