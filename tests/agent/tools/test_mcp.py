@@ -311,6 +311,21 @@ class TestBadServer:
         ]
         assert "hunter2" not in "".join(texts)
 
+    def test_a_lab_needs_no_server(self, memory: Store, tmp_path: Path) -> None:
+        """What it offered and returned is recorded."""
+        pids = tmp_path / "pids"
+        session = run(memory, "echo", server("--pids", str(pids)), text="hello")
+        started = pids.read_text()
+
+        def answer(request: Any) -> bough.Message:
+            is_called = request.context.items[-1].message.role == "tool"
+            return assistant("done" if is_called else ToolCall("c1", "echo", {"text": "hello"}))
+
+        report = memory.lab(session.session_id, baseline_model=ScriptedModel(answer)).run_sync()
+        assert report.status == "complete"
+        assert [lane.classes["same"].value for lane in report.lanes[1:]] == [1.0, 1.0]
+        assert pids.read_text() == started
+
     def test_it_is_no_tool_where_tools_are_described(self, memory: Store) -> None:
         with pytest.raises(InvalidTool, match="known in a run only"):
             memory.start().turn("go", tools=[server()]).__enter__()

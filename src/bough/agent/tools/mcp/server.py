@@ -167,7 +167,9 @@ def tools_by_name(tools: Iterable[ToolLike]) -> dict[str, Tool]:
     for item in tools:
         if isinstance(item, McpServer):
             raise InvalidTool(
-                str(item), "the tools of an MCP server are known in a run only", "pass tools themselves here"
+                str(item),
+                "the tools of an MCP server are known in a run only",
+                "leave it out where recordings answer, as in a lab: what it offered and returned is recorded; else pass tools",
             )
         item = item if isinstance(item, Tool) else tool(item)
         if item.name in by_name:
