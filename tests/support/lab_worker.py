@@ -47,10 +47,10 @@ def model(
         draw = int.from_bytes(sha256(f"{name} {order}".encode()).digest()[:8]) / 2**64
         if step == 0:
             tool = "track" if draw < tool_changed else "look_up"
-            said: object = assistant(ToolCall(f"c{order}", tool, {"order": order}))
+            reply: object = assistant(ToolCall(f"c{order}", tool, {"order": order}))
         else:
-            said = f"Order {order} is lost" + ("; sorry." if draw < 0.5 else ".")
-        return Slow(pause, said) if pause else said  # type: ignore[arg-type]
+            reply = f"Order {order} is lost" + ("; sorry." if draw < 0.5 else ".")
+        return Slow(pause, reply) if pause else reply  # type: ignore[arg-type]
 
     return ScriptedModel(line, model=name, rates=RATES)  # type: ignore[arg-type]
 

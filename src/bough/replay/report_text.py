@@ -46,7 +46,7 @@ def report_lines(report: ReplayReport) -> list[str]:
     moved = "" if not cut.has_moved else f" (requested {cut.requested}, moved to a valid position)"
     lines = [
         f"{report.source} -> {report.replay}, mode {report.mode}",
-        f"{_kept(cut.at)}{moved}, replayed {report.turns} of {report.total_turns} inputs",
+        f"{_first_entries(cut.at)}{moved}, replayed {report.turns} of {report.total_turns} inputs",
         f"model {_names(report.model_before)} -> {_names(report.model_after)}",
     ]
     lines += [line for line in _setup_lines(report.diff) if not line.startswith("model ")]
@@ -59,7 +59,7 @@ def report_lines(report: ReplayReport) -> list[str]:
     return lines
 
 
-def _kept(last: int) -> str:
+def _first_entries(last: int) -> str:
     return f"kept entries 1 to {last}" if last > 1 else f"kept {'entry 1' if last else 'no entry'}"
 
 

