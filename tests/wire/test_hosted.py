@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bough
-from bough import ProviderBlock, Session, wire
+from bough import ProviderBlock, Session, user, wire
 from bough.core.context import Context, Item
 from bough.core.messages import Text
 from bough.errors import UnrecognizedReply
@@ -107,6 +107,17 @@ def test_a_call_without_its_result_is_text_unless_anthropic_is_to_continue_it(st
         request = abandoned.request("anthropic")
     assert request["messages"][1]["content"] == [{"type": "text", "text": "[searched the web: cats]"}]
     assert find_provider("anthropic").violations(request, ready=True) == []
+
+
+def test_a_result_before_its_call_is_none_of_it(store: Store) -> None:
+    """Both were sent as blocks, which Anthropic refuses."""
+    session = store.start("a")
+    call, result = next(group for group in anthropic_pairs(1) if len(group) == 2)
+    for block in (result, call):
+        store_answer(session, "anthropic", [block, {"type": "text", "text": "so"}])
+    session.append([user("and now?")])
+    blocks = [block for message in session.messages("anthropic") for block in message["content"]]
+    assert {block["type"] for block in blocks} == {"text"}
 
 
 def test_code_that_waits_for_a_tool_of_ours_is_continued_in_its_container(store: Store) -> None:

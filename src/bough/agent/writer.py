@@ -213,14 +213,14 @@ class Writer:
 
     async def _append(self, append: Append) -> AppendResult:
         """Commit and follow the log, whole: a turn is closed from where the run stands."""
-        appended, entries = await self.run_blocking(self._commit_and_decode, append)
+        appended, entries = await self.run_blocking(self._write_and_decode, append)
         self.model_calls |= {call.call_id: call for call in append.calls}
         await self._extend_path(entries, appended.leaf)
         self.journal_number = appended.fact_number
         return appended
 
-    def _commit_and_decode(self, append: Append) -> tuple[AppendResult, list[Entry]]:
-        appended = self.commit(append)
+    def _write_and_decode(self, append: Append) -> tuple[AppendResult, list[Entry]]:
+        appended = self.write(append)
         return appended, appended.entries
 
     async def _extend_path(self, entries: list[Entry], leaf: Leaf) -> None:
@@ -231,7 +231,7 @@ class Writer:
         self.history.extend(entries)
         self.leaf = leaf
 
-    def commit(self, append: Append) -> AppendResult:
+    def write(self, append: Append) -> AppendResult:
         """Write one append to the log; called on a thread of the writer."""
         return self.log.append(
             append.drafts,

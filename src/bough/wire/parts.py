@@ -13,19 +13,22 @@ from ..core.messages import ProviderBlock
 from .base import Provider
 
 
-def starts_part(before: Item, item: Item) -> bool:
-    """Whether a part may begin with an item that follows `before`."""
-    message = item.message
-    if message.role == "user":  # evidence may be the output of a call that is before it
-        return not before.paused and item.evidence is None
-    # A block of the provider's may be the result of a call that is before it.
-    has_block = any(isinstance(part, ProviderBlock) for part in message.parts)
-    return message.role == "assistant" and before.message.role == "tool" and not has_block
-
-
 def part_starts(items: Sequence[Item]) -> list[int]:
     """Return the indexes of the items that parts may begin with, the first one's excepted."""
-    return [n for n in range(1, len(items)) if starts_part(items[n - 1], items[n])]
+    starts, has_block = list[int](), False
+    for n, item in enumerate(items):
+        if item.message.role == "user":
+            has_block = False
+            # Its evidence may be the output of a call that is before it.
+            is_start = n > 0 and not items[n - 1].paused and item.evidence is None
+        else:
+            # A block of the provider's may be the result of a call that is before it in the turn, or wait for one that is after.
+            has_block = has_block or any(isinstance(part, ProviderBlock) for part in item.message.parts)
+            is_after_results = n > 0 and items[n - 1].message.role == "tool"
+            is_start = is_after_results and item.message.role == "assistant" and not has_block
+        if is_start:
+            starts.append(n)
+    return starts
 
 
 def join_messages(provider: Provider, messages: list[dict[str, Any]], more: Iterable[dict[str, Any]]) -> None:

@@ -18,7 +18,10 @@ from bough.exchange.exports.finetune import Skipped, finetune
 from bough.exchange.exports.path_reader import redact_entries
 from bough.store import Store
 from bough.wire.openai_chat.rules import violations
+from support.import_sources import store
 from support.random_logs import path_of, paths, thorough_settings
+
+__all__ = ["store"]
 
 
 def messages(session: Session) -> list[dict[str, Any]]:

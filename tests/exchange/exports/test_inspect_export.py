@@ -27,8 +27,11 @@ from bough.core.redact import Redactor
 from bough.core.usage import Price, Totals, Usage
 from bough.errors import ModelError
 from bough.store import Store
+from support.import_sources import store
 from support.random_logs import thorough_settings
 from support.random_sessions import sessions
+
+__all__ = ["store"]
 
 Json = dict[str, Any]
 

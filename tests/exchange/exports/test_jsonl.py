@@ -21,7 +21,10 @@ from bough.errors import InvalidArgument
 from bough.exchange.exports.jsonl import JsonlEntry, entry_lines, event_lines
 from bough.exchange.exports.path_reader import redact_entries
 from bough.store import Store
+from support.import_sources import store
 from support.random_logs import path_of, paths, thorough_settings
+
+__all__ = ["store"]
 
 
 def sample_session(store: Store) -> Session:

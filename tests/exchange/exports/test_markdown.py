@@ -41,7 +41,10 @@ from bough.exchange.exports.markdown import OUTCOMES, markdown
 from bough.exchange.exports.path_reader import redact_entries
 from bough.store import Store
 from bough.stores.base import SessionRow
+from support.import_sources import store
 from support.random_logs import path_of, paths, thorough_settings
+
+__all__ = ["store"]
 
 ROW = SessionRow(session_id="ses_1", space="default", conversation_id="con_1", started_at=0, updated_at=1)
 reader = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])

@@ -21,8 +21,11 @@ from bough.core.usage import Totals, Usage
 from bough.errors import ModelError
 from bough.exchange.exports.otel.otlp import MOST_SPANS
 from bough.store import Store
+from support.import_sources import store
 from support.random_logs import thorough_settings
 from support.random_sessions import sessions
+
+__all__ = ["store"]
 
 Json = dict[str, Any]
 

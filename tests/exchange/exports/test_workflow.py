@@ -38,8 +38,11 @@ from bough.log.workspace import Workspace
 from bough.store import Store
 from bough.stores.base import SessionRow
 from bough.stores.sqlite.store import SqliteStore
+from support.import_sources import store
 from support.random_logs import TEXTS, paths, thorough_settings
 from support.runtime import deterministic_runtime
+
+__all__ = ["store"]
 
 AGENT = {
     "id": "support",

@@ -186,13 +186,13 @@ class ClaimedWriter(Writer):
             self._step_calls = {}
         return appended
 
-    def commit(self, append: Append) -> AppendResult:
+    def write(self, append: Append) -> AppendResult:
         if not self._is_step_end(append.drafts):
-            return super().commit(append)
+            return super().write(append)
         is_ended = self.cursor_after(append.drafts).is_ended_by_tool
         drafts = (*append.drafts, CLOSING) if is_ended else append.drafts
         with self.log.step_end(checkpoint(self.path, drafts, self._step_calls.values())):
-            return super().commit(append)
+            return super().write(append)
 
     async def record(
         self,

@@ -146,8 +146,12 @@ def _replace_unpaired(messages: list[dict[str, Any]], part: HistoryPart) -> None
 
     A call may wait for its result as long as nothing but results of tools follows: Anthropic continues it.
     """
-    blocks = [block for message in messages for block in message["content"]]
-    results = {block["tool_use_id"] for block in blocks if _is_hosted_result(block)}
+    last_results = {
+        block["tool_use_id"]: (number, index)
+        for number, message in enumerate(messages)
+        for index, block in enumerate(message["content"])
+        if _is_hosted_result(block)
+    }
     last_input = max((n for n, message in enumerate(messages) if _is_input(message)), default=-1)
     last_input = last_input if part.is_end else len(messages)
     call_ids = part.used_calls
@@ -156,7 +160,8 @@ def _replace_unpaired(messages: list[dict[str, Any]], part: HistoryPart) -> None
         for index, block in enumerate(message["content"]):
             if _is_hosted_call(block):
                 call_id = block["id"]
-                if call_id not in call_ids and (call_id in results or number > last_input):
+                has_result = last_results.get(call_id, (-1, 0)) > (number, index)
+                if call_id not in call_ids and (has_result or number > last_input):
                     call_ids.add(call_id)
                     waiting.add(call_id)
                     continue
