@@ -30,7 +30,8 @@ class Suite:
     python: str
 
     def command(self, workers: str, *options: str) -> list[str]:
-        options = ("-n", workers, "--dist", "worksteal", *options, "-o", f"cache_dir={self._cache}")
+        cache = ("-o", f"cache_dir={self._cache}")
+        options = ("-n", workers, "--dist", "worksteal", *cache, *options)
         return [self.python, "-m", "pytest", *options, self.folder]
 
     @property

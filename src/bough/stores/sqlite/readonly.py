@@ -20,6 +20,8 @@ from . import file
 
 Stamp = tuple[int, ...]
 MAX_TRIES, PAUSE_SECONDS = 20, 0.01
+TICK_NS = 20_000_000
+"""Two writes within one tick of the kernel's clock leave the same time on a file."""
 _CANNOT_CREATE_FILES = (
     apsw.CantOpenError,
     apsw.FullError,
@@ -49,7 +51,7 @@ class ReadOnlyConnection(Struct, frozen=True):
     def check(self) -> None:
         """Raise if the file was written during the read. Call after reading."""
         if self.is_stale:
-            raise StoreError(f"{self.path} was written during the read; read it again")
+            raise _written(self.path)
 
 
 def open_readonly(
@@ -60,8 +62,8 @@ def open_readonly(
         stamp = _stamp(path)
         try:
             return _open(path, stamp, begin)
-        except StoreError:
-            if _stamp(path) == stamp and not os.path.exists(f"{path}-shm"):
+        except (StoreError, apsw.Error):  # a torn read looks like damage of any kind
+            if _is_settled(stamp) and _stamp(path) == stamp and not os.path.exists(f"{path}-shm"):
                 raise
         # Another process has just created the log, or is about to delete it.
         time.sleep(PAUSE_SECONDS)
@@ -78,6 +80,8 @@ def _open(path: str, stamp: Stamp, begin: Callable[[apsw.Connection], object]) -
         except _CANNOT_CREATE_FILES as error:
             if has_log:
                 raise StoreError(_COPY_REQUIRED.format(path, error)) from None
+    if not _is_settled(stamp):
+        raise _written(path)
     immutable = file.connect_immutable(path)
     begin(immutable)
     return ReadOnlyConnection(path, immutable, stamp)
@@ -115,6 +119,15 @@ def readonly_snapshot(path: str) -> Iterator[apsw.Connection]:
             readonly.check()
     except apsw.Error as error:
         raise file.explain(path, error) from None
+
+
+def _written(path: str) -> StoreError:
+    return StoreError(f"{path} was written during the read; read it again")
+
+
+def _is_settled(stamp: Stamp) -> bool:
+    """Whether a later write is sure to change the stamp."""
+    return not 0 <= time.time_ns() - stamp[2] < TICK_NS
 
 
 def _stamp(path: str) -> Stamp:
