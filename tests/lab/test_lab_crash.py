@@ -7,17 +7,15 @@ import random
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
-from msgspec.structs import replace
 
 from bough import Store
 from bough.core.usage import Usage
 from conftest import SOAK
 from support.lab_process import open_store, run
-from support.lab_sessions import write_cohort
+from support.lab_sessions import ledger, write_cohort
 
 TESTS = Path(__file__).parent.parent
 SESSIONS = 12 if SOAK else 2
@@ -32,18 +30,6 @@ def run_process(path: Path, workers: int, point: str) -> bytes | None:
         return None
     assert process.returncode == 0, process.stderr.decode()
     return process.stdout
-
-
-def ledger(store: Store) -> list[Any]:
-    """Return the calls that have usage, without the ids that each process makes up."""
-    return sorted(
-        msgspec.json.encode(
-            [row.session_id, replace(call, call_id="", branch=0, after_seq=0, answer_seq=None)]
-        )
-        for row in store.all_sessions(relation="replay")
-        for call in store.session(row.session_id).model_calls()
-        if call.usage != Usage()
-    )
 
 
 def cut_off(store: Store) -> int:

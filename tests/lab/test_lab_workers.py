@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import multiprocessing
-import os
 import signal
 import subprocess
 import sys
@@ -19,11 +18,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from msgspec.structs import replace
 
 import bough
 from bough import ScriptedModel, Store
-from bough.core.usage import Usage
 from bough.engines.absurd import schema as absurd_schema
 from bough.engines.absurd.deaths import Deaths
 from bough.engines.absurd.worker import Worker
@@ -38,8 +35,9 @@ from bough.lab.scorers import Judge
 from bough.lab.worker_task import CellTasks
 from conftest import SOAK
 from support import lab_sessions, lab_worker
-from support.lab_sessions import RATES, answer, noisy, record_sessions
+from support.lab_sessions import RATES, answer, ledger, noisy, record_sessions
 from support.postgres import Database, DatabaseHost
+from support.processes import end_workers
 from support.terminal import bough as cli
 
 SESSIONS = 12 if SOAK else 2
@@ -91,13 +89,7 @@ class Fleet:
             time.sleep(0.02)
 
     def close(self) -> None:
-        for process in self.workers:
-            if process.is_alive():
-                os.kill(process.pid or 0, signal.SIGCONT)
-                process.terminate()
-        for process in self.workers:
-            process.join(30)
-            process.kill()
+        end_workers(self.workers)
         self.store.close()
 
 
@@ -118,18 +110,6 @@ SCORED: dict[str, Any] = {"scorers": [lab_worker.apologises], "fail_if": ["tool_
 
 def scored() -> dict[str, Any]:
     return {**SCORED, "judge": Judge(lab_worker.judge(), "Is it polite?")}
-
-
-def ledger(store: Store) -> list[bytes]:
-    """Return the calls that have usage, without the ids that each process makes up."""
-    return sorted(
-        msgspec.json.encode(
-            [row.session_id, replace(call, call_id="", branch=0, after_seq=0, answer_seq=None)]
-        )
-        for row in store.all_sessions(relation="replay")
-        for call in store.session(row.session_id).model_calls()
-        if call.usage != Usage()
-    )
 
 
 def cost(store: Store) -> int:

@@ -9,9 +9,13 @@ from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import msgspec
+from msgspec.structs import replace
+
 import bough
 from bough import Rates, ScriptedModel, Store, ToolCall, assistant, system
 from bough.core.context import Context
+from bough.core.usage import Usage
 from bough.lab.experiment import Cell, TurnClass
 from bough.models.model import Request
 
@@ -63,6 +67,18 @@ def record_sessions(store: Store, count: int, *, turns: int = TURNS, agent: str 
             session.send_sync(f"Where is order {number * 100 + turn}?", model=model, tools=[look_up, track])
         ids.append(session.session_id)
     return ids
+
+
+def ledger(store: Store) -> list[bytes]:
+    """Return the calls that have usage, without the ids that each process makes up."""
+    return sorted(
+        msgspec.json.encode(
+            [row.session_id, replace(call, call_id="", branch=0, after_seq=0, answer_seq=None)]
+        )
+        for row in store.all_sessions(relation="replay")
+        for call in store.session(row.session_id).model_calls()
+        if call.usage != Usage()
+    )
 
 
 def answer(request: Request) -> str | bough.Message:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
+from collections.abc import Sequence
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 
@@ -20,3 +24,14 @@ def dies(pid: int, seconds: float = 10) -> bool:
     while is_alive(pid) and time.monotonic() < end:
         time.sleep(0.005)
     return not is_alive(pid)
+
+
+def end_workers(workers: Sequence[BaseProcess]) -> None:
+    """Ask them all to end, also those that are paused, and kill what is left after half a minute."""
+    for process in workers:
+        if process.is_alive():
+            os.kill(process.pid or 0, signal.SIGCONT)
+            process.terminate()
+    for process in workers:
+        process.join(30)
+        process.kill()

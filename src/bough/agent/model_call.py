@@ -195,9 +195,8 @@ class ModelCaller:
             # What the server turned out to demand comes before the answer: that is how it was asked for it.
             endpoints = _changed_endpoints(model, self.writer.settings(), answer.endpoint)
             before = [] if endpoints is None else [Draft(Settings(endpoints=endpoints))]
-        call = await self.writer.priced_row(
-            model, answer.usage, is_answered=True, units=answer.units, settings=len(before)
-        )
+        price = await self.writer.price(model, answer.usage, answer.units)
+        call = self.writer.ledger_row(model, answer.usage, price, is_answered=True, settings=len(before))
         appended = await self.writer.append(*before, draft, calls=[call], replaces_call=True, starts=starts)
         self.writer.own_answers.add(appended.leaf.seq)
         self.writer.call_id = None
@@ -205,7 +204,8 @@ class ModelCaller:
 
     async def record_failure(self, model: Model, error: ModelError) -> None:
         usage = self._failed_usage or error.usage
-        call = await self.writer.priced_row(model, usage, is_answered=False)
+        price = await self.writer.price(model, usage, None)
+        call = self.writer.ledger_row(model, usage, price, is_answered=False)
         self.writer.call_id = self._failed_usage = None
         data = {"why": error.reason} if error.raw is None else {"why": error.reason, "raw": error.raw}
         data = {key: text.encode("utf-8", "replace").decode().replace("\0", "") for key, text in data.items()}

@@ -20,7 +20,7 @@ from ..core.messages import Message
 from ..core.prompt_path import PromptPath
 from ..core.tree import Leaf
 from ..core.turns import Cursor, advance
-from ..core.usage import Call, Usage
+from ..core.usage import Call, Price, Usage
 from ..errors import SessionIsReplay
 from ..log.async_bridge import run_blocking
 from ..log.changes import AppendResult
@@ -348,7 +348,7 @@ class Writer:
     def announce_call(self, model: Model) -> Call:
         """Return the start of a model call at the present leaf."""
         self.call_id, self.is_call_made = self.log.runtime.new_id(""), False
-        return replace(self.ledger_row(model, None, is_answered=False), failed=False)
+        return replace(self.ledger_row(model, is_answered=False), failed=False)
 
     async def drop_announced_call(self) -> None:
         """Take the announced call, if there is one that was not made, out of the ledger again."""
@@ -364,13 +364,20 @@ class Writer:
         drop = partial(self.log.record, "call_dropped", data=data, drops_call=call_id, fence=self.lease.fence)
         await run_uncancelled(self._record(drop))
 
+    async def price(self, model: Model, usage: Usage | None, units: Mapping[str, int] | None) -> Price | None:
+        """Return what a call cost; on a thread if the table of prices is asked, which takes a while to load."""
+        if usage is None:
+            return None
+        ask = partial(price_of, model, usage, units)
+        return await self.run_blocking(ask) if needs_table(model) else ask()
+
     def ledger_row(
         self,
         model: Model,
-        usage: Usage | None,
+        usage: Usage | None = None,
+        price: Price | None = None,
         *,
         is_answered: bool,
-        units: Mapping[str, int] | None = None,
         settings: int = 0,
     ) -> Call:
         """Return the ledger row of the announced call, as it ended; so many settings come before its answer."""
@@ -384,28 +391,14 @@ class Writer:
             usage=usage or Usage(),
             provider=model.provider,
             model=model.model,
-            price=price_of(model, usage, units) if usage is not None else None,
+            price=price,
             failed=not is_answered,
             bucket=self._bucket,
         )
 
-    async def priced_row(
-        self,
-        model: Model,
-        usage: Usage | None,
-        *,
-        is_answered: bool,
-        units: Mapping[str, int] | None = None,
-        settings: int = 0,
-    ) -> Call:
-        """Return the ledger row as `ledger_row` does; on a thread if the table of prices is asked, which takes a while
-        to load."""
-        row = partial(self.ledger_row, model, usage, is_answered=is_answered, units=units, settings=settings)
-        return await self.run_blocking(row) if usage is not None and needs_table(model) else row()
-
     def side_call(self, model: Model, purpose: str) -> Call:
         """Return the start of a call that is not the turn's own."""
-        call = self.ledger_row(model, None, is_answered=False)
+        call = self.ledger_row(model, is_answered=False)
         return replace(call, call_id=self.log.runtime.new_id(""), purpose=purpose, failed=False)
 
 

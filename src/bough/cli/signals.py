@@ -27,9 +27,8 @@ def signal_handlers(loop: asyncio.AbstractEventLoop, callbacks: Callbacks) -> It
 def _handle(loop: asyncio.AbstractEventLoop, number: signal.Signals, callback: Callable[[], None]) -> None:
     try:
         loop.add_signal_handler(number, callback)
-    except (
-        NotImplementedError
-    ):  # Windows: the handler runs between two steps of the loop, which has to be woken
+    except NotImplementedError:
+        # Windows: the handler runs between two steps of the loop, which has to be woken.
         signal.signal(number, lambda *_: loop.call_soon_threadsafe(callback) and None)
 
 

@@ -74,16 +74,6 @@ class Effect(Struct, frozen=True, kw_only=True):
         return not self.low <= neutral <= self.high
 
 
-def wilson(successes: float, n: float, confidence: float = 0.95) -> Interval:
-    """Return the Wilson interval of a rate of independent trials; without a trial it is 0 to 1."""
-    _check_confidence(confidence)
-    if n < 0 or not 0 <= successes <= n:
-        raise InvalidArgument("successes", successes, f"0 to n={n}")
-    if n == 0:
-        return Interval(0.0, 1.0)
-    return _wilson(successes / n, n, _normal_quantile(confidence))
-
-
 def clustered_rate(sessions: Iterable[Sequence[float]], confidence: float = 0.95) -> Interval:
     """Return the interval of a rate over turns, where each session gives the values of its turns.
 
@@ -308,10 +298,11 @@ def _rate_interval(rate: _Estimate, confidence: float) -> Interval:
     n = float(rate.sessions)
     if not _is_zero(rate.variance) and 0 < value < 1:
         n = max(n / 5, min(value * (1 - value) / rate.variance, rate.turns * 5))
-    return _wilson(value, n, _student_quantile(confidence, rate.sessions - 1))
+    return wilson(value, n, _student_quantile(confidence, rate.sessions - 1))
 
 
-def _wilson(rate: float, n: float, z: float) -> Interval:
+def wilson(rate: float, n: float, z: float) -> Interval:
+    """Return Wilson's interval of a rate of n independent trials, z standard deviations wide on each side."""
     scale = 1 + z * z / n
     center = (rate + z * z / (2 * n)) / scale
     half = z / scale * sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))

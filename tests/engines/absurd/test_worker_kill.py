@@ -25,6 +25,7 @@ from bough.engines.absurd.step import Checkpoint, checkpoint
 from bough.wire import PROVIDERS, find_provider
 from support import worker_agent
 from support.postgres import Database, DatabaseHost, PostgresServer
+from support.processes import end_workers
 
 SOAK = os.environ.get("BOUGH_SOAK") == "1"
 SESSIONS = 100 if SOAK else 10
@@ -101,13 +102,7 @@ class Desk:
             time.sleep(0.05)
 
     def stop(self) -> None:
-        for process in self.workers:
-            if process.is_alive():
-                os.kill(process.pid or 0, signal.SIGCONT)
-                process.terminate()
-        for process in self.workers:
-            process.join(30)
-            process.kill()
+        end_workers(self.workers)
 
     def check(self, *transcript: str) -> None:
         """What holds whatever happened to the workers; counts of calls for every session together."""

@@ -9,7 +9,15 @@ from pathlib import Path
 from bough.core.entries import Compaction
 from bough.core.messages import Reasoning, Text, ToolCall
 from bough.store import Store
-from support.import_sources import entries_of, import_all, import_one, memory_store, message_texts, store
+from support.import_sources import (
+    assert_sound,
+    entries_of,
+    import_all,
+    import_one,
+    memory_store,
+    message_texts,
+    store,
+)
 from support.tool_sources import gemini_cli, stored_counts
 from support.tool_sources.gemini_cli import MAIN, QUIET, SAMPLE, head, message
 
@@ -47,7 +55,8 @@ class TestASession:
             {"id": [], "type": "user", "content": "y"},
         ]
         lines = [*SAMPLE, {"file": "main", "$set": {"messages": strange}}]
-        import_one(store, "gemini-cli", gemini_cli.write(tmp_path, lines))
+        session, _ = import_one(store, "gemini-cli", gemini_cli.write(tmp_path, lines))
+        assert_sound(session)
 
     def test_has_its_summary_as_title_and_its_sub_agent_as_task(self, store: Store, tmp_path: Path) -> None:
         import_one(store, "gemini-cli", gemini_cli.write(tmp_path, SAMPLE))

@@ -18,6 +18,7 @@ from bough.errors import InvalidSource
 from bough.store import Store
 from support.import_sources import (
     Record,
+    assert_sound,
     assert_survived,
     entries_of,
     file_contents,
@@ -174,7 +175,8 @@ class TestAThread:
 
     def test_a_ring_of_parents_ends(self, store: Store, tmp_path: Path) -> None:
         ring = [{**TREE[1], "parent_hash": "m5"}, THREAD, *TREE[2:]]
-        import_one(store, "llm", write_sqlite(tmp_path / "logs.db", ring))
+        session, _ = import_one(store, "llm", write_sqlite(tmp_path / "logs.db", ring))
+        assert_sound(session)
 
 
 class TestAnOlderConversation:

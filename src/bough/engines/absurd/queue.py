@@ -1,4 +1,4 @@
 """The queue of Bough's tasks."""
 
 DEFAULT_QUEUE = "bough"
-"""Of its own: a worker that claims a task of another program puts it off by 15 to 30 seconds."""
+"""Bough's own: a worker that claims a task of another program puts it off by 15 to 30 seconds."""

@@ -37,7 +37,7 @@ At = Annotated[str | None, QueryParameter(description="The answer's position; de
 ProviderName = Annotated[str | None, QueryParameter(description="Provider format; default: that of the call")]
 
 
-class ModelRequest(Struct, frozen=True):
+class AnswerRequest(Struct, frozen=True):
     """What was sent for an answer, or would be sent next: its messages, its call, and the previous call on the path."""
 
     session: Session
@@ -64,16 +64,16 @@ def read_request(
     Earlier messages come by cursor, without the tokens and the comparison that the first page has.
     """
     context, caller = context_and_caller(request)
-    model_request = _find_request(context, caller, session_id, at, provider)
-    reader, history = model_request.reader, model_request.provider.history
+    answer_request = _find_request(context, caller, session_id, at, provider)
+    reader, history = answer_request.reader, answer_request.provider.history
     window = reader.window(before, limit)
-    view, omitted = _truncate(reader.project(model_request.provider, window), history)
+    view, omitted = _truncate(reader.project(answer_request.provider, window), history)
     last = reader.leaf.seq if before is None else min(before - 1, reader.leaf.seq)
-    session, call, previous = model_request.session, model_request.call, model_request.previous
+    session, call, previous = answer_request.session, answer_request.call, answer_request.previous
     page = RequestView(
         at=str(session.leaf),
         after=str(reader.leaf),
-        provider=model_request.provider.name,
+        provider=answer_request.provider.name,
         model=call.model if call else reader.frame.settings.model or session.row.model,
         request=view,
         messages_key=history,
@@ -85,7 +85,7 @@ def read_request(
         call=None if call is None else call_view(call),
         previous=None if previous is None else str(session.log.leaf_at(previous.after_seq)),
     )
-    return page if before is not None else _with_tokens(page, model_request, context)
+    return page if before is not None else _with_tokens(page, answer_request, context)
 
 
 @get("/api/sessions/{session_id:str}/request/raw", tags=["requests"], media_type="application/json")
@@ -96,10 +96,10 @@ async def raw_request(
     context, caller = context_and_caller(request)
 
     def write() -> IO[bytes]:
-        model_request = _find_request(context, caller, session_id, at, provider)
+        answer_request = _find_request(context, caller, session_id, at, provider)
         file = TemporaryFile()  # noqa: SIM115 – closed by the sender
         try:
-            file.writelines(model_request.reader.stream(model_request.provider))
+            file.writelines(answer_request.reader.stream(answer_request.provider))
             file.seek(0)
         except BaseException:  # also a cancelled request: nobody else closes the file
             file.close()
@@ -114,7 +114,7 @@ async def raw_request(
 
 def _find_request(
     context: ServerContext, caller: Caller, session_id: str, at: str | None, provider: str | None
-) -> ModelRequest:
+) -> AnswerRequest:
     session = context.session_at(context.session(caller, session_id), at)
     log, leaf = session.log, session.leaf
     newest = log.path(last=1).entries
@@ -123,7 +123,7 @@ def _find_request(
     end = call.after_seq if call is not None else leaf.seq - is_answer
     previous = _latest_call(session, leaf.seq - is_answer)
     reader = read_prompt(log, log.leaf_at(end), context.prompt_limits(session))
-    return ModelRequest(session, reader, wire.find_provider(provider or provider_of(call)), call, previous)
+    return AnswerRequest(session, reader, wire.find_provider(provider or provider_of(call)), call, previous)
 
 
 def _call_of(session: Session, seq: int) -> Call | None:
@@ -158,15 +158,15 @@ def _truncate(request: Json, history: str) -> tuple[Json, int]:
     return {**view, history: messages}, omitted
 
 
-def _with_tokens(page: RequestView, model_request: ModelRequest, context: ServerContext) -> RequestView:
+def _with_tokens(page: RequestView, answer_request: AnswerRequest, context: ServerContext) -> RequestView:
     """Return the first page with its tokens, and with what changed since the previous request."""
-    newest = model_request.reader.newest(NEWEST)
-    prompt = replace(model_request.reader.frame, items=newest.items)
-    shares = token_shares(prompt, model_request.provider.name)
+    newest = answer_request.reader.newest(NEWEST)
+    prompt = replace(answer_request.reader.frame, items=newest.items)
+    shares = token_shares(prompt, answer_request.provider.name)
     page.tokens_from = newest.first
     page.tokens = [{"part": part, "tokens": count} for part, count in shares]
-    page.window = _window(model_request.session, prompt, model_request.call)
-    page.difference = _difference(model_request, newest, context)
+    page.window = _window(answer_request.session, prompt, answer_request.call)
+    page.difference = _difference(answer_request, newest, context)
     return page
 
 
@@ -178,13 +178,13 @@ def _window(session: Session, prompt: Context, call: Call | None) -> int | None:
     return measure_window(prompt, name, row.context_window).window
 
 
-def _difference(model_request: ModelRequest, newest: ItemWindow, context: ServerContext) -> Json | None:
-    if model_request.previous is None:
+def _difference(answer_request: AnswerRequest, newest: ItemWindow, context: ServerContext) -> Json | None:
+    if answer_request.previous is None:
         return None
-    log = model_request.session.log
-    leaf = log.leaf_at(model_request.previous.after_seq)
-    earlier = read_prompt(log, leaf, context.prompt_limits(model_request.session))
-    difference = _compare(earlier, model_request, newest)
+    log = answer_request.session.log
+    leaf = log.leaf_at(answer_request.previous.after_seq)
+    earlier = read_prompt(log, leaf, context.prompt_limits(answer_request.session))
+    difference = _compare(earlier, answer_request, newest)
     if difference is None:
         return None
     sides = [None if isinstance(side, Missing) else side for side in (difference.before, difference.after)]
@@ -193,10 +193,10 @@ def _difference(model_request: ModelRequest, newest: ItemWindow, context: Server
 
 
 def _compare(
-    earlier: PromptReader, model_request: ModelRequest, newest: ItemWindow
+    earlier: PromptReader, answer_request: AnswerRequest, newest: ItemWindow
 ) -> wire.Difference | None:
     """Compare two requests; of long ones, everything but the messages, and the newest of these."""
-    now, provider = model_request.reader, model_request.provider
+    now, provider = answer_request.reader, answer_request.provider
     if newest.is_start and (before := earlier.within(now, newest)).is_start:
         return wire.first_difference(earlier.project(provider, before), now.project(provider, newest))
     difference = wire.first_difference(*(reader.around(provider, newest) for reader in (earlier, now)))

@@ -665,10 +665,8 @@ class PostgresStore(StoreBackend):
     def _create(self, new: NewSession) -> tuple[SessionRow, bool]:
         try:
             row = insert_session(self._connections, new, self.space)
-        except (
-            UniqueViolation
-        ):  # another space has it, which must not show, or another process just created it
-            row = None
+        except UniqueViolation:
+            row = None  # another space has it, which must not show, or another process just created it
         return (row, True) if row is not None else (self._existing(new), False)
 
     def _existing(self, new: NewSession) -> SessionRow:

@@ -111,10 +111,8 @@ def readonly_snapshot(path: str) -> Iterator[apsw.Connection]:
             try:
                 yield reader
                 reader.execute("commit")
-            except (
-                Exception
-            ):  # a torn read looks like damage of any kind; it is raised again if the file held still
-                readonly.check()
+            except Exception:
+                readonly.check()  # a torn read looks like damage of any kind; it is raised again if the file held still
                 raise
             readonly.check()
     except apsw.Error as error:
