@@ -90,9 +90,26 @@ def test_every_python_at_hand_runs_the_quick_start_and_the_command_names_its_ext
     check_archives(dist)
 
 
-def test_the_command_line_from_the_wheel_runs_the_demo(dist: Path, tmp_path: Path) -> None:
-    bough = install(dist, tmp_path, sys.executable, "[cli]").parent / "bough"
-    report = json.loads(run([bough, "demo", "--json"], tmp_path, HOME=str(tmp_path)))
+@pytest.mark.parametrize("source", ["installed", "index", "wheel"])
+def test_the_command_line_runs_the_demo_also_by_uvx(dist: Path, tmp_path: Path, source: str) -> None:
+    (wheel,) = dist.glob("*.whl")
+    uvx = [*UV, "tool", "run", "--python", sys.executable]
+    if source == "installed":
+        command: list[str | Path] = [install(dist, tmp_path, sys.executable, "[cli]").parent / "bough"]
+    elif source == "index":
+        command = [*uvx, "bough"]
+    else:
+        command = [*uvx, "--from", wheel, "bough"]
+    report = json.loads(
+        run(
+            [*command, "demo", "--json"],
+            tmp_path,
+            HOME=str(tmp_path),
+            UV_CACHE_DIR=run([*UV, "cache", "dir"], tmp_path).strip(),
+            UV_FIND_LINKS=str(dist),  # as published
+            UV_CONSTRAINT=str(ROOT / "constraints.txt"),
+        )
+    )
     assert report["claims"]
     assert report["passed"], report
 
