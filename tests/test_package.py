@@ -51,9 +51,12 @@ def run(command: Sequence[str | Path], cwd: Path, **environment: str) -> str:
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
-    run(
-        [*UV, "build", "--quiet", "--out-dir", folder, ROOT], ROOT
-    )  # the wheel is made from the source archive
+    run(  # as the release workflow does; the wheel is made from the source archive
+        [*UV, "build", "--quiet", "--out-dir", folder, ROOT],
+        ROOT,
+        GITHUB_SERVER_URL="https://forge.example",
+        GITHUB_REPOSITORY="people/bough",
+    )
     return folder
 
 
@@ -115,7 +118,7 @@ def test_the_command_line_runs_the_demo_also_by_uvx(dist: Path, tmp_path: Path, 
 
 
 def check_archives(dist: Path) -> None:
-    """Both hold the licences and no tests, and only the core is required."""
+    """Both hold the licences and no tests, only the core is required, and the links are the repository's."""
     (wheel,), (source,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
     with zipfile.ZipFile(wheel) as archive, tarfile.open(source) as sources:
         names, source_names = archive.namelist(), sources.getnames()
@@ -132,3 +135,4 @@ def check_archives(dist: Path) -> None:
         line for line in metadata.splitlines() if line.startswith("Requires-Dist") and "extra ==" not in line
     ]
     assert len(required) == 2, required
+    assert "Project-URL: Changelog, https://forge.example/people/bough/blob/main/CHANGELOG.md" in metadata
