@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from bough import Attachment, Note, Session, ToolCall, assistant, system, tool_result, user
-from bough.core.entries import Entry
+from typing import Any
+
+from bough import Attachment, Note, Session, Settings, ToolCall, assistant, system, tool_result, user
+from bough.core.entries import Endpoint, Entry
 from bough.core.tree import Branch, Leaf
 from bough.core.tree_text import tree_lines
 from conftest import Store
@@ -31,6 +33,25 @@ def test_a_tree_with_what_was_left_behind(store: Store) -> None:
             "●   2 user       other line·   ◀ leaf",
         ]
     )
+
+
+def test_every_setting_has_a_line_that_shows_it(store: Store) -> None:
+    values: dict[str, Any] = {
+        "model": "m",
+        "prompt": "Be kind.",
+        "prompt_patch": "Be brief.",
+        "tools": ("look",),
+        "limits": {"turns": 3},
+        "options": {"temperature": 0},
+        "windows": {"m": 4096},
+        "endpoints": {"openai-chat": Endpoint("127.0.0.1:8000", "m", "max_tokens")},
+    }
+    assert {*values, "tool_definitions"} == set(Settings.__struct_fields__)
+    session = store.start("a")
+    session.append([Settings(**{name: value}) for name, value in values.items()])
+    lines = session.tree().splitlines()
+    assert [name for name, line in zip(values, lines, strict=True) if f'"{name}":' not in line] == []
+    assert "127.0.0.1:8000" in lines[-1]
 
 
 def test_an_empty_session_and_a_rewind_to_nothing_show_the_leaf(store: Store) -> None:

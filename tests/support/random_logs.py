@@ -18,6 +18,7 @@ from bough.core.codec import encode
 from bough.core.entries import (
     BranchSummary,
     Compaction,
+    Endpoint,
     Entry,
     Evidence,
     Note,
@@ -168,8 +169,14 @@ def _next(draw: st.DrawFn, maker: _Maker) -> tuple[Payload, Evidence | None]:
 _user = content.map(lambda parts: Message("user", parts, details={"secret": "DETAILS"}))
 _system = st.lists(text_parts, max_size=2).map(lambda parts: Message("system", tuple(parts)))
 _note = st.just(Note({"secret": "DETAILS"}))
-_settings = st.tuples(st.none() | st.just("m"), st.none() | texts, st.none() | texts).map(
-    lambda values: Settings(model=values[0], prompt=values[1], prompt_patch=values[2])
+_settings = st.builds(
+    Settings,
+    model=st.none() | st.just("m"),
+    prompt=st.none() | texts,
+    prompt_patch=st.none() | texts,
+    options=st.sampled_from([None, None, {"temperature": 0.5}]),
+    windows=st.sampled_from([None, None, {"m": 4096}]),
+    endpoints=st.sampled_from([None, None, {"openai-chat": Endpoint("127.0.0.1:8000", "m", "max_tokens")}]),
 )
 _branch = texts.map(lambda summary: BranchSummary(summary, 3, "ab"))
 _plain: dict[str, st.SearchStrategy[Any]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from .codec import to_json
 from .entries import (
@@ -179,8 +179,9 @@ def one_line(text: str, limit: int = 200) -> str:
 
 
 def _fields(payload: Settings | Note) -> dict[str, Any]:
-    """Return the fields of a payload that are set."""
-    return {name: value for name in payload.__struct_fields__ if (value := getattr(payload, name))}
+    """Return the fields of a payload that are set, as JSON values."""
+    fields: dict[str, Any] = to_builtins(payload)
+    return {name: value for name, value in fields.items() if value}
 
 
 def _part(part: object) -> str:
