@@ -159,6 +159,11 @@ def describe_entry(entry: Entry) -> str:
             text = to_json(fields, "entry").decode()
             if tools is not None and len(fields) == 1:
                 text = f"tools: {', '.join(tools.names) or 'none'}"
+            elif settings.endpoints and len(fields) == 1:
+                servers = {
+                    name: endpoint.host or "the vendor" for name, endpoint in settings.endpoints.items()
+                }
+                text = ", ".join(f"{name} is served by {host}" for name, host in servers.items())
         case Note() as note:
             text = to_json(_fields(note), "entry").decode()
         case unknown:
