@@ -156,3 +156,13 @@ class TestBadInput:
         done = bough("run", "--engine", "absurd", "--agent", "a", "hi", store=migrated_database.url)
         assert done.code == 1
         assert "migrate --engine absurd" in done.err
+
+    def test_one_command_sets_up_an_empty_database(self, postgres: DatabaseHost) -> None:
+        url = postgres.url(postgres.create_database("absurd_empty"))
+        assert "migrate --engine absurd" in bough("worker", "--help").out
+        done = bough("migrate", "--engine", "absurd", "--yes", store=url)
+        assert done.code == 0, done.err
+        assert "now has schema" in done.out
+        assert "queue 'bough' is ready" in done.out
+        queued = bough("run", "--engine", "absurd", "--agent", "support", "hi", store=url)
+        assert queued.code == 0, queued.err

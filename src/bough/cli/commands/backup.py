@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -13,7 +14,7 @@ from ...stores.sqlite.health import format_of
 from ..rendering.error_text import CommandError, require_folder
 from ..rendering.output import confirm_plan, json_option, notify, print_json
 from ..store_option import StoreLocation, pass_location
-from .worker import install_absurd
+from .worker import load_absurd
 
 
 @click.command()
@@ -62,7 +63,7 @@ def backup(location: StoreLocation, to: str | None, force: bool, is_json: bool) 
     help="PostgreSQL: role that sees public entries only.",
 )
 @click.option(
-    "--engine", type=click.Choice(["absurd"]), help="PostgreSQL: install this engine's schema and queue."
+    "--engine", type=click.Choice(["absurd"]), help="PostgreSQL: also install this engine's schema and queue."
 )
 @click.option(
     "--queue",
@@ -87,10 +88,9 @@ def migrate(
     A file of a newer Bough is refused and not changed. On PostgreSQL this creates or upgrades the schema and its roles,
     owned by the role of the URL, without a backup: use the server's own.
     """
-    if engine is not None:
-        return install_absurd(location, queue, service_role, yes=yes, is_json=is_json)
-    if location.is_postgres:
-        return _migrate_server(location, service_role, client_role, yes=yes, is_json=is_json)
+    if engine is not None or location.is_postgres:
+        queue_name = None if engine is None else queue
+        return _migrate_server(location, service_role, client_role, queue_name, yes=yes, is_json=is_json)
     if not location.is_file:
         raise CommandError(f"{location.display_url} has nothing to migrate")
     if not Path(location.url).exists():
@@ -116,21 +116,42 @@ def migrate(
     return 0
 
 
-def _migrate_server(location: StoreLocation, service: str, client: str, *, yes: bool, is_json: bool) -> int:
+def _migrate_server(
+    location: StoreLocation, service: str, client: str, queue: str | None, *, yes: bool, is_json: bool
+) -> int:
+    """Create or upgrade our schema and, with a queue, Absurd's after it."""
     from ...stores.postgres.schema import migrate as migrate_schema
 
+    install_absurd = None if queue is None else load_absurd(location)
+    where = location.display_url
     notify(
-        f"{location.display_url}: create or upgrade the schema bough, and the roles {service} and {client} if they are missing"
+        f"{where}: create or upgrade the schema bough, and the roles {service} and {client} if they are missing"
     )
+    if queue is not None:
+        notify(f"{where}: install the schema absurd and the queue {queue!r}, and grant them to {service}")
     if not confirm_plan("Migrate?", yes=yes):
         return 1
     done = migrate_schema(location.url, service=service, client=client)
+    report: dict[str, Any] = {"backend": where, "format_before": done.before, "format": done.after}
+    lines = [
+        f"{where} has schema {done.after}; nothing to do"
+        if done.before == done.after
+        else f"{where} now has schema {done.after}"
+    ]
+    if install_absurd is not None and queue is not None:
+        engine = install_absurd(location.url, queue, service=service)
+        report |= {
+            "engine": "absurd",
+            "version_before": engine.before,
+            "version": engine.after,
+            "queue": queue,
+        }
+        state = "was installed already" if engine.before == engine.after else "installed"
+        lines.append(f"Absurd {engine.after} {state}; queue {queue!r} is ready")
     if is_json:
-        print_json(backend=location.display_url, format_before=done.before, format=done.after)
-    elif done.before == done.after:
-        click.echo(f"{location.display_url} has schema {done.after}; nothing to do")
+        print_json(**report)
     else:
-        click.echo(f"{location.display_url} now has schema {done.after}")
+        click.echo("\n".join(lines))
     return 0
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,13 +23,14 @@ from ...log.runtime import environment_secrets
 from ...session import Session
 from ..agent_options import AgentOptions, load_module
 from ..json_log import Report, log_format_option, start_log
-from ..rendering.error_text import FAILURE, CommandError
-from ..rendering.output import confirm_plan, notify, plural, print_json, to_json_value
+from ..rendering.error_text import CommandError
+from ..rendering.output import notify, plural, print_json, to_json_value
 from ..run_source import Source, reject_naming_options, resolve_runnable
 from ..store_option import StoreLocation, pass_location
 
 if TYPE_CHECKING:
     from ...engines.absurd.engine import Agent, EnqueuedTask
+    from ...engines.absurd.schema import InstallResult
 
 ENGINES = "local, absurd or absurd:QUEUE"
 NOT_INSTALLED = "{} is not installed; install it with: pip install 'bough[absurd]'"
@@ -242,25 +243,14 @@ def _enqueue(
     return session.enqueue(content, engine="absurd", queue=queue, agent=options.agent)
 
 
-def install_absurd(location: StoreLocation, queue: str, service: str, *, yes: bool, is_json: bool) -> int:
-    """Install Absurd's schema and the queue in the store's database."""
+def load_absurd(location: StoreLocation) -> Callable[..., InstallResult]:
+    """Return the function that installs Absurd's schema and a queue in the store's database."""
     require_postgres(location)
     try:
-        from ...engines.absurd import schema as absurd_schema
+        from ...engines.absurd.schema import install
     except ModuleNotFoundError as error:
         raise CommandError(NOT_INSTALLED.format(error.name)) from None
-    notify(
-        f"{location.display_url}: install the schema absurd and the queue {queue!r}, and grant them to {service}"
-    )
-    if not confirm_plan("Migrate?", yes=yes):
-        return FAILURE
-    done = absurd_schema.install(location.url, queue, service=service)
-    if is_json:
-        print_json(engine="absurd", version_before=done.before, version=done.after, queue=done.queue)
-    else:
-        state = "was installed already" if done.before == done.after else "installed"
-        click.echo(f"Absurd {done.after} {state}; queue {queue!r} is ready")
-    return 0
+    return install
 
 
 def require_postgres(location: StoreLocation) -> None:
