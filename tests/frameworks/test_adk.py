@@ -328,6 +328,18 @@ class TestAppending:
         service.append(session, event.model_copy(deep=True))
         assert service.load("a").events == [event]
 
+    def test_two_different_events_with_one_id_are_both_there(self, service: Service) -> None:
+        """A host may fix its ids, as tests do: equal ids do not make equal events."""
+        session = service.create("a")
+        events = [
+            Event(id="one", author=ANN, actions=EventActions(state_delta={"user:n": n, "app:n": n, "own": n}))
+            for n in (1, 2)
+        ]
+        for event in events:
+            service.append(session, event)
+        loaded = Service(service.service.store).load("a")
+        assert (loaded.events, loaded.state) == (events, {"user:n": 2, "app:n": 2, "own": 2})
+
     def test_who_did_not_hear_that_it_was_written_may_ask_again(self, service: Service) -> None:
         session = service.create("a")
         before = session.model_copy(deep=True)

@@ -92,6 +92,8 @@ class Log:
         """False if the state was folded from the path: the next append stores it."""
         self._same_state_since = row.leaf.seq
         """No entry of the path after this seq is known to change the state."""
+        self._same_tools_since = row.leaf.seq
+        """No entry of the path after this seq is known to take tools from the session."""
         self._ranges: tuple[Range, ...] | None = None
         self._last_cursor = Cursor()
         self._branch_number: int | None = None
@@ -151,7 +153,7 @@ class Log:
     def _set_position(self, leaf: Leaf, cursor: Cursor | None, state: bytes | None) -> None:
         self._branch_number = self._branch_number if leaf.branch == self.leaf.branch else None
         self.leaf, self._cursor, self._state, self._ranges = leaf, cursor, state, None
-        self._same_state_since = leaf.seq
+        self._same_state_since = self._same_tools_since = leaf.seq
         self._is_state_stored = True
         self._last_cursor = Cursor()
         self.batch_since = 0
@@ -591,8 +593,11 @@ class Log:
                     snapshot = self.store.path(self.session_id, leaf=self.leaf, first=first, last=last)
                     entries = [entry for entry in snapshot.entries if entry.seq <= seq]
                     self._ranges, cursor = snapshot.ranges, cursor_from_tail(entries)
-                    if last == end and not _have_updates(snapshot.entries[len(entries) :]):
+                    left_behind = snapshot.entries[len(entries) :] if last == end else None
+                    if left_behind is not None and not _have_updates(left_behind):
                         self._same_state_since = seq
+                    if left_behind is not None and not _narrow_tools(left_behind):
+                        self._same_tools_since = seq
                     count *= 8
                 self._last_cursor = cursor
             return self._last_cursor
@@ -656,7 +661,7 @@ class Log:
 
         Then what is cached of the state holds there too, and need not be folded from the whole path.
         """
-        if any(part.branch == to.branch and part.first <= to.seq <= part.last for part in self.ranges()):
+        if self._is_on_path(to):
             return to.seq >= self._same_state_since
         there = self.store.path(self.session_id, leaf=to, newest=MAX_COMPARED)
         shared = shared_seq(self.ranges(), there.ranges)
@@ -664,8 +669,15 @@ class Log:
             return False
         return not _have_updates(entry for entry in there.entries if entry.seq > shared)
 
+    def _is_on_path(self, leaf: Leaf) -> bool:
+        return any(
+            part.branch == leaf.branch and part.first <= leaf.seq <= part.last for part in self.ranges()
+        )
+
     def _narrowing_undone_at(self, to: Leaf) -> list[Settings]:
         """The settings to append there, so that tools which were taken from the session do not come back by a move."""
+        if to.seq >= self._same_tools_since and self._is_on_path(to):
+            return []
         read = self.store.control_entries
         tools = fold_settings(read(self.session_id, leaf=self.leaf)).tools
         if tools is None:
@@ -769,6 +781,11 @@ class Log:
 def _have_updates(items: Iterable[Entry | Draft]) -> bool:
     """Whether one of the entries or drafts changes the state."""
     return any(state_updates(item.payload) for item in items)
+
+
+def _narrow_tools(entries: Iterable[Entry]) -> bool:
+    """Whether one of the entries takes tools from the session."""
+    return any(isinstance(entry.payload, Settings) and entry.payload.tools is not None for entry in entries)
 
 
 class HydratedSession(Struct, frozen=True):

@@ -978,16 +978,21 @@ def test_what_is_done_often_is_one_round_trip(store: Store, wire: PostgresProxy)
         assert (name, wire.request_count - before) == (name, 1)
 
 
-def test_a_fork_and_a_rewind_are_three_round_trips(store: Store, wire: PostgresProxy) -> None:
-    """All but the last are reads: where it cuts, what is there, and whether tools were taken since."""
+def test_a_rewind_is_two_round_trips_and_a_fork_three(store: Store, wire: PostgresProxy) -> None:
+    """All but the last are reads: where it cuts, with what it leaves behind; a fork reads the row that it copies."""
     session = store.start()
     session.append([user("1"), assistant("2"), user("3"), assistant("4")])
-    for do in (lambda: session.fork(2), lambda: session.rewind(session.leaf.seq - 1)):
+    moves: dict[str, tuple[Callable[[], object], int]] = {
+        "fork": (lambda: session.fork(2), 3),
+        "rewind": (lambda: session.rewind(session.leaf.seq - 1), 2),
+        "undo": (session.undo, 3),  # reads first where the newest turn begins
+    }
+    for name, (do, count) in moves.items():
         do()
         session.append([user("x"), assistant("y")])
         before = wire.request_count
         do()
-        assert wire.request_count - before == 3
+        assert (name, wire.request_count - before) == (name, count)
 
 
 def test_a_fork_is_refused_where_what_it_would_stand_on_is_purged(database: Database) -> None:

@@ -334,6 +334,18 @@ def _unknown_results(calls: Sequence[ToolCall], record: Json) -> Message:
     return Message("tool", tuple(results), details={KEY: record})
 
 
+def change_key(event: Event) -> str:
+    """Return the key under which an event is appended. Two different events may have one id: a host that fixes its ids,
+    as tests do, would otherwise lose the second as a repetition of the first."""
+    return f"{event.id}/{digest(to_json(event_json(event), 'event'))[:16]}"
+
+
+def share_key(event: Event) -> str:
+    """Return the key of its changes of shared state: of what is equal in the event that is read back, redacted or not."""
+    fields = event.author, event.invocation_id, event.timestamp
+    return f"{event.id}/{digest(to_json(fields, 'event'))[:16]}"
+
+
 def closing_event_id(event: Event) -> str:
     """Return the id of the event with the results of calls that were lost when `event` came."""
     return f"lost-before-{event.id}"

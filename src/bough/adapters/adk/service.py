@@ -47,6 +47,7 @@ from .events import (
     USER,
     EventDrafts,
     Json,
+    change_key,
     closing_event_id,
     event_drafts,
     events,
@@ -54,6 +55,7 @@ from .events import (
     last_timestamp,
     noted_events,
     record_of,
+    share_key,
 )
 from .state import (
     HandleCache,
@@ -306,9 +308,9 @@ class BoughSessionService(BaseSessionService):
             leaf, is_new = self._write(handle, session, event, own)
             if event.author == USER and leaf.seq > before + 1:
                 session.events.extend(self._closing_events(handle.session, before, event))
-            change_key = f"{handle.session.session_id}/{event.id}"
-            self._share(name, app_delta, user_delta, change_key, is_new=is_new)
-            handle.shared_through = event.id
+            shared = share_key(event)
+            self._share(name, app_delta, user_delta, f"{handle.session.session_id}/{shared}", is_new=is_new)
+            handle.shared_through = shared
             session._storage_update_marker = str(leaf)
             session.last_update_time = event.timestamp
             return self._commit_event_to_session(session, event)
@@ -349,29 +351,28 @@ class BoughSessionService(BaseSessionService):
         name: SessionName,
         app_delta: State,
         user_delta: State,
-        change_key: str,
+        key: str,
         *,
         is_new: bool = True,
     ) -> None:
         if app_delta:
-            self._shared.write((name[0], None), app_delta, change_key, is_new=is_new)
+            self._shared.write((name[0], None), app_delta, key, is_new=is_new)
         if user_delta:
-            self._shared.write(name[:2], user_delta, change_key, is_new=is_new)
+            self._shared.write(name[:2], user_delta, key, is_new=is_new)
 
     def _finish_sharing(
         self, name: SessionName, handle: SessionHandle, snapshot: PathSnapshot, latest: list[Event]
     ) -> None:
         """Write the latest event's changes of shared state, if the process that appended it died before that."""
         seed = next((record_of(entry) for entry in snapshot.entries[:1]), None) or {}
-        event_id: str | None = latest[-1].id if latest else seed.get("creation_id")
+        shared: str | None = share_key(latest[-1]) if latest else seed.get("creation_id")
         delta = latest[-1].actions.state_delta if latest else seed.get("state", {})
         app_delta, user_delta, _ = split_scopes(delta)
-        if event_id is None or handle.shared_through == event_id:
+        if shared is None or handle.shared_through == shared:
             return
         if app_delta or user_delta:
-            change_key = f"{snapshot.row.session_id}/{event_id}"
-            self._share(name, app_delta, user_delta, change_key, is_new=False)
-        handle.shared_through = event_id
+            self._share(name, app_delta, user_delta, f"{snapshot.row.session_id}/{shared}", is_new=False)
+        handle.shared_through = shared
 
 
 def bough_session_id(store: Store, name: SessionName, number: int = 1) -> str:
@@ -428,7 +429,7 @@ def _append_event(session: Session, after: Leaf, event: Event, delta: State) -> 
     if log.leaf != after:
         log.refresh()
     if log.leaf != after:
-        return _leaf_of_change(session, after, event.id), False
+        return _leaf_of_change(session, after, change_key(event)), False
     patch = state_patch(session.state if needs_current(delta) else {}, delta)
     if event.actions.rewind_before_invocation_id:
         patch = _rewind(session, event.actions.rewind_before_invocation_id, patch)
@@ -437,7 +438,7 @@ def _append_event(session: Session, after: Leaf, event: Event, delta: State) -> 
     appended = log.append(
         drafts.drafts,
         after=after,
-        key=event.id,
+        key=change_key(event),
         calls=_model_calls(event, drafts, log),
         facts=_started_calls(drafts, log),
     )
