@@ -1,17 +1,39 @@
-"""The threads on which adapters call the log."""
+"""The threads on which coroutines call the log."""
 
 from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Callable, Coroutine
+from typing import Any
 
-from bough.log.async_bridge import MAX_THREADS, AsyncBridge
+import pytest
+
+from bough.log.async_bridge import MAX_THREADS, AsyncBridge, run_blocking, run_to_end
+
+UNFINISHED = """
+import asyncio, time
+from bough.log.async_bridge import run_blocking
+
+def work():
+    time.sleep(0.2)
+    print("written", flush=True)
+
+async def leave():
+    task = asyncio.ensure_future(run_blocking(work))
+    await asyncio.sleep(0)
+    task.cancel()
+
+asyncio.run(leave())
+"""
 
 
 def count_threads() -> int:
-    return sum(thread.name.startswith("bough-adapter") for thread in threading.enumerate())
+    return sum(thread.name.startswith("bough-log") for thread in threading.enumerate())
 
 
 class TestAsyncBridge:
@@ -24,7 +46,7 @@ class TestAsyncBridge:
             )
 
         assert asyncio.run(use_all()) == list(range(len(bridges)))
-        assert count_threads() <= MAX_THREADS
+        assert 0 < count_threads() <= MAX_THREADS
 
     def test_calls_in_order_run_one_after_the_other_whatever_they_take(self) -> None:
         bridge, calls, running = AsyncBridge(in_order=True), [], []
@@ -60,3 +82,104 @@ class TestAsyncBridge:
         child.start()
         child.join(30)
         assert child.exitcode == 0
+
+
+def stop() -> None:
+    raise StopIteration(7)
+
+
+class TestCancellation:
+    def test_a_call_that_is_run_to_its_end_is_cancelled_after_it(self) -> None:
+        """However often: a second cancel must not find the first one's write half done."""
+        may_end, ended = threading.Event(), []
+
+        def work() -> None:
+            may_end.wait()
+            ended.append(True)
+
+        async def run() -> None:
+            task = asyncio.ensure_future(run_to_end(work))
+            for _ in range(3):
+                await asyncio.sleep(0)
+                task.cancel()
+            assert not task.done()
+            may_end.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert ended == [True]
+
+        asyncio.run(run())
+
+    def test_what_it_raised_is_the_cause_of_the_cancellation(self) -> None:
+        may_end = threading.Event()
+
+        def work() -> None:
+            may_end.wait()
+            raise ValueError("lost")
+
+        async def run() -> None:
+            task = asyncio.ensure_future(run_to_end(work))
+            await asyncio.sleep(0)
+            task.cancel()
+            may_end.set()
+            with pytest.raises(asyncio.CancelledError) as cancelled:
+                await task
+            assert isinstance(cancelled.value.__cause__, ValueError)
+
+        asyncio.run(run())
+
+    def test_another_call_is_left_at_once_and_ends_by_itself(self) -> None:
+        may_end, ended = threading.Event(), threading.Event()
+
+        def work() -> None:
+            may_end.wait()
+            ended.set()
+
+        async def run() -> None:
+            task = asyncio.ensure_future(run_blocking(work))
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert not ended.is_set()
+            may_end.set()
+
+        asyncio.run(run())
+        assert ended.wait(10)
+
+
+class TestOutcome:
+    @pytest.mark.parametrize("run", [run_blocking, run_to_end, AsyncBridge(in_order=True).run])
+    def test_no_error_is_lost(self, run: Callable[..., Coroutine[Any, Any, Any]]) -> None:
+        """A future refuses a StopIteration: its awaiter would never have continued."""
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            asyncio.run(run(stop))
+        with pytest.raises(ZeroDivisionError):
+            asyncio.run(run(divmod, 1, 0))
+
+    def test_the_outcomes_of_a_crowd_reach_their_own_awaiters(self) -> None:
+        async def use_all() -> list[int]:
+            return await asyncio.gather(*(run_to_end(lambda n=n: n) for n in range(2_000)))  # type: ignore[misc]
+
+        assert asyncio.run(use_all()) == list(range(2_000))
+
+    def test_one_for_an_event_loop_that_has_ended_disturbs_no_other(self) -> None:
+        may_end, ended = threading.Event(), threading.Event()
+
+        def work() -> None:
+            may_end.wait()
+            ended.set()
+
+        async def leave() -> None:
+            task = asyncio.ensure_future(run_blocking(work))
+            await asyncio.sleep(0)
+            task.cancel()
+
+        asyncio.run(leave())
+        may_end.set()
+        assert ended.wait(10)
+        assert asyncio.run(run_blocking(int, "7")) == 7
+
+    def test_a_process_that_ends_waits_for_what_was_submitted(self) -> None:
+        ended = subprocess.run([sys.executable, "-c", UNFINISHED], capture_output=True, text=True, timeout=60)
+        assert (ended.stdout, ended.stderr) == ("written\n", "")

@@ -29,7 +29,7 @@ from .messages import Message, Text, user
 from .shorten import shorten_results
 
 
-class Item(Struct, frozen=True):
+class Item(Struct, frozen=True, gc=False):
     """One message of a context, and the entry it comes from."""
 
     message: Message
