@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from time import process_time_ns
 from typing import Any
 
 import bough
@@ -29,21 +30,20 @@ def figures(plan: Plan) -> Iterator[Figure]:
     numbers = count()
     with bough.open(plan.path("again")) as again:
         list(again.import_from("claude-code", str(path)))
-        times = alternate(
-            {
-                "json": lambda: [json.loads(line) for line in path.read_bytes().splitlines()],
-                "import": lambda: _import(plan.path(f"new-{next(numbers)}"), path),
-                "again": lambda: list(again.import_from("claude-code", str(path))),
-            },
-            plan.pick(9, 5),
-        )
+        works = {
+            "json": lambda: [json.loads(line) for line in path.read_bytes().splitlines()],
+            "import": lambda: _import(plan.path(f"new-{next(numbers)}"), path),
+            "again": lambda: list(again.import_from("claude-code", str(path))),
+        }
+        times = alternate(works, plan.pick(9, 5))
+        cpu = alternate(works, plan.pick(9, 5), clock=process_time_ns)
     loads = middle(times["json"])
     beside = {"MB": path.stat().st_size / 1e6, "json ms": ms(loads)}
     for name, what in (
         ("import", "import a session of Claude Code"),
         ("again", "import it again, unchanged"),
     ):
-        each = {**beside, "ms": ms(middle(times[name]))}
+        each = {**beside, "ms": ms(middle(times[name])), "CPU ×": min(cpu[name]) / min(cpu["json"])}
         yield Figure(f"importing_{name}", what, middle(times[name]) / loads, "× json.loads", at_most(6), each)
 
 

@@ -38,6 +38,8 @@ class Draft(Struct, frozen=True, gc=False):
     evidence: Evidence | None = None
     blobs: tuple[Blob, ...] = ()
     """The blobs that the payload names, unless they are stored already."""
+    at: int | None = None
+    """When it was made, if that is not the time of the append: several entries of a past session are appended at once."""
 
 
 class NewEntry(Struct, frozen=True, gc=False):
@@ -133,7 +135,7 @@ def build_entries(
                 kind,
                 role,
                 is_internal(payload, seed=seed, finish=finish),
-                at,
+                at if draft.at is None else draft.at,
                 body,
                 None if draft.model is None else _word(draft.model, "model", redactor),
                 None if finish is None else _word(finish, "finish", redactor),

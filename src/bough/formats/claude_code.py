@@ -128,10 +128,9 @@ def is_boundary(line: TranscriptLine) -> bool:
 def _read_answer_blocks(blocks: Sequence[object], losses: LossReport) -> Sequence[Part | None]:
     """Convert the blocks of an answer, at once if all have a known shape, else one by one."""
     try:
-        (message,) = PROVIDERS[ANTHROPIC].parse_messages([{"role": "assistant", "content": blocks}])
+        return wire.parse_answer(blocks).message.parts
     except UnrecognizedReply:
         return [read_block(block, "assistant", losses) for block in blocks]
-    return message.parts
 
 
 def read_block(block: object, role: str, losses: LossReport) -> Part | None:
@@ -147,6 +146,8 @@ def read_block(block: object, role: str, losses: LossReport) -> Part | None:
 
 def _readable_piece(piece: object, losses: LossReport) -> object:
     """Return a piece of a tool result, as JSON text if its shape is unknown."""
+    if isinstance(piece, dict) and piece.get("type") == "text" and isinstance(piece.get("text"), str):
+        return piece  # most are
     try:
         PROVIDERS[ANTHROPIC].parse_messages([{"role": "user", "content": [piece]}])
     except UnrecognizedReply:
@@ -199,8 +200,10 @@ def read_answer(lines: Sequence[TranscriptLine], losses: LossReport) -> Answer:
 
 
 def _last_text(sources: Sequence[Block], field: str) -> str | None:
-    texts = (clean_text(source.get(field)) for source in reversed(sources))
-    return next((text for text in texts if text), None)
+    for source in reversed(sources):
+        if text := clean_text(source.get(field)):
+            return text
+    return None
 
 
 def _read_usage(values: Iterable[object], losses: LossReport) -> tuple[Usage | None, dict[str, int] | None]:
@@ -208,20 +211,19 @@ def _read_usage(values: Iterable[object], losses: LossReport) -> tuple[Usage | N
     largest: Usage | None = None
     units: dict[str, int] | None = None
     last: object = None
-    for value in (value for value in values if isinstance(value, dict)):
-        if value == last:
+    for value in values:
+        if not isinstance(value, dict) or value == last:
             continue  # every line of an answer repeats it
         last = value
         try:
-            reply = wire.parse_reply({"content": [], "usage": value})
+            usage, its_units = wire.parse_usage(value)
         except UNEXPECTED_SHAPE:
             losses.add("usage that is not a count of tokens")
             continue
-        usage = reply.usage
-        if usage is None or not _is_countable(usage):
+        if not _is_countable(usage):
             losses.add("usage that is not a count of tokens")
         elif largest is None or (usage.output_tokens or 0) >= (largest.output_tokens or 0):
-            largest, units = usage, reply.units
+            largest, units = usage, its_units
     return largest, units
 
 

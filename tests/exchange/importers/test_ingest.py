@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from bough.core.entries import BranchSummary, Compaction, Note, Settings
 from bough.core.messages import Attachment, Message, ToolCall, assistant, system, tool_result, user
@@ -40,6 +41,20 @@ def entry_records(*messages: Message) -> tuple[EntryRecord, ...]:
 
 def session_record(*messages: Message, source: str = "one", **about: object) -> SessionRecord:
     return SessionRecord("chat", source, entry_records(*messages), (system("You help."),), **about)  # type: ignore[arg-type]
+
+
+def steps_of_a_turn() -> tuple[EntryRecord, ...]:
+    messages = (user("a"), CALL, tool_result("c", "x"), CALL, tool_result("c", "y"), assistant("done"))
+    return tuple(
+        EntryRecord(
+            message,
+            key=str(n),
+            after=str(n - 1) if n else None,
+            at=BASE + n * 1_000_000,
+            usage=Usage(n, n) if message.role == "assistant" else None,
+        )
+        for n, message in enumerate(messages)
+    )
 
 
 def import_record(store: Store, record: SessionRecord, **how: bool) -> ToolImportResult:
@@ -151,6 +166,60 @@ class TestTakingIn:
             ("note", None),
         ]
         assert store.session("chat-one").usage().input_tokens == 45
+
+    def test_the_steps_of_a_turn_come_in_one_change_with_their_own_times_and_usage(
+        self, store: Store
+    ) -> None:
+        steps = steps_of_a_turn()
+        import_record(store, SessionRecord("chat", "one", steps))
+        session = store.session("chat-one")
+        assert [entry.at - BASE for entry in entries_of(session)] == [n * 1_000_000 for n in range(6)]
+        assert [(call.after_seq, call.answer_seq, call.at - BASE) for call in session.model_calls()] == [
+            (1, 2, 1_000_000),
+            (3, 4, 3_000_000),
+            (5, 6, 5_000_000),
+        ]
+        facts = [(fact.kind, fact.at - BASE) for fact in store.backend.journal("chat-one")]
+        assert facts[1:5] == [
+            ("appended", 0),
+            ("turn_started", 0),
+            ("appended", 5_000_000),
+            ("turn_ended", 5_000_000),
+        ]
+
+    @pytest.mark.parametrize(
+        ("bad", "texts"),
+        [
+            (1, ["a", "I look.", "y", "done"]),
+            (2, ["a", "I look.", NO_RESULT, "I look.", "y", "done"]),
+            (3, ["a", "I look.", "x", "done"]),
+            (4, ["a", "I look.", "x", "I look.", NO_RESULT, "done"]),
+            (5, ["a", "I look.", "x", "I look.", "y"]),
+        ],
+    )
+    def test_one_bad_step_does_not_cost_the_others(self, store: Store, bad: int, texts: list[str]) -> None:
+        steps = list(steps_of_a_turn())
+        half = "half \ud800"
+        payload = tool_result("c", half) if bad in (2, 4) else assistant(half, ToolCall("c", "look", {}))
+        steps[bad] = replace(steps[bad], payload=payload)
+        report = import_record(store, SessionRecord("chat", "one", tuple(steps)))
+        session = store.session("chat-one")
+        assert report.losses["an invalid message"].count == 1
+        assert len(session.model_calls()) == 3  # a bad answer was paid for as well
+        assert [
+            entry.message.results[0].content[0].text if entry.message.results else entry.message.text  # type: ignore[union-attr]
+            for entry in entries_of(session)
+        ] == texts
+
+    @pytest.mark.parametrize("bad", [1, 3, 5])
+    def test_usage_that_is_no_count_is_told_once(self, store: Store, bad: int) -> None:
+        steps = list(steps_of_a_turn())
+        steps[bad] = replace(steps[bad], usage=Usage(-1, 2))
+        report = import_record(store, SessionRecord("chat", "one", tuple(steps)))
+        assert {what: loss.count for what, loss in report.losses.items()} == {
+            "usage that is not a count of tokens": 1
+        }
+        assert (len(store.session("chat-one").model_calls()), report.entries) == (2, 6)
 
     def test_of_nothing_is_refused_and_what_was_lost_is_told(self, store: Store) -> None:
         losses = LossReport()

@@ -254,7 +254,8 @@ class Transcript:
         return None
 
     def add(self, line: TranscriptLine) -> None:
-        uuid = line.get("uuid") if isinstance(line.get("uuid"), str) else None
+        uuid = line.get("uuid")
+        uuid = uuid if isinstance(uuid, str) else None
         if uuid is not None and uuid in self.parents:
             return  # a second compaction writes earlier lines again
         self._note_facts(line)
@@ -375,7 +376,7 @@ class Transcript:
 
     def _user_line(self, line: TranscriptLine, uid: str) -> Unit | None:
         messages = [_with_details(message, line) for message in read_user_line(line, self.losses)]
-        if not content_blocks(line):
+        if not messages and not content_blocks(line):
             self._count_loss("a message without content", ", ".join(sorted(map(str, line_message(line)))))
         at = parse_time(line.get("timestamp"))
         unit: Unit | None = None
@@ -422,12 +423,11 @@ class Transcript:
         for call_id, results in self._early.items():
             self.losses.add("a tool result without an open call", call_id, len(results))
         for unit in self._parents_first():
-            entries = list(self._entries(unit))
-            for index, entry in enumerate(entries):
-                after = self._after(unit) if not index else None
-                yield replace(entry, key=f"{unit.uid}/{index}", after=after)
+            yield from self._entries(unit)
 
     def _entries(self, unit: Unit) -> Iterator[EntryRecord]:
+        """Yield what a unit consists of: only the first follows another unit."""
+        after = self._after(unit)
         if unit.answer:
             result = read_answer(unit.answer, self.losses)
             usage = result.usage
@@ -439,12 +439,12 @@ class Transcript:
             by = (result.model, result.provider, result.finish, result.evidence, usage, result.units, call_id)
             if usage is not None and not result.message.parts:  # it said nothing, and was paid for
                 nothing, by = Note({NAME: "an answer without content"}), (*by[:2], None, None, *by[4:])
-                yield EntryRecord(nothing, None, None, None, unit.at, *by)
+                yield EntryRecord(nothing, unit.start, after, None, unit.at, *by)
             else:
-                yield EntryRecord(result.message, None, None, None, unit.at, *by)
+                yield EntryRecord(result.message, unit.start, after, None, unit.at, *by)
         names = self._unit_by_uuid[unit.names].start if unit.names in self._unit_by_uuid else None
-        for payload, at in (*unit.results, *unit.rest):
-            yield EntryRecord(payload, refers_to=names, at=at)
+        for index, (payload, at) in enumerate((*unit.results, *unit.rest), bool(unit.answer)):
+            yield EntryRecord(payload, f"{unit.uid}/{index}", None if index else after, names, at)
 
     def _parents_first(self) -> Iterator[Unit]:
         """Yield the units in the order of their lines, each after the one it follows."""

@@ -7,7 +7,7 @@ error result), and otherwise counted as lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from itertools import count
 from typing import Any
@@ -46,6 +46,8 @@ from .incremental import FINAL, append_new_entries
 
 NO_MESSAGES = "it contains no messages; nothing was imported"
 MASKED = "an entry with a secret in it, which is masked"
+MAX_BATCH = 100
+"""Entries that are appended at once."""
 NO_RESULT = "The session this was imported from has no result for this call."
 
 
@@ -216,10 +218,18 @@ class SessionBuilder:
         losses.merge(record.losses)
         self._count_redactions()
 
-    def _count_redactions(self) -> None:
-        if self.clock.redactor.redactions:
-            self.losses.add(MASKED)
-            self.clock.redactor.redactions = 0
+    def _count_redactions(self, drafts: Sequence[Draft] = ()) -> None:
+        """Count what was masked: the session's own fields, or each of the drafts that had something to mask."""
+        redactor = self.clock.redactor
+        if not redactor.redactions:
+            return
+        masked = 0
+        for draft in drafts if len(drafts) > 1 else ():
+            redactor.redactions = 0
+            redactor.redact_payload(draft.payload)
+            masked += redactor.redactions > 0
+        self.losses.add(MASKED, count=max(masked, 1))
+        redactor.redactions = 0
 
     def _start(self, staging: StoreBackend, parent: Log | None) -> Log:
         record = self.record
@@ -251,11 +261,8 @@ class SessionBuilder:
         return Log(staging, row, runtime, cursor)
 
     def run(self) -> None:
-        for entry in self.record.entries:
-            self.clock.now = entry.at if entry.at is not None else self.clock.now
-            self._add(entry)
-            if entry.key is not None:
-                self.places[entry.key] = self.log.leaf
+        for batch in _batches(self.record.entries):
+            self._add_batch(batch)
         if self.waiting and not self.log.cursor.open_calls:
             self._append_waiting()
         if self.record.leaf is not None:
@@ -265,25 +272,47 @@ class SessionBuilder:
         for task in self.record.tasks:
             SessionBuilder(self.log.store, self.outer, task, self.losses, self.log).run()
 
-    def _add(self, entry: EntryRecord) -> None:
+    def _add_batch(self, batch: Sequence[EntryRecord]) -> None:
+        """Add the steps of a turn in one change, which takes half the time; one by one if one of them is refused."""
+        first, *others = batch
+        self._set_time(first)
+        if self._make_room(first):
+            if others and self._append_all(batch):
+                return
+            self._append(first)
+        self._note_place(first, self.log.leaf)
+        for entry in others:
+            self._set_time(entry)
+            if self._make_room(entry):
+                self._append(entry)
+            self._note_place(entry, self.log.leaf)
+
+    def _note_place(self, entry: EntryRecord, leaf: Leaf) -> None:
+        if entry.key is not None:
+            self.places[entry.key] = leaf
+
+    def _set_time(self, entry: EntryRecord) -> None:
+        self.clock.now = entry.at if entry.at is not None else self.clock.now
+
+    def _make_room(self, entry: EntryRecord) -> bool:
+        """Move to where the entry belongs; return whether it may be appended there now."""
         results = entry.payload.results if isinstance(entry.payload, Message) else ()
         if self._are_open(
             results
-        ):  # results belong where their calls are open, whatever they follow in the source
-            self._append(entry)
-            return
+        ):  # they belong where their calls are open, whatever they follow in the source
+            return True
         if entry.after is not None:
             self._move_after(entry.after)
         if results and not self._are_open(results):
             self.losses.add("a tool result without an open call", results[0].call_id)
-            return
+            return False
         if isinstance(entry.payload, Settings) and self.log.cursor.open_calls:
             self.waiting.append(entry)  # only results and notes may follow a call
-            return
+            return False
         if not results and not isinstance(entry.payload, Note):
             self._close_calls()
             self._append_waiting()
-        self._append(entry)
+        return True
 
     def _append_waiting(self) -> None:
         """Append the settings that waited for results."""
@@ -306,10 +335,33 @@ class SessionBuilder:
             self._append_waiting()
             self.log.move(place)
 
+    def _append_all(self, batch: Sequence[EntryRecord]) -> bool:
+        """Append answers and results as they follow each other, or none of them; return whether they were appended."""
+        if any(entry.usage is not None and not _is_countable(entry.usage) for entry in batch):
+            return False
+        before, started_at = self.log.leaf.seq, self.clock.now
+        drafts: list[Draft] = []
+        calls: list[Call] = []
+        for after, entry in enumerate(batch, before):
+            self._set_time(entry)
+            if entry.usage is not None:
+                calls.append(self._call(entry, entry.usage, after))
+            drafts.append(Draft(entry.payload, entry.model, entry.finish, entry.evidence, at=self.clock.now))
+        try:
+            self.log.append(drafts, calls=calls)
+        except (InvalidMessage, InvalidValue):
+            self.clock.now, self.clock.redactor.redactions = started_at, 0
+            return False
+        branch = self.log.leaf.branch
+        for seq, entry in enumerate(batch, before + 1):
+            self._note_place(entry, Leaf(branch, seq))
+        self._count_redactions(drafts)
+        return True
+
     def _append(self, entry: EntryRecord) -> None:
         calls = []
         if entry.usage is not None and _is_countable(entry.usage):
-            calls.append(self._call(entry, entry.usage))
+            calls.append(self._call(entry, entry.usage, self.log.leaf.seq))
         elif entry.usage is not None:
             self.losses.add("usage that is not a count of tokens")
         payload, blobs = self._payload(entry), tuple[Blob, ...]()
@@ -323,11 +375,11 @@ class SessionBuilder:
             self.losses.add("an invalid message", str(error))
             if calls:  # it was paid for all the same
                 self.log.record("call_recorded", calls=[replace(call, answer_seq=None) for call in calls])
-        self._count_redactions()
+        self._count_redactions([draft])
 
-    def _call(self, entry: EntryRecord, usage: Usage) -> Call:
+    def _call(self, entry: EntryRecord, usage: Usage, after: int) -> Call:
         """Return the ledger row of the model call. A summary was paid for as well, not only an answer."""
-        after, call_id = self.log.leaf.seq, entry.call_id or self.clock.runtime.new_id("")
+        call_id = entry.call_id or self.clock.runtime.new_id("")
         by = entry.payload.role if isinstance(entry.payload, Message) else kind_of(entry.payload)
         is_answer = by == "assistant"
         return Call(
@@ -391,6 +443,34 @@ class SessionBuilder:
         if title is not None:
             data["title"] = title
         self.log.record(FINAL, data=data, row=row)
+
+
+def _batches(entries: Sequence[EntryRecord]) -> Iterator[Sequence[EntryRecord]]:
+    """Yield all entries in order. The steps of a turn, answers with the results of all their calls, come together as far as
+    each follows the one before it; anything else comes alone."""
+    start = 0
+    while start < len(entries):
+        end = start + 1
+        open_calls = _calls(entries[start])
+        has_calls = bool(open_calls)
+        while has_calls and end < min(len(entries), start + MAX_BATCH):
+            entry, payload = entries[end], entries[end].payload
+            if entry.after not in (None, entries[end - 1].key) or not isinstance(payload, Message):
+                break
+            if payload.role == "assistant" and not open_calls:
+                open_calls = _calls(entry)
+                has_calls = bool(open_calls)
+            elif len(payload.results) == 1 and payload.results[0].call_id in open_calls:
+                open_calls.remove(payload.results[0].call_id)
+            else:
+                break
+            end += 1
+        yield entries[start:end]
+        start = end
+
+
+def _calls(entry: EntryRecord) -> list[str]:
+    return [call.id for call in entry.payload.calls] if isinstance(entry.payload, Message) else []
 
 
 def _is_countable(usage: Usage) -> bool:

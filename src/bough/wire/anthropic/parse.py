@@ -58,7 +58,7 @@ def parse_reply(reply: object) -> Answer:
         raise UnrecognizedReply(
             f"a dict with {', '.join(map(str, data)) or 'nothing'} is not an Anthropic answer"
         )
-    parsed = _parse_answer(data["content"])
+    parsed = parse_answer(data["content"])
     message, evidence = parsed.message, parsed.evidence
     if data.get("container") is not None and evidence is not None:
         container = {"id": text_field(to_dict(data["container"]), "id")}
@@ -68,19 +68,12 @@ def parse_reply(reply: object) -> Answer:
     if data.get("stop_reason") == "refusal" and isinstance(explanation, str) and explanation:
         refusal = ProviderBlock("refusal", explanation)
         message = msgspec.structs.replace(message, parts=(*message.parts, refusal))
-    usage = data.get("usage")
-    return Answer(
-        message,
-        None if usage is None else _parse_usage(to_dict(usage)),
-        evidence,
-        NAME,
-        data.get("model"),
-        data.get("stop_reason"),
-        None if usage is None else _parse_units(to_dict(usage)),
-    )
+    usage, units = (None, None) if data.get("usage") is None else parse_usage(to_dict(data["usage"]))
+    return Answer(message, usage, evidence, NAME, data.get("model"), data.get("stop_reason"), units)
 
 
-def _parse_usage(usage: dict[str, Any]) -> Usage:
+def parse_usage(usage: dict[str, Any]) -> tuple[Usage, dict[str, int] | None]:
+    """Return the tokens, and the units that have a price of their own."""
     fresh = int_field(usage, "input_tokens")
     read, written = (
         int_field(usage, "cache_read_input_tokens"),
@@ -88,11 +81,13 @@ def _parse_usage(usage: dict[str, Any]) -> Usage:
     )
     # Anthropic reports cache reads and writes separately from the input; our count includes them.
     total = None if fresh is None else fresh + (read or 0) + (written or 0)
-    return Usage(total, int_field(usage, "output_tokens"), read, written)
+    return Usage(total, int_field(usage, "output_tokens"), read, written), _parse_units(usage)
 
 
 def _parse_units(usage: dict[str, Any]) -> dict[str, int] | None:
     """Return the searches, and the cache writes that are kept for an hour, which cost more."""
+    if not usage.get("server_tool_use") and not usage.get("cache_creation"):
+        return None
     tools, written = (to_dict(usage.get(key) or {}) for key in ("server_tool_use", "cache_creation"))
     units = {
         "web_searches": int_field(tools, "web_search_requests"),
@@ -101,7 +96,8 @@ def _parse_units(usage: dict[str, Any]) -> dict[str, int] | None:
     return {name: count for name, count in units.items() if count} or None
 
 
-def _parse_answer(content: object) -> HistoryMessage:
+def parse_answer(content: object) -> HistoryMessage:
+    """Return the message of an answer's content."""
     parts: list[Part] = []
     evidence: dict[str, Proof] = {}
     for block in content_blocks(content):
@@ -119,7 +115,7 @@ def parse_history(messages: Iterable[object]) -> list[HistoryMessage]:
 def _parse_message(message: dict[str, Any]) -> list[HistoryMessage]:
     role = text_field(message, "role")
     if role == "assistant":
-        return [_parse_answer(message.get("content"))]
+        return [parse_answer(message.get("content"))]
     tools: list[HistoryMessage] = []
     rest: list[Part] = []
     evidence: dict[str, Proof] = {}
