@@ -54,9 +54,9 @@ class ByHand(Rows):
     SCHEMA = f"""
     create table entry ({ENTRY});
     create index entry_public on entry (id) where internal = 0;
-    create table session (no integer primary key, branch, seq, facts, calls, input, output, cache_read, cache_write, at);
+    create table session (number integer primary key, branch, seq, facts, calls, input, output, cache_read, cache_write, at);
     insert into session values (1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
-    create table journal (id integer primary key, kind, key, branch, first, last, data, at);
+    create table journal (id integer primary key, kind, key, branch, first_seq, last_seq, data, at);
     create table usage (id integer primary key, {CALL}, at);
     """
 
@@ -82,7 +82,7 @@ class ByHand(Rows):
         execute(
             "update session set facts = ?, at = ?, branch = ?, seq = ?, calls = calls + ?, input = input + ?, "
             "output = output + ?, cache_read = cache_read + ?, cache_write = cache_write + ? "
-            "where no = ? and branch = ? and seq = ? and facts = ?",
+            "where number = ? and branch = ? and seq = ? and facts = ?",
             (
                 *(self.facts + 1, at, BRANCH, self.seq, usage is not None, *counts(usage)),
                 *(SESSION, BRANCH, first - 1, self.facts),

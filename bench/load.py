@@ -74,9 +74,7 @@ def _listing(plan: Plan) -> Figure:
         for number in range(count):
             sessions.start(agent="bench", title=f"Session {number}", tags={"number": str(number)})
         connection = apsw.Connection(str(path))
-        query = (
-            f"select {SESSION_COLUMNS} from session where space = ? and trashed_at is null order by no desc"
-        )
+        query = f"select {SESSION_COLUMNS} from session where space = ? and trashed_at is null order by number desc"
         times = alternate(
             {
                 "ours": lambda: sessions.sessions(limit=count).sessions,

@@ -33,17 +33,17 @@ GAP = 600 * 1_000_000
 COPY_SQLITE = """
 create temp table step as with recursive n (n) as (select 1 union all select n + 1 from n where n < {copies})
     select n * 1000 as step, n * {templates} * {gap} as later from n;
-insert into session (no, id, branch, started_at, updated_at, active_at, {columns})
-    select no + step, id || '_' || step, branch + step, started_at + later, updated_at + later, active_at + later, {columns}
-    from step, session where no <= {most};
-insert into session_detail select no + step, spec, policy, workspace, state from step, session_detail where no <= {most};
-insert into branch select id + step, session_no + step, parent + step, parent_seq from step, branch where id <= {most};
+insert into session (number, id, branch, started_at, updated_at, active_at, {columns})
+    select number + step, id || '_' || step, branch + step, started_at + later, updated_at + later, active_at + later, {columns}
+    from step, session where number <= {most};
+insert into session_detail select session_number + step, spec, policy, workspace, state from step, session_detail where session_number <= {most};
+insert into branch select id + step, session_number + step, parent + step, parent_seq from step, branch where id <= {most};
 insert into entry select id + (step.step << 32), turn, entry.step, kind, role, internal, model, finish, entry_id, at, evidence, body
     from step, entry where entry.id >> 32 <= {most};
 insert into usage select id + (step << 32), call_id, branch + step, after_seq, answer_seq, purpose, bucket, provider, model,
     input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_microcents, price_version, failed, at + later
     from step, usage where id >> 32 <= {most};
-insert into journal select id + (step << 32), kind, key, branch + step, first, last, data, at from step, journal where id >> 32 <= {most};
+insert into journal select id + (step << 32), kind, key, branch + step, first_seq, last_seq, data, at from step, journal where id >> 32 <= {most};
 update sqlite_sequence set seq = 1000000000 where name in ('session', 'branch');
 drop table step;
 """
@@ -52,26 +52,26 @@ set session_replication_role = replica;
 drop index bough.search_by_word;
 create temp table step as select n * 1000 as step, n::bigint * {templates} * {gap} as later from generate_series(1, {copies}) as n;
 insert into bough.session select (jsonb_populate_record(session, jsonb_build_object(
-    'no', no + step, 'id', id || '_' || step, 'branch', branch + step, 'started_at', started_at + later,
-    'updated_at', updated_at + later, 'active_at', active_at + later))).* from step, bough.session where no <= {most};
-insert into bough.session_tag select space, tag, session_no + step, active_at + later from step, bough.session_tag where session_no <= {most};
-insert into bough.session_detail select no + step, space, spec, policy, workspace, state
-    from step, bough.session_detail where no <= {most};
-insert into bough.branch select id + step, space, session_no + step, parent + step, parent_seq from step, bough.branch where id <= {most};
+    'number', number + step, 'id', id || '_' || step, 'branch', branch + step, 'started_at', started_at + later,
+    'updated_at', updated_at + later, 'active_at', active_at + later))).* from step, bough.session where number <= {most};
+insert into bough.session_tag select space, tag_hash, session_number + step, active_at + later from step, bough.session_tag where session_number <= {most};
+insert into bough.session_detail select session_number + step, space, spec, policy, workspace, state
+    from step, bough.session_detail where session_number <= {most};
+insert into bough.branch select id + step, space, session_number + step, parent + step, parent_seq from step, bough.branch where id <= {most};
 insert into bough.entry (branch, seq, space, owner, turn, step, kind, role, internal, model, finish, entry_id, at, evidence, body)
     select branch + step.step, seq, space, owner, turn, entry.step, kind, role, internal, model, finish, entry_id, at, evidence, body
     from step, bough.entry where branch <= {most};
-insert into bough.usage (session_no, n, space, owner, call_id, branch, after_seq, answer_seq, purpose, bucket, provider, model,
+insert into bough.usage (session_number, number, space, owner, call_id, branch, after_seq, answer_seq, purpose, bucket, provider, model,
     input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_microcents, price_version, failed, at)
-    select session_no + step, n, space, owner, call_id, branch + step, after_seq, answer_seq, purpose, bucket, provider, model,
+    select session_number + step, number, space, owner, call_id, branch + step, after_seq, answer_seq, purpose, bucket, provider, model,
     input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_microcents, price_version, failed, at + later
-    from step, bough.usage where session_no <= {most};
-insert into bough.journal (session_no, n, space, owner, kind, key, branch, first, last, data, at)
-    select session_no + step, n, space, owner, kind, key, branch, first, last, data, at from step, bough.journal where session_no <= {most};
-insert into bough.search select place + (step::bigint << 32), space, session_no + step, at, words from step, bough.search where session_no <= {most};
-insert into bough.search_mark select no + step, space, facts, title from step, bough.search_mark where no <= {most};
+    from step, bough.usage where session_number <= {most};
+insert into bough.journal (session_number, number, space, owner, kind, key, branch, first_seq, last_seq, data, at)
+    select session_number + step, number, space, owner, kind, key, branch, first_seq, last_seq, data, at from step, bough.journal where session_number <= {most};
+insert into bough.search select id + (step::bigint << 32), space, session_number + step, at, words from step, bough.search where session_number <= {most};
+insert into bough.search_progress select session_number + step, space, facts, title from step, bough.search_progress where session_number <= {most};
 create index search_by_word on bough.search using gin (words);
-select setval('bough.session_no', 1000000000), setval('bough.branch_id', 1000000000);
+select setval('bough.session_number', 1000000000), setval('bough.branch_id', 1000000000);
 drop table step;
 reset session_replication_role;
 vacuum analyze;
@@ -127,10 +127,10 @@ def write_rare(store: Store) -> None:
 
 def set_times(run: Callable[[str], object], schema: str) -> None:
     """Put the templates ten minutes apart, and the last copy of the last one now."""
-    first = f"(select min(no) from {schema}session)"
+    first = f"(select min(number) from {schema}session)"
     for column in ("started_at", "updated_at", "active_at"):
-        run(f"update {schema}session set {column} = {{at}} + (no - {first}) * {GAP}")
-    number = "session_no" if schema else "(id >> 32)"
+        run(f"update {schema}session set {column} = {{at}} + (number - {first}) * {GAP}")
+    number = "session_number" if schema else "(id >> 32)"
     run(f"update {schema}usage set at = {{at}} + ({number} - {first}) * {GAP}")
 
 

@@ -28,7 +28,7 @@ from .workload import Step, turns_of
 
 OTHERS = """
 insert into bough.session select (jsonb_populate_record(session, jsonb_build_object(
-    'no', nextval('bough.session_no'), 'id', 'ses_other' || n))).*
+    'number', nextval('bough.session_number'), 'id', 'ses_other' || n))).*
 from bough.session cross join generate_series(1, 2000) as n
 """
 DURABLE = ("fsync=on", "synchronous_commit=on", "shared_buffers=256MB", "max_wal_size=4GB")
@@ -82,7 +82,7 @@ class SameRows(Rows):
     create table {0}_entry (id bigint primary key, turn bigint, step bigint, kind text, role text, internal boolean,
         model text, finish text, entry_id bytea, at bigint, evidence bytea, body bytea);
     create index on {0}_entry (id) where not internal;
-    create table {0}_session (no bigint primary key, branch bigint, seq bigint, facts bigint, calls bigint, input bigint,
+    create table {0}_session (number bigint primary key, branch bigint, seq bigint, facts bigint, calls bigint, input bigint,
         output bigint, cache_read bigint, cache_write bigint, at bigint) with (fillfactor = 50);
     insert into {0}_session values (1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
     create table {0}_journal (id bigint primary key, kind text, key text, branch bigint, first bigint, last bigint, data text, at bigint);
@@ -124,7 +124,7 @@ class SameRows(Rows):
         return (
             f"with head as (update {self.name}_session set facts = %s, at = %s, seq = %s, calls = calls + %s::int, "
             "input = input + %s, output = output + %s, cache_read = cache_read + %s, cache_write = cache_write + %s "
-            f"where no = 1 and seq = %s and facts = %s returning no), {', '.join(parts)} select no from head"
+            f"where number = 1 and seq = %s and facts = %s returning number), {', '.join(parts)} select number from head"
         )
 
     def close(self) -> None:

@@ -217,10 +217,10 @@ def _compare_lists(plan: Plan, path: Path, sessions: int) -> Iterator[Figure]:
     rounds = plan.pick(40, 10)
     connection = apsw.Connection(str(path))
     query = (
-        f"select {SESSION_COLUMNS} from session where space = 'default' and (active_at, no) < (?, ?)"
-        " order by active_at desc, no desc limit 50"
+        f"select {SESSION_COLUMNS} from session where space = 'default' and (active_at, number) < (?, ?)"
+        " order by active_at desc, number desc limit 50"
     )
-    deep = f"select active_at, no from session order by active_at desc, no desc limit 1 offset {sessions * 9 // 10}"
+    deep = f"select active_at, number from session order by active_at desc, number desc limit 1 offset {sessions * 9 // 10}"
     with bough.open(path, synchronous="normal") as store:
         for name, before in (("first", (10**17, 0)), ("deep", connection.execute(deep).get)):
             works: dict[str, Work] = {

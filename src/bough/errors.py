@@ -75,6 +75,7 @@
     └── StoreError                  the file or server itself
         ├── NotAStore               not a Bough store
         ├── NewerFormat             written by a newer Bough
+        ├── PrereleaseFormat        written before the first release; export it with the version that wrote it
         ├── ServerUnreachable       no connection to the database server
         ├── MigrationNeeded         the database has no Bough schema, or an older one
         ├── MissingPermission       the database role lacks a permission
@@ -1004,6 +1005,15 @@ class NewerFormat(StoreError):
         super().__init__(
             f"{location} has format {version}, this Bough reads up to {newest}; nothing was changed",
             "upgrade with pip install -U bough",
+        )
+
+
+class PrereleaseFormat(StoreError):
+    def __init__(self, location: str) -> None:
+        super().__init__(
+            f"{location} was written before Bough's first release, in a format that is not read any more; "
+            "nothing was changed",
+            "with the version that wrote it, bough export REFERENCE -o FILE; then bough import FILE into a new store",
         )
 
 

@@ -435,12 +435,12 @@ class TestSource:
 
 def raw_rows(place: Path, session_id: str) -> str:
     """A hash over every row of the file that is the session's, read behind the library's back."""
-    own = "(select no from session where id = :id)"
+    own = "(select number from session where id = :id)"
     tables = {
         "session": "id = :id",
         "session_detail": f"no in {own}",
-        "branch": f"session_no in {own}",
-        "entry": f"id >> 32 in (select id from branch where session_no in {own})",
+        "branch": f"session_number in {own}",
+        "entry": f"id >> 32 in (select id from branch where session_number in {own})",
         "journal": f"id >> 32 in {own}",
         "usage": f"id >> 32 in {own}",
     }

@@ -520,7 +520,7 @@ with bough.open(sys.argv[1], synchronous="normal") as store:
             "select * from search_idx",
             "select * from search_docsize",
             "select * from search_entry",
-            "select * from search_mark",
+            "select * from search_progress",
             "select bm25(search) from search('secret')",
             "select 1 from public_message where exists (select 1 from search('secret'))",
             "create virtual table temp.term using fts5vocab(main, search, row)",

@@ -38,7 +38,7 @@ CROWD = 2_000
 """Number of other owners' sessions in the space, enough for a plan that scans them to show."""
 ADD_CROWD = f"""
 insert into bough.session select (jsonb_populate_record(one, jsonb_build_object(
-    'no', 100000 + n, 'id', 'ses_leakedcrowd' || n, 'owner', 'leaked' || n))).*
+    'number', 100000 + n, 'id', 'ses_leakedcrowd' || n, 'owner', 'leaked' || n))).*
 from bough.session as one, generate_series(1, {CROWD}) as n where one.id = '{FOREIGN}'
 """
 SECRET_PATTERN = re.compile(r"leaked|6c65616b6564", re.IGNORECASE)  # as text, or as hex-encoded bytes

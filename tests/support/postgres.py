@@ -218,13 +218,13 @@ class DatabaseHost:
 
 TABLES = (
     *("draft", "inbox", "session_detail", "journal", "usage", "blob_use", "blob", "entry", "search"),
-    *("search_mark", "session", "branch"),
+    *("search_progress", "session", "branch"),
 )
 # Faster than truncate, which creates new files; a test leaves few rows.
 EMPTY = "; ".join(
     [
         *(f"delete from bough.{table}" for table in TABLES),
-        "select setval('bough.session_no', 1, false), setval('bough.branch_id', 1, false)",
+        "select setval('bough.session_number', 1, false), setval('bough.branch_id', 1, false)",
     ]
 )
 

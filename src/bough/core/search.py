@@ -21,7 +21,7 @@ from .messages import ROLES
 from .search_text import Token, find_phrase, find_spans, normalize_for_index, tokenize, tokenize_indexed
 from .time_text import TIME_FORMATS, parse_time
 
-Column = Literal["text", "tool", "model", "mark"]
+Column = Literal["text", "tool", "model", "marker"]
 COLUMNS: tuple[Column, ...] = get_args(Column)
 FILTERS = ("role", "kind", "tool", "model", "error", "agent", "tag", "session", "before", "after")
 TITLE = "title"
@@ -88,7 +88,7 @@ def _terms(name: str, value: str, *, is_excluded: bool) -> list[Term]:
     if name in _ALLOWED:
         if bare not in _ALLOWED[name]:
             raise InvalidSearch(f"{name}:{value}", f"{name}: accepts {', '.join(_ALLOWED[name])}")
-        return [Term("mark", (marker_word(name, bare),), is_excluded=is_excluded)]
+        return [Term("marker", (marker_word(name, bare),), is_excluded=is_excluded)]
     words = tuple(word for word, *_ in tokenize(bare))
     if not words:
         if name:
@@ -159,7 +159,7 @@ def index_columns(
         "text": normalize_for_index(text),
         "tool": normalize_for_index("\n".join(tools)),
         "model": normalize_for_index(model or ""),
-        "mark": " ".join(marks),
+        "marker": " ".join(marks),
     }
 
 

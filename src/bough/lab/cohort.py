@@ -124,7 +124,7 @@ class CohortFinder:
     def _search(self, text: str) -> Iterable[str]:
         query = parse_query(text, self._runtime.now())
         if not query.terms:  # a session without an input cannot be replayed, so inputs are enough to find all
-            query = replace(query, terms=(Term("mark", (marker_word("role", "user"),)),))
+            query = replace(query, terms=(Term("marker", (marker_word("role", "user"),)),))
         self._store.index()
         session_ids: dict[str, None] = {}
         before: str | None = None

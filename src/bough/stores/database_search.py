@@ -15,13 +15,13 @@ from ..errors import NotFound, StoreDamaged
 from .search import HitLocation, SearchHit, SearchPage, entry_hit, ranges_contain, title_hit
 from .search_index import SearchIndex, decode_or_none, entry_columns
 
-LAST_PLACE = (1 << 63) - 1
+LAST_KEY = (1 << 63) - 1
 
 
 class Candidate(Struct, frozen=True):
     """An entry or title that the index proposes, and the session it is listed under."""
 
-    place: int
+    key: int
     at: int
     session_number: int
     session_id: str
@@ -54,14 +54,14 @@ class DatabaseSearch(ABC):
 
     @abstractmethod
     def candidates(self, first: int, end: int, session_number: int | None) -> Iterator[Candidate]:
-        """Yield what the index proposes for places from `first` to before `end`, the last place first."""
+        """Yield what the index proposes for keys from `first` to before `end`, the last key first."""
 
     @abstractmethod
     def lineage(self, leaf: Leaf) -> list[Range]: ...
 
     def page(self) -> SearchPage:
         limit = self.search.limit
-        end = LAST_PLACE if self.search.before is None else int(self.search.before)
+        end = LAST_KEY if self.search.before is None else int(self.search.before)
         number, spans = None, [(0, end)]
         if self.search.session_id is not None:
             number = self.session_number(self.search.session_id)
@@ -78,7 +78,7 @@ class DatabaseSearch(ABC):
         return SearchPage(page, more, self.index.count_stale(self.reader))
 
     def _spans(self, session_number: int) -> list[tuple[int, int]]:
-        """Return all that a session owns or inherits as ranges of places, the latest branch first."""
+        """Return all that a session owns or inherits as ranges of keys, the latest branch first."""
         rows = list(self.branch_tree(session_number))
         others = {
             number: Branch(number, None, parent, seq) for number, is_own, parent, seq in rows if not is_own
@@ -102,7 +102,7 @@ class DatabaseSearch(ABC):
                 number = candidate.session_number
                 if number not in paths:
                     paths[number] = self.lineage(Leaf(candidate.branch, candidate.seq))
-                leaf = Leaf(candidate.place >> 32, candidate.place & 0xFFFFFFFF)
+                leaf = Leaf(candidate.key >> 32, candidate.key & 0xFFFFFFFF)
                 is_on_path = ranges_contain(paths[number], leaf)
                 turn, at = candidate.turn or 0, candidate.at
                 location = HitLocation(candidate.session_id, candidate.title, leaf, turn, at, is_on_path)

@@ -14,7 +14,7 @@ from .base import Fact, SessionRow, StoredEntry
 
 SEQ = 0xFFFFFFFF
 
-SESSION_COLUMNS = """no, id, space, owner, conversation_id, agent, title, status, relation, parent_session,
+SESSION_COLUMNS = """number, id, space, owner, conversation_id, agent, title, status, relation, parent_session,
     parent_seq, trigger_type, trigger_id, model, context_window, tool_names, branch, seq, seed_count, turns,
     calls, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_microcents, unpriced_calls,
     unknown_calls, facts, fence, holder, lease_until, tags, started_at, updated_at, completed_at, trashed_at, error"""
@@ -115,7 +115,7 @@ def call_from(row: tuple[Any, ...]) -> Call:
     )
 
 
-FACT_COLUMNS = "id, kind, key, branch, first, last, data, at"
+FACT_COLUMNS = "id, kind, key, branch, first_seq, last_seq, data, at"
 
 
 def fact_from(row: tuple[Any, ...]) -> Fact:

@@ -4,7 +4,7 @@ Appending never touches the index. What is new is found by comparing each sessio
 at which it was last indexed, and each branch's entries with the last one indexed; no clock is involved. A batch is
 read and split into words in a snapshot, then written in a short transaction of its own. Several processes may do
 this at once, and a purge may come between reading and writing: an entry is only indexed if it is present and not
-indexed yet, and a session is only marked if its mark is as it was read.
+indexed yet, and progress is only saved if it is as it was read.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class StaleSession(Struct, frozen=True):
     owner: str | None
     started_at: int
     indexed_facts: int | None
-    """The mark as it was read; another one when writing means another indexer, or a purge."""
+    """The progress as it was read; another one when writing means another indexer, or a purge."""
     indexed_title: str | None
 
 
@@ -67,11 +67,11 @@ class IndexRow(Struct, frozen=True):
     """Its words as the database stores them."""
 
     @property
-    def place(self) -> int:
+    def key(self) -> int:
         return self.leaf.branch << 32 | self.leaf.seq
 
 
-class SessionMark(Struct, frozen=True):
+class IndexedSession(Struct, frozen=True):
     """A session that was read to its end."""
 
     session: StaleSession
@@ -80,7 +80,7 @@ class SessionMark(Struct, frozen=True):
 
 class IndexBatch(Struct):
     rows: list[IndexRow] = field(default_factory=list)
-    marks: list[SessionMark] = field(default_factory=list)
+    sessions: list[IndexedSession] = field(default_factory=list)
     characters: int = 0
     next_session: int | None = None
     """The session to continue with; None: nothing is left."""
@@ -128,11 +128,11 @@ class SearchIndex(ABC):
         """Index the entries that are present and not indexed yet; return how many."""
 
     @abstractmethod
-    def set_mark(self, writer: Any, session: StaleSession) -> bool:
-        """Mark a session as indexed if its mark is as it was read; return whether it was."""
+    def save_progress(self, writer: Any, session: StaleSession) -> bool:
+        """Record that a session is indexed if its progress is as it was read; return whether it was."""
 
     @abstractmethod
-    def replace_title(self, writer: Any, mark: SessionMark) -> None: ...
+    def replace_title(self, writer: Any, indexed: IndexedSession) -> None: ...
 
     def catch_up(self, progress: IndexProgress | None = None) -> int:
         """Index all that is new; return how many entries that was."""
@@ -146,7 +146,7 @@ class SearchIndex(ABC):
         entries, first = 0, 0
         while True:
             batch = self._connections.read_snapshot(partial(self.read_batch, first=first))
-            if not batch.rows and not batch.marks:
+            if not batch.rows and not batch.sessions:
                 return entries
             entries += self._connections.write(partial(self.write_batch, batch=batch))
             if progress is not None:
@@ -156,7 +156,9 @@ class SearchIndex(ABC):
             first = batch.next_session
 
     def _is_full(self, batch: IndexBatch) -> bool:
-        return len(batch.rows) + len(batch.marks) >= BATCH_ROWS or batch.characters >= self.batch_characters
+        return (
+            len(batch.rows) + len(batch.sessions) >= BATCH_ROWS or batch.characters >= self.batch_characters
+        )
 
     def read_batch(self, reader: Any, first: int) -> IndexBatch:
         batch = IndexBatch()
@@ -173,7 +175,7 @@ class SearchIndex(ABC):
                 batch.characters += characters
             root = Leaf(min((branch.number for branch in branches if branch.is_own), default=0), 0)
             document = self.document(index_columns(session.title or "", kind=TITLE), session)
-            batch.marks.append(SessionMark(session, IndexRow(root, session.number, document)))
+            batch.sessions.append(IndexedSession(session, IndexRow(root, session.number, document)))
         return batch
 
     def _new_rows(
@@ -215,10 +217,10 @@ class SearchIndex(ABC):
 
     def write_batch(self, writer: Any, batch: IndexBatch) -> int:
         entries = self.insert_entries(writer, batch.rows)
-        for mark in batch.marks:
-            session = mark.session
-            if self.set_mark(writer, session) and session.title != session.indexed_title:
-                self.replace_title(writer, mark)
+        for indexed in batch.sessions:
+            session = indexed.session
+            if self.save_progress(writer, session) and session.title != session.indexed_title:
+                self.replace_title(writer, indexed)
         return entries
 
 

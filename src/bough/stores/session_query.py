@@ -65,7 +65,7 @@ def session_conditions(
 
 def order_columns(query: SessionQuery) -> tuple[str, ...]:
     """Return the columns a list is sorted by, the last first; with a tag those of its rows, which have the same values."""
-    number, active_at = ("no", "active_at") if query.tag is None else ("tagged_no", "tagged_at")
+    number, active_at = ("number", "active_at") if query.tag is None else ("tagged_number", "tagged_at")
     return (number,) if query.order == "created" else (active_at, number)
 
 

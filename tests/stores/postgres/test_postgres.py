@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -645,7 +646,27 @@ def _holding(folder: Any, word: str) -> list[str]:
 
 # -- wrong set-ups -----------------------------------------------------------------------------------
 
-OLD = "space = nullif(current_setting('bough.space', true), '')"
+NEXT = """
+alter table session add column mood text not null default 'calm';
+create index session_by_mood on session (space, mood);
+"""
+
+
+@pytest.fixture
+def next_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The version after this one: it adds a column and an index."""
+    path = tmp_path / "next.sql"
+    path.write_text(NEXT)
+    version = postgres_schema.VERSION + 1
+    monkeypatch.setattr(postgres_schema, "MIGRATIONS", {**postgres_schema.MIGRATIONS, version: str(path)})
+    monkeypatch.setattr(postgres_schema, "VERSION", version)
+    return version
+
+
+def _columns(database: Database) -> list[Any]:
+    query = "select table_name, column_name, data_type, is_nullable from information_schema.columns"
+    indexes = "select indexname, indexdef from pg_indexes where schemaname = 'bough' order by 1"
+    return [database.run(f"{query} where table_schema = 'bough' order by 1, 2"), database.run(indexes)]
 
 
 def _policies(database: Database) -> list[Any]:
@@ -661,29 +682,60 @@ class TestOpening:
         ):
             bough.open(postgres.url(bare))
 
-    def test_an_older_one_says_what_to_run_and_migrate_brings_it_up(self, postgres: DatabaseHost) -> None:
-        """Version 1 had the policy that read every session of the space to find one."""
+    def test_an_older_one_says_what_to_run_and_migrate_brings_it_up(
+        self, postgres: DatabaseHost, tmp_path: Path, request: pytest.FixtureRequest
+    ) -> None:
+        """Also policies of its own version, which every migration writes again."""
         database = Database(postgres, "older")
-        with bough.open(database.url) as store:
-            session = store.start(title="kept")
-        database.run("delete from bough.migration where version > 1")
-        database.run(f"alter policy service on bough.session using ({OLD}) with check ({OLD})")
-        message = f"has schema 1, this Bough needs {postgres_schema.VERSION}; run bough --store URL migrate"
+        running = bough.open(database.url)
+        session = running.start(title="kept")
+        old = "space = nullif(current_setting('bough.space', true), '')"
+        database.run(f"alter policy service on bough.session using ({old}) with check ({old})")
+        version = request.getfixturevalue("next_version")
+        message = f"has schema {version - 1}, this Bough needs {version}; run bough --store URL migrate"
         with pytest.raises(errors.MigrationNeeded, match=message):
             bough.open(database.url)
-        assert postgres_schema.migrate(database.owner_url) == postgres_schema.MigrationResult(
-            1, postgres_schema.VERSION
-        )
-        assert _policies(database) == _policies(Database(postgres, "fresh"))
+        done = postgres_schema.migrate(database.owner_url)
+        assert done == postgres_schema.MigrationResult(version - 1, version)
+        assert postgres_schema.migrate(database.owner_url).before == version
+        fresh = Database(postgres, "fresh")
+        assert _policies(database) == _policies(fresh)
+        assert _columns(database) == _columns(fresh)
+        session.append([user("from a program of the version before")])
+        running.close()
         with bough.open(database.url) as store:
             assert store.session(session.session_id).row.title == "kept"
+            assert store.session(session.session_id).verify() == []
+            store.start(title="new").append([user("from one of this")])
+
+    def test_a_migration_that_fails_changes_nothing(
+        self, postgres: DatabaseHost, next_version: int, tmp_path: Path
+    ) -> None:
+        database = Database(postgres, "failing")
+        database.run("drop index bough.session_by_mood; alter table bough.session drop column mood")
+        database.run(f"delete from bough.migration where version = {next_version}")
+        before = _columns(database)
+        (tmp_path / "next.sql").write_text(f"{NEXT}; select 1 / 0")
+        with pytest.raises(errors.StoreError, match="division by zero; nothing was changed"):
+            postgres_schema.migrate(database.owner_url)
+        assert _columns(database) == before
+
+    def test_one_from_before_the_first_release_is_refused_with_the_way_out(
+        self, postgres: DatabaseHost
+    ) -> None:
+        database = Database(postgres, "prerelease")
+        database.run("alter sequence bough.session_number rename to session_no")
+        database.run("insert into bough.migration (version) values (7)")
+        for use in (bough.open, postgres_schema.migrate):
+            with pytest.raises(errors.PrereleaseFormat, match="with the version that wrote it, bough export"):
+                use(database.owner_url)
 
     def test_what_migrate_writes_changes_only_with_its_version(self) -> None:
         """A database in use hears of it by nothing else. Changed: a version more in MIGRATIONS, and its line here."""
         files = [name for name in postgres_schema.MIGRATIONS.values() if name] + [postgres_schema.RIGHTS]
         texts = [re.sub(r"--.*|\s+", " ", postgres_schema._file(name)) for name in files]
         written = sha256(" ".join(" ".join(texts).split()).encode()).hexdigest()[:16]
-        assert {postgres_schema.VERSION: written} == {7: "1f6049ab2a83adea"}
+        assert {postgres_schema.VERSION: written} == {1: "18f41fd283e50494"}
 
     def test_a_migration_by_another_role_keeps_the_owner_or_is_refused(self, postgres: DatabaseHost) -> None:
         """Its policies named the role that ran it: the next look found every table empty, and nothing said why."""
@@ -1023,7 +1075,7 @@ def test_a_session_is_found_by_its_id_however_many_its_space_has(database: Datab
         session = store.start()
         database.run(f"""
             insert into bough.session select (jsonb_populate_record(session, jsonb_build_object(
-                'no', nextval('bough.session_no'), 'id', 'ses_copy' || n))).*
+                'number', nextval('bough.session_number'), 'id', 'ses_copy' || n))).*
             from bough.session cross join generate_series(1, {many}) as n""")
         before = _sessions_read(database)
         for n in range(8):  # past the plans that are made for single values

@@ -298,10 +298,10 @@ class TestChanging:
         )
         attacked.client.attempt("forgery", statement, commits=True)
         rows = attacked.run(
-            "select owner, space, convert_from(body, 'UTF8')::json ->> 'role' from bough.inbox where no = 1"
+            "select owner, space, convert_from(body, 'UTF8')::json ->> 'role' from bough.inbox where session_number = 1"
         )
         assert set(rows) == {("ann", "default", "user")}
-        attacked.run("delete from bough.inbox where no = 1 and n > 1")
+        attacked.run("delete from bough.inbox where session_number = 1 and number > 1")
 
 
 class TestIdentity:

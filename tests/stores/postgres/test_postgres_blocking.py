@@ -101,7 +101,7 @@ class TestDenial:
                 other.execute("select from bough.session where id = 'ses_held' for update")
                 other.execute(
                     "insert into bough.session select (jsonb_populate_record(session, "
-                    "jsonb_build_object('no', 999, 'id', 'ses_new'))).* from bough.session where id = 'ses_held'"
+                    "jsonb_build_object('number', 999, 'id', 'ses_new'))).* from bough.session where id = 'ses_held'"
                 )
                 with pytest.raises(
                     errors.StoreError, match=r"another client held a lock .* nothing was written, try again"

@@ -17,31 +17,31 @@ from support.postgres import Database
 COPIES = 100
 MOST_ROWS = 600
 TABLES = (
-    *("session", "branch", "entry", "usage", "journal", "search", "search_mark", "blob_use"),
+    *("session", "branch", "entry", "usage", "journal", "search", "search_progress", "blob_use"),
     *("session_detail", "session_tag"),
 )
 # Copies what the store itself wrote, under other numbers: 4,000 sessions in a second.
 COPY = """
 create temp table step as select n * 1000 as step from generate_series(1, {copies}) as n;
 insert into bough.session select (jsonb_populate_record(session, jsonb_build_object(
-    'no', no + step, 'id', id || '_' || step, 'branch', branch + step))).* from bough.session, step where no <= {most};
-insert into bough.session_detail select no + step, space, spec, policy, workspace, state
-    from bough.session_detail, step where no <= {most};
-insert into bough.branch select id + step, space, session_no + step, parent + step, parent_seq
+    'number', number + step, 'id', id || '_' || step, 'branch', branch + step))).* from bough.session, step where number <= {most};
+insert into bough.session_detail select session_number + step, space, spec, policy, workspace, state
+    from bough.session_detail, step where session_number <= {most};
+insert into bough.branch select id + step, space, session_number + step, parent + step, parent_seq
     from bough.branch, step where id <= {most};
 insert into bough.entry select (jsonb_populate_record(entry, jsonb_build_object('branch', branch + step.step))).*
     from bough.entry, step where branch <= {most};
-insert into bough.usage select (jsonb_populate_record(usage, jsonb_build_object('session_no', session_no + step, 'branch', branch + step))).*
-    from bough.usage, step where session_no <= {most};
-insert into bough.journal select (jsonb_populate_record(journal, jsonb_build_object('session_no', session_no + step))).*
-    from bough.journal, step where session_no <= {most};
-insert into bough.search select place + (step::bigint << 32), space, session_no + step, at, words
-    from bough.search, step where session_no <= {most};
-insert into bough.search_mark select no + step, space, facts, title from bough.search_mark, step where no <= {most};
+insert into bough.usage select (jsonb_populate_record(usage, jsonb_build_object('session_number', session_number + step, 'branch', branch + step))).*
+    from bough.usage, step where session_number <= {most};
+insert into bough.journal select (jsonb_populate_record(journal, jsonb_build_object('session_number', session_number + step))).*
+    from bough.journal, step where session_number <= {most};
+insert into bough.search select id + (step::bigint << 32), space, session_number + step, at, words
+    from bough.search, step where session_number <= {most};
+insert into bough.search_progress select session_number + step, space, facts, title from bough.search_progress, step where session_number <= {most};
 """
 LONG_JOURNAL = """
-insert into bough.journal (session_no, n, space, kind, at)
-select no, 1000 + n, space, 'appended', 0 from bough.session, generate_series(1, 4000) as n where id = 'ses_rare'
+insert into bough.journal (session_number, number, space, kind, at)
+select number, 1000 + n, space, 'appended', 0 from bough.session, generate_series(1, 4000) as n where id = 'ses_rare'
 """
 
 
@@ -53,7 +53,7 @@ def filled(migrated_database: Database) -> Database:
         write_sessions(store)
     ((most,),) = database.run("select max(id) from bough.branch")
     database.run(COPY.format(copies=COPIES, most=most))
-    database.run("select setval('bough.session_no', 1000000), setval('bough.branch_id', 1000000)")
+    database.run("select setval('bough.session_number', 1000000), setval('bough.branch_id', 1000000)")
     with bough.open(database.url) as store:
         write_rare_sessions(store)
     database.run(LONG_JOURNAL)

@@ -82,7 +82,7 @@ class TestTheClient:
                 assert ask(database, f"select * from bough.{view}", owner, space) == []
 
     def test_its_numbers_have_no_gap(self, database: Database, session: bough.Session) -> None:
-        facts = ask(database, "select n, kind from bough.public_fact order by n")
+        facts = ask(database, "select number, kind from bough.public_fact order by number")
         assert [n for n, _ in facts] == list(range(1, session.row.facts + 1))
         assert {kind for _, kind in facts} == {None, "turn_started", "turn_ended"}
 
@@ -95,10 +95,10 @@ class TestTheClient:
             *(f"insert into bough.{table} default values" for table in TABLES),
             *(f"delete from bough.{table}" for table in TABLES),
             "update bough.session set branch = 1",
-            "select nextval('bough.session_no')",
+            "select nextval('bough.session_number')",
             "select last_value from bough.branch_id",
             "select * from bough.match_words('x'::tsquery, 0, 9, 9)",
-            "select bough.take_input()",
+            "select bough.queue_input()",
             "update bough.public_message set text = 'x'",
             "delete from bough.public_session",
             "update bough.public_input set text = 'x'",
@@ -154,7 +154,7 @@ class TestItsInput:
         waiting = store.backend.inbox(session.session_id)
         assert [queued.number for queued in waiting] == [1, 2]
         assert waiting[0].body == b'{"role" : "user", "parts" : [{"type" : "text", "text" : "and now?"}]}'
-        assert ask(database, "select text from bough.public_input order by n")[1] == ('it\'s "q" \\ ü',)
+        assert ask(database, "select text from bough.public_input order by number")[1] == ('it\'s "q" \\ ü',)
         assert session.enqueue("the service's own") == 3
 
     @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
@@ -223,7 +223,7 @@ class TestTheService:
         store.search("order")
         for table in TABLES:
             query = f"select count(*) from bough.{table}"
-            query = query.replace("count(*)", "count(place)") if table == "search" else query
+            query = query.replace("count(*)", "count(id)") if table == "search" else query
             assert self._run(database, query, "other") == self._run(database, query, None) == [(0,)]
             if table != "draft":
                 assert self._run(database, query)[0][0] > 0, table

@@ -829,8 +829,8 @@ class TestStrangeFiles:
             )
             newer.execute("update session set seq = seq + 1, facts = facts + 1")
             newer.execute(
-                "insert into journal (id, kind, key, branch, first, last, at) "
-                "select no << 32 | facts, 'appended', '~newer', ?, ?, ?, 0 from session",
+                "insert into journal (id, kind, key, branch, first_seq, last_seq, at) "
+                "select number << 32 | facts, 'appended', '~newer', ?, ?, ?, 0 from session",
                 (last.branch, last.seq + 1, last.seq + 1),
             )
         with bough.open(store_file) as store:

@@ -11,8 +11,9 @@ import pytest
 
 import bough
 from bough import ToolCall, assistant, system, tool_result, user
-from bough.errors import BoughError, NewerFormat, StoreDamaged
+from bough.errors import BoughError, NewerFormat, PrereleaseFormat, StoreDamaged
 from bough.stores.sqlite import file
+from bough.stores.sqlite.file import PRERELEASE_ID
 from support.paths import GOLDEN
 
 
@@ -104,9 +105,24 @@ def test_a_newer_format_is_refused_politely_and_not_touched(place: Path) -> None
     with apsw.Connection(str(place)) as connection:
         connection.execute("pragma user_version = 2000")
     before = place.read_bytes()
-    with pytest.raises(NewerFormat, match=r"format 2\.0, this Bough reads up to 1\.2"):
+    with pytest.raises(NewerFormat, match=r"format 2\.0, this Bough reads up to 1\.0"):
         bough.open(place)
     assert place.read_bytes() == before
+
+
+def test_a_file_from_before_the_first_release_is_refused_with_the_way_out_and_not_touched(
+    place: Path,
+) -> None:
+    with apsw.Connection(str(place)) as connection:
+        connection.execute(
+            f"create table session (no integer primary key); pragma application_id = {PRERELEASE_ID}"
+        )
+        connection.execute("pragma user_version = 1002")
+    before = place.read_bytes()
+    with pytest.raises(PrereleaseFormat, match="with the version that wrote it, bough export"):
+        bough.open(place)
+    assert place.read_bytes() == before
+    assert list(place.parent.iterdir()) == [place]
 
 
 def _open(place: str, ready: object, out: object) -> None:
@@ -154,7 +170,7 @@ def test_a_backup_that_cannot_take_its_name_leaves_nothing_behind(place: Path) -
 def test_every_column_of_the_schema_says_why_or_is_plain() -> None:
     """The schema file is documentation: a tour at its head and no table without a word of explanation."""
     text = (Path(file.__file__).parent / "schema.sql").read_text()
-    assert text.startswith("-- Bough's SQLite schema, format 1.2.")
+    assert text.startswith("-- Bough's SQLite schema, format 1.0.")
     for table in ("session", "branch", "entry", "usage", "journal", "blob"):
         block = text.split(f"create table {table} (")[1].split(");")[0]
         assert block.count("--") >= 2, table
@@ -191,20 +207,3 @@ class TestGolden:
             assert store.search("parcel").hits
             leaf.append([bough.user("still here")])
             assert leaf.verify() == []
-
-    def test_a_store_of_an_old_format_becomes_as_a_new_one_is(self, place: Path, tmp_path: Path) -> None:
-        """Its lists are sorted by activity as well: until a session is used again, by its last change."""
-        old = tmp_path / "old.db"
-        old.write_bytes(gzip.decompress((GOLDEN / "store-1.0.db.gz").read_bytes()))
-        with bough.open(old) as store:
-            rows = store.sessions().sessions
-            assert [row.updated_at for row in rows] == sorted((row.updated_at for row in rows), reverse=True)
-            session = store.session(rows[-1].session_id)
-            session.append([bough.Note({"again": True})])
-            assert store.sessions().sessions[0].session_id == session.session_id
-        bough.open(place).close()
-        columns = "select m.name, t.name, t.type, t.[notnull] from sqlite_schema m join pragma_table_xinfo(m.name) t order by 1, 2"
-        with apsw.Connection(str(old)) as one, apsw.Connection(str(place)) as other:
-            assert one.execute(columns).fetchall() == other.execute(columns).fetchall()
-            indexes = "select name, sql from sqlite_schema where type in ('index', 'trigger') order by 1"
-            assert one.execute(indexes).fetchall() == other.execute(indexes).fetchall()

@@ -20,27 +20,27 @@ COPIES = 100
 KNOWN = {"purging"}
 """FTS5 keeps the words of what was deleted until it merges all segments, so a purge rewrites the index."""
 COLUMNS = (
-    "select group_concat(name) from pragma_table_info('session') where name not in ('no', 'id', 'branch')"
+    "select group_concat(name) from pragma_table_info('session') where name not in ('number', 'id', 'branch')"
 )
 # Copies what the store itself wrote, under other numbers.
 COPY = """
-insert into session (no, id, branch, {columns}) select no + {step}, id || '_{step}', branch + {step}, {columns} from session where no <= {most};
-insert into session_detail select no + {step}, spec, policy, workspace, state from session_detail where no <= {most};
-insert into branch select id + {step}, session_no + {step}, parent + {step}, parent_seq from branch where id <= {most};
+insert into session (number, id, branch, {columns}) select number + {step}, id || '_{step}', branch + {step}, {columns} from session where number <= {most};
+insert into session_detail select session_number + {step}, spec, policy, workspace, state from session_detail where session_number <= {most};
+insert into branch select id + {step}, session_number + {step}, parent + {step}, parent_seq from branch where id <= {most};
 insert into entry select id + ({step} << 32), turn, step, kind, role, internal, model, finish, entry_id, at, evidence, body
     from entry where id >> 32 <= {most};
 insert into usage select id + ({step} << 32), call_id, branch + {step}, after_seq, answer_seq, purpose, bucket, provider, model,
     input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_microcents, price_version, failed, at
     from usage where id >> 32 <= {most};
-insert into journal select id + ({step} << 32), kind, key, branch + {step}, first, last, data, at from journal where id >> 32 <= {most};
-insert into search_entry select id + ({step} << 32), session_no + {step}, at from search_entry where session_no <= {most};
-insert into search (rowid, text, tool, model, mark) select id + ({step} << 32), 'question about herring', '', '', {mark} from search_entry
-    where session_no <= {most};
-insert into search_mark select no + {step}, facts, title from search_mark where no <= {most};
+insert into journal select id + ({step} << 32), kind, key, branch + {step}, first_seq, last_seq, data, at from journal where id >> 32 <= {most};
+insert into search_entry select id + ({step} << 32), session_number + {step}, at from search_entry where session_number <= {most};
+insert into search (rowid, text, tool, model, marker) select id + ({step} << 32), 'question about herring', '', '', {mark} from search_entry
+    where session_number <= {most};
+insert into search_progress select session_number + {step}, facts, title from search_progress where session_number <= {most};
 """
 LONG_JOURNAL = """
 with recursive fact (n) as (select 1 union all select n + 1 from fact where n < ?)
-insert into journal (id, kind, at) select (no << 32) + 1000 + n, 'appended', 0 from session, fact where session.id = 'ses_rare'
+insert into journal (id, kind, at) select (number << 32) + 1000 + n, 'appended', 0 from session, fact where session.id = 'ses_rare'
 """
 
 

@@ -21,12 +21,12 @@ from .engine import ATTEMPTS, RETRY, TASK
 SELECT_SPACES = "select space from bough.spaces_with_client_input()"
 # Another worker's rows are skipped, and so are those for agents that only other workers have.
 SELECT_INPUTS = """
-select inbox.no, inbox.n, inbox.body, session.id, session.agent
-from bough.inbox join bough.session on session.no = inbox.no
+select inbox.session_number, inbox.number, inbox.body, session.id, session.agent
+from bough.inbox join bough.session on session.number = inbox.session_number
 where inbox.key is null and session.trashed_at is null and session.agent = any(%s)
-order by inbox.no, inbox.n limit 100 for update of inbox skip locked
+order by inbox.session_number, inbox.number limit 100 for update of inbox skip locked
 """
-UPDATE_INPUT = "update bough.inbox set key = %s, body = %s where no = %s and n = %s"
+UPDATE_INPUT = "update bough.inbox set key = %s, body = %s where session_number = %s and number = %s"
 
 
 def spaces_with_client_input(store: PostgresStore) -> list[str]:
@@ -41,10 +41,10 @@ def take_client_inputs(store: PostgresStore, queue: str, agents: Iterable[str], 
     def work(connection: Connection) -> int:
         rows: list[Any] = connection.execute(SELECT_INPUTS, (names,)).fetchall()
         absurd = Absurd(connection, queue)
-        for no, n, body, session_id, agent in rows:
+        for session_number, number, body, session_id, agent in rows:
             key = secrets.token_hex(16)
             message = redactor.redact_payload(decode("message", bytes(body)))
-            connection.execute(UPDATE_INPUT, (key, encode(message), no, n))
+            connection.execute(UPDATE_INPUT, (key, encode(message), session_number, number))
             params = {"session": session_id, "space": store.space, "agent": agent}
             absurd.spawn(
                 TASK,

@@ -22,8 +22,8 @@ SIGNALS = ("approved", "denied", "task_decided", CANCEL_REQUESTED)
 # Under the session's lock: how many signals there are with the new one, and the queue of the latest task that waits.
 SELECT_WAITING = """
 select count(*) filter (where journal.kind in ('approved', 'denied', 'task_decided', 'cancel_requested')),
-       (array_agg(journal.data order by journal.n desc) filter (where journal.kind = 'waiting'))[1]::json ->> 'queue'
-from bough.journal join bough.session on session.no = journal.session_no
+       (array_agg(journal.data order by journal.number desc) filter (where journal.kind = 'waiting'))[1]::json ->> 'queue'
+from bough.journal join bough.session on session.number = journal.session_number
 where session.id = %s
 """
 SELECT_EVENTS = "select to_regclass(format('absurd.%%I', 'e_' || %s)) is not null"

@@ -41,28 +41,28 @@ from .statement import Connection, Rows, Statement, run_statement
 
 MAX_ROWS = 16
 """Entries, facts and calls in the statement; those of a larger change are inserted after it, in the same transaction."""
-FACT_NAMES = ("n", "kind", "key", "first", "data")
+FACT_NAMES = ("number", "kind", "key", "first_seq", "data")
 FACT_TYPES = ("bigint", "text", "text", "bigint", "text")
 
 SELECT_HEAD = """
-select no, branch, seq, facts, calls, fence, trashed_at, owner, holder, lease_until,
-       (select session_no from bough.branch where branch.id = session.branch) = no,
+select number, branch, seq, facts, calls, fence, trashed_at, owner, holder, lease_until,
+       (select session_number from bough.branch where branch.id = session.branch) = number,
        (select max(entry.seq) from bough.entry where entry.branch = session.branch)
 from bough.session where id = %(id)s and (%(owner)s::text is null or owner = %(owner)s) for no key update
 """
 SELECT_KEY = f"""
-select {FACT_COLUMNS} from bough.journal where session_no = %s and key = %s order by n desc limit 1
+select {FACT_COLUMNS} from bough.journal where session_number = %s and key = %s order by number desc limit 1
 """
 IS_CALLERS_KEY = f"left(journal.key, 1) <> '{MADE_KEY}'"
 SELECT_CALLERS_KEY = f"""
-select {FACT_COLUMNS} from bough.journal where session_no = %s and key = %s and {IS_CALLERS_KEY} order by n desc limit 1
+select {FACT_COLUMNS} from bough.journal where session_number = %s and key = %s and {IS_CALLERS_KEY} order by number desc limit 1
 """
 INSERT_BRANCH = """
-insert into bough.branch (space, session_no, parent, parent_seq) values (%s, %s, %s, %s) returning id
+insert into bough.branch (space, session_number, parent, parent_seq) values (%s, %s, %s, %s) returning id
 """
 INSERT_ENTRY = insert_into("entry", "branch", "space", "owner", *ENTRY_NAMES)
-INSERT_CALL = insert_into("usage", "session_no", "space", "owner", "n", *CALL_NAMES)
-INSERT_FACT = insert_into("journal", "session_no", "space", "owner", "n", "kind", "data", "at")
+INSERT_CALL = insert_into("usage", "session_number", "space", "owner", "number", *CALL_NAMES)
+INSERT_FACT = insert_into("journal", "session_number", "space", "owner", "number", "kind", "data", "at")
 INSERT_BLOB = """
 insert into bough.blob (space, hash, mime, size, at, bytes) values (%s, %s, %s, %s, %s, %s)
 on conflict (space, hash) do update set at = greatest(blob.at, excluded.at)
@@ -70,14 +70,14 @@ on conflict (space, hash) do update set at = greatest(blob.at, excluded.at)
 # For an entry of the same transaction: one that is stored already is locked against deletion and not written. Every new
 # session uses the blob of its tools, and with an update of it each would wait until the one before was on disk.
 INSERT_USED_BLOB = """
-with stored as materialized (select no from bough.blob where space = %s and hash = %s for key share)
+with stored as materialized (select number from bough.blob where space = %s and hash = %s for key share)
 insert into bough.blob (space, hash, mime, size, at, bytes)
 select %s, %s, %s, %s, %s, %s where not exists (select 1 from stored)
 on conflict (space, hash) do update set at = greatest(blob.at, excluded.at)
 """
 TIE_BLOB = """
-insert into bough.blob_use (branch, seq, blob_no, space)
-select %s, %s, no, space from bough.blob where space = %s and hash = %s on conflict do nothing
+insert into bough.blob_use (branch, seq, blob_number, space)
+select %s, %s, number, space from bough.blob where space = %s and hash = %s on conflict do nothing
 """
 
 BranchMode = Literal["none", "extend", "check", "open"]
@@ -114,7 +114,7 @@ class Shape(Struct, frozen=True):
 class PostgresHead(Struct, frozen=True):
     """The locked row of a session, as far as a change depends on it."""
 
-    no: int
+    number: int
     leaf: Leaf
     facts: int
     calls: int
@@ -209,7 +209,7 @@ def values_of(
         values.update(zip(named_row("entry", ENTRY_NAMES, n), entry_row(entries[n]), strict=True))
     for n in range(shape.calls):
         row = (1 - shape.calls + n, *call_row(change.calls[n], None))
-        values.update(zip(named_row("call", ("n", *CALL_NAMES), n), row, strict=True))
+        values.update(zip(named_row("call", ("number", *CALL_NAMES), n), row, strict=True))
     # Facts and calls are numbered back from the last one, whose number the advanced row holds.
     last, first = len(change.facts), entries[0].seq if entries else None
     own = (-last, change.kind, change.key, first, json_text(change.data, "journal data"))
@@ -233,18 +233,18 @@ TOTALS_REPLACED = "".join(
 )
 STARTED = f"""started as materialized (
     select session.facts as known_facts, call.* from bough.session left join lateral (
-        select n, 1 as calls, {", ".join(f"coalesce({name}, 0) as {name}" for name in SUMS[1:6])},
+        select number, 1 as calls, {", ".join(f"coalesce({name}, 0) as {name}" for name in SUMS[1:6])},
                (cost_microcents is null)::integer as unpriced_calls,
                (input_tokens is null and output_tokens is null)::integer as unknown_calls
-        from bough.usage where usage.session_no = session.no and usage.call_id = %(call_call_id_0)s
-        order by n desc limit 1
+        from bough.usage where usage.session_number = session.number and usage.call_id = %(call_call_id_0)s
+        order by number desc limit 1
     ) as call on true
     where {SET_SPACE} and session.id = %(id)s)"""
 # The leaf is the last entry of a branch of this session's own. Asked of the leaf that is expected and not of the
 # row's: so it is two probes of an index, where a join would walk the whole branch. Not asked when the branch is known
 # to be its own: if it has entries after the leaf, the primary key of the first new one refuses.
 CAN_EXTEND = f"""
-    session.no = (select session_no from bough.branch where {SET_SPACE} and branch.id = %(after_branch)s)
+    session.number = (select session_number from bough.branch where {SET_SPACE} and branch.id = %(after_branch)s)
     and not exists (
         select 1 from bough.entry
         where {SET_SPACE} and entry.branch = %(after_branch)s and entry.seq = %(next_seq)s)"""
@@ -257,28 +257,32 @@ POSITION_EXISTS = f"""
 ACTIVITY = ", active_at = case when session.active_at < %(inactive_before)s then %(activity)s else session.active_at end"
 IS_FREE = "(session.holder is null or coalesce(session.lease_until, 0) <= %(at)s)"
 BRANCH = """branch as (
-    insert into bough.branch (id, space, session_no, parent, parent_seq)
-    select branch, space, no, %(parent_branch)s::bigint, %(parent_seq)s::bigint from head)"""
+    insert into bough.branch (id, space, session_number, parent, parent_seq)
+    select branch, space, number, %(parent_branch)s::bigint, %(parent_seq)s::bigint from head)"""
 REPLACED = f"""replaced as (
     update bough.usage set branch = head.branch, {
     ", ".join(f"{name} = %(call_{name}_0)s" for name in CALL_NAMES if name != "branch")
 }
-    from head cross join started where {SET_SPACE} and usage.session_no = head.no and usage.n = started.n)"""
+    from head cross join started where {
+    SET_SPACE
+} and usage.session_number = head.number and usage.number = started.number)"""
 # Rows have the numbers up to the session's count of calls, so those after a dropped one close up: each takes the content
 # of the next, because two parts of a statement may not touch one row, and the last one is deleted.
 DROPPED = f"""closed_up as (
     update bough.usage set {", ".join(f"{name} = next.{name}" for name in CALL_NAMES)}
-    from head cross join started join bough.usage as next on next.session_no = head.no
-    where {SET_SPACE} and usage.session_no = head.no and usage.n >= started.n and next.n = usage.n + 1),
+    from head cross join started join bough.usage as next on next.session_number = head.number
+    where {SET_SPACE} and usage.session_number = head.number and usage.number >= started.number and next.number = usage.number + 1),
 dropped as (
     delete from bough.usage using head
-    where {SET_SPACE} and usage.session_no = head.no and usage.n = head.calls + 1)"""
+    where {SET_SPACE} and usage.session_number = head.number and usage.number = head.calls + 1)"""
 INPUT = f"""input as (
-    delete from bough.inbox using head where {SET_SPACE} and inbox.no = head.no and inbox.n = %(input)s)"""
-DRAFT = f"draft as (delete from bough.draft using head where {SET_SPACE} and draft.no = head.no)"
+    delete from bough.inbox using head where {SET_SPACE} and inbox.session_number = head.number and inbox.number = %(input)s)"""
+DRAFT = (
+    f"draft as (delete from bough.draft using head where {SET_SPACE} and draft.session_number = head.number)"
+)
 STATE = f"""state as (
     update bough.session_detail set state = %(state)s from head
-    where {SET_SPACE} and session_detail.no = head.no)"""
+    where {SET_SPACE} and session_detail.session_number = head.number)"""
 
 
 @lru_cache(maxsize=1024)
@@ -296,9 +300,9 @@ def statement(shape: Shape, condition: str = "", effect: str = "") -> Statement:
     parts += [REPLACED] * shape.replaces_call + [DROPPED] * shape.drops_call
     leaf = "case when new.key is not null then {} end" if shape.has_leaf else "null::bigint"
     parts.append(f"""facts as (
-    insert into bough.journal (session_no, n, space, owner, kind, key, branch, first, last, data, at)
-    select head.no, head.facts + new.n, head.space, head.owner, new.kind, new.key, {leaf.format("head.branch")},
-           new.first, {leaf.format("head.seq")}, new.data, %(at)s::bigint from head
+    insert into bough.journal (session_number, number, space, owner, kind, key, branch, first_seq, last_seq, data, at)
+    select head.number, head.facts + new.number, head.space, head.owner, new.kind, new.key, {leaf.format("head.branch")},
+           new.first_seq, {leaf.format("head.seq")}, new.data, %(at)s::bigint from head
     cross join (values {named_rows("fact", FACT_NAMES, FACT_TYPES, 1 + shape.facts)}) as new ({", ".join(FACT_NAMES)}))""")
     parts += [INPUT] * shape.takes_input + [DRAFT] * shape.drops_draft + [STATE] * shape.has_state
     result = f"branch, seq, facts, {effect}" if effect else "branch, seq, facts"
@@ -307,13 +311,13 @@ def statement(shape: Shape, condition: str = "", effect: str = "") -> Statement:
 
 def _calls(shape: Shape) -> str:
     names = [name for name in CALL_NAMES if name != "branch"]
-    values = named_rows("call", ("n", *CALL_NAMES), ("bigint", *CALL_TYPES), shape.calls)
-    only_new = " cross join started where started.n is null" if shape.replaces_call else ""
+    values = named_rows("call", ("number", *CALL_NAMES), ("bigint", *CALL_TYPES), shape.calls)
+    only_new = " cross join started where started.number is null" if shape.replaces_call else ""
     return f"""calls as (
-    insert into bough.usage (session_no, n, space, owner, branch, {", ".join(names)})
-    select head.no, head.calls + new.n, head.space, head.owner, head.branch,
+    insert into bough.usage (session_number, number, space, owner, branch, {", ".join(names)})
+    select head.number, head.calls + new.number, head.space, head.owner, head.branch,
            {", ".join(f"new.{name}" for name in names)} from head
-    cross join (values {values}) as new (n, {", ".join(CALL_NAMES)}){only_new})"""
+    cross join (values {values}) as new (number, {", ".join(CALL_NAMES)}){only_new})"""
 
 
 def _head(shape: Shape, condition: str) -> str:
@@ -339,7 +343,7 @@ def _head(shape: Shape, condition: str) -> str:
     conditions += [CAN_EXTEND] * (shape.branch == "check")
     conditions += [POSITION_EXISTS] * shape.moves
     conditions += ["session.facts = started.known_facts"] * shape.has_started_call
-    returned = ("no", "space", "owner", "branch", "seq", "facts", "calls")
+    returned = ("number", "space", "owner", "branch", "seq", "facts", "calls")
     return f"""head as (
     update bough.session set {sets}
     {"from started " * shape.has_started_call}where {" and ".join(conditions)}
@@ -361,11 +365,11 @@ def lock_head(writer: Connection, session_id: str, owner: str | None) -> Postgre
     row = writer.execute(SELECT_HEAD, {"id": session_id, "owner": owner}).fetchone()
     if row is None:
         raise NotFound(session_id)
-    no, branch, seq, facts, calls, fence, trashed_at, row_owner, *lease, is_own, tail = row
+    number, branch, seq, facts, calls, fence, trashed_at, row_owner, *lease, is_own, tail = row
     can_extend = bool(is_own) and (tail is None or tail == seq)
     leaf = Leaf(branch, seq)
     return PostgresHead(
-        no, leaf, facts, calls, fence, trashed_at, row_owner, can_extend, (lease[0], lease[1])
+        number, leaf, facts, calls, fence, trashed_at, row_owner, can_extend, (lease[0], lease[1])
     )
 
 
@@ -373,7 +377,7 @@ def commit_locked(writer: Connection, change: Change, space: str, owner: str | N
     """Write any change in the transaction that is open, or raise why it is refused."""
     head = lock_head(writer, change.session_id, owner)
     if is_callers_key(change.key):
-        fact = writer.execute(SELECT_CALLERS_KEY, (head.no, change.key)).fetchone()
+        fact = writer.execute(SELECT_CALLERS_KEY, (head.number, change.key)).fetchone()
         if fact is not None:
             return repeat_of(fact, head.leaf)
     if head.trashed_at is not None:
@@ -403,7 +407,7 @@ def _earlier_result(writer: Connection, change: Change, head: PostgresHead) -> C
     There is no index on a key that Bough made: it would cost every append, and only a late writer pays for this scan.
     """
     assert change.after is not None
-    fact = writer.execute(SELECT_KEY, (head.no, change.key)).fetchone()
+    fact = writer.execute(SELECT_KEY, (head.number, change.key)).fetchone()
     if fact is None or fact[3] is None:
         change.refuse_if_held(*head.lease)
         raise StaleLeaf(change.session_id, change.after, head.leaf)
@@ -423,7 +427,7 @@ def find_committed(writer: Connection, change: Change, owner: str | None) -> Com
     session may have been taken over or trashed after the change.
     """
     head = lock_head(writer, change.session_id, owner)
-    fact = writer.execute(SELECT_KEY, (head.no, change.key)).fetchone()
+    fact = writer.execute(SELECT_KEY, (head.number, change.key)).fetchone()
     moves_leaf = bool(change.entries) or change.move_to is not None
     if fact is not None and is_callers_key(change.key) and fact[7] != change.at:
         return repeat_of(fact, head.leaf)
@@ -437,7 +441,7 @@ def _insert_rows(
     writer: Connection, change: Change, head: PostgresHead, branch: int, space: str, *, has_calls: bool
 ) -> None:
     """Insert what a large change has beyond its first fact."""
-    session = (head.no, space, head.owner)
+    session = (head.number, space, head.owner)
     with writer.cursor() as cursor:
         entries = [(branch, space, head.owner, *entry_row(entry)) for entry in change.entries]
         cursor.executemany(INSERT_ENTRY, entries)
@@ -451,9 +455,9 @@ def _insert_rows(
             cursor.executemany(INSERT_CALL, [(*session, n, *call_row(call, branch)) for n, call in calls])
 
 
-def insert_branch(writer: Connection, space: str, no: int, parent: Leaf | None) -> int:
+def insert_branch(writer: Connection, space: str, number: int, parent: Leaf | None) -> int:
     place = (parent.branch, parent.seq) if parent else (None, 0)
-    row = writer.execute(INSERT_BRANCH, (space, no, *place)).fetchone()
+    row = writer.execute(INSERT_BRANCH, (space, number, *place)).fetchone()
     assert row is not None
     return int(row[0])
 

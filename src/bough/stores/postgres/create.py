@@ -27,18 +27,18 @@ from .statement import Connection, Rows, Statement, Step, run_statement
 
 # A purge reads every branch of a space to see what is still needed, and no fork may come between. So purges take
 # this lock alone, and forks share it. Two names may hash to one row: then one waits for the other without need.
-LOCK = "select 1 from bough.lock where n = 1024 + (hashtextextended(%s, 0) & 1023) for update"
+LOCK = "select 1 from bough.lock where number = 1024 + (hashtextextended(%s, 0) & 1023) for update"
 # A fork takes it with a statement of its own: one that waited for a lock has a snapshot from before it waited. In a
 # pipeline nobody reads its rows before the next statement runs, so a missing row must fail (division by zero).
 SHARE_LOCK = Statement.parse(f"""
 select 1 / count(*) from (
     select 1 from bough.lock
-    where {SET_LOCK_TIMEOUT} and n = 1024 + (hashtextextended(%(space)s, 0) & 1023) for share) as held
+    where {SET_LOCK_TIMEOUT} and number = 1024 + (hashtextextended(%(space)s, 0) & 1023) for share) as held
 """)
 # Always taken before one of those, from other rows: no deadlock.
-LOCK_CONVERSATION = "select 1 from bough.lock where n = hashtextextended(%s, 1) & 1023 for update"
+LOCK_CONVERSATION = "select 1 from bough.lock where number = hashtextextended(%s, 1) & 1023 for update"
 SELECT_FIRST_KEY = f"""
-select journal.key from bough.session join bough.journal on journal.session_no = session.no and journal.n = 1
+select journal.key from bough.session join bough.journal on journal.session_number = session.number and journal.number = 1
 where {SET_SPACE} and session.id = %(id)s
 """
 # Where a fork begins: its session may have been purged since it was read, or cut off before this position.
@@ -60,24 +60,24 @@ def statement(seeds: int, *, is_fork: bool) -> Statement:
     cross join (values {named_rows("seed", ENTRY_NAMES, ENTRY_TYPES, seeds)}) as new),"""
     return Statement.parse(f"""
 with numbers as materialized (
-    select nextval('bough.session_no') as no, nextval('bough.branch_id') as branch
+    select nextval('bough.session_number') as number, nextval('bough.branch_id') as branch
     where {SET_SPACE} and {SET_LOCK_TIMEOUT} -- for another client that is creating the same id
       and not exists (select 1 from bough.session where {SET_SPACE} and session.id = %(id)s)
       {f"and exists ({POSITION_EXISTS})" if is_fork else ""}
 ), created as (
-    insert into bough.session (no, branch, tags, active_at, {", ".join(ROW_NAMES)})
-    select no, branch, %(tags)s::text::jsonb, %(updated_at)s, {", ".join(f"%({name})s" for name in ROW_NAMES)}
+    insert into bough.session (number, branch, tags, active_at, {", ".join(ROW_NAMES)})
+    select number, branch, %(tags)s::text::jsonb, %(updated_at)s, {", ".join(f"%({name})s" for name in ROW_NAMES)}
     from numbers
-    returning no, branch, seq, space, owner, started_at
+    returning number, branch, seq, space, owner, started_at
 ), detail as (
-    insert into bough.session_detail (no, space, spec, policy, workspace, state)
-    select no, space, %(spec)s, %(policy)s, %(workspace)s, %(detail_state)s from created
+    insert into bough.session_detail (session_number, space, spec, policy, workspace, state)
+    select number, space, %(spec)s, %(policy)s, %(workspace)s, %(detail_state)s from created
 ), branch as (
-    insert into bough.branch (id, space, session_no, parent, parent_seq)
-    select branch, space, no, %(fork_branch)s::bigint, %(fork_seq)s::bigint from created
+    insert into bough.branch (id, space, session_number, parent, parent_seq)
+    select branch, space, number, %(fork_branch)s::bigint, %(fork_seq)s::bigint from created
 ), {entries if seeds else ""} fact as (
-    insert into bough.journal (session_no, n, space, owner, kind, key, branch, last, data, at)
-    select no, 1, space, owner, 'started', %(key)s, branch, seq, %(data)s, started_at from created
+    insert into bough.journal (session_number, number, space, owner, kind, key, branch, last_seq, data, at)
+    select number, 1, space, owner, 'started', %(key)s, branch, seq, %(data)s, started_at from created
 )
 select branch from created""")
 

@@ -20,36 +20,38 @@ from .search_index import remove_from_index
 from .transfer import SELECT_LIMIT_FACTS
 
 SELECT_TASKS = """
-select id, parent_session from bough.session where parent_session = any(%s) and relation = 'task' order by no
+select id, parent_session from bough.session where parent_session = any(%s) and relation = 'task' order by number
 """
 SELECT_TRASHED_TASKS = """
 select id, parent_session from bough.session
-where parent_session = any(%s) and relation = 'task' and trashed_at is not null order by no
+where parent_session = any(%s) and relation = 'task' and trashed_at is not null order by number
 """
-SELECT_CHILDREN = "select id, parent_session from bough.session where parent_session = any(%s) order by no"
+SELECT_CHILDREN = (
+    "select id, parent_session from bough.session where parent_session = any(%s) order by number"
+)
 SELECT_CANDIDATES = """
 with recursive line (id) as (
-    select id from bough.branch where session_no = any(%s)
+    select id from bough.branch where session_number = any(%s)
     union
     select parent.id from line join bough.branch on branch.id = line.id
     join bough.branch as parent on parent.id = branch.parent
-    where not exists (select 1 from bough.session where session.no = parent.session_no)
+    where not exists (select 1 from bough.session where session.number = parent.session_number)
 )
-select branch.id, branch.session_no, branch.parent, branch.parent_seq
+select branch.id, branch.session_number, branch.parent, branch.parent_seq
 from line join bough.branch on branch.id = line.id
 """
 SELECT_FORK_POINTS = """
 select parent, parent_seq from bough.branch where parent = any(%(branches)s) and id <> all(%(branches)s)
 """
 DELETE_CALLS = """
-delete from bough.usage where session_no = any(%s) and (%s::bigint[] is null or usage.branch = any(%s)) and not exists (
+delete from bough.usage where session_number = any(%s) and (%s::bigint[] is null or usage.branch = any(%s)) and not exists (
     select 1 from unnest(%s::bigint[], %s::bigint[]) as kept (branch, seq)
     where kept.branch = usage.branch and kept.seq >= coalesce(usage.answer_seq, usage.after_seq))
 """
 # Of each branch everything after its last kept entry.
 DELETE_USES = """
 delete from bough.blob_use using unnest(%s::bigint[], %s::bigint[]) as cut (branch, last)
-where blob_use.branch = cut.branch and blob_use.seq > cut.last returning blob_no
+where blob_use.branch = cut.branch and blob_use.seq > cut.last returning blob_number
 """
 DELETE_ENTRIES = """
 delete from bough.entry using unnest(%s::bigint[], %s::bigint[]) as cut (branch, last)
@@ -58,13 +60,15 @@ where entry.branch = cut.branch and entry.seq > cut.last
 QUEUED = "inbox.space = blob.space and position(blob.hash::bytea in inbox.body) > 0"
 """The body of a queued input names its blobs."""
 NOT_QUEUED = f"not exists (select 1 from bough.inbox where {QUEUED})"
-SELECT_QUEUED_BLOBS = f"select blob.no from bough.inbox join bough.blob on {QUEUED} where inbox.no = any(%s)"
+SELECT_QUEUED_BLOBS = (
+    f"select blob.number from bough.inbox join bough.blob on {QUEUED} where inbox.session_number = any(%s)"
+)
 DELETE_BLOBS = f"""
-delete from bough.blob where no = any(%s) and not exists (select 1 from bough.blob_use where blob_no = blob.no)
+delete from bough.blob where number = any(%s) and not exists (select 1 from bough.blob_use where blob_number = blob.number)
   and {NOT_QUEUED}
 """
 INSERT_FACT = """
-insert into bough.journal (session_no, space, owner, n, kind, branch, data, at) values (%s, %s, %s, %s, %s, %s, %s, %s)
+insert into bough.journal (session_number, space, owner, number, kind, branch, data, at) values (%s, %s, %s, %s, %s, %s, %s, %s)
 """
 
 
@@ -80,7 +84,7 @@ class PostgresPurge(Purge):
         self.writer, self.space = writer, space
 
     def session_numbers(self, session_ids: list[str]) -> list[int]:
-        query = "select no from bough.session where id = any(%s) for update"
+        query = "select number from bough.session where id = any(%s) for update"
         return [number for (number,) in self.writer.execute(query, (session_ids,))]
 
     def candidates(self, numbers: list[int]) -> Iterable[Any]:
@@ -97,9 +101,9 @@ class PostgresPurge(Purge):
         return list(map(fact_from, self.writer.execute(SELECT_LIMIT_FACTS, bindings, binary=True)))
 
     def replace_journal(self, number: int, facts: list[Fact]) -> None:
-        query = "select space, owner from bough.journal where session_no = %s limit 1"
+        query = "select space, owner from bough.journal where session_number = %s limit 1"
         tenant = self.writer.execute(query, (number,)).fetchone()
-        self.writer.execute("delete from bough.journal where session_no = %s", (number,))
+        self.writer.execute("delete from bough.journal where session_number = %s", (number,))
         for fact in facts:
             assert tenant is not None  # it had facts
             rest = {name: value for name, value in fact.data.items() if name != "branch"}
@@ -108,9 +112,10 @@ class PostgresPurge(Purge):
             self.writer.execute(INSERT_FACT, values)
 
     def delete_sessions(self, numbers: list[int]) -> None:
-        for table in ("draft", "inbox", "session_detail", "session"):
-            query: Any = f"delete from bough.{table} where no = any(%s)"
+        for table in ("draft", "inbox", "session_detail"):
+            query: Any = f"delete from bough.{table} where session_number = any(%s)"
             self.writer.execute(query, (numbers,))
+        self.writer.execute("delete from bough.session where number = any(%s)", (numbers,))
 
     def delete_calls(
         self, numbers: Sequence[int], keep: Mapping[int, int], branches: list[int] | None

@@ -14,19 +14,19 @@ revoke all on all functions in schema bough from public, {client};
 grant usage on schema bough to {service}, {client};
 grant select on bough.migration to {service};
 grant select, insert, update, delete on bough.session, bough.session_detail, bough.draft, bough.branch,
-    bough.usage, bough.inbox, bough.blob, bough.search_mark, bough.session_tag to {service};
+    bough.usage, bough.inbox, bough.blob, bough.search_progress, bough.session_tag to {service};
 grant select, insert, delete on bough.entry, bough.journal, bough.blob_use to {service}; -- these are never updated
-grant select (place, space, session_no, at), insert, delete on bough.search to {service};
+grant select (id, space, session_number, at), insert, delete on bough.search to {service};
 grant select on bough.active_message to {service};
 grant select, update on bough.lock to {service}; -- to lock rows: the policy allows no update
-grant usage on sequence bough.session_no, bough.branch_id to {service};
-grant execute on function bough.text_of(bytea), bough.tag_hash(text, text) to {service};
+grant usage on sequence bough.session_number, bough.branch_id to {service};
+grant execute on function bough.message_text(bytea), bough.tag_hash(text, text) to {service};
 
 -- -- rows -----------------------------------------------------------------------------------------------
 
 -- The identity of the caller. `session_user` is the login, also within the functions below; only a superuser can
 -- change it.
-create or replace view bough.me as
+create or replace view bough.caller as
 select coalesce(login.space, nullif(current_setting('bough.space', true), '')) as space,
        coalesce(login.owner, nullif(current_setting('bough.owner', true), '')) as owner
 from (select quote_ident(session_user)::regrole as role) as person left join bough.login on login.role = person.role;
@@ -39,17 +39,17 @@ declare
     -- bare column, so that no index on space is used for a policy, however few rows old statistics promise: a query
     -- that wants such an index names the space itself.
     mine text := 'nullif(space, '''') = (select nullif(current_setting(''bough.space'', true), ''''))';
-    here text := 'space = (select space from bough.me)';
-    own  text := 'space = (select space from bough.me) and owner = (select owner from bough.me)';
+    here text := 'space = (select space from bough.caller)';
+    own  text := 'space = (select space from bough.caller) and owner = (select owner from bough.caller)';
 begin
     foreach name in array array['session', 'session_detail', 'draft', 'branch', 'entry', 'usage', 'journal',
-                                'inbox', 'blob', 'blob_use', 'search', 'search_mark', 'session_tag',
-                                'migration', 'lock', 'login', 'bound'] loop
+                                'inbox', 'blob', 'blob_use', 'search', 'search_progress', 'session_tag',
+                                'migration', 'lock', 'login', 'login_by_name'] loop
         execute format('alter table bough.%I enable row level security', name);
         execute format('alter table bough.%I force row level security', name);
         execute format('drop policy if exists service on bough.%I', name);
         execute format('drop policy if exists reader on bough.%I', name);
-        continue when name in ('migration', 'lock', 'login', 'bound'); -- belong to no space
+        continue when name in ('migration', 'lock', 'login', 'login_by_name'); -- belong to no space
         execute format('create policy service on bough.%I to {service} using (%s) with check (%s)', name, mine, mine);
     end loop;
     -- For the owner's role, under which the functions below run: they read one owner's sessions for the public.
@@ -67,42 +67,42 @@ create policy service on bough.migration for select to {service} using (true);
 create policy reader on bough.lock to {owner} using (true) with check (true);
 create policy service on bough.lock to {service} using (true) with check (false);
 create policy reader on bough.login to {owner} using (true) with check (true);
-create policy reader on bough.bound to {owner} using (true) with check (true);
+create policy reader on bough.login_by_name to {owner} using (true) with check (true);
 insert into bough.lock select generate_series(0, 2047) on conflict do nothing;
 
 -- The operators of full text search are not leakproof: under a policy PostgreSQL would not use the index for them. So
 -- the service matches words only through these two, which are limited to the current space. The first walks the newest
--- rows, the second asks the index of words, which finds what is rare and reads every place of what is common.
+-- rows, the second asks the index of words, which finds what is rare and reads every entry with what is common.
 create policy reader on bough.search for select to {owner} using (true);
 
 -- Also returns the last row it looked at, and with each row how many that were.
 create or replace function bough.match_newest(query tsquery, first bigint, last bigint, max_walked integer, max_rows integer)
-returns table (place bigint, session_no bigint, at bigint, is_match boolean, walked bigint)
+returns table (id bigint, session_number bigint, at bigint, is_match boolean, walked bigint)
 language sql stable security definer set search_path = pg_catalog, pg_temp set debug_print_plan = off set enable_seqscan = off as $$
     with newest as materialized (
-        select search.place, search.session_no, search.at, search.words @@ query as is_match from bough.search
+        select search.id, search.session_number, search.at, search.words @@ query as is_match from bough.search
         where search.space = nullif(current_setting('bough.space', true), '')
-          and search.place >= first and search.place < last
-        order by search.place desc limit max_walked
+          and search.id >= first and search.id < last
+        order by search.id desc limit max_walked
     ), walk as (
-        select count(*) as walked, min(newest.place) as lowest from newest
+        select count(*) as walked, min(newest.id) as lowest from newest
     ), matches as (
-        select * from newest where newest.is_match order by newest.place desc limit max_rows
+        select * from newest where newest.is_match order by newest.id desc limit max_rows
     )
-    select matches.place, matches.session_no, matches.at, true, walk.walked from matches cross join walk
+    select matches.id, matches.session_number, matches.at, true, walk.walked from matches cross join walk
     union all
     select walk.lowest, null, null, false, walk.walked from walk where walk.walked > 0
 $$;
 
 -- Without scans of the primary key, which would compare every row of the space.
 create or replace function bough.match_words(query tsquery, first bigint, last bigint, max_rows integer)
-returns table (place bigint, session_no bigint, at bigint)
+returns table (id bigint, session_number bigint, at bigint)
 language sql stable security definer set search_path = pg_catalog, pg_temp set debug_print_plan = off
 set enable_seqscan = off set enable_indexscan = off as $$
-    select search.place, search.session_no, search.at from bough.search
+    select search.id, search.session_number, search.at from bough.search
     where search.words @@ query and nullif(search.space, '') = nullif(current_setting('bough.space', true), '')
-      and search.place + 0 >= first and search.place + 0 < last
-    order by search.place desc limit max_rows
+      and search.id + 0 >= first and search.id + 0 < last
+    order by search.id desc limit max_rows
 $$;
 revoke all on function bough.match_words(tsquery, bigint, bigint, integer),
     bough.match_newest(tsquery, bigint, bigint, integer, integer) from public;
@@ -118,32 +118,32 @@ grant execute on function bough.match_words(tsquery, bigint, bigint, integer),
 -- ours by its own.
 
 -- A task's input and answer are its parent's tool call and result: internal, as a replay is.
-create or replace view bough.mine as
-select session.no, session.id, session.space, session.owner, session.title, session.agent, session.status,
+create or replace view bough.own_session as
+select session.number, session.id, session.space, session.owner, session.title, session.agent, session.status,
        session.turns, session.branch, session.seq, session.started_at, session.updated_at
 from bough.session
-where session.space = (select space from bough.me) and session.owner = (select owner from bough.me)
+where session.space = (select space from bough.caller) and session.owner = (select owner from bough.caller)
   and session.trashed_at is null and coalesce(session.relation, '') not in ('task', 'replay');
 
 create or replace function bough.own_sessions()
 returns table (session_id text, title text, agent text, status text, turns bigint, started_at bigint, updated_at bigint)
 language sql stable security definer set search_path = pg_catalog, pg_temp set debug_print_plan = off as $$
-    select id, title, agent, status, turns, started_at, updated_at from bough.mine
+    select id, title, agent, status, turns, started_at, updated_at from bough.own_session
 $$;
 
 create or replace function bough.own_messages(of_session text)
 returns table (session_id text, seq bigint, role text, at bigint, text text)
 language sql stable security definer set search_path = pg_catalog, pg_temp set debug_print_plan = off as $$
     with recursive line (session_id, space, owner, branch, first, last, parent) as (
-        select mine.id, mine.space, mine.owner, branch.id, branch.parent_seq + 1, mine.seq, branch.parent
-        from bough.mine join bough.branch on branch.id = mine.branch
-        where mine.id collate "POSIX" = coalesce(of_session, mine.id)
+        select own_session.id, own_session.space, own_session.owner, branch.id, branch.parent_seq + 1, own_session.seq, branch.parent
+        from bough.own_session join bough.branch on branch.id = own_session.branch
+        where own_session.id collate "POSIX" = coalesce(of_session, own_session.id)
         union all
         select line.session_id, line.space, line.owner, branch.id, branch.parent_seq + 1,
                least(line.last, line.first - 1), branch.parent
         from line join bough.branch on branch.id = line.parent and branch.id < line.branch
     )
-    select line.session_id, entry.seq, entry.role, entry.at, bough.text_of(entry.body)
+    select line.session_id, entry.seq, entry.role, entry.at, bough.message_text(entry.body)
     from line join bough.entry on entry.branch = line.branch and entry.seq between line.first and line.last
     where not entry.internal and entry.kind is null
       and entry.space = line.space and entry.owner = line.owner
@@ -151,20 +151,20 @@ language sql stable security definer set search_path = pg_catalog, pg_temp set d
 $$;
 
 create or replace function bough.own_facts(of_session text, after bigint)
-returns table (session_id text, n bigint, kind text, at bigint)
+returns table (session_id text, number bigint, kind text, at bigint)
 language sql stable security definer set search_path = pg_catalog, pg_temp set debug_print_plan = off as $$
-    select mine.id, journal.n, -- an internal fact has no kind: the numbers have no gap
+    select own_session.id, journal.number, -- an internal fact has no kind: the numbers have no gap
            case when journal.kind in ('turn_started', 'turn_ended', 'turn_refused') then journal.kind end, journal.at
-    from bough.mine join bough.journal on journal.session_no = mine.no
-    where mine.id collate "POSIX" = coalesce(of_session, mine.id) and journal.n > after
-    order by mine.id, journal.n
+    from bough.own_session join bough.journal on journal.session_number = own_session.number
+    where own_session.id collate "POSIX" = coalesce(of_session, own_session.id) and journal.number > after
+    order by own_session.id, journal.number
 $$;
 
 create or replace function bough.own_inputs()
-returns table (session_id text, n bigint, at bigint, text text)
+returns table (session_id text, number bigint, at bigint, text text)
 language sql stable security definer set search_path = pg_catalog, pg_temp set debug_print_plan = off as $$
-    select mine.id, inbox.n, inbox.at, bough.text_of(inbox.body)
-    from bough.mine join bough.inbox on inbox.no = mine.no and inbox.owner = mine.owner
+    select own_session.id, inbox.number, inbox.at, bough.message_text(inbox.body)
+    from bough.own_session join bough.inbox on inbox.session_number = own_session.number and inbox.owner = own_session.owner
 $$;
 
 -- The spaces in which a client's input waits: for a worker, which serves all of them and sees one at a time. Only such
@@ -178,32 +178,32 @@ grant execute on function bough.spaces_with_client_input() to {service};
 
 -- Input for a session of the caller: always a user message, always text. The error does not show whether a session
 -- is missing or another owner's.
-create or replace function bough.take_input() returns trigger
+create or replace function bough.queue_input() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp set debug_print_plan = off as $$
 declare
     target record;
     message text;
 begin
-    select mine.no, mine.space, mine.owner into target from bough.mine
-    where mine.id collate "POSIX" = new.session_id;
+    select own_session.number, own_session.space, own_session.owner into target from bough.own_session
+    where own_session.id collate "POSIX" = new.session_id;
     if not found then
         raise exception 'no such session' using errcode = 'no_data_found';
     end if;
     if new.text is null or length(new.text) = 0 or length(new.text) > 1000000 then
         raise exception 'input is text of 1 to 1,000,000 characters' using errcode = 'check_violation';
     end if;
-    if (select count(*) from bough.inbox where no = target.no) >= 1000 then -- else one client could fill the disk
+    if (select count(*) from bough.inbox where session_number = target.number) >= 1000 then -- else one client could fill the disk
         raise exception '1,000 inputs are queued for this session' using errcode = 'program_limit_exceeded';
     end if;
     message := json_build_object('role', 'user', 'parts',
                               json_build_array(json_build_object('type', 'text', 'text', new.text)))::text;
     loop
         begin
-            insert into bough.inbox (no, n, space, owner, body, at)
-            select target.no, coalesce(max(n), 0) + 1, target.space, target.owner, convert_to(message, 'UTF8'),
+            insert into bough.inbox (session_number, number, space, owner, body, at)
+            select target.number, coalesce(max(number), 0) + 1, target.space, target.owner, convert_to(message, 'UTF8'),
                    (extract(epoch from clock_timestamp()) * 1000000)::bigint
-            from bough.inbox where no = target.no
-            returning n, at into new.n, new.at;
+            from bough.inbox where session_number = target.number
+            returning number, at into new.number, new.at;
             return new;
         exception when unique_violation then -- another input took the number: take the next one
             if current_setting('transaction_isolation') <> 'read committed' then -- it would never be seen from here
@@ -218,15 +218,15 @@ create or replace view bough.public_session with (security_barrier) as select * 
 create or replace view bough.public_message with (security_barrier) as select * from bough.own_messages(null);
 create or replace view bough.public_fact with (security_barrier) as select * from bough.own_facts(null, 0);
 create or replace view bough.public_input with (security_barrier) as select * from bough.own_inputs();
-create or replace trigger take_input instead of insert on bough.public_input
-    for each row execute function bough.take_input();
+create or replace trigger queue_input instead of insert on bough.public_input
+    for each row execute function bough.queue_input();
 
 revoke all on function bough.own_sessions(), bough.own_messages(text), bough.own_facts(text, bigint),
-    bough.own_inputs(), bough.take_input() from public;
+    bough.own_inputs(), bough.queue_input() from public;
 
 -- -- logins ---------------------------------------------------------------------------------------------
 
-create or replace function bough.admit(who regrole) returns void
+create or replace function bough.grant_client(who regrole) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
     execute format('grant usage on schema bough to %s', who);
@@ -245,10 +245,10 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
     insert into bough.login (role, space, owner) values (who, to_space, to_owner)
     on conflict (role) do update set space = excluded.space, owner = excluded.owner;
-    delete from bough.bound where no = who;
-    insert into bough.bound (role, no, space, owner) select rolname, oid, to_space, to_owner from pg_roles where oid = who
-    on conflict (role) do update set no = excluded.no, space = excluded.space, owner = excluded.owner;
-    perform bough.admit(who);
+    delete from bough.login_by_name where role_id = who;
+    insert into bough.login_by_name (role, role_id, space, owner) select rolname, oid, to_space, to_owner from pg_roles where oid = who
+    on conflict (role) do update set role_id = excluded.role_id, space = excluded.space, owner = excluded.owner;
+    perform bough.grant_client(who);
 end
 $$;
 
@@ -262,16 +262,16 @@ begin
         execute format('revoke all on schema bough from %s', who);
     end if;
     delete from bough.login where role = who;
-    delete from bough.bound where no = who;
+    delete from bough.login_by_name where role_id = who;
 end
 $$;
 
 -- For doctor: logins that were bound to an owner of this space and are not any more, because their role is missing.
 create or replace function bough.lost_logins() returns table (role text, owner text)
 language sql stable security definer set search_path = pg_catalog, pg_temp set debug_print_plan = off as $$
-    select bound.role, bound.owner from bough.bound
-    where bound.space = nullif(current_setting('bough.space', true), '')
-      and not exists (select from bough.login join pg_roles on oid = login.role where rolname = bound.role)
+    select login_by_name.role, login_by_name.owner from bough.login_by_name
+    where login_by_name.space = nullif(current_setting('bough.space', true), '')
+      and not exists (select from bough.login join pg_roles on oid = login.role where rolname = login_by_name.role)
     order by 1
 $$;
 revoke all on function bough.lost_logins() from public;
@@ -280,11 +280,11 @@ grant execute on function bough.lost_logins() to {service};
 -- For the owner of the schema: a role that is missing shall stay so.
 create or replace function bough.forget_login(missing text) returns void
 language sql set search_path = pg_catalog, pg_temp as $$
-    delete from bough.bound where bound.role = missing
+    delete from bough.login_by_name where login_by_name.role = missing
 $$;
 revoke all on function bough.forget_login(text) from public;
 
-revoke all on function bough.admit(regrole), bough.bind(regrole, text, text), bough.unbind(regrole) from public;
+revoke all on function bough.grant_client(regrole), bough.bind(regrole, text, text), bough.unbind(regrole) from public;
 delete from bough.login where not exists (select from pg_roles where oid = role); -- dropped roles
-select bough.admit('{client}'::regrole);
-select bough.admit(role) from bough.login;
+select bough.grant_client('{client}'::regrole);
+select bough.grant_client(role) from bough.login;

@@ -33,11 +33,12 @@ CALL_TYPES = (
     *("text", "text", "text", "bigint", "text", "boolean"),
 )
 CALL_COLUMNS = ", ".join(f"usage.{name}" for name in CALL_NAMES)
-FACT_COLUMNS = "n, kind, key, branch, first, last, data, at"
+JOURNAL_NAMES = ("number", "kind", "key", "branch", "first_seq", "last_seq", "data", "at")
+FACT_COLUMNS = ", ".join(f"journal.{name}" for name in JOURNAL_NAMES)
 
 
 def session_row(row: SessionRow, **overrides: Any) -> dict[str, Any]:
-    """Return the row by column, without `no`."""
+    """Return the row by column, without `number`."""
     values = {
         **{name: getattr(row, name) for name in row.__struct_fields__},
         **{name: getattr(row.totals, name) for name in row.totals.__struct_fields__},

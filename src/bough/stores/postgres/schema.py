@@ -22,6 +22,7 @@ from ...errors import (
     MigrationNeeded,
     MissingPermission,
     NewerFormat,
+    PrereleaseFormat,
     ServerUnreachable,
     StoreError,
     StoreFull,
@@ -29,26 +30,10 @@ from ...errors import (
 )
 from .url import Address, first_line
 
-MIGRATIONS: Mapping[int, str | None] = {
-    1: "schema.sql",
-    2: None,
-    3: None,
-    4: "activity.sql",
-    5: None,
-    6: "lists.sql",
-    7: "lookups.sql",
-}
+MIGRATIONS: Mapping[int, str | None] = {1: "schema.sql"}
 """The file that migrates the schema to each version; a new one runs them all. None: only the rights changed
 (`RIGHTS`), which every migration writes again. They have a version because opening must notice old policies, which
 may be slow or worse.
-
-2: a session is found by its id by index, however many its space has.
-3: workers find the inputs of clients, and clients see that a limit refused one.
-4: lists are sorted by last activity.
-5: an input of a client inside a repeatable transaction fails instead of waiting for ever; a bound login that was dropped
-   stops no migration.
-6: lists by status, agent or owner, and usage since a day, read what they return.
-7: labels, lists by tag, and what a search must index first, too.
 """
 RIGHTS = "roles.sql"
 VERSION = max(MIGRATIONS)
@@ -64,6 +49,8 @@ create table if not exists bough.migration (
 );
 """
 SCHEMA_EXISTS = "select to_regclass('bough.migration') is not null"
+# A schema of versions before the first release, whose columns had other names and whose versions went up to 7.
+IS_PRERELEASE = "select to_regclass('bough.session_no') is not null"
 SELECT_VERSION = "select coalesce(max(version), 0) from bough.migration"
 # Does the schema exist, and may this role use it?
 SELECT_RIGHTS = """
@@ -164,6 +151,7 @@ def _migrate(connection: psycopg.Connection[Any], url: str, service: str, client
     # Checked first: `create if not exists` needs a right that an owner of the schema alone may lack.
     if not _fetch_value(connection, SCHEMA_EXISTS):
         connection.execute(CREATE_SCHEMA)
+    _refuse_prerelease(connection, url)
     before = int(_fetch_value(connection, SELECT_VERSION))
     if before > VERSION:
         raise NewerFormat(url, str(before), str(VERSION))
@@ -178,6 +166,11 @@ def _migrate(connection: psycopg.Connection[Any], url: str, service: str, client
     roles = sql.SQL(_file(RIGHTS)).format(**{k: sql.Identifier(v) for k, v in names.items()})
     connection.execute(roles)
     return MigrationResult(before, VERSION)
+
+
+def _refuse_prerelease(connection: psycopg.Connection[Any], url: str) -> None:
+    if _fetch_value(connection, IS_PRERELEASE):
+        raise PrereleaseFormat(url)
 
 
 def _check_owner(connection: psycopg.Connection[Any], url: str) -> None:
@@ -258,6 +251,7 @@ def check_schema(connection: psycopg.Connection[Any], url: str) -> None:
         raise MigrationNeeded(url, 0, VERSION)
     if not tables[1]:
         raise MissingPermission(url, user, "it may not read and write the table bough.session")
+    _refuse_prerelease(connection, url)
     version = int(_fetch_value(connection, SELECT_VERSION))
     if version < VERSION:
         raise MigrationNeeded(url, version, VERSION)

@@ -1,8 +1,8 @@
--- Bough's PostgreSQL schema, as of version 1. PostgreSQL 15 or newer, no extension.
+-- Bough's PostgreSQL schema, version 1. PostgreSQL 15 or newer, no extension.
 --
 -- The same tables as in the schema of SQLite, whose introduction applies here, too. The differences, and why:
 -- - Everything is in the schema `bough`, which its owner creates with `bough migrate`, never the store.
--- - Keys are pairs, (branch, seq) and (session_no, n): an append touches one index per table.
+-- - Keys are pairs, (branch, seq) and (session_number, number): an append touches one index per table.
 -- - `space` and `owner` are repeated on every row that belongs to a session, so that a policy is a plain comparison
 --   and a table can be partitioned by space.
 -- - The store writes a step as one statement. Its compare and swap is the `where` of the update of `session`.
@@ -10,11 +10,11 @@
 --
 -- Bodies are JSON bytes exactly as hashed; convert_from(body, 'UTF8') shows them. Times are microseconds, UTC.
 
-create sequence session_no;
+create sequence session_number;
 create sequence branch_id;
 
 create table session (
-    no                  bigint primary key default nextval('bough.session_no'), -- never reused
+    number              bigint primary key default nextval('bough.session_number'), -- never reused
     id                  text collate "C" not null unique,
     space               text collate "C" not null,         -- tenant; every policy compares it
     owner               text collate "C",                  -- user within the space; null: belongs to the space
@@ -51,42 +51,104 @@ create table session (
     updated_at          bigint not null,
     completed_at        bigint,
     trashed_at          bigint,
-    error               text
+    error               text,
+    active_at           bigint not null,                   -- lists are sorted by it: the last input or move of the leaf, and within a run the last step to a minute; a step that does not change it leaves every index alone
+    needs_indexing      boolean not null default true      -- it may have text that the search index lacks; an append sets it, whoever indexes the session clears it. A flag, because comparing each session with its search_progress reads all of them for every search
 ) with (fillfactor = 70); -- every append rewrites the row: with free space on its page no index is touched
-create index session_by_conversation on session (space, conversation_id, no);
-create index session_by_space on session (space, no);
+create index session_by_conversation on session (space, conversation_id, number);
+create index session_by_space on session (space, number);
 create index session_by_parent on session (parent_session) where parent_session is not null;
 -- For the public's access to a session: by owner, then by id. Its collation differs from the column's, so that the
 -- unique index of ids cannot be used instead: it would read rows of other owners, and the number of pages would show.
 create index session_by_owner on session (space, owner, id collate "POSIX");
+-- For the lists people ask for, each in the order of last activity. A count by status reads nothing else.
+create index session_by_activity on session (space, active_at, number);
+create index session_by_status on session (space, status, active_at, number) where trashed_at is null;
+create index session_by_agent on session (space, agent, active_at, number) where agent is not null;
+create index session_by_owner_activity on session (space, owner, active_at, number) where owner is not null;
+create index session_in_trash on session (space, active_at, number) where trashed_at is not null;
+create index session_needs_indexing on session (space, number) where needs_indexing;
+
+-- A row for each tag of each session, in both orders of lists. The tag is a hash of its name and value, which may be longer
+-- than an index allows; lists compare the tags themselves as well.
+create table session_tag (
+    space          text collate "C" not null,
+    tag_hash       bytea not null,
+    session_number bigint not null,
+    active_at      bigint not null,
+    primary key (space, tag_hash, session_number)
+);
+create index session_tag_by_activity on session_tag (space, tag_hash, active_at, session_number);
+create function tag_hash(name text, value text) returns bytea
+language sql immutable strict parallel safe
+return substring(sha256(convert_to(name || U&'\001f' || value, 'UTF8')) for 16);
+
+-- Triggers keep the tags and the flag in step, whoever writes. `when` costs an append nothing to speak of.
+create function sync_session() returns trigger
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+    if tg_op = 'UPDATE' then
+        if new.facts <> old.facts and not new.needs_indexing then
+            update bough.session set needs_indexing = true where number = new.number;
+        end if;
+        if new.tags is not distinct from old.tags then
+            update bough.session_tag set active_at = new.active_at
+            from jsonb_each_text(new.tags) as pair
+            where session_tag.space = new.space and session_tag.tag_hash = bough.tag_hash(pair.key, pair.value)
+              and session_tag.session_number = new.number and session_tag.active_at <> new.active_at;
+            return null;
+        end if;
+    end if;
+    if tg_op <> 'INSERT' then
+        delete from bough.session_tag using jsonb_each_text(old.tags) as pair
+        where session_tag.space = old.space and session_tag.tag_hash = bough.tag_hash(pair.key, pair.value)
+          and session_tag.session_number = old.number;
+    end if;
+    if tg_op <> 'DELETE' then
+        insert into bough.session_tag (space, tag_hash, session_number, active_at)
+        select new.space, bough.tag_hash(pair.key, pair.value), new.number, new.active_at
+        from jsonb_each_text(new.tags) as pair;
+    end if;
+    return null;
+end
+$$;
+create trigger session_starts after insert on session
+for each row when (new.tags is not null) execute function sync_session();
+create trigger session_changes after update on session
+for each row when (
+    (new.facts <> old.facts and not new.needs_indexing) or new.tags is distinct from old.tags
+    or (new.tags is not null and new.active_at <> old.active_at)
+) execute function sync_session();
+create trigger session_ends after delete on session
+for each row when (old.tags is not null) execute function sync_session();
 
 create table session_detail (
-    no        bigint primary key references session (no),
-    space     text collate "C" not null,
-    spec      text,
-    policy    text,
-    workspace text,
-    state     text
+    session_number bigint primary key references session (number),
+    space          text collate "C" not null,
+    spec           text,
+    policy         text,
+    workspace      text,
+    state          text
 );
 
 create table draft (
-    no     bigint primary key references session (no),
-    space  text collate "C" not null,
-    branch bigint not null,
-    seq    bigint not null,
-    fence  bigint not null,
-    text   bytea not null,    -- UTF-8; an answer in flight may contain a NUL, which text refuses
-    at     bigint not null
+    session_number bigint primary key references session (number),
+    space          text collate "C" not null,
+    branch         bigint not null,
+    seq            bigint not null,
+    fence          bigint not null,
+    text           bytea not null,    -- UTF-8; an answer in flight may contain a NUL, which text refuses
+    at             bigint not null
 );
 
 create table branch (
-    id         bigint primary key default nextval('bough.branch_id'),
-    space      text collate "C" not null,
-    session_no bigint not null,  -- no foreign key: a branch outlives its purged session while a fork needs it
-    parent     bigint references branch (id),
-    parent_seq bigint not null
+    id             bigint primary key default nextval('bough.branch_id'),
+    space          text collate "C" not null,
+    session_number bigint not null,  -- no foreign key: a branch outlives its purged session while a fork needs it
+    parent         bigint references branch (id),
+    parent_seq     bigint not null
 );
-create index branch_by_session on branch (session_no);
+create index branch_by_session on branch (session_number);
 create index branch_by_parent on branch (parent) where parent is not null;
 
 create table entry (
@@ -111,8 +173,8 @@ create index entry_public on entry (branch, seq) where not internal;
 create index entry_non_message on entry (branch, seq) where kind is not null;
 
 create table usage (
-    session_no         bigint not null,
-    n                  bigint not null,
+    session_number     bigint not null,
+    number             bigint not null,
     space              text collate "C" not null,
     owner              text collate "C",
     call_id            text not null,
@@ -131,78 +193,81 @@ create table usage (
     price_version      text,
     failed             boolean not null,
     at                 bigint not null,
-    primary key (session_no, n)
+    primary key (session_number, number)
 );
 
 create table journal (
-    session_no bigint not null,
-    n          bigint not null,
-    space      text collate "C" not null,
-    owner      text collate "C",
-    kind       text not null,
-    key        text,
-    branch     bigint,
-    first      bigint,
-    last       bigint,
-    data       text,
-    at         bigint not null,
-    primary key (session_no, n)
+    session_number bigint not null,
+    number         bigint not null,
+    space          text collate "C" not null,
+    owner          text collate "C",
+    kind           text not null,
+    key            text,
+    branch         bigint,
+    first_seq      bigint,
+    last_seq       bigint,
+    data           text,
+    at             bigint not null,
+    primary key (session_number, number)
 );
 
-create index journal_key on journal (session_no, key) where left(key, 1) <> '~';
+create index journal_key on journal (session_number, key) where left(key, 1) <> '~';
+-- Labels without reading the journal; an append of anything else does not touch it.
+create index journal_label on journal (session_number, number) where kind = 'labelled';
 
 create table inbox (
-    no    bigint not null references session (no),
-    n     bigint not null,
-    space text collate "C" not null,
-    owner text collate "C",
-    key   text,               -- of the writer, so that an enqueue whose answer was lost is not repeated
-    body  bytea not null,     -- a user message, as JSON
-    at    bigint not null,
-    primary key (no, n)
+    session_number bigint not null references session (number),
+    number         bigint not null,
+    space          text collate "C" not null,
+    owner          text collate "C",
+    key            text,               -- of the writer, so that an enqueue whose answer was lost is not repeated
+    body           bytea not null,     -- a user message, as JSON
+    at             bigint not null,
+    primary key (session_number, number)
 );
 
 create table blob (
-    no    bigint primary key generated always as identity,
-    space text collate "C" not null,
-    hash  text collate "C" not null,
-    mime  text not null,
-    size  bigint not null,
-    at    bigint not null,
-    bytes bytea not null,
+    number bigint primary key generated always as identity,
+    space  text collate "C" not null,
+    hash   text collate "C" not null,
+    mime   text not null,
+    size   bigint not null,
+    at     bigint not null,
+    bytes  bytea not null,
     unique (space, hash)
 );
 alter table blob alter column bytes set storage external; -- images do not compress, and parts of it are read
 create table blob_use (
-    branch  bigint not null,
-    seq     bigint not null,
-    blob_no bigint not null references blob (no), -- deleting a blob waits for a transaction that has just used it
-    space   text collate "C" not null,
-    primary key (branch, seq, blob_no)
+    branch      bigint not null,
+    seq         bigint not null,
+    blob_number bigint not null references blob (number), -- deleting a blob waits for a transaction that has just used it
+    space       text collate "C" not null,
+    primary key (branch, seq, blob_number)
 );
-create index blob_use_by_blob on blob_use (blob_no);
+create index blob_use_by_blob on blob_use (blob_number);
 
 -- The search index: words without text or order, each with a letter for its column. It yields candidates, which are
 -- read and compared as in any other store. An entry too large for a tsvector is always a candidate.
 create table search (
-    place      bigint primary key,  -- branch << 32 | seq; seq 0 of a first branch: the session's title
-    space      text collate "C" not null,
-    session_no bigint not null,     -- reported as the match: the entry's session or, after its purge, the oldest fork that needs the entry
-    at         bigint not null,
-    words      tsvector not null
+    id             bigint not null,     -- branch << 32 | seq; seq 0 of a first branch: the session's title
+    space          text collate "C" not null,
+    session_number bigint not null,     -- reported as the match: the entry's session or, after its purge, the oldest fork that needs the entry
+    at             bigint not null,
+    words          tsvector not null,
+    primary key (space, id)             -- a search walks the newest entries of its space first
 );
 create index search_by_word on search using gin (words);
-create table search_mark (
-    no    bigint primary key,
-    space text collate "C" not null,
-    facts bigint not null,
-    title text
+create table search_progress (
+    session_number bigint primary key,
+    space          text collate "C" not null,
+    facts          bigint not null,
+    title          text
 );
 
 -- Rows to lock, without content, for operations that must exclude each other. Not advisory locks: every login can take
 -- those, and can see others take them.
 create table lock (
-    n integer primary key
+    number integer primary key
 );
 
 -- A login with a row here is that owner, whatever it sets; any other is the owner that its settings name.
@@ -211,32 +276,45 @@ create table login (
     space text collate "C" not null check (space <> ''),
     owner text collate "C" not null check (owner <> '')
 );
+-- The same by name. A dump has no roles: where they are missing the rows of `login` are lost, and doctor compares.
+create table login_by_name (
+    role    text primary key,
+    role_id oid not null,
+    space   text collate "C" not null,
+    owner   text collate "C" not null
+);
 
 -- The part of an entry that the public may read: its text, without reasoning, calls or handles. A NUL is shown as
 -- U+FFFD. The function's body is parsed when it is created: no setting of the caller changes what its strings mean.
-create function text_of(body bytea) returns text
+create function message_text(body bytea) returns text
 language sql immutable strict parallel safe return (
-    select coalesce(string_agg(part ->> 'text', '' order by place), '')
+    select coalesce(string_agg(part ->> 'text', '' order by position), '')
     from json_array_elements(
         regexp_replace(convert_from(body, 'UTF8'), '(?<!\\)((?:\\\\)*)\\u0000', '\1\\ufffd', 'g')::json -> 'parts'
-    ) with ordinality as parts (part, place)
+    ) with ordinality as parts (part, position)
     where part ->> 'type' = 'text'
 );
 
 -- For people: each message of each session's active path, exactly once, in the current space.
 create view active_message with (security_invoker = true) as
-with recursive line (no, branch, last) as (
-    select no, branch, seq from bough.session where trashed_at is null
+with recursive line (number, branch, last) as (
+    select number, branch, seq from bough.session where trashed_at is null
     union all
-    select line.no, branch.parent, least(line.last, branch.parent_seq)
+    select line.number, branch.parent, least(line.last, branch.parent_seq)
     from line join bough.branch on branch.id = line.branch
     where branch.parent is not null
 )
 select session.id as session_id, entry.seq, entry.turn, entry.step, entry.role,
-       bough.text_of(entry.body) as text, entry.internal, entry.model, entry.finish, entry.at,
+       bough.message_text(entry.body) as text, entry.internal, entry.model, entry.finish, entry.at,
        convert_from(entry.body, 'UTF8') as body
 from line
-join bough.session on session.no = line.no
+join bough.session on session.number = line.number
 join bough.branch on branch.id = line.branch
 join bough.entry on entry.branch = line.branch and entry.seq > branch.parent_seq and entry.seq <= line.last
 where entry.kind is null;
+
+-- The policies compare nullif(space, ''), of which PostgreSQL knows nothing: it expects a row in two hundred, and so reads
+-- all of them rather than the first page of an index. With these it knows how many spaces there are.
+create statistics session_space on (nullif(space, '')) from session;
+create statistics session_tag_space on (nullif(space, '')) from session_tag;
+create statistics search_space on (nullif(space, '')) from search;

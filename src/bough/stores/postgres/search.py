@@ -5,7 +5,7 @@ decided by comparing the entry itself, as in memory. So all stores find the same
 nor anything a user types can change it.
 
 The newest entries are walked first: what is common fills a page from them. What is rare is found by the index of words, which
-would read every place of a common word to find the latest.
+would read every entry with a common word to find the latest.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ BATCH_CANDIDATES = 500
 FIRST_WALK, LONGEST_WALK = 500, 20_000
 """Rows that are walked at first, and at most: about 2 µs each, where the index reads 5 µs for each match."""
 SELECT_CANDIDATES = """
-select found.place, found.at, session.no, session.id, session.title, session.branch, session.seq, entry.turn,
+select found.id, found.at, session.number, session.id, session.title, session.branch, session.seq, entry.turn,
        entry.kind, entry.role, entry.model, entry.finish, entry.body, coalesce({conditions}, false), {walk}
 from {matches} as found
 -- Fenced, so that each is a probe for each candidate; joined, PostgreSQL may read all entries of all tenants instead.
-left join lateral (select * from bough.session where session.no = {session_number} offset 0) as session on true
+left join lateral (select * from bough.session where session.number = {session_number} offset 0) as session on true
 left join lateral (
-    select * from bough.entry where entry.branch = found.place >> 32 and entry.seq = found.place & 4294967295 offset 0
+    select * from bough.entry where entry.branch = found.id >> 32 and entry.seq = found.id & 4294967295 offset 0
 ) as entry on true
-order by found.place desc, {walk_order}
+order by found.id desc, {walk_order}
 """
 WALK = "bough.match_newest(%(words)s::tsquery, %(first)s::bigint, %(last)s::bigint, %(walk)s::integer, %(limit)s::integer)"
 MATCH = "bough.match_words(%(words)s::tsquery, %(first)s::bigint, %(last)s::bigint, %(limit)s::integer)"
 SELECT_NUMBER = """
-select no from bough.session where id = %(id)s and (%(owner)s::text is null or owner = %(owner)s)
+select number from bough.session where id = %(id)s and (%(owner)s::text is null or owner = %(owner)s)
 """
 SELECT_BRANCHES = """
 with recursive line (id) as (
-    select id from bough.branch where session_no = %(no)s
+    select id from bough.branch where session_number = %(number)s
     union
     select branch.parent from line join bough.branch on branch.id = line.id where branch.parent is not null
 )
-select branch.id, branch.session_no = %(no)s, branch.parent, branch.parent_seq
+select branch.id, branch.session_number = %(number)s, branch.parent, branch.parent_seq
 from line join bough.branch using (id)
 """
 SELECT_LINE = """
@@ -69,15 +69,15 @@ class PostgresSearch(DatabaseSearch):
         return None if row is None else int(row[0])
 
     def branch_tree(self, session_number: int) -> list[tuple[int, bool, int | None, int]]:
-        rows: list[Any] = self.reader.execute(SELECT_BRANCHES, {"no": session_number}).fetchall()
+        rows: list[Any] = self.reader.execute(SELECT_BRANCHES, {"number": session_number}).fetchall()
         return rows
 
     def candidates(self, first: int, end: int, session_number: int | None) -> Iterator[Candidate]:
         conditions, bindings = self._conditions()
-        listed_under = "found.session_no" if session_number is None else "%(no)s"
+        listed_under = "found.session_number" if session_number is None else "%(number)s"
         parts = {"conditions": conditions, "session_number": listed_under}
         words = search_expression(self.search.terms, self.space)
-        bindings |= {"words": words, "no": session_number, "first": first}
+        bindings |= {"words": words, "number": session_number, "first": first}
         walk: Any = SELECT_CANDIDATES.format(
             matches=WALK, walk="found.is_match, found.walked", walk_order="found.is_match desc", **parts
         )
@@ -90,13 +90,13 @@ class PostgresSearch(DatabaseSearch):
                     yield Candidate(*row)
             if not last:
                 return
-            place, walked = last[0], last[-1]
+            key, walked = last[0], last[-1]
             if len(rows) == needed:  # there may be more before the end of this walk
                 end = rows[-1][0]
                 continue
             if walked < length:
                 return
-            end, walked_rows = place, walked_rows + walked
+            end, walked_rows = key, walked_rows + walked
             if not rows or walked_rows >= LONGEST_WALK:
                 break
             length = min(max(length, needed * length // len(rows)), LONGEST_WALK - walked_rows or 1)
@@ -105,7 +105,7 @@ class PostgresSearch(DatabaseSearch):
     def _rare_candidates(
         self, parts: dict[str, str], bindings: dict[str, Any], first: int, end: int
     ) -> Iterator[Candidate]:
-        query: Any = SELECT_CANDIDATES.format(matches=MATCH, walk="null", walk_order="found.place", **parts)
+        query: Any = SELECT_CANDIDATES.format(matches=MATCH, walk="null", walk_order="found.id", **parts)
         while first < end:
             values = {**bindings, "last": end, "limit": BATCH_CANDIDATES}
             rows = self.reader.execute(query, values, binary=True).fetchall()
@@ -127,7 +127,7 @@ class PostgresSearch(DatabaseSearch):
         texts = [text for text, _, value in optional if value is not None]
         bindings = {name: value for _, name, value in optional if value is not None}
         texts.append(
-            f"session.trashed_at is {'not' if search.trashed else ''} null and session.no is not null"
+            f"session.trashed_at is {'not' if search.trashed else ''} null and session.number is not null"
         )
         if search.tag is not None:
             texts.append(

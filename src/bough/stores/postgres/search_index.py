@@ -8,7 +8,7 @@ from typing import Any
 
 from ...core.search import COLUMNS, Column
 from ...core.search_text import tokenize_indexed
-from ..search_index import BATCH_ROWS, IndexedBranch, IndexRow, SearchIndex, SessionMark, StaleSession
+from ..search_index import BATCH_ROWS, IndexedBranch, IndexedSession, IndexRow, SearchIndex, StaleSession
 from .connections import Connection
 
 MAX_WORD_CHARACTERS = 400
@@ -17,27 +17,27 @@ MAX_ENTRY_BYTES = 900_000
 """Bytes of an entry's words; a tsvector holds 1 MB of them."""
 ANY_WORD = "w"
 """The only word of an entry with more: it is a candidate for every search."""
-LETTERS: dict[Column, str] = {"text": "t", "tool": "o", "model": "m", "mark": "k"}
+LETTERS: dict[Column, str] = {"text": "t", "tool": "o", "model": "m", "marker": "k"}
 
-COUNT_STALE = "select count(*) from bough.session where session.space = %s and session.stale"
+COUNT_STALE = "select count(*) from bough.session where session.space = %s and session.needs_indexing"
 SELECT_STALE = """
-select session.no, session.facts, session.title, session.owner, session.started_at, mark.facts, mark.title
+select session.number, session.facts, session.title, session.owner, session.started_at, progress.facts, progress.title
 from bough.session left join lateral (
-    select facts, title from bough.search_mark where search_mark.no = session.no offset 0
-) as mark on true
-where session.space = %s and session.no >= %s and session.stale order by session.no limit %s
+    select facts, title from bough.search_progress where search_progress.session_number = session.number offset 0
+) as progress on true
+where session.space = %s and session.number >= %s and session.needs_indexing order by session.number limit %s
 """
 SELECT_BRANCHES = """
 with recursive line (id) as (
-    select id from bough.branch where session_no = %(no)s
+    select id from bough.branch where session_number = %(number)s
     union
     select parent.id from line join bough.branch on branch.id = line.id
     join bough.branch as parent on parent.id = branch.parent
-    where not exists (select 1 from bough.session where session.no = parent.session_no)
+    where not exists (select 1 from bough.session where session.number = parent.session_number)
 )
-select branch.id, branch.session_no = %(no)s, branch.parent, branch.parent_seq,
-       (select max(search.place) & 4294967295 from bough.search
-        where search.space = branch.space and search.place >= branch.id << 32 and search.place < (branch.id + 1) << 32)
+select branch.id, branch.session_number = %(number)s, branch.parent, branch.parent_seq,
+       (select max(search.id) & 4294967295 from bough.search
+        where search.space = branch.space and search.id >= branch.id << 32 and search.id < (branch.id + 1) << 32)
 from line join bough.branch on branch.id = line.id order by branch.id
 """
 SELECT_NEW = """
@@ -48,26 +48,26 @@ SELECT_ANSWER = """
 select body from bough.entry where branch = %s and seq <= %s and role = 'assistant' order by seq desc limit 1
 """
 INSERT_ENTRY = """
-insert into bough.search (place, space, session_no, at, words)
-select %s::bigint, entry.space, session.no, entry.at, array_to_tsvector(%s::text[])
-from bough.entry join bough.session on session.no = %s where entry.branch = %s and entry.seq = %s
-on conflict (space, place) do nothing
+insert into bough.search (id, space, session_number, at, words)
+select %s::bigint, entry.space, session.number, entry.at, array_to_tsvector(%s::text[])
+from bough.entry join bough.session on session.number = %s where entry.branch = %s and entry.seq = %s
+on conflict (space, id) do nothing
 """
 INSERT_TITLE = """
-insert into bough.search (place, space, session_no, at, words)
+insert into bough.search (id, space, session_number, at, words)
 values (%s, %s, %s, %s, array_to_tsvector(%s::text[]))
 """
-SET_MARK = """
-insert into bough.search_mark (no, space, facts, title)
-select no, space, %(facts)s::bigint, %(title)s::text from bough.session
-where no = %(no)s and (select facts from bough.search_mark where no = %(no)s) is not distinct from %(indexed)s::bigint
-on conflict (no) do update set facts = excluded.facts, title = excluded.title
-where search_mark.facts is not distinct from %(indexed)s::bigint -- else a purge came between
+SET_PROGRESS = """
+insert into bough.search_progress (session_number, space, facts, title)
+select number, space, %(facts)s::bigint, %(title)s::text from bough.session
+where number = %(number)s and (select facts from bough.search_progress where session_number = %(number)s) is not distinct from %(indexed)s::bigint
+on conflict (session_number) do update set facts = excluded.facts, title = excluded.title
+where search_progress.facts is not distinct from %(indexed)s::bigint -- else a purge came between
 """
 # Without waiting: a session that somebody writes to right now stays flagged, and the next search looks again.
 CLEAR_STALE = """
-update bough.session set stale = false where no in (
-    select no from bough.session where no = %s and facts = %s for no key update skip locked)
+update bough.session set needs_indexing = false where number in (
+    select number from bough.session where number = %s and facts = %s for no key update skip locked)
 """
 
 
@@ -83,7 +83,7 @@ class PostgresSearchIndex(SearchIndex):
         return [StaleSession(*row) for row in rows]
 
     def branches(self, reader: Connection, session_number: int) -> list[IndexedBranch]:
-        rows = reader.execute(SELECT_BRANCHES, {"no": session_number}).fetchall()
+        rows = reader.execute(SELECT_BRANCHES, {"number": session_number}).fetchall()
         return [IndexedBranch(*row) for row in rows]
 
     def new_entries(
@@ -117,30 +117,28 @@ class PostgresSearchIndex(SearchIndex):
     def insert_entries(self, writer: Connection, rows: list[IndexRow]) -> int:
         if not rows:
             return 0
-        values = [
-            (row.place, row.document, row.session_number, row.leaf.branch, row.leaf.seq) for row in rows
-        ]
+        values = [(row.key, row.document, row.session_number, row.leaf.branch, row.leaf.seq) for row in rows]
         with writer.cursor() as cursor:
             cursor.executemany(INSERT_ENTRY, values)
             return cursor.rowcount
 
-    def set_mark(self, writer: Connection, session: StaleSession) -> bool:
+    def save_progress(self, writer: Connection, session: StaleSession) -> bool:
         bindings = {
-            "no": session.number,
+            "number": session.number,
             "facts": session.facts,
             "title": session.title,
             "indexed": session.indexed_facts,
         }
-        is_set = writer.execute(SET_MARK, bindings).rowcount > 0
+        is_set = writer.execute(SET_PROGRESS, bindings).rowcount > 0
         if is_set:
             writer.execute(CLEAR_STALE, (session.number, session.facts))
         return is_set
 
-    def replace_title(self, writer: Connection, mark: SessionMark) -> None:
-        row = mark.title_row
-        writer.execute("delete from bough.search where space = %s and place = %s", (self.space, row.place))
-        if mark.session.title is not None:
-            values = (row.place, self.space, row.session_number, mark.session.started_at, row.document)
+    def replace_title(self, writer: Connection, indexed: IndexedSession) -> None:
+        row = indexed.title_row
+        writer.execute("delete from bough.search where space = %s and id = %s", (self.space, row.key))
+        if indexed.session.title is not None:
+            values = (row.key, self.space, row.session_number, indexed.session.started_at, row.document)
             writer.execute(INSERT_TITLE, values)
 
 
@@ -160,18 +158,18 @@ with recursive descendant (id) as (
     select branch.id from descendant join bough.branch on branch.parent = descendant.id
 )
 , heir as (
-    update bough.session set stale = true
-    where no in (select branch.session_no from descendant join bough.branch using (id)) returning no, space
+    update bough.session set needs_indexing = true
+    where number in (select branch.session_number from descendant join bough.branch using (id)) returning number, space
 )
-insert into bough.search_mark (no, space, facts) select no, space, -1 from heir
-on conflict (no) do update set facts = least(search_mark.facts, 0) - 1
+insert into bough.search_progress (session_number, space, facts) select number, space, -1 from heir
+on conflict (session_number) do update set facts = least(search_progress.facts, 0) - 1
 """
 DELETE_WORDS = """
-delete from bough.search where space = %(space)s and place = any(array(
-    select words.place from unnest(%(branches)s::bigint[]) as purged (branch) cross join lateral (
-        select place from bough.search
+delete from bough.search where space = %(space)s and id = any(array(
+    select words.id from unnest(%(branches)s::bigint[]) as purged (branch) cross join lateral (
+        select id from bough.search
         where search.space = %(space)s
-          and search.place >= purged.branch << 32 and search.place < (purged.branch + 1) << 32 offset 0
+          and search.id >= purged.branch << 32 and search.id < (purged.branch + 1) << 32 offset 0
     ) as words
 ))
 """
@@ -181,4 +179,4 @@ def remove_from_index(writer: Connection, space: str, branches: list[int], sessi
     """Remove every word of these branches and of these sessions' titles."""
     writer.execute(RESET_HEIRS, (branches,))
     writer.execute(DELETE_WORDS, {"space": space, "branches": branches})
-    writer.execute("delete from bough.search_mark where no = any(%s::bigint[])", (sessions,))
+    writer.execute("delete from bough.search_progress where session_number = any(%s::bigint[])", (sessions,))

@@ -115,7 +115,7 @@ from .url import Address
 
 SELECT_LOST_BRANCHES = """
 with recursive line (id) as (
-    select branch.id from bough.branch join bough.session on session.no = branch.session_no
+    select branch.id from bough.branch join bough.session on session.number = branch.session_number
     where branch.space = %(space)s
     union
     select branch.parent from line join bough.branch on branch.id = line.id where branch.parent is not null
@@ -134,19 +134,19 @@ with recursive me as materialized (
            greatest(%(first)s::bigint, coalesce(%(seq)s::bigint, seq) - %(newest)s::bigint + 1) as first,
            coalesce(%(last)s::bigint, %(seq)s::bigint, seq) as last
     from me
-), line (id, parent, parent_seq, session_no, last) as (
-    select id, parent, parent_seq, session_no, (select seq from requested) from bough.branch
+), line (id, parent, parent_seq, session_number, last) as (
+    select id, parent, parent_seq, session_number, (select seq from requested) from bough.branch
     where {SET_SPACE} and branch.id = (select branch from requested)
     union all
     select under.*, least(line.last, line.parent_seq) from line cross join lateral (
         -- `offset 0` makes it one index probe per step; as a join PostgreSQL may read the whole table for each.
-        select id, parent, parent_seq, session_no from bough.branch
+        select id, parent, parent_seq, session_number from bough.branch
         where branch.id = line.parent and branch.id < line.id offset 0 -- a forged ring ends here
     ) as under
 )
 select null::bigint, null::bigint, null::bigint, null, null::boolean, null, null, null::bytea, null::bigint, null::bytea,
     convert_to(json_build_array(to_json(me), (
-        select json_agg(json_build_array(id, parent, parent_seq, session_no)) from line
+        select json_agg(json_build_array(id, parent, parent_seq, session_number)) from line
     ){{detail}})::text, 'UTF8')
 from me
 union all
@@ -186,86 +186,86 @@ select distinct on (line.session_id) line.session_id, entry.body from line cross
 where {SET_SPACE} order by line.session_id, entry.seq
 """
 DETAIL = "".join(
-    f", (select session_detail.{name} from bough.session_detail where session_detail.no = me.no)"
+    f", (select session_detail.{name} from bough.session_detail where session_detail.session_number = me.number)"
     for name in ("spec", "policy", "workspace", "state")
 )
-DETAIL += ", (select count(*) from bough.inbox where inbox.no = me.no)"
+DETAIL += ", (select count(*) from bough.inbox where inbox.session_number = me.number)"
 PUBLIC_ONLY = " and not entry.internal"
 CONTROL_ENTRIES_ONLY = " and entry.kind is not null and entry.kind <> 'note'"
 SELECT_DETAIL = f"""
 select spec, policy, workspace, state
-from bough.session join bough.session_detail on session_detail.no = session.no where {MINE}
+from bough.session join bough.session_detail on session_detail.session_number = session.number where {MINE}
 """
 SELECT_WITH_DETAIL = f"""
 select detail.*, {SESSION_COLUMNS} from bough.session cross join lateral (
-    select spec, policy, workspace, state from bough.session_detail where session_detail.no = session.no
+    select spec, policy, workspace, state from bough.session_detail where session_detail.session_number = session.number
 ) as detail where {MINE}
 """
 SELECT_JOURNAL = f"""
-select {FACT_COLUMNS.replace("branch", "journal.branch")} from bough.session
-left join bough.journal on journal.session_no = session.no and journal.n > %(after)s
-where {MINE} order by journal.n limit %(limit)s
+select {FACT_COLUMNS} from bough.session
+left join bough.journal on journal.session_number = session.number and journal.number > %(after)s
+where {MINE} order by journal.number limit %(limit)s
 """
 SELECT_FACTS_OF_KIND = f"""
-select {FACT_COLUMNS.replace("branch", "journal.branch")} from bough.session
-left join bough.journal on journal.session_no = session.no and journal.kind = %(kind)s
-where {MINE} order by journal.n
+select {FACT_COLUMNS} from bough.session
+left join bough.journal on journal.session_number = session.number and journal.kind = %(kind)s
+where {MINE} order by journal.number
 """
 # With the index of labels, which applies only if the statement says so.
 SELECT_LABELS = SELECT_FACTS_OF_KIND.replace("%(kind)s", f"'{LABEL}'")
 # Fenced, so that it is a probe for each row of the tag, in their order, until the page is full.
 TAGGED = f"""(
-    select session_no as tagged_no, active_at as tagged_at from bough.session_tag
-    where {SET_SPACE} and session_tag.space = %(space)s and session_tag.tag = %(tag)s::bytea
+    select session_number as tagged_number, active_at as tagged_at from bough.session_tag
+    where {SET_SPACE} and session_tag.space = %(space)s and session_tag.tag_hash = %(tag)s::bytea
 ) as tagged cross join lateral (
     select * from bough.session
-    where session.no = tagged_no and session.tags ->> %(tag_name)s::text = %(tag_value)s::text offset 0
+    where session.number = tagged_number and session.tags ->> %(tag_name)s::text = %(tag_value)s::text offset 0
 ) as session"""
 SELECT_CHANGE = f"""
-select {FACT_COLUMNS.replace("branch", "journal.branch")}, session.branch, session.seq from bough.session
-left join bough.journal on journal.session_no = session.no and journal.key = %(key)s and {IS_CALLERS_KEY}
-where {MINE} order by journal.n desc nulls last limit 1
+select {FACT_COLUMNS}, session.branch, session.seq from bough.session
+left join bough.journal on journal.session_number = session.number and journal.key = %(key)s and {IS_CALLERS_KEY}
+where {MINE} order by journal.number desc nulls last limit 1
 """
 SELECT_LENGTHS = f"""
 select id, facts from bough.session
 where {SET_SPACE} and id = any(%(ids)s::text[]) and (%(owner)s::text is null or owner = %(owner)s)
 """
 SELECT_CALLS = f"""
-select {CALL_COLUMNS} from bough.session left join bough.usage on usage.session_no = session.no where {MINE}
-order by usage.n
+select {CALL_COLUMNS} from bough.session left join bough.usage on usage.session_number = session.number where {MINE}
+order by usage.number
 """
 SELECT_INHERITED_CALLS = f"""
 with recursive line (id) as (
-    select branch.id from bough.session join bough.branch on branch.session_no = session.no where {MINE}
+    select branch.id from bough.session join bough.branch on branch.session_number = session.number where {MINE}
     union
     select branch.parent from line join bough.branch on branch.id = line.id where branch.parent is not null
 ), others as (
-    select distinct branch.session_no from line join bough.branch on branch.id = line.id
-    where {SET_SPACE} and branch.session_no <> (select session.no from bough.session where {MINE})
+    select distinct branch.session_number from line join bough.branch on branch.id = line.id
+    where {SET_SPACE} and branch.session_number <> (select session.number from bough.session where {MINE})
 )
-select {CALL_COLUMNS} from others join bough.usage using (session_no) where {SET_SPACE} order by usage.session_no, usage.n
+select {CALL_COLUMNS} from others join bough.usage using (session_number) where {SET_SPACE} order by usage.session_number, usage.number
 """
 SELECT_TREE_CALLS = f"""
 with recursive line (id) as (
-    select branch.id from bough.session join bough.branch on branch.session_no = session.no where {MINE}
+    select branch.id from bough.session join bough.branch on branch.session_number = session.number where {MINE}
     union
     select branch.parent from line join bough.branch on branch.id = line.id where branch.parent is not null
 )
 select {CALL_COLUMNS} from line join bough.branch on branch.id = line.id
-join bough.usage on usage.session_no = branch.session_no and usage.branch = branch.id
+join bough.usage on usage.session_number = branch.session_number and usage.branch = branch.id
 where {SET_SPACE} and branch.id = %(branch)s
 """
 SELECT_CALLS_BETWEEN = f"""
-{SELECT_TREE_CALLS} and coalesce(usage.answer_seq, usage.after_seq) between %(first)s and %(last)s order by usage.n
+{SELECT_TREE_CALLS} and coalesce(usage.answer_seq, usage.after_seq) between %(first)s and %(last)s order by usage.number
 """
 SELECT_LATEST_ANSWER_CALL = f"""
-{SELECT_TREE_CALLS} and usage.answer_seq <= %(last)s and usage.purpose is null order by usage.n desc limit 1
+{SELECT_TREE_CALLS} and usage.answer_seq <= %(last)s and usage.purpose is null order by usage.number desc limit 1
 """
 SELECT_LIMIT_FACTS = f"""
-select {FACT_COLUMNS.replace("branch", "journal.branch")} from bough.session
-left join bough.journal on journal.session_no = session.no and journal.kind = any(%(kinds)s) and exists (
-    select from bough.journal as limited where limited.session_no = session.no and limited.data like '%%"max_messages"%%')
-where {MINE} order by journal.n
+select {FACT_COLUMNS} from bough.session
+left join bough.journal on journal.session_number = session.number and journal.kind = any(%(kinds)s) and exists (
+    select from bough.journal as limited where limited.session_number = session.number and limited.data like '%%"max_messages"%%')
+where {MINE} order by journal.number
 """
 
 
@@ -274,17 +274,19 @@ select {SESSION_COLUMNS} from bough.session
 where {SET_SPACE} and space = %(space)s and conversation_id = %(conversation)s
   and (%(owner)s::text is null or owner = %(owner)s)
   and (relation is null or relation = 'import') and trashed_at is null
-order by no desc limit 1
+order by number desc limit 1
 """
 SELECT_INBOX = f"""
-select n, body, at from bough.session left join bough.inbox on inbox.no = session.no where {MINE} order by n limit %(limit)s
+select inbox.number, inbox.body, inbox.at from bough.session
+left join bough.inbox on inbox.session_number = session.number
+where {MINE} order by inbox.number limit %(limit)s
 """
 SELECT_QUEUED_KEY = f"""
-select 1 from bough.session join bough.inbox on inbox.no = session.no where {MINE} and inbox.key = %(key)s
+select 1 from bough.session join bough.inbox on inbox.session_number = session.number where {MINE} and inbox.key = %(key)s
 """
 SELECT_DRAFT = f"""
 select draft.text from bough.session
-left join bough.draft on draft.no = session.no and draft.branch = session.branch and not exists (
+left join bough.draft on draft.session_number = session.number and draft.branch = session.branch and not exists (
     select 1 from bough.entry
     where entry.branch = draft.branch and entry.seq > draft.seq and entry.seq <= session.seq
       and entry.kind is distinct from 'note')
@@ -296,15 +298,15 @@ select hash, mime, bytes from bough.blob where {SET_SPACE} and space = %(space)s
 SELECT_UNREFERENCED = f"""
 select count(*), coalesce(sum(size), 0)::bigint from bough.blob
 where {SET_SPACE} and space = %(space)s and at < %(before)s
-  and not exists (select 1 from bough.blob_use where blob_no = blob.no) and {NOT_QUEUED}
+  and not exists (select 1 from bough.blob_use where blob_number = blob.number) and {NOT_QUEUED}
 """
 DELETE_UNREFERENCED = f"""
 delete from bough.blob where space = %s and at < %s
-  and not exists (select 1 from bough.blob_use where blob_no = blob.no) and {NOT_QUEUED}
+  and not exists (select 1 from bough.blob_use where blob_number = blob.number) and {NOT_QUEUED}
 """
 SAVE_DRAFT = """
-insert into bough.draft (no, space, branch, seq, fence, text, at) values (%s, %s, %s, %s, %s, %s, %s)
-on conflict (no) do update set (branch, seq, fence, text, at) =
+insert into bough.draft (session_number, space, branch, seq, fence, text, at) values (%s, %s, %s, %s, %s, %s, %s)
+on conflict (session_number) do update set (branch, seq, fence, text, at) =
     row(excluded.branch, excluded.seq, excluded.fence, excluded.text, excluded.at)
 """
 # If one of these changes nothing, what prevented it is read afterwards.
@@ -320,43 +322,43 @@ RENEW = f"""
 update bough.session set lease_until = %(until)s
 where {SET_SPACE} and {SET_LOCK_TIMEOUT}{{condition}} and id = %(id)s
   and (%(owner)s::text is null or owner = %(owner)s) and fence = %(fence)s and holder is not null
-returning no
+returning number
 """
 RELEASE = f"""
 update bough.session set holder = null, lease_until = null
 where {SET_SPACE} and {SET_LOCK_TIMEOUT}{{condition}} and id = %(id)s
   and (%(owner)s::text is null or owner = %(owner)s) and fence = %(fence)s
-returning no
+returning number
 """
 MAX_EXTENDABLE = 10_000
 ENQUEUE = """
-insert into bough.inbox (no, n, space, owner, key, body, at)
-select %s, coalesce(max(n), 0) + 1, %s, %s, %s, %s, %s from bough.inbox where no = %s returning n
+insert into bough.inbox (session_number, number, space, owner, key, body, at)
+select %s, coalesce(max(number), 0) + 1, %s, %s, %s, %s, %s from bough.inbox where session_number = %s returning number
 """
 # By the sessions that were active since then: so no index of calls is needed, and none of another space is read.
 USAGE = f"""
 from bough.session cross join lateral (
-    select * from bough.usage where usage.session_no = session.no and usage.at >= %(since)s offset 0
+    select * from bough.usage where usage.session_number = session.number and usage.at >= %(since)s offset 0
 ) as usage
 where {SET_SPACE} and session.space = %(space)s and (%(owner)s::text is null or session.owner = %(owner)s)
   and session.active_at >= %(since)s::bigint - {ACTIVITY_STEP}
 """
 COUNT_QUEUED = f"""
-select count(*) from bough.inbox join bough.session using (no)
+select count(*) from bough.inbox join bough.session on session.number = inbox.session_number
 where {SET_SPACE} and inbox.space = %(space)s and (%(owner)s::text is null or session.owner = %(owner)s)
   and session.trashed_at is null and session.status <> 'running'
 """
 SELECT_STORAGE_SIZE = """
 with own as materialized (
-    select branch.id from bough.branch where session_no = %(no)s
+    select branch.id from bough.branch where session_number = %(number)s
 ), used as (
-    select distinct blob_use.blob_no from own join bough.blob_use on blob_use.branch = own.id
+    select distinct blob_use.blob_number from own join bough.blob_use on blob_use.branch = own.id
 )
 select (select count(*) from own join bough.entry on entry.branch = own.id),
        (select coalesce(sum(length(entry.body)), 0)::bigint from own join bough.entry on entry.branch = own.id),
        (select count(*) from own),
        (select count(*) from used),
-       (select coalesce(sum(blob.size), 0)::bigint from used join bough.blob on blob.no = used.blob_no)
+       (select coalesce(sum(blob.size), 0)::bigint from used join bough.blob on blob.number = used.blob_number)
 """
 
 
@@ -447,8 +449,8 @@ class PostgresStore(StoreBackend):
             self.owner,
             parameter="%({})s",
             space_column="session.space",
-            key_condition="no in (select session_no from bough.journal"
-            " where session_no = session.no and key = %(key)s::text and left(key, 1) <> '~')",
+            key_condition="number in (select session_number from bough.journal"
+            " where session_number = session.number and key = %(key)s::text and left(key, 1) <> '~')",
         )
         bindings["space"] = self.space
         if query.tag is None:
@@ -515,7 +517,7 @@ class PostgresStore(StoreBackend):
         if (
             leaf is None
             or is_current
-            or any(n == leaf.branch and no == columns["no"] for n, _, _, no in branches)
+            or any(n == leaf.branch and number == columns["number"] for n, _, _, number in branches)
         ):
             return
         if not contains_leaf(self.branches(columns["id"]), columns["id"], leaf):
@@ -783,7 +785,7 @@ class PostgresStore(StoreBackend):
             head = lock_head(writer, session_id, self.owner)
             if head.fence != fence:
                 raise Fenced(session_id, fence, head.fence)
-            row = (head.no, self.space, leaf.branch, leaf.seq, fence, text.encode(), at)
+            row = (head.number, self.space, leaf.branch, leaf.seq, fence, text.encode(), at)
             writer.execute(SAVE_DRAFT, row)
 
         self._connections.write(work)
@@ -802,7 +804,7 @@ class PostgresStore(StoreBackend):
             head = lock_head(writer, session_id, self.owner)
             if head.trashed_at is not None:
                 raise SessionTrashed(session_id)
-            values = (head.no, self.space, head.owner, key, body, at, head.no)
+            values = (head.number, self.space, head.owner, key, body, at, head.number)
             row = writer.execute(ENQUEUE, values).fetchone()
             assert row is not None
             return int(row[0])
@@ -865,7 +867,7 @@ class PostgresStore(StoreBackend):
     def storage_size(self, session_id: str) -> StorageSize:
         def work(reader: Connection) -> StorageSize:
             number, _ = self._exporter(reader).find(session_id)
-            row = reader.execute(SELECT_STORAGE_SIZE, {"no": number}).fetchone()
+            row = reader.execute(SELECT_STORAGE_SIZE, {"number": number}).fetchone()
             assert row is not None
             return StorageSize(*row)
 

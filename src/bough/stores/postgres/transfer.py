@@ -28,6 +28,7 @@ from .rows import (
     ENTRY_NAMES,
     ENTRY_TYPES,
     FACT_COLUMNS,
+    JOURNAL_NAMES,
     SESSION_COLUMNS,
     SESSION_NAMES,
     detail_from,
@@ -40,26 +41,26 @@ STREAM_ROWS = 200
 
 MINE = f"{SET_SPACE} and session.id = %(id)s and (%(owner)s::text is null or session.owner = %(owner)s)"
 SELECT_SESSION = f"select {SESSION_COLUMNS} from bough.session where {MINE}"
-SELECT_DETAIL = "select spec, policy, workspace, state from bough.session_detail where no = %s"
+SELECT_DETAIL = "select spec, policy, workspace, state from bough.session_detail where session_number = %s"
 SELECT_BRANCHES = f"""
 with recursive line (id) as (
-    select branch.id from bough.session join bough.branch on branch.session_no = session.no where {MINE}
+    select branch.id from bough.session join bough.branch on branch.session_number = session.number where {MINE}
     union
     select branch.parent from line join bough.branch on branch.id = line.id where branch.parent is not null
 )
 select branch.id, session.id, branch.parent, branch.parent_seq,
        coalesce((select max(entry.seq) from bough.entry where entry.branch = branch.id), branch.parent_seq)
-from line join bough.branch on branch.id = line.id left join bough.session on session.no = branch.session_no
+from line join bough.branch on branch.id = line.id left join bough.session on session.number = branch.session_number
 where {SET_SPACE} order by branch.id
 """
 SELECT_STORED = f"""
 select {ENTRY_COLUMNS}, entry.role,
-       (select string_agg(blob.hash, ' ') from bough.blob_use join bough.blob on blob.no = blob_no
+       (select string_agg(blob.hash, ' ') from bough.blob_use join bough.blob on blob.number = blob_number
         where blob_use.branch = entry.branch and blob_use.seq = entry.seq)
-from bough.session join bough.branch on branch.session_no = session.no join bough.entry on entry.branch = branch.id
+from bough.session join bough.branch on branch.session_number = session.number join bough.entry on entry.branch = branch.id
 where {MINE} order by entry.branch, entry.seq
 """
-SELECT_OWNERS = "select distinct session_no from bough.branch where id = any(%s) order by 1"
+SELECT_OWNERS = "select distinct session_number from bough.branch where id = any(%s) order by 1"
 SELECT_TASKS = """
 select started_at, id from bough.session where parent_session = %(id)s and relation = 'task'
   and (%(owner)s::text is null or owner = %(owner)s)
@@ -67,16 +68,16 @@ select started_at, id from bough.session where parent_session = %(id)s and relat
 SELECT_RANGE = f"""
 select {ENTRY_COLUMNS}, entry.role, null from bough.entry where branch = %s and seq between %s and %s order by seq
 """
-SELECT_CALLS = f"select {CALL_COLUMNS} from bough.usage where session_no = %s order by n"
-SELECT_FACTS = f"select {FACT_COLUMNS} from bough.journal where session_no = %s order by n"
+SELECT_CALLS = f"select {CALL_COLUMNS} from bough.usage where session_number = %s order by number"
+SELECT_FACTS = f"select {FACT_COLUMNS} from bough.journal where session_number = %s order by number"
 SELECT_LIMIT_FACTS = f"""
 select {FACT_COLUMNS} from bough.journal
-where session_no = %(session)s and kind = any(%(kinds)s)
-and exists (select from bough.journal where session_no = %(session)s and data like '%%"max_messages"%%') order by n
+where session_number = %(session)s and kind = any(%(kinds)s)
+and exists (select from bough.journal where session_number = %(session)s and data like '%%"max_messages"%%') order by number
 """
-SELECT_INBOX = "select n, body, at from bough.inbox where no = %s order by n"
-SELECT_BLOB = "select no, size from bough.blob where space = %s and hash = %s"
-SELECT_PIECE = "select substring(bytes from %s::integer for %s::integer) from bough.blob where no = %s"
+SELECT_INBOX = "select number, body, at from bough.inbox where session_number = %s order by number"
+SELECT_BLOB = "select number, size from bough.blob where space = %s and hash = %s"
+SELECT_PIECE = "select substring(bytes from %s::integer for %s::integer) from bough.blob where number = %s"
 
 BATCH_ROWS, BATCH_BYTES = 500, 8 << 20
 
@@ -91,34 +92,32 @@ def _insert_rows(table: str, columns: Iterable[tuple[str, str]]) -> str:
     return f"insert into bough.{table} ({', '.join(names)}) select * from unnest({', '.join(arrays)})"
 
 
-_SESSION_COLUMNS = (("session_no", "bigint"), ("space", "text"), ("owner", "text"))
+_SESSION_COLUMNS = (("session_number", "bigint"), ("space", "text"), ("owner", "text"))
 INSERT_ENTRIES = _insert_rows(
     "entry",
     [("branch", "bigint"), ("space", "text"), ("owner", "text"), *zip(ENTRY_NAMES, ENTRY_TYPES, strict=True)],
 )
 INSERT_CALLS = _insert_rows(
-    "usage", [*_SESSION_COLUMNS, ("n", "bigint"), *zip(CALL_NAMES, CALL_TYPES, strict=True)]
+    "usage", [*_SESSION_COLUMNS, ("number", "bigint"), *zip(CALL_NAMES, CALL_TYPES, strict=True)]
 )
 # Usage since a time is looked for in the sessions that were active since then.
 SET_ACTIVITY = """
 update bough.session set active_at = last.at
-from (select max(at) as at from bough.usage where session_no = %(no)s) as last
-where no = %(no)s and last.at > session.active_at
+from (select max(at) as at from bough.usage where session_number = %(number)s) as last
+where number = %(number)s and last.at > session.active_at
 """
 FACT_TYPES = ("bigint", "text", "text", "bigint", "bigint", "bigint", "text", "bigint")
-INSERT_FACTS = _insert_rows(
-    "journal", [*_SESSION_COLUMNS, *zip(FACT_COLUMNS.split(", "), FACT_TYPES, strict=True)]
-)
+INSERT_FACTS = _insert_rows("journal", [*_SESSION_COLUMNS, *zip(JOURNAL_NAMES, FACT_TYPES, strict=True)])
 INSERT_SESSION = f"""
 insert into bough.session ({", ".join(SESSION_NAMES[1:])}, active_at)
-values ({", ".join("%s::text::jsonb" if name == "tags" else "%s" for name in SESSION_NAMES[1:])}, %s) returning no
+values ({", ".join("%s::text::jsonb" if name == "tags" else "%s" for name in SESSION_NAMES[1:])}, %s) returning number
 """
 INSERT_DETAIL = """
-insert into bough.session_detail (no, space, spec, policy, workspace, state) values (%s, %s, %s, %s, %s, %s)
+insert into bough.session_detail (session_number, space, spec, policy, workspace, state) values (%s, %s, %s, %s, %s, %s)
 """
 # With a key: only a client's input has none, and a worker would answer it.
 INSERT_INPUT = """
-insert into bough.inbox (no, n, space, owner, body, at, key) values (%s, %s, %s, %s, %s, %s, gen_random_uuid()::text)
+insert into bough.inbox (session_number, number, space, owner, body, at, key) values (%s, %s, %s, %s, %s, %s, gen_random_uuid()::text)
 """
 INSERT_BLOB = """
 insert into bough.blob (space, hash, mime, size, at, bytes) values (%s, %s, %s, %s, %s, %s)
@@ -218,7 +217,7 @@ class PostgresImporter(SessionImporter):
         return int(inserted[0])
 
     def reserve_key(self) -> int:
-        row = self.writer.execute("select nextval('bough.session_no')").fetchone()
+        row = self.writer.execute("select nextval('bough.session_number')").fetchone()
         assert row is not None
         return int(row[0])
 
@@ -226,7 +225,7 @@ class PostgresImporter(SessionImporter):
         return insert_branch(self.writer, self.space, key, parent)
 
     def set_leaf(self, key: int, leaf: Leaf) -> None:
-        query = "update bough.session set branch = %s, seq = %s where no = %s"
+        query = "update bough.session set branch = %s, seq = %s where number = %s"
         self.writer.execute(query, (leaf.branch, leaf.seq, key))
 
     def insert_entries(self, entries: Iterator[tuple[int, NewEntry]], owner: str | None) -> None:
@@ -241,7 +240,7 @@ class PostgresImporter(SessionImporter):
             for n, call in enumerate(calls, 1)
         )
         self._insert_arrays(INSERT_CALLS, rows)
-        self.writer.execute(SET_ACTIVITY, {"no": key})
+        self.writer.execute(SET_ACTIVITY, {"number": key})
 
     def insert_facts(self, key: int, facts: Iterable[Fact], owner: str | None) -> None:
         self._insert_arrays(INSERT_FACTS, (self._fact_row(key, fact, owner) for fact in facts))

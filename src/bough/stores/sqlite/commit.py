@@ -32,8 +32,8 @@ from ..base import (
 from ..rows import CALL_COLUMNS, FACT_COLUMNS, call_from, call_row, fact_from
 
 SELECT_HEAD = """
-select no, branch, seq, facts, calls, active_at, fence, trashed_at, holder, lease_until,
-       (select session_no from branch where branch.id = session.branch) = no
+select number, branch, seq, facts, calls, active_at, fence, trashed_at, holder, lease_until,
+       (select session_number from branch where branch.id = session.branch) = number
        and not exists (select 1 from entry where entry.id = (session.branch << 32 | session.seq) + 1)
 from session where id = ? and space = ? and (?3 is null or owner = ?3)
 """
@@ -59,15 +59,15 @@ select {FACT_COLUMNS} from journal where id > ? and id < ? and key = ? order by 
 SELECT_CALLERS_KEY = f"""
 select {", ".join(f"journal.{name}" for name in FACT_COLUMNS.split(", "))}, session.branch, session.seq
 from session left join journal on journal.key = ?4 and substr(journal.key, 1, 1) <> '{MADE_KEY}'
-    and journal.id > session.no << 32 and journal.id < (session.no + 1) << 32
+    and journal.id > session.number << 32 and journal.id < (session.number + 1) << 32
 where session.id = ?1 and session.space = ?2 and (?3 is null or session.owner = ?3)
 order by journal.id desc limit 1
 """
-INSERT_BRANCH = "insert into branch (session_no, parent, parent_seq) values (?, ?, ?)"
+INSERT_BRANCH = "insert into branch (session_number, parent, parent_seq) values (?, ?, ?)"
 UPDATE_HEAD = "update session set facts = ?, updated_at = ?, branch = ?, seq = ?, turns = turns + ?"
 ADD_GROWTH = "".join(f", {name} = {name} + ?" for name in Totals.__struct_fields__)
 WHERE_HEAD = (
-    " where no = ? and branch = ? and seq = ? and facts = ? and calls = ? and fence = coalesce(?, fence)"
+    " where number = ? and branch = ? and seq = ? and facts = ? and calls = ? and fence = coalesce(?, fence)"
     " and trashed_at is null"
 )
 WHERE_FREE = " and (holder is null or coalesce(lease_until, 0) <= ?)"
@@ -80,7 +80,7 @@ Started = tuple[int, Call]
 class SqliteHead(Struct, frozen=True, gc=False):
     """What a change needs to know of its session."""
 
-    no: int
+    number: int
     leaf: Leaf
     facts: int
     calls: int
@@ -128,7 +128,7 @@ def apply(connection: apsw.Connection, change: Change, heads: Heads) -> CommitRe
         if change.move_to is not None:
             _check_place(writer, change.move_to, head.leaf)
     _check_blobs(writer, heads.space, change.entries, change.blobs)
-    started = _started_calls(writer, change, head.no)
+    started = _started_calls(writer, change, head.number)
     new_head = _advance(writer, change, head, started)
     heads.remember(change.session_id, new_head)
     if new_head is None:  # the cached head was stale: another process has written since
@@ -141,7 +141,7 @@ def apply(connection: apsw.Connection, change: Change, heads: Heads) -> CommitRe
     elif started:
         _drop_call(writer, head, started)
     _add_facts(writer, change, head, new_head.leaf)
-    _delete_consumed(writer, change, head.no)
+    _delete_consumed(writer, change, head.number)
     return CommitResult(new_head.leaf, new_head.facts)
 
 
@@ -149,12 +149,14 @@ def _read(writer: apsw.Cursor, change: Change, heads: Heads) -> SqliteHead:
     row = writer.execute(SELECT_HEAD, (change.session_id, heads.space, heads.owner)).fetchone()
     if row is None:
         raise NotFound(change.session_id)
-    no, branch, seq, facts, calls, active_at, fence, trashed_at, holder, lease_until, is_growing = row
+    number, branch, seq, facts, calls, active_at, fence, trashed_at, holder, lease_until, is_growing = row
     if trashed_at is not None:
         raise SessionTrashed(change.session_id)
     if change.fence is not None and change.fence != fence:
         raise Fenced(change.session_id, change.fence, fence)
-    return SqliteHead(no, Leaf(branch, seq), facts, calls, active_at, bool(is_growing), (holder, lease_until))
+    return SqliteHead(
+        number, Leaf(branch, seq), facts, calls, active_at, bool(is_growing), (holder, lease_until)
+    )
 
 
 def find_change(
@@ -179,7 +181,7 @@ def _find_committed(writer: apsw.Cursor, change: Change, head: SqliteHead) -> Co
     There is no index on a key that Bough made: it would slow down every append, and only a late writer pays for this scan.
     """
     assert change.after is not None
-    base = head.no << 32
+    base = head.number << 32
     row = writer.execute(SELECT_KEY, (base, base + (1 << 32), change.key)).fetchone()
     if row is None:
         change.refuse_if_held(*head.lease)
@@ -197,7 +199,7 @@ def _advance(
         if (
             not is_growing
         ):  # only for a head that was read, not cached: nothing can refuse the change any more
-            writer.execute(INSERT_BRANCH, (head.no, leaf.branch, leaf.seq))
+            writer.execute(INSERT_BRANCH, (head.number, leaf.branch, leaf.seq))
             leaf = Leaf(writer.connection.last_insert_rowid(), leaf.seq)
         leaf, is_growing = Leaf(leaf.branch, change.entries[-1].seq), True
     growth = total(change.calls) if change.calls else NOTHING
@@ -208,7 +210,7 @@ def _advance(
     _update_row(writer, change, head, leaf, growth, facts, active_at)
     if not writer.connection.changes():
         return None
-    return SqliteHead(head.no, leaf, facts, head.calls + growth.calls, active_at, is_growing)
+    return SqliteHead(head.number, leaf, facts, head.calls + growth.calls, active_at, is_growing)
 
 
 def insert_entries(writer: Executor, branch: int, entries: Iterable[NewEntry]) -> None:
@@ -233,8 +235,8 @@ def insert_entries(writer: Executor, branch: int, entries: Iterable[NewEntry]) -
         )
         for digest in (*e.media, *e.references):
             writer.execute(
-                "insert or ignore into blob_use select ?, no from blob where hash = ? and space = "
-                "(select space from session join branch on session_no = session.no where branch.id = ?)",
+                "insert or ignore into blob_use select ?, number from blob where hash = ? and space = "
+                "(select space from session join branch on session_number = session.number where branch.id = ?)",
                 (base | e.seq, digest, branch),
             )
 
@@ -270,14 +272,14 @@ def insert_blobs(writer: Executor, space: str, blobs: Iterable[Blob], at: int) -
         )
 
 
-def _started_calls(writer: apsw.Cursor, change: Change, no: int) -> dict[str, Started]:
+def _started_calls(writer: apsw.Cursor, change: Change, number: int) -> dict[str, Started]:
     """Return the rows, by call id, that were written when the calls started that the change replaces or drops."""
     if not change.replaces_call and change.drops_call is None:
         return {}
     started: dict[str, Started] = {}
     call_ids = [call.call_id for call in change.calls]
     for call_id in call_ids if change.drops_call is None else [change.drops_call]:
-        row = writer.execute(SELECT_STARTED, (no << 32, (no + 1) << 32, call_id)).fetchone()
+        row = writer.execute(SELECT_STARTED, (number << 32, (number + 1) << 32, call_id)).fetchone()
         if row is not None:
             started[call_id] = row[0], call_from(row[1:])
     return started
@@ -293,18 +295,18 @@ def _add_calls(
             writer.execute(REPLACE_CALL, (*row, started[call.call_id][0]))
         else:
             count += 1
-            writer.execute(INSERT_CALL, (*row, head.no << 32 | count))
+            writer.execute(INSERT_CALL, (*row, head.number << 32 | count))
 
 
 def _drop_call(writer: apsw.Cursor, head: SqliteHead, started: Mapping[str, Started]) -> None:
     """Delete the row of a call that was not made. Rows have the numbers up to the count of calls: later ones close up."""
     for key, _ in started.values():
         writer.execute(DROP_CALL, (key,))
-        writer.execute(CLOSE_UP_CALLS, (key, head.no << 32 | head.calls))
+        writer.execute(CLOSE_UP_CALLS, (key, head.number << 32 | head.calls))
 
 
 def _add_facts(writer: apsw.Cursor, change: Change, head: SqliteHead, leaf: Leaf) -> None:
-    n = (head.no << 32 | head.facts) + 1
+    n = (head.number << 32 | head.facts) + 1
     first = change.entries[0].seq if change.entries else None
     place = (leaf.branch, first, leaf.seq) if change.after is not None else (None, None, None)
     writer.execute(INSERT_FACT, (n, change.kind, change.key, *place, _text(change.data), change.at))
@@ -313,15 +315,17 @@ def _add_facts(writer: apsw.Cursor, change: Change, head: SqliteHead, leaf: Leaf
         writer.execute(INSERT_FACT, (n, fact.kind, None, None, None, None, _text(fact.data), change.at))
 
 
-def _delete_consumed(writer: apsw.Cursor, change: Change, no: int) -> None:
+def _delete_consumed(writer: apsw.Cursor, change: Change, number: int) -> None:
     if change.move_to is not None or (change.entries and change.fence is not None):
         # A draft is deleted with the answer it became, and by a rewind; only a fenced runner saves drafts.
-        writer.execute("delete from draft where no = ?", (no,))
+        writer.execute("delete from draft where session_number = ?", (number,))
     if change.inbox_number is not None:
-        writer.execute("delete from inbox where no = ? and n = ?", (no, change.inbox_number))
+        writer.execute(
+            "delete from inbox where session_number = ? and number = ?", (number, change.inbox_number)
+        )
     if change.state is not UNSET:
         state = None if change.state is None else change.state.decode()
-        writer.execute("update session_detail set state = ? where no = ?", (state, no))
+        writer.execute("update session_detail set state = ? where session_number = ?", (state, number))
 
 
 def _text(data: dict[str, Any]) -> str | None:
@@ -351,7 +355,7 @@ def _update_row(
     bindings += columns.values()
     if change.tags:
         bindings.append(to_json(dict(change.tags), "tags").decode())
-    bindings += (head.no, head.leaf.branch, head.leaf.seq, head.facts, head.calls, change.fence)
+    bindings += (head.number, head.leaf.branch, head.leaf.seq, head.facts, head.calls, change.fence)
     needs_free = change.needs_free_session
     if needs_free:
         bindings.append(change.at)
@@ -408,20 +412,21 @@ def insert_session(writer: apsw.Connection, new: NewSession) -> None:
         _check_place(writer, parent, parent)
     _check_blobs(writer, row.space, new.seeds, new.blobs)
     writer.execute(INSERT_SESSION, _session_row(row))
-    no = writer.last_insert_rowid()
+    number = writer.last_insert_rowid()
     texts = [
         None if text is None else text.decode()
         for text in (detail.spec, detail.policy, detail.workspace, detail.state)
     ]
     writer.execute(
-        "insert into session_detail (no, spec, policy, workspace, state) values (?, ?, ?, ?, ?)", (no, *texts)
+        "insert into session_detail (session_number, spec, policy, workspace, state) values (?, ?, ?, ?, ?)",
+        (number, *texts),
     )
-    writer.execute(INSERT_BRANCH, (no, parent.branch if parent else None, parent.seq if parent else 0))
+    writer.execute(INSERT_BRANCH, (number, parent.branch if parent else None, parent.seq if parent else 0))
     branch = writer.last_insert_rowid()
     insert_blobs(writer, row.space, new.blobs, row.started_at)
     insert_entries(writer, branch, new.seeds)
     seq = new.seeds[-1].seq if new.seeds else parent.seq if parent else 0
-    writer.execute("update session set branch = ?, seq = ? where no = ?", (branch, seq, no))
+    writer.execute("update session set branch = ?, seq = ? where number = ?", (branch, seq, number))
     data = new.origin
-    fact = (no << 32 | 1, "started", new.key, branch, None, seq, _text(data), row.started_at)
+    fact = (number << 32 | 1, "started", new.key, branch, None, seq, _text(data), row.started_at)
     writer.execute(INSERT_FACT, fact)

@@ -21,7 +21,16 @@ from weakref import WeakSet
 
 import apsw
 
-from ...errors import NewerFormat, NotAStore, StoreDamaged, StoreError, StoreFull, StoreLocked, StoreReadOnly
+from ...errors import (
+    NewerFormat,
+    NotAStore,
+    PrereleaseFormat,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+    StoreLocked,
+    StoreReadOnly,
+)
 from .encryption import has_key, unlock
 
 try:
@@ -29,8 +38,11 @@ try:
 except ImportError:  # Windows: SQLite's own busy timeout does the queueing, less evenly
     fcntl = None  # type: ignore[assignment]
 
-APPLICATION_ID = 0x426F7567  # "Boug"
-FORMAT = 1_002
+APPLICATION_ID = 0x424F5547  # "BOUG"
+PRERELEASE_ID = (
+    0x426F7567  # "Boug": files of versions before the first release, whose columns had other names
+)
+FORMAT = 1_000
 BUSY_MS = 60_000
 UNREADABLE = "it is not a SQLite file, or an encrypted one (key=…, bough --key-file FILE)"
 LOCKED = "the key is not the one it was encrypted with, or it is not encrypted at all"
@@ -41,37 +53,8 @@ OPENED: WeakSet[apsw.Connection] = WeakSet()
 Migration = Callable[[apsw.Connection], None]
 
 
-def _add_activity(connection: apsw.Connection) -> None:
-    """Sort lists by activity. The first stores of format 1.0 had no index of callers' keys, either."""
-    connection.execute(
-        "create index if not exists journal_key on journal (key) where substr(key, 1, 1) <> '~'"
-    )
-    connection.execute("alter table session add column active_at integer not null default 0")
-    connection.execute("update session set active_at = updated_at")
-    connection.execute("create index session_by_activity on session (space, active_at, no)")
-
-
-def _add_lookups(connection: apsw.Connection) -> None:
-    """Index the lists people ask for, tags and labels, and flag what the search index lacks."""
-    connection.execute("alter table session add column stale integer not null default 1")
-    connection.execute(
-        "update session set stale = 0 where facts = (select facts from search_mark where search_mark.no = session.no)"
-    )
-    connection.execute(
-        "update session set active_at = max(active_at, coalesce((select max(at) from usage "
-        "where usage.id > session.no << 32 and usage.id < (session.no + 1) << 32), 0))"
-    )
-    connection.execute(_file("lookups.sql"))
-    connection.execute(
-        "insert into session_tag select session.space, key, value, session.no, session.active_at "
-        "from session, json_each(session.tags)"
-    )
-
-
-MIGRATIONS: Mapping[int, Migration] = {
-    1_001: _add_activity,
-    1_002: _add_lookups,
-}  # to format → what leads there; forward only
+MIGRATIONS: Mapping[int, Migration] = {}
+"""To each format after the first, what leads there; forward only. `schema.sql` is always the newest format whole."""
 
 
 def connect(path: str, *, synchronous: str, read_only: bool = False) -> apsw.Connection:
@@ -166,7 +149,7 @@ def may_write(path: str | Path) -> bool:
 
 
 def check_format(connection: apsw.Connection, path: str) -> int:
-    """Return the format of the file, 0 if it is new; raise if it is not a store or too new.
+    """Return the format of the file, 0 if it is new; raise if it is not a store, too old or too new.
 
     The two numbers are on the first page; the rest is read only if they are not ours, because after a crash during a
     checkpoint the other pages may be torn until the log is read.
@@ -177,6 +160,8 @@ def check_format(connection: apsw.Connection, path: str) -> int:
         if version // 1_000 > FORMAT // 1_000:
             raise NewerFormat(path, _version_text(version), _version_text(FORMAT))
         return version
+    if application == PRERELEASE_ID:
+        raise PrereleaseFormat(path)
     if int(connection.execute("select count(*) from sqlite_schema").get):
         raise NotAStore(path, "it is a SQLite database of another program")
     return 0
@@ -184,14 +169,9 @@ def check_format(connection: apsw.Connection, path: str) -> int:
 
 def _make(connection: apsw.Connection) -> None:
     connection.execute(f"pragma application_id = {APPLICATION_ID}")
-    connection.execute(_file("schema.sql"))
-    connection.execute(_file("lookups.sql"))
-
-
-def _file(name: str) -> str:
     from importlib.resources import files  # a tenth of the whole start, and only a new store needs it
 
-    return files("bough.stores.sqlite").joinpath(name).read_text()
+    connection.execute(files("bough.stores.sqlite").joinpath("schema.sql").read_text())
 
 
 def _apply(connection: apsw.Connection, path: str, migrations: Mapping[int, Migration]) -> None:

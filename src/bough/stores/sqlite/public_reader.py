@@ -27,7 +27,7 @@ from .readonly import ReadOnlyConnection, open_readonly
 # connection: `public_…` only read through them.
 VIEWS = """
 create temp view {token}_session as
-select id as session_id, title, agent, status, turns, started_at, updated_at, no, branch, seq
+select id as session_id, title, agent, status, turns, started_at, updated_at, number, branch, seq
 from main.session
 where space = {space} and owner = {owner} and trashed_at is null and coalesce(relation, '') not in ('replay', 'task');
 

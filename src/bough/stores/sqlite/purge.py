@@ -14,19 +14,19 @@ from .read import SessionReader
 from .search_index import remove_from_index
 from .transfer import insert_facts
 
-SELECT_TASKS = "select id from session where parent_session = ? and relation = 'task' order by no"
+SELECT_TASKS = "select id from session where parent_session = ? and relation = 'task' order by number"
 SELECT_TRASHED_TASKS = """
-select id from session where parent_session = ? and relation = 'task' and trashed_at is not null order by no
+select id from session where parent_session = ? and relation = 'task' and trashed_at is not null order by number
 """
-SELECT_CHILDREN = "select id from session where parent_session = ? order by no"
+SELECT_CHILDREN = "select id from session where parent_session = ? order by number"
 SELECT_CANDIDATES = """
 with recursive line (id) as (
-    select branch.id from branch join json_each(?) as purged on purged.value = branch.session_no
+    select branch.id from branch join json_each(?) as purged on purged.value = branch.session_number
     union
     select parent.id from line join branch on branch.id = line.id join branch as parent on parent.id = branch.parent
-    where not exists (select 1 from session where session.no = parent.session_no)
+    where not exists (select 1 from session where session.number = parent.session_number)
 )
-select branch.id, branch.session_no, branch.parent, branch.parent_seq from line join branch on branch.id = line.id
+select branch.id, branch.session_number, branch.parent, branch.parent_seq from line join branch on branch.id = line.id
 """
 SELECT_FORK_POINTS = """
 select branch.parent, branch.parent_seq from branch join json_each(?1) as candidate on candidate.value = branch.parent
@@ -41,10 +41,10 @@ delete from usage where id > ?1 and id < ?2
 NOT_QUEUED = "not exists (select 1 from inbox where instr(inbox.body, blob.hash))"
 """The body of a queued input names its blobs."""
 SELECT_QUEUED_BLOBS = """
-select blob.no from inbox join blob on instr(inbox.body, blob.hash) where inbox.no in (select value from json_each(?))
+select blob.number from inbox join blob on instr(inbox.body, blob.hash) where inbox.session_number in (select value from json_each(?))
 """
 DELETE_BLOBS = f"""
-delete from blob where no in (select value from json_each(?)) and no not in (select blob_no from blob_use) and {NOT_QUEUED}
+delete from blob where number in (select value from json_each(?)) and number not in (select blob_number from blob_use) and {NOT_QUEUED}
 """
 
 
@@ -59,7 +59,7 @@ class SqlitePurge(Purge):
         self.reader, self.writer = reader, reader.connection
 
     def session_numbers(self, session_ids: list[str]) -> list[int]:
-        query = "select no from session where id = ?"
+        query = "select number from session where id = ?"
         return [self.writer.execute(query, (session_id,)).get for session_id in session_ids]
 
     def candidates(self, numbers: list[int]) -> list[Any]:
@@ -80,8 +80,10 @@ class SqlitePurge(Purge):
         insert_facts(self.writer, number, facts)
 
     def delete_sessions(self, numbers: list[int]) -> None:
-        for table in ("session_detail", "draft", "inbox", "session"):
-            self.writer.executemany(f"delete from {table} where no = ?", [(number,) for number in numbers])
+        bindings = [(number,) for number in numbers]
+        for table in ("session_detail", "draft", "inbox"):
+            self.writer.executemany(f"delete from {table} where session_number = ?", bindings)
+        self.writer.executemany("delete from session where number = ?", bindings)
 
     def delete_calls(
         self, numbers: Sequence[int], keep: Mapping[int, int], branches: list[int] | None
@@ -98,7 +100,7 @@ class SqlitePurge(Purge):
             number = branch.branch
             span = ((number << 32) + keep.get(number, branch.parent_seq) + 1, (number + 1) << 32)
             used = self.writer.execute(
-                "select distinct blob_no from blob_use where entry >= ? and entry < ?", span
+                "select distinct blob_number from blob_use where entry >= ? and entry < ?", span
             )
             blobs += [blob for (blob,) in used.fetchall()]
             self.writer.execute("delete from blob_use where entry >= ? and entry < ?", span)

@@ -45,31 +45,31 @@ from ..rows import (
 SELECT_SESSION = f"""
 select {SESSION_COLUMNS} from session where id = :id and space = :space and (:owner is null or owner = :owner)
 """
-SELECT_DETAIL = "select spec, policy, workspace, state from session_detail where no = ?"
+SELECT_DETAIL = "select spec, policy, workspace, state from session_detail where session_number = ?"
 SELECT_BRANCHES = """
 with recursive line (id) as (
-    select id from branch where session_no = :no
+    select id from branch where session_number = :number
     union
     select branch.parent from line join branch on branch.id = line.id where branch.parent is not null
 )
 select branch.id, session.id, branch.parent, branch.parent_seq,
        coalesce((select max(entry.id) & 4294967295 from entry
                  where entry.id between branch.id << 32 and (branch.id << 32) + 4294967295), branch.parent_seq)
-from line join branch on branch.id = line.id left join session on session.no = branch.session_no
+from line join branch on branch.id = line.id left join session on session.number = branch.session_number
 order by branch.id
 """
 SELECT_LINE = """
-with recursive line (id, session_no, parent, parent_seq) as (
-    select id, session_no, parent, parent_seq from branch where id = ?
+with recursive line (id, session_number, parent, parent_seq) as (
+    select id, session_number, parent, parent_seq from branch where id = ?
     union all
-    select branch.id, branch.session_no, branch.parent, branch.parent_seq
+    select branch.id, branch.session_number, branch.parent, branch.parent_seq
     from line join branch on branch.id = line.parent and branch.id < line.id -- ends a forged cycle
 )
 select id, parent, parent_seq from line
 """
 SELECT_BRANCH = "select parent, parent_seq from branch where id = ?"
 SELECT_OWN_BRANCH = """
-select 1 from branch join session on session.no = branch.session_no where branch.id = ? and session.id = ?
+select 1 from branch join session on session.number = branch.session_number where branch.id = ? and session.id = ?
 """
 SELECT_ENTRIES = f"select {ENTRY_COLUMNS} from entry where id between ? and ? order by id"
 SELECT_PUBLIC = f"""
@@ -90,30 +90,30 @@ where kind is not null and kind <> 'note' and id between ? and ? order by id
 """
 SELECT_STORED = f"""
 select {", ".join(f"entry.{name.strip()}" for name in ENTRY_COLUMNS.split(","))}, entry.role,
-       (select group_concat(blob.hash, ' ') from blob_use join blob on blob.no = blob_no
+       (select group_concat(blob.hash, ' ') from blob_use join blob on blob.number = blob_number
         where blob_use.entry = entry.id)
 from branch join entry on entry.id between branch.id << 32 and (branch.id << 32) + 4294967295
-where branch.session_no = ? order by entry.id
+where branch.session_number = ? order by entry.id
 """
 SELECT_ANCESTOR_SESSIONS = """
 with recursive line (id) as (
-    select id from branch where session_no = :no
+    select id from branch where session_number = :number
     union
     select branch.parent from line join branch on branch.id = line.id where branch.parent is not null
 )
-select distinct session_no from line join branch on branch.id = line.id where session_no <> :no order by 1
+select distinct session_number from line join branch on branch.id = line.id where session_number <> :number order by 1
 """
 SELECT_BRANCH_OWNER = """
 with recursive line (id) as (
-    select id from branch where session_no = :no
+    select id from branch where session_number = :number
     union
     select branch.parent from line join branch on branch.id = line.id where branch.parent is not null
 )
-select session_no from line join branch on branch.id = line.id where branch.id = :branch
+select session_number from line join branch on branch.id = line.id where branch.id = :branch
 """
 SELECT_LOST_BRANCHES = """
 with recursive line (id) as (
-    select branch.id from branch join session on session.no = branch.session_no
+    select branch.id from branch join session on session.number = branch.session_number
     union
     select branch.parent from line join branch on branch.id = line.id where branch.parent is not null
 )
@@ -139,17 +139,17 @@ SELECT_LIMIT_FACTS = f"""
 select {FACT_COLUMNS} from journal where id > ?1 and id < ?2 and kind in ({str(LIMIT_FACT_KINDS)[1:-1]})
 and exists (select 1 from journal where id > ?1 and id < ?2 and data like '%"max_messages"%') order by id
 """
-SELECT_INBOX = "select n, body, at from inbox where no = ? order by n limit ?"
+SELECT_INBOX = "select number, body, at from inbox where session_number = ? order by number limit ?"
 SELECT_ENTRY_SIZE = """
 select count(*), coalesce(sum(length(entry.body)), 0)
 from branch join entry on entry.id between branch.id << 32 and (branch.id << 32) + 4294967295
-where branch.session_no = :no
+where branch.session_number = :number
 """
 SELECT_BLOB_SIZE = """
-select count(*), coalesce(sum(size), 0) from blob where no in (
-    select blob_use.blob_no from branch
+select count(*), coalesce(sum(size), 0) from blob where number in (
+    select blob_use.blob_number from branch
     join blob_use on blob_use.entry between branch.id << 32 and (branch.id << 32) + 4294967295
-    where branch.session_no = :no)
+    where branch.session_number = :number)
 """
 
 
@@ -185,7 +185,7 @@ class SessionReader:
         return SessionDetail(*(None if text is None else text.encode() for text in row))
 
     def branches(self, number: int) -> list[Branch]:
-        return [Branch(*row) for row in self.connection.execute(SELECT_BRANCHES, {"no": number})]
+        return [Branch(*row) for row in self.connection.execute(SELECT_BRANCHES, {"number": number})]
 
     def lost_branches(self) -> list[int]:
         return [number for (number,) in self.connection.execute(SELECT_LOST_BRANCHES)]
@@ -302,7 +302,7 @@ class SessionReader:
         return map(call_from, self.connection.execute(SELECT_CALLS, (number << 32, (number + 1) << 32)))
 
     def inherited_calls(self, number: int) -> list[Call]:
-        rows: list[Any] = self.connection.execute(SELECT_ANCESTOR_SESSIONS, {"no": number}).fetchall()
+        rows: list[Any] = self.connection.execute(SELECT_ANCESTOR_SESSIONS, {"number": number}).fetchall()
         return [call for (ancestor,) in rows for call in self.calls(ancestor)]
 
     def calls_between(self, number: int, branch: int, first: int, last: int) -> list[Call]:
@@ -325,7 +325,7 @@ class SessionReader:
     def _owners(self, number: int, branch: int) -> list[int]:
         """Return the session that made the calls of a branch, unless the branch is not in the tree of `number`."""
         rows: list[Any] = self.connection.execute(
-            SELECT_BRANCH_OWNER, {"no": number, "branch": branch}
+            SELECT_BRANCH_OWNER, {"number": number, "branch": branch}
         ).fetchall()
         return [owner for (owner,) in rows]
 
@@ -334,12 +334,16 @@ class SessionReader:
         return (QueuedInput(*row) for row in rows)
 
     def _inbox_count(self, number: int) -> int:
-        count: int = self.connection.execute("select count(*) from inbox where no = ?", (number,)).get
+        count: int = self.connection.execute(
+            "select count(*) from inbox where session_number = ?", (number,)
+        ).get
         return count
 
     def storage_size(self, number: int) -> StorageSize:
-        bindings = {"no": number}
+        bindings = {"number": number}
         entries, size = self.connection.execute(SELECT_ENTRY_SIZE, bindings).get
-        branches = self.connection.execute("select count(*) from branch where session_no = :no", bindings).get
+        branches = self.connection.execute(
+            "select count(*) from branch where session_number = :number", bindings
+        ).get
         blobs, blob_size = self.connection.execute(SELECT_BLOB_SIZE, bindings).get
         return StorageSize(entries, size, branches, blobs, blob_size)

@@ -1,4 +1,4 @@
--- Bough's SQLite schema, format 1.2.
+-- Bough's SQLite schema, format 1.0.
 --
 -- A session is one row; its leaf (branch, seq) is its current position. Entries are the nodes of a tree, stored by
 -- branch: a branch has a parent and the seq at which it left it, so a path is a few range scans and a fork is one
@@ -10,7 +10,7 @@
 -- Bodies are JSON bytes exactly as hashed; cast(body as text) shows them. Times are microseconds, UTC.
 
 create table session (
-    no                  integer primary key autoincrement, -- the session's number in packed keys; never reused, so a purged one cannot come back
+    number              integer primary key autoincrement, -- the session's number in packed keys; never reused, so a purged one cannot come back
     id                  text not null unique,              -- the public name, ses_…
     space               text not null,                     -- tenant; every read filters by it
     owner               text,                              -- whose mailbox within the space; null: the space's own
@@ -48,39 +48,77 @@ create table session (
     completed_at        integer,
     trashed_at          integer,                           -- set: in the trash, restorable
     error               text,
-    active_at           integer not null default 0,        -- lists are sorted by it: the last input or move, and within a run the last step to a minute
-    stale               integer not null default 1         -- 1: it may have text that the search index lacks
+    active_at           integer not null,                  -- lists are sorted by it: the last input or move, and within a run the last step to a minute
+    needs_indexing      integer not null default 1         -- 1: it may have text that the search index lacks
 );
-create index session_by_activity on session (space, active_at, no);
-create index session_by_conversation on session (space, conversation_id, no);
+create index session_by_activity on session (space, active_at, number);
+create index session_by_conversation on session (space, conversation_id, number);
 create index session_by_parent on session (parent_session) where parent_session is not null;
+-- A count by status reads nothing else: so it has the column of its condition, too.
+create index session_by_status on session (space, status, active_at, number, trashed_at) where trashed_at is null;
+create index session_by_agent on session (space, agent, active_at, number) where agent is not null;
+create index session_by_owner on session (space, owner, active_at, number) where owner is not null;
+create index session_in_trash on session (space, active_at, number) where trashed_at is not null;
+-- What the search index lacks. An append sets the flag if it is not set; whoever indexes the session clears it.
+create index session_needs_indexing on session (space, number) where needs_indexing;
+create trigger session_grows after update of facts on session when not old.needs_indexing begin
+    update session set needs_indexing = 1 where number = new.number;
+end;
+
+-- A row for each tag of each session, in both orders of lists. Triggers keep it in step with session.tags.
+create table session_tag (
+    space          text not null,
+    name           text not null,
+    value          text not null,
+    session_number integer not null,
+    active_at      integer not null,
+    primary key (space, name, value, session_number)
+) without rowid;
+create index session_tag_by_activity on session_tag (space, name, value, active_at, session_number);
+create trigger session_starts after insert on session when new.tags is not null begin
+    insert into session_tag select new.space, key, value, new.number, new.active_at from json_each(new.tags);
+end;
+create trigger session_is_tagged after update of tags on session when new.tags is not old.tags begin
+    delete from session_tag where session_number = old.number and (space, name, value) in (
+        select old.space, key, value from json_each(old.tags));
+    insert into session_tag select new.space, key, value, new.number, new.active_at from json_each(new.tags);
+end;
+create trigger session_is_active after update of active_at on session
+when new.tags is not null and new.active_at <> old.active_at begin
+    update session_tag set active_at = new.active_at where session_number = new.number and (space, name, value) in (
+        select new.space, key, value from json_each(new.tags));
+end;
+create trigger session_ends after delete on session when old.tags is not null begin
+    delete from session_tag where session_number = old.number and (space, name, value) in (
+        select old.space, key, value from json_each(old.tags));
+end;
 
 -- The large, rarely read part of a session, separate so that the row rewritten by every append stays short.
 create table session_detail (
-    no        integer primary key references session (no),
-    spec      text,  -- JSON: the agent as it was at the start
-    policy    text,  -- JSON
-    workspace text,  -- JSON: working_dir, fs_scope_tier, variables, …
-    state     text   -- JSON: the state at the leaf; null after a rewind or fork: compute it from the entries
+    session_number integer primary key references session (number),
+    spec           text,  -- JSON: the agent as it was at the start
+    policy         text,  -- JSON
+    workspace      text,  -- JSON: working_dir, fs_scope_tier, variables, …
+    state          text   -- JSON: the state at the leaf; null after a rewind or fork: compute it from the entries
 );
 
 -- The text so far of an answer in flight. Valid only while (branch, seq) is the session's leaf.
 create table draft (
-    no     integer primary key references session (no),
-    branch integer not null,
-    seq    integer not null,
-    fence  integer not null,  -- of the runner that wrote it
-    text   text not null,     -- redacted like all text
-    at     integer not null
+    session_number integer primary key references session (number),
+    branch         integer not null,
+    seq            integer not null,
+    fence          integer not null,  -- of the runner that wrote it
+    text           text not null,     -- redacted like all text
+    at             integer not null
 );
 
 create table branch (
-    id         integer primary key autoincrement,
-    session_no integer not null,  -- no foreign key: a branch outlives its purged session while a fork inherits it
-    parent     integer references branch (id),
-    parent_seq integer not null   -- its own first seq is one more
+    id             integer primary key autoincrement,
+    session_number integer not null,  -- no foreign key: a branch outlives its purged session while a fork inherits it
+    parent         integer references branch (id),
+    parent_seq     integer not null   -- its own first seq is one more
 );
-create index branch_by_session on branch (session_no);
+create index branch_by_session on branch (session_number);
 create index branch_by_parent on branch (parent) where parent is not null;
 
 create table entry (
@@ -101,7 +139,7 @@ create index entry_public on entry (id) where internal = 0; -- the public's read
 create index entry_non_message on entry (id) where kind is not null; -- settings and compactions of a path, without reading 100,000 messages
 
 create table usage (
-    id                 integer primary key, -- session no << 32 | n
+    id                 integer primary key, -- session.number << 32 | the call's number
     call_id            text not null,
     branch             integer not null,    -- the branch of the answer, or the leaf's
     after_seq          integer not null,    -- the leaf's seq when the call was made
@@ -121,72 +159,74 @@ create table usage (
 );
 
 create table journal (
-    id     integer primary key, -- session no << 32 | n
-    kind   text not null,
-    key    text,                -- of the change: the caller's, or one that Bough made (~…); null for extra facts of the same change
-    branch integer,             -- the leaf after the change; columns and not JSON, because most facts hold nothing else
-    first  integer,             -- seq of the first entry it appended
-    last   integer,
-    data   text,                -- JSON: the rest; null: nothing
-    at     integer not null
+    id        integer primary key, -- session.number << 32 | the fact's number
+    kind      text not null,
+    key       text,                -- of the change: the caller's, or one that Bough made (~…); null for extra facts of the same change
+    branch    integer,             -- the leaf after the change; columns and not JSON, because most facts hold nothing else
+    first_seq integer,             -- of the entries it appended
+    last_seq  integer,
+    data      text,                -- JSON: the rest; null: nothing
+    at        integer not null
 );
 
 -- A caller's key is looked up before anything is written; keys that Bough made cost nothing here.
 create index journal_key on journal (key) where substr(key, 1, 1) <> '~';
+-- Labels without reading the journal; an append of anything else does not touch it.
+create index journal_label on journal (id) where kind = 'labelled';
 
 -- Inputs for a session that is running, consumed in order by its runner.
 create table inbox (
-    no   integer not null references session (no),
-    n    integer not null,
-    body blob not null,       -- a user message, as JSON, redacted like everything
-    at   integer not null,
-    primary key (no, n)
+    session_number integer not null references session (number),
+    number         integer not null,
+    body           blob not null,    -- a user message, as JSON, redacted like everything
+    at             integer not null,
+    primary key (session_number, number)
 ) without rowid;
 
 create table blob (
-    no    integer primary key,
-    space text not null,      -- sharing across spaces would reveal to one tenant what another has
-    hash  text not null,      -- sha256, hex
-    mime  text not null,
-    size  integer not null,
-    at    integer not null,   -- unreferenced ones are only collected some time after this
-    bytes blob not null,
+    number integer primary key,
+    space  text not null,      -- sharing across spaces would reveal to one tenant what another has
+    hash   text not null,      -- sha256, hex
+    mime   text not null,
+    size   integer not null,
+    at     integer not null,   -- unreferenced ones are only collected some time after this
+    bytes  blob not null,
     unique (space, hash)
 );
 create table blob_use (
-    entry   integer not null references entry (id),
-    blob_no integer not null references blob (no),
-    primary key (entry, blob_no)
+    entry       integer not null references entry (id),
+    blob_number integer not null references blob (number),
+    primary key (entry, blob_number)
 ) without rowid;
-create index blob_use_by_blob on blob_use (blob_no);
+create index blob_use_by_blob on blob_use (blob_number);
 
 -- The search index: words only, no text. Appending does not touch it; it is updated before a search.
 -- The `ascii` tokenizer suffices because our own words are inserted: without case and accents, separated by one space.
 -- Measured on 32 MB of text: 0.45 of the text's size, 18,700 entries/s; `trigram` 2.4 and 4,300/s.
 create virtual table search using fts5 (
-    text,  -- of messages, calls, results and summaries; of a title's row, the title
-    tool,  -- names of the tools called, or whose results these are
-    model, -- that answered
-    mark,  -- role, kind and error as one word each; the space and owner as hashes
+    text,   -- of messages, calls, results and summaries; of a title's row, the title
+    tool,   -- names of the tools called, or whose results these are
+    model,  -- that answered
+    marker, -- role, kind and error as one word each; the space and owner as hashes
     content = '', contentless_delete = 1, tokenize = 'ascii'
 );
 create table search_entry (
-    id         integer primary key, -- branch << 32 | seq of what is indexed; seq 0 of a first branch: the session's title
-    session_no integer not null,    -- listed under: the owner, or the oldest heir of what a purge left
-    at         integer not null     -- repeated, so that times are compared without reading the entry
+    id             integer primary key, -- branch << 32 | seq of what is indexed; seq 0 of a first branch: the session's title
+    session_number integer not null,    -- listed under: the owner, or the oldest heir of what a purge left
+    at             integer not null     -- repeated, so that times are compared without reading the entry
 );
-create table search_mark (
-    no    integer primary key, -- session
-    facts integer not null,    -- its count of facts when it was indexed
-    title text                 -- as indexed
+create table search_progress (
+    session_number integer primary key,
+    facts          integer not null,    -- its count of facts when it was indexed
+    title          text                 -- as indexed
 );
 
 -- For people: each message of each session's active path, exactly once.
 create view active_message as
-with recursive line (no, branch, last) as (
-    select no, branch, seq from session where trashed_at is null
+with recursive line (number, branch, last) as (
+    select number, branch, seq from session where trashed_at is null
     union all
-    select line.no, branch.parent, min(line.last, branch.parent_seq)
+    select line.number, branch.parent, min(line.last, branch.parent_seq)
     from line join branch on branch.id = line.branch
     where branch.parent is not null
 )
@@ -195,6 +235,6 @@ select session.id as session_id, entry.id & 4294967295 as seq, entry.turn, entry
         from json_each(cast(entry.body as text), '$.parts') as part) as text,
        entry.internal, entry.model, entry.finish, entry.at, cast(entry.body as text) as body
 from line
-join session on session.no = line.no
+join session on session.number = line.number
 join entry on entry.id between line.branch << 32 and (line.branch << 32) + line.last
 where entry.kind is null;

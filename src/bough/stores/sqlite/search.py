@@ -16,23 +16,23 @@ from .read import SessionReader
 from .search_index import tenant_words
 
 SELECT_CANDIDATES = """
-select search.rowid, search_entry.at, session.no, session.id, session.title, session.branch, session.seq, entry.turn,
+select search.rowid, search_entry.at, session.number, session.id, session.title, session.branch, session.seq, entry.turn,
        entry.kind, entry.role, entry.model, entry.finish, entry.body
 from search
 cross join search_entry on search_entry.id = search.rowid
-cross join session on session.no = {session_number}
+cross join session on session.number = {session_number}
 left join entry on entry.id = search.rowid
 where search match ? and search.rowid >= ? and search.rowid < ? and {conditions}
 order by search.rowid desc limit ?
 """
-SELECT_NUMBER = "select no from session where id = ? and space = ? and (?3 is null or owner = ?3)"
+SELECT_NUMBER = "select number from session where id = ? and space = ? and (?3 is null or owner = ?3)"
 SELECT_BRANCHES = """
 with recursive line (id) as (
-    select id from branch where session_no = ?1
+    select id from branch where session_number = ?1
     union
     select branch.parent from line join branch on branch.id = line.id where branch.parent is not null
 )
-select branch.id, branch.session_no = ?1, branch.parent, branch.parent_seq from line join branch using (id)
+select branch.id, branch.session_number = ?1, branch.parent, branch.parent_seq from line join branch using (id)
 """
 
 
@@ -49,7 +49,7 @@ class SqliteSearch(DatabaseSearch):
 
     def candidates(self, first: int, end: int, session_number: int | None) -> Iterator[Candidate]:
         conditions, bindings = self._conditions()
-        listed_under = "search_entry.session_no" if session_number is None else str(session_number)
+        listed_under = "search_entry.session_number" if session_number is None else str(session_number)
         query = SELECT_CANDIDATES.format(session_number=listed_under, conditions=conditions)
         # What a fork shares may be listed under another owner's session; who may read the fork may read it all.
         tenant = tenant_words(self.space, self.owner if session_number is None else None)
@@ -83,7 +83,7 @@ class SqliteSearch(DatabaseSearch):
 
 def match_expression(terms: Sequence[Term], tenant: Sequence[str]) -> str:
     """Return the terms in the language of FTS5. The tenant is always required, so there is always a first one."""
-    required = [Term("mark", (word,)) for word in tenant] + [term for term in terms if not term.is_excluded]
+    required = [Term("marker", (word,)) for word in tenant] + [term for term in terms if not term.is_excluded]
     excluded = [term for term in terms if term.is_excluded]
     expression = " AND ".join(map(_quote, required))
     return f"({expression}) NOT ({' OR '.join(map(_quote, excluded))})" if excluded else expression

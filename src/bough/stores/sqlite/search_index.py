@@ -9,23 +9,23 @@ from typing import Any
 import apsw
 
 from ...core.search import Column
-from ..search_index import IndexedBranch, IndexRow, SearchIndex, SessionMark, StaleSession
+from ..search_index import IndexedBranch, IndexedSession, IndexRow, SearchIndex, StaleSession
 
-STALE = "session.space = :space and (:owner is null or session.owner = :owner) and session.stale"
-COUNT_STALE = f"select count(*) from session indexed by session_stale where {STALE}"
+STALE = "session.space = :space and (:owner is null or session.owner = :owner) and session.needs_indexing"
+COUNT_STALE = f"select count(*) from session indexed by session_needs_indexing where {STALE}"
 SELECT_STALE = f"""
-select session.no, session.facts, session.title, session.owner, session.started_at, search_mark.facts, search_mark.title
-from session indexed by session_stale left join search_mark on search_mark.no = session.no
-where {STALE} and session.no >= :first order by session.no
+select session.number, session.facts, session.title, session.owner, session.started_at, search_progress.facts, search_progress.title
+from session indexed by session_needs_indexing left join search_progress on search_progress.session_number = session.number
+where {STALE} and session.number >= :first order by session.number
 """
 SELECT_BRANCHES = """
 with recursive line (id) as (
-    select id from branch where session_no = ?1
+    select id from branch where session_number = ?1
     union
     select parent.id from line join branch on branch.id = line.id join branch as parent on parent.id = branch.parent
-    where not exists (select 1 from session where session.no = parent.session_no)
+    where not exists (select 1 from session where session.number = parent.session_number)
 )
-select branch.id, branch.session_no = ?1, branch.parent, branch.parent_seq,
+select branch.id, branch.session_number = ?1, branch.parent, branch.parent_seq,
        (select max(search_entry.id) & 4294967295 from search_entry
         where search_entry.id between branch.id << 32 and (branch.id << 32) + 4294967295)
 from line join branch on branch.id = line.id order by branch.id
@@ -37,18 +37,18 @@ SELECT_ANSWER = """
 select body from entry where id >= ? and id <= ? and role = 'assistant' order by id desc limit 1
 """
 INSERT_ENTRY = """
-insert or ignore into search_entry (id, session_no, at)
-select entry.id, session.no, entry.at from entry join session on session.no = ? where entry.id = ?
+insert or ignore into search_entry (id, session_number, at)
+select entry.id, session.number, entry.at from entry join session on session.number = ? where entry.id = ?
 """
-INSERT_TITLE = "insert into search_entry (id, session_no, at) values (?, ?, ?)"
-INSERT_WORDS = "insert into search (rowid, text, tool, model, mark) values (?, ?, ?, ?, ?)"
-SET_MARK = """
-insert into search_mark (no, facts, title)
-select no, :facts, :title from session
-where no = :no and (select facts from search_mark where search_mark.no = :no) is :indexed
-on conflict (no) do update set facts = excluded.facts, title = excluded.title
+INSERT_TITLE = "insert into search_entry (id, session_number, at) values (?, ?, ?)"
+INSERT_WORDS = "insert into search (rowid, text, tool, model, marker) values (?, ?, ?, ?, ?)"
+SET_PROGRESS = """
+insert into search_progress (session_number, facts, title)
+select number, :facts, :title from session
+where number = :number and (select facts from search_progress where search_progress.session_number = :number) is :indexed
+on conflict (session_number) do update set facts = excluded.facts, title = excluded.title
 """
-CLEAR_STALE = "update session set stale = 0 where no = ? and facts = ?"
+CLEAR_STALE = "update session set needs_indexing = 0 where number = ? and facts = ?"
 
 
 class SqliteSearchIndex(SearchIndex):
@@ -86,37 +86,37 @@ class SqliteSearchIndex(SearchIndex):
 
     def document(self, columns: Mapping[Column, str], session: StaleSession) -> tuple[str, ...]:
         tenant = " ".join(tenant_words(self.space, session.owner))
-        return (columns["text"], columns["tool"], columns["model"], f"{columns['mark']} {tenant}")
+        return (columns["text"], columns["tool"], columns["model"], f"{columns['marker']} {tenant}")
 
     def insert_entries(self, writer: apsw.Connection, rows: list[IndexRow]) -> int:
         count = 0
         for row in rows:
-            writer.execute(INSERT_ENTRY, (row.session_number, row.place))
+            writer.execute(INSERT_ENTRY, (row.session_number, row.key))
             if writer.changes():
-                writer.execute(INSERT_WORDS, (row.place, *row.document))
+                writer.execute(INSERT_WORDS, (row.key, *row.document))
                 count += 1
         return count
 
-    def set_mark(self, writer: apsw.Connection, session: StaleSession) -> bool:
+    def save_progress(self, writer: apsw.Connection, session: StaleSession) -> bool:
         bindings = {
-            "no": session.number,
+            "number": session.number,
             "facts": session.facts,
             "title": session.title,
             "indexed": session.indexed_facts,
         }
-        writer.execute(SET_MARK, bindings)
+        writer.execute(SET_PROGRESS, bindings)
         is_set = writer.changes() > 0
         if is_set:
             writer.execute(CLEAR_STALE, (session.number, session.facts))
         return is_set
 
-    def replace_title(self, writer: apsw.Connection, mark: SessionMark) -> None:
-        row = mark.title_row
-        writer.execute("delete from search where rowid = ?", (row.place,))
-        writer.execute("delete from search_entry where id = ?", (row.place,))
-        if mark.session.title is not None:
-            writer.execute(INSERT_TITLE, (row.place, row.session_number, mark.session.started_at))
-            writer.execute(INSERT_WORDS, (row.place, *row.document))
+    def replace_title(self, writer: apsw.Connection, indexed: IndexedSession) -> None:
+        row = indexed.title_row
+        writer.execute("delete from search where rowid = ?", (row.key,))
+        writer.execute("delete from search_entry where id = ?", (row.key,))
+        if indexed.session.title is not None:
+            writer.execute(INSERT_TITLE, (row.key, row.session_number, indexed.session.started_at))
+            writer.execute(INSERT_WORDS, (row.key, *row.document))
 
 
 def tenant_words(space: str, owner: str | None) -> list[str]:
@@ -135,11 +135,11 @@ with recursive descendant (id) as (
     union
     select branch.id from descendant join branch on branch.parent = descendant.id
 )
-insert into search_mark (no, facts)
-select distinct session.no, -1 from descendant join branch using (id) join session on session.no = branch.session_no
+insert into search_progress (session_number, facts)
+select distinct session.number, -1 from descendant join branch using (id) join session on session.number = branch.session_number
 where true
-on conflict (no) do update set facts = min(facts, 0) - 1
-returning no
+on conflict (session_number) do update set facts = min(facts, 0) - 1
+returning session_number
 """
 
 
@@ -149,7 +149,7 @@ def remove_from_index(writer: apsw.Connection, branches: list[int], sessions: li
     FTS5 keeps a deleted row's words until it merges segments, so all segments are merged into one.
     """
     heirs = writer.execute(RESET_HEIRS, (str(branches),)).fetchall()
-    writer.executemany("update session set stale = 1 where no = ?", heirs)
+    writer.executemany("update session set needs_indexing = 1 where number = ?", heirs)
     removed = 0
     for branch in branches:
         span = (branch << 32, (branch + 1) << 32)
@@ -158,6 +158,9 @@ def remove_from_index(writer: apsw.Connection, branches: list[int], sessions: li
         )
         writer.execute("delete from search_entry where id >= ? and id < ?", span)
         removed += writer.changes()
-    writer.execute("delete from search_mark where no in (select value from json_each(?))", (str(sessions),))
+    writer.execute(
+        "delete from search_progress where session_number in (select value from json_each(?))",
+        (str(sessions),),
+    )
     if removed or writer.changes():
         writer.execute("insert into search (search) values ('optimize')")

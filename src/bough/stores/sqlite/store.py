@@ -72,22 +72,23 @@ SELECT_LATEST = f"""
 select {SESSION_COLUMNS} from session
 where space = :space and conversation_id = :conversation and (:owner is null or owner = :owner)
   and (relation is null or relation = 'import') and trashed_at is null
-order by no desc limit 1
+order by number desc limit 1
 """
 # By the sessions that were active since then, without an index of calls, which would cost every call a page.
 USAGE = f"""
 from session indexed by session_by_activity
-cross join usage on usage.id > session.no << 32 and usage.id < (session.no + 1) << 32
+cross join usage on usage.id > session.number << 32 and usage.id < (session.number + 1) << 32
 where session.space = :space and (:owner is null or session.owner = :owner)
   and session.active_at >= :since - {ACTIVITY_STEP} and usage.at >= :since
 """
 COUNT_QUEUED = """
-select count(*) from inbox join session using (no)
+select count(*) from inbox join session on session.number = inbox.session_number
 where space = :space and (:owner is null or owner = :owner) and trashed_at is null and status <> 'running'
 """
 # A draft belongs to the leaf it was saved at; notes that others appended since do not end it.
 SELECT_DRAFT = """
-select text from draft join session using (no, branch) where no = ? and not exists (
+select text from draft join session on session.number = draft.session_number and session.branch = draft.branch
+where draft.session_number = ? and not exists (
     select 1 from entry
     where entry.id > (draft.branch << 32 | draft.seq) and entry.id <= (session.branch << 32 | session.seq)
       and kind is not 'note')
@@ -96,15 +97,13 @@ CREATE_PURGED = (
     "create table if not exists purged (id text primary key, space text, owner text) without rowid"
 )
 TAGGED = """
-(select no as tagged_no, active_at as tagged_at from session_tag
+(select session_number as tagged_number, active_at as tagged_at from session_tag
  where space = :space and name = :tag_name and value = :tag_value)
 """
 SESSION_COLUMNS_OF_LIST = (
     ", ".join(f"session.{name.strip()}" for name in SESSION_COLUMNS.split(",")) + ", session.active_at"
 )
-UNREFERENCED = (
-    f"from blob where space = ? and at < ? and no not in (select blob_no from blob_use) and {NOT_QUEUED}"
-)
+UNREFERENCED = f"from blob where space = ? and at < ? and number not in (select blob_number from blob_use) and {NOT_QUEUED}"
 
 
 def _is_walk(query: SessionQuery) -> bool:
@@ -278,7 +277,7 @@ class SqliteStore(StoreBackend):
 
     def renew(self, session_id: str, fence: int, until: int) -> bool:
         def work(reader: SessionReader) -> bool:
-            query = "update session set lease_until = ? where no = ? and fence = ? and holder is not null"
+            query = "update session set lease_until = ? where number = ? and fence = ? and holder is not null"
             reader.connection.execute(query, (until, reader.number(session_id), fence))
             return bool(reader.connection.changes())
 
@@ -286,7 +285,7 @@ class SqliteStore(StoreBackend):
 
     def release(self, session_id: str, fence: int) -> None:
         def work(reader: SessionReader) -> None:
-            query = "update session set holder = null, lease_until = null where no = ? and fence = ?"
+            query = "update session set holder = null, lease_until = null where number = ? and fence = ?"
             reader.connection.execute(query, (reader.number(session_id), fence))
 
         self._write(work)
@@ -313,7 +312,7 @@ class SqliteStore(StoreBackend):
             number, row = reader.find(session_id)
             if row.trashed_at is not None:
                 raise SessionTrashed(session_id)
-            query = "insert into inbox select ?1, coalesce(max(n), 0) + 1, ?2, ?3 from inbox where no = ?1 returning n"
+            query = "insert into inbox select ?1, coalesce(max(number), 0) + 1, ?2, ?3 from inbox where session_number = ?1 returning number"
             return int(reader.connection.execute(query, (number, body, at)).get)
 
         return self._write(work)
@@ -339,12 +338,12 @@ class SqliteStore(StoreBackend):
             # SQLite would choose the index by conversation, which begins with the space, and read and sort all
             # sessions for each page: 4.2 ms for 10,000 instead of 0.09.
             space_column="+session.space" if _is_walk(query) else "session.space",
-            key_condition="no in (select id >> 32 from journal where key = :key and substr(key, 1, 1) <> '~')",
+            key_condition="number in (select id >> 32 from journal where key = :key and substr(key, 1, 1) <> '~')",
         )
         if query.tag is None:
             return f"session where {conditions}", bindings
         bindings["tag_name"], bindings["tag_value"] = query.tag
-        return f"{TAGGED} cross join session on session.no = tagged_no where {conditions}", bindings
+        return f"{TAGGED} cross join session on session.number = tagged_number where {conditions}", bindings
 
     def sessions(self, query: SessionQuery) -> SessionPage:
         source, bindings = self._source(query)

@@ -29,29 +29,31 @@ from .commit import INSERT_BRANCH, INSERT_CALL, INSERT_ENTRY, INSERT_FACT
 from .read import SessionReader
 
 SELECT_OWNERS = """
-select distinct session_no from branch join json_each(?) as named on named.value = branch.id order by 1
+select distinct session_number from branch join json_each(?) as named on named.value = branch.id order by 1
 """
 SELECT_TASKS = """
 select started_at, id from session where parent_session = :id and relation = 'task'
   and space = :space and (:owner is null or owner = :owner)
 """
 SELECT_RANGE = f"select {ENTRY_COLUMNS}, role, null from entry where id between ? and ? order by id"
-SELECT_BLOB = "select no, size from blob where space = ? and hash = ?"
+SELECT_BLOB = "select number, size from blob where space = ? and hash = ?"
 
 
 INSERT_SESSION = f"""
 insert into session ({SESSION_COLUMNS.partition(",")[2]}, active_at)
 values ({", ".join("?" * SESSION_COLUMNS.count(","))}, ?)
 """
-INSERT_DETAIL = "insert into session_detail (no, spec, policy, workspace, state) values (?, ?, ?, ?, ?)"
-INSERT_INPUT = "insert into inbox (no, n, body, at) values (?, ?, ?, ?)"
+INSERT_DETAIL = (
+    "insert into session_detail (session_number, spec, policy, workspace, state) values (?, ?, ?, ?, ?)"
+)
+INSERT_INPUT = "insert into inbox (session_number, number, body, at) values (?, ?, ?, ?)"
 INSERT_BLOB = """
-insert into blob (space, hash, mime, size, at, bytes) values (?, ?, ?, ?, ?, zeroblob(?)) returning no
+insert into blob (space, hash, mime, size, at, bytes) values (?, ?, ?, ?, ?, zeroblob(?)) returning number
 """
-LINK_BLOB = "insert or ignore into blob_use select ?, no from blob where space = ? and hash = ?"
+LINK_BLOB = "insert or ignore into blob_use select ?, number from blob where space = ? and hash = ?"
 # Usage since a time is looked for in the sessions that were active since then.
 SET_ACTIVITY = """
-update session set active_at = max(active_at, coalesce((select max(at) from usage where id > ? and id < ?), 0)) where no = ?
+update session set active_at = max(active_at, coalesce((select max(at) from usage where id > ? and id < ?), 0)) where number = ?
 """
 RESERVE_NUMBER = "update sqlite_sequence set seq = seq + 1 where name = 'session' returning seq"
 FIRST_NUMBER = "insert into sqlite_sequence (name, seq) values ('session', 1) returning seq"
@@ -123,7 +125,7 @@ class SqliteImporter(SessionImporter):
         return self.writer.last_insert_rowid()
 
     def set_leaf(self, key: int, leaf: Leaf) -> None:
-        query = "update session set branch = ?, seq = ? where no = ?"
+        query = "update session set branch = ?, seq = ? where number = ?"
         self.writer.execute(query, (leaf.branch, leaf.seq, key))
 
     def insert_entries(self, entries: Iterator[tuple[int, NewEntry]], owner: str | None) -> None:
