@@ -190,9 +190,10 @@ class TestDoctor:
         assert done.code == 1
         assert "chmod 600" in done.out
 
-    def test_damage_is_found_without_being_touched(self, store_path: Path) -> None:
+    @pytest.mark.parametrize("page", [1, 5, 12])
+    def test_damage_is_found_without_being_touched(self, store_path: Path, page: int) -> None:
         data = bytearray(store_path.read_bytes())
-        data[3 * 8192 : 3 * 8192 + 4000] = b"\xff" * 4000
+        data[page * 2048 : page * 2048 + 4000] = b"\xff" * 4000
         store_path.write_bytes(data)
         done = bough("doctor", store=store_path)
         assert done.code == 1

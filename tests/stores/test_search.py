@@ -59,11 +59,11 @@ class TestTyping:
     def test_filters_of_an_entry_are_terms_of_their_column(self) -> None:
         terms = parse_query("role:tool tool:refund model:gpt-5 error:true -kind:note", NOW).terms
         assert [(term.column, term.words) for term in terms] == [
-            ("mark", ("roletool",)),
+            ("marker", ("roletool",)),
             ("tool", ("refund",)),
             ("model", ("gpt", "5")),
-            ("mark", ("errortrue",)),
-            ("mark", ("kindnote",)),
+            ("marker", ("errortrue",)),
+            ("marker", ("kindnote",)),
         ]
         assert terms[-1].is_excluded
 

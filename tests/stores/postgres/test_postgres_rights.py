@@ -193,7 +193,7 @@ class TestItsInput:
                     owner,
                     space,
                 )
-        for columns, values in (("session_id, text, n", "'x', 'y', 1"), ("session_id, at", "'x', 1")):
+        for columns, values in (("session_id, text, number", "'x', 'y', 1"), ("session_id, at", "'x', 1")):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 ask(database, f"insert into bough.public_input ({columns}) values ({values})")
         with pytest.raises(psycopg.errors.CheckViolation):

@@ -93,7 +93,9 @@ def _inside(reader: apsw.Connection, path: str) -> list[Finding]:
         findings.append(Finding("ok", "SQLite finds no damaged page"))
     else:
         findings += [
-            Finding("problem", f"SQLite: {line}", "restore a backup, or export what can be read")
+            Finding(
+                "problem", f"SQLite: {line}", "restore a backup, or export what can be read", is_final=True
+            )
             for line in lines
         ]
     unused = int(reader.execute("pragma freelist_count").get)
