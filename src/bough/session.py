@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, takewhile
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -388,13 +388,23 @@ class Session:
         """The entries from root to leaf; only those after seq `since`, or only the last n."""
         return self.log.path(since=since, last=last).entries
 
-    def transcript(self) -> list[Entry]:
-        """The public entries of the path: inputs and final answers."""
-        return self.log.path(public=True).entries
+    def transcript(self, since: int = 0) -> list[Entry]:
+        """The public entries of the path: inputs and final answers; only those after seq `since`."""
+        return self.log.path(since=since, public=True).entries
 
-    def log_events(self) -> list[LogEvent]:
-        """The path as an event log: one event per message, tool call and tool result."""
-        return list(log_events(self.path()))
+    def log_events(self, since: int = 0, last: int | None = None) -> list[LogEvent]:
+        """The path as an event log: one event per message, tool call and tool result.
+
+        Only those of entries after seq `since`, or only the last n.
+        """
+        if last is None:
+            return list(log_events(self.path(since)))
+        newest: list[LogEvent] = []
+        for entry in takewhile(lambda entry: entry.seq > since, self.log.backwards()):
+            newest[:0] = log_events([entry])
+            if len(newest) >= last:
+                break
+        return newest[-last:]
 
     def entries(self) -> list[Entry]:
         """Every entry of the session's own branches, on the path or not."""
@@ -513,16 +523,19 @@ class Session:
 
     def explain(self, provider: str, request: dict[str, Any] | None = None) -> Difference | None:
         """The first difference from the request sent last (or from `request`); None if the provider's cache stays warm."""
-        from .agent.prompt_window import prompt_context, tree_message_limits
-
-        path, most = self.path(), tree_message_limits(self.log)
-        answered = [call.after_seq for call in self.model_calls("path") if call.purpose == "answer"]
-        project = wire.find_provider(provider).project
         if request is None:
-            if not answered:
+            sent_at = self._last_request_at()
+            if sent_at is None:
                 return None
-            request = project(prompt_context(path[: max(answered)], most), self.read_blob)
-        return first_difference(request, project(prompt_context(path, most), self.read_blob))
+            request = self.request(provider, at=sent_at)
+        return first_difference(request, self.request(provider))
+
+    def _last_request_at(self) -> int | None:
+        """Return the seq after which a model was asked last on the path, answered or not; None if none was."""
+        answered = ledger.latest_answer_call(self.log, self.leaf.seq)
+        first = -1 if answered is None else answered.after_seq
+        later = [call.after_seq for call in ledger.calls_after(self.log, first) if call.purpose == "answer"]
+        return max(later, default=None if answered is None else first)
 
     def window_use(self, at: int | None = None) -> WindowUse:
         """How many tokens the request at this leaf has, by our estimate, and the window of the session's model, if known."""

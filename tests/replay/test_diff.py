@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import msgspec
@@ -23,12 +24,15 @@ from bough import (
     tool_result,
     user,
 )
-from bough.replay.diff import shared_prefix
-from bough.replay.turn_comparison import word_diff
+from bough.core.state import fold_state
+from bough.replay.compared_path import PathSide, shared_seq
+from bough.replay.turn_comparison import align, heaviest_kind, word_diff
+from bough.replay.turn_reader import read_turns
 from bough.stores.memory.store import MemoryStore
 from conftest import Store
 from support.random_logs import SOAK
 from support.random_recordings import Turn, record, turns
+from support.random_steps import STEPS, Reads, random_seeds
 from support.runtime import deterministic_runtime
 
 MANY = settings(max_examples=2_000 if SOAK else 25, deadline=None)
@@ -65,7 +69,7 @@ class TestKinds:
         diff = compare(store, tooled(), tooled())
         assert diff.is_same
         assert diff.first_divergence is None
-        assert (diff.shared, diff.shared_turns, diff.rows) == (5, 1, ())
+        assert (diff.shared, diff.rows) == (5, ())
 
     def test_other_words(self, store: Store) -> None:
         diff = compare(store, tooled(), tooled(final="It is lost."))
@@ -123,7 +127,7 @@ class TestKinds:
     def test_another_input(self, store: Store) -> None:
         diff = compare(store, plain(("a", "1"), ("b", "2")), plain(("a", "1"), ("c", "2")))
         assert kinds(diff) == ["input changed"]
-        assert diff.shared_turns == 1
+        assert diff.shared == 3
 
     def test_reasoning_is_compared_by_name(self, store: Store) -> None:
         diff = compare(store, [user("q"), assistant(Reasoning("hm"), "a")], [user("q"), assistant("a")])
@@ -252,7 +256,7 @@ class TestPlaces:
         fork = session.fork(at=2)
         fork.append(plain(("b", "3")))
         diff = bough.diff(session, fork)
-        assert (diff.shared, diff.shared_turns, kinds(diff)) == (3, 1, ["reworded"])
+        assert (diff.shared, kinds(diff)) == (3, ["reworded"])
 
     def test_a_session_with_its_own_past(self, session: Session) -> None:
         diff = bough.diff((session, 2), session)
@@ -274,23 +278,52 @@ class TestPlaces:
         with pytest.raises(bough.BoughError):
             bough.diff((session, 9), session)
 
-    def test_the_end_of_what_is_shared_is_found_by_halving(self, session: Session) -> None:
-        looks = 0
+    def test_the_end_of_what_is_shared_is_found_by_halving(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also between two sessions that store nothing in common."""
+        one, other = store.start(), store.start()
+        turns = [(f"q{n}", f"a{n}") for n in range(200)]
+        one.append(plain(*turns))
+        other.append(plain(*turns[:150], ("q150", "other"), *turns[151:]))
+        reads = Reads(store.backend, monkeypatch)
+        assert shared_seq(PathSide(one.log, one.leaf), PathSide(other.log, other.leaf)) == 301
+        assert reads.rows.total() <= 2 * 10
 
-        class Counted:
-            def __init__(self, entry_id: bytes) -> None:
-                self._id = entry_id
 
-            @property
-            def entry_id(self) -> bytes:
-                nonlocal looks
-                looks += 1
-                return self._id
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_shared_need_not_be_read(seed: int) -> None:
+    """The rows are those of two paths that are read as a whole."""
+    random = Random(seed)
+    store = bough.open("memory:")
+    session = store.start("a", [system("You help."), *random_seeds(random)])
+    for _ in range(12):
+        random.choice(STEPS)(session, random)
+    fork = session.fork(random.randrange(session.leaf.seq + 1))
+    for one in (session, fork):
+        for _ in range(random.randrange(6)):
+            random.choice(STEPS)(one, random)
+    for a, b in ((session, fork), (fork, session), (session, session)):
+        diff = bough.diff(a, b)
+        assert [(row.turn_a, row.turn_b, row.kind) for row in diff.rows] == rows_of_whole_paths(a, b)
+        assert diff.is_state_same == (fold_state(a.path()) == fold_state(b.path()))
 
-        a = [Counted(b"%d" % n) for n in range(4_096)]
-        b = [Counted(b"%d" % n if n < 1_234 else b"x%d" % n) for n in range(4_000)]
-        assert shared_prefix(a, b) == 1_234  # type: ignore[arg-type]
-        assert looks <= 2 * 13
+
+def rows_of_whole_paths(a: Session, b: Session) -> list[tuple[int | None, int | None, str]]:
+    paths = [session.path() for session in (a, b)]
+    ids = [[entry.entry_id for entry in path] for path in paths]
+    shared = next((n for n, (x, y) in enumerate(zip(*ids, strict=False)) if x != y), min(map(len, ids)))
+    turns_a, turns_b = [read_turns(path) for path in paths]
+    count = 0
+    for one, other in zip(turns_a, turns_b, strict=False):
+        is_within = one.turn == other.turn and max(one.last, other.last) <= shared
+        if not is_within and ids[0] != ids[1]:
+            break
+        count += 1
+    return [
+        (None if one is None else one.turn, None if other is None else other.turn, heaviest_kind(differences))
+        for one, other, differences in align(turns_a[count:], turns_b[count:])
+    ]
 
 
 class TestCost:

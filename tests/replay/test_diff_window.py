@@ -8,6 +8,7 @@ import pytest
 
 import bough
 from bough import Session, ToolCall, assistant, system, tool_result, user
+from bough.replay import compared_path
 from bough.replay import diff_window as windows
 from bough.replay.diff import diff
 from bough.replay.diff_window import DiffWindow, diff_window
@@ -40,7 +41,7 @@ def grow(session: Session, random: Random, turns: int) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_of_any_two_paths(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(windows, "STEP", 4)
+    monkeypatch.setattr(compared_path, "STEP", 4)
     random = Random(seed)
     store = bough.open("memory:")
     session = store.start("a", [system("You help.")])
@@ -66,7 +67,7 @@ def turns(result: list[DiffWindow]) -> list[list[int]]:
 
 
 def test_a_turn_longer_than_a_window_is_compared_as_far_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(windows, "STEP", 4)
+    monkeypatch.setattr(compared_path, "STEP", 4)
     monkeypatch.setattr(windows, "MAX_SCANNED", 12)
     store = bough.open("memory:")
     sessions = []

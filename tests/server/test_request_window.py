@@ -13,7 +13,7 @@ from bough import Limits, Note, ScriptedModel, Session, ToolCall, assistant, sys
 from bough.agent.prompt_window import prompt_context, tree_message_limits
 from bough.core.drafts import Draft
 from bough.core.usage import Call, Usage
-from bough.replay import diff_window
+from bough.replay import compared_path, diff_window
 from bough.server import request_window
 from bough.server.request_window import PromptReader, read_prompt
 from bough.server.routes import requests
@@ -139,7 +139,7 @@ def test_no_response_that_a_page_waits_for_reads_more_in_a_longer_session(
     """The law of `tests/log/test_long_session.py`, over HTTP."""
     monkeypatch.setattr(requests, "NEWEST", 100)
     monkeypatch.setattr(diff_window, "MAX_SCANNED", 100)
-    for module in (request_window, diff_window):
+    for module in (request_window, compared_path):
         monkeypatch.setattr(module, "STEP", 50)
     counts = {path: list[int]() for path in PATHS}
     for turns in (SHORT, LONG):

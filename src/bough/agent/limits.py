@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -10,9 +11,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..core.messages import Text, ToolCall, ToolResult
-from ..core.usage import Call, Usage, format_dollars, total
+from ..core.usage import Call, Usage, format_dollars
 from ..errors import InvalidArgument
 from ..log import ledger
+from ..log.log import Log
 from ..models.model import Model, Request
 from ..models.prices import price_of
 
@@ -171,17 +173,46 @@ def check_rounds(limits: Limits, session_id: str, rounds: int) -> LimitHit | Non
     )
 
 
-def check_cost(
-    limits: Limits, session_id: str, calls: Sequence[Call], next_call: NextCall
-) -> LimitHit | None:
+class Spending:
+    """What a session and its tasks cost so far. Their calls are read only where the sums do not tell enough."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.totals = ledger.totals(log, "tree", None)
+
+    @cached_property
+    def _calls(self) -> list[Call]:
+        return ledger.model_calls(self._log, "tree", None)
+
+    @property
+    def unpriced_calls(self) -> int:
+        """How many calls have no price. One without a count of tokens, such as one that a crash cut off, is left out: it
+        would stop the session for good."""
+        if (
+            self.totals.unpriced_calls <= self.totals.unknown_calls
+        ):  # what has no count of tokens has no price
+            return 0
+        return sum(
+            call.price is None and bool(call.usage.input_tokens or call.usage.output_tokens)
+            for call in self._calls
+        )
+
+    def has_called(self, model: str) -> bool:
+        latest = ledger.latest_answer_call(self._log, self._log.leaf.seq)
+        if latest is not None and latest.model == model:
+            return True
+        return bool(self.totals.calls) and any(call.model == model for call in self._calls)
+
+
+def check_cost(limits: Limits, session_id: str, spending: Spending, next_call: NextCall) -> LimitHit | None:
     """Return the limit that forbids the next model call, or warns about it, after the calls so far.
 
     The next call is counted with the least it can cost: its input.
     """
     if limits.max_cost_microcents is None:
         return None
-    max_cost, spent = limits.max_cost_microcents, total(calls).cost_microcents
-    problem = _uncountable(calls, next_call.model)
+    max_cost, spent = limits.max_cost_microcents, spending.totals.cost_microcents
+    problem = _uncountable(spending, next_call.model)
     hint = "pip install 'bough[prices]' for prices of the usual models, pass rates=Rates(…) for others"
     if problem is not None:
         return LimitHit(
@@ -191,7 +222,7 @@ def check_cost(
             f"{hint}, or continue unchecked with --on-exceed warn",
             is_warning=limits.on_exceed == "warn",
         )
-    minimum = _minimum_cost(calls, next_call)
+    minimum = _minimum_cost(spending, next_call)
     if spent + minimum <= max_cost and spent < max_cost:
         return None
     more = "" if spent >= max_cost else f", and the next call costs at least {format_dollars(minimum)}"
@@ -204,14 +235,11 @@ def check_cost(
     )
 
 
-def _uncountable(calls: Sequence[Call], model: Model) -> str | None:
-    """Say which cost is not known. A call without a count of tokens, such as one that a crash cut off, is left out: it
-    would stop the session for good."""
+def _uncountable(spending: Spending, model: Model) -> str | None:
+    """Say which cost is not known."""
     if price_of(model, Usage(0, 0, 0, 0)) is None:
         return f"{model.model} has no price"
-    unpriced = sum(
-        call.price is None and bool(call.usage.input_tokens or call.usage.output_tokens) for call in calls
-    )
+    unpriced = spending.unpriced_calls
     return f"{unpriced} call{'' if unpriced == 1 else 's'} so far had no price" if unpriced else None
 
 
@@ -219,10 +247,10 @@ BYTES_PER_TOKEN = 8
 """Twice the usual estimate: what is estimated here must not be more than what the provider counts."""
 
 
-def _minimum_cost(calls: Sequence[Call], next_call: NextCall) -> int:
+def _minimum_cost(spending: Spending, next_call: NextCall) -> int:
     """Return the least that the call can cost, in microcents: its input, from the cache if there may be one."""
     tokens = _minimum_tokens(next_call.request())
-    is_cached = any(call.model == next_call.model.model for call in calls)
+    is_cached = spending.has_called(next_call.model.model)
     price = price_of(next_call.model, Usage(tokens, 0, tokens if is_cached else 0, 0))
     return 0 if price is None else price.microcents
 
@@ -281,4 +309,4 @@ class LimitChecker:
 
     def _check_own_cost(self, next_call: NextCall) -> LimitHit | None:
         log = self._writer.log
-        return check_cost(self.limits, log.session_id, ledger.model_calls(log, "tree", None), next_call)
+        return check_cost(self.limits, log.session_id, Spending(log), next_call)

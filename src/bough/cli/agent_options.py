@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from ..agent.limits import Limits
 from ..agent.tools.mcp.server import McpServer, ToolLike, split_tools
 from ..agent.tools.tool import Tool, tool
-from ..core.context import changed_options, fold_settings
+from ..core.context import changed_options
 from ..core.entries import Settings
 from ..core.messages import system as system_message
 from ..log.workspace import WORKSPACE_TOOLS, ScopeTier, Workspace
@@ -112,7 +112,7 @@ class CommandAgent(Struct, frozen=True):
 
     def without_options_of(self, session: Session) -> CommandAgent:
         """Return the agent without its options, once the session has them: it may change them meanwhile."""
-        if changed_options(fold_settings(session.path()).options, self.model_options) is not None:
+        if changed_options(session.log.settings().options, self.model_options) is not None:
             return self
         return replace(self, model_options={})
 
@@ -214,7 +214,7 @@ def agent_for(options: AgentOptions, session: Session | None) -> CommandAgent:
 def default_options(model: str, session: Session | None) -> dict[str, Any]:
     """Return the configured options of a model that the session has none of the same name for."""
     defaults = load_config().default_options(model)
-    own = (fold_settings(session.path()).options or {}) if defaults and session is not None else {}
+    own = (session.log.settings().options or {}) if defaults and session is not None else {}
     return {name: value for name, value in defaults.items() if name not in own}
 
 
@@ -233,7 +233,7 @@ def _own_models(session: Session | None) -> tuple[str, ...]:
     """Return the models of the session's settings, else of the chain it was started with, else of its row."""
     if session is None:
         return ()
-    model = fold_settings(session.path()).model
+    model = session.log.settings().model
     if model is not None:
         return (model,)
     row, spec = session.row, _spec(session)

@@ -40,11 +40,12 @@ class KeyedTurn(Struct, frozen=True):
 
 def calls_of_turn(log: Log, recorded: KeyedTurn) -> list[Call]:
     """Return the model calls that the turn made."""
-    branches = {entry.branch for entry in recorded.entries}
+    first, last = recorded.turn, recorded.last.seq
     return [
         call
-        for call in log.store.calls(log.session_id)
-        if call.branch in branches and recorded.turn <= call.after_seq < recorded.last.seq
+        for branch in sorted({entry.branch for entry in recorded.entries})
+        for call in log.store.calls_between(log.session_id, branch, first, last)
+        if first <= call.after_seq < last
     ]
 
 

@@ -16,10 +16,11 @@ from .log import Log
 def model_calls(log: Log, view: str, since: Leaf | None) -> list[Call]:
     """Ledger rows of one view. Raises InvalidPosition if `since` is not on the path."""
     store = log.store
-    if view == "path" or since is not None:
-        floor = -1 if since is None else _on_path(log, since)
+    if since is not None:
+        return calls_after(log, _on_path(log, since))
+    if view == "path":
         rows = [*store.inherited_calls(log.session_id), *store.calls(log.session_id)]
-        return calls_on_path(rows, log.ranges(), floor)
+        return calls_on_path(rows, log.ranges())
     rows = store.calls(log.session_id)
     if view == "own":
         return rows
@@ -28,8 +29,36 @@ def model_calls(log: Log, view: str, since: Leaf | None) -> list[Call]:
     raise InvalidArgument("view", view, "own, path or tree")
 
 
+def calls_after(log: Log, seq: int) -> list[Call]:
+    """Ledger rows of the path after entry `seq`; those before it are not returned by the store."""
+    parts = [part for part in log.ranges() if part.last > seq]
+    return [
+        call
+        for part in parts
+        for call in log.store.calls_between(log.session_id, part.branch, seq + 1, part.last)
+    ]
+
+
+def latest_answer_call(log: Log, last: int) -> Call | None:
+    """The call behind the newest answer of the path up to entry `last`."""
+    for part in reversed(log.ranges()):
+        if part.first <= last:
+            call = log.store.latest_answer_call(log.session_id, part.branch, min(part.last, last))
+            if call is not None:
+                return call
+    return None
+
+
+def calls_at(log: Log, entry: Entry) -> list[Call]:
+    """Ledger rows of the calls that an entry of the path answers."""
+    calls = log.store.calls_between(log.session_id, entry.branch, entry.seq, entry.seq)
+    return [call for call in calls if call.answer_seq == entry.seq]
+
+
 def totals(log: Log, view: str, since: Leaf | None) -> Totals:
     """Sums of one view. Those of whole sessions are in their rows, so that none of their calls is read."""
+    if view == "path" and since is None and _is_whole_tree(log):
+        view = "own"
     if since is not None or view not in ("own", "tree"):
         return total(model_calls(log, view, since))
     session_ids = [log.session_id] if view == "own" else [log.session_id, *_descendants(log)]
@@ -54,6 +83,16 @@ def _descendants(log: Log) -> list[str]:
                 ids.add(row.session_id)
                 session_ids.append(row.session_id)
     return session_ids[1:]
+
+
+def _is_whole_tree(log: Log) -> bool:
+    """Whether the path is all that the session has, as in most sessions: it inherits nothing and was never rewound."""
+    reach = {part.branch: part.last for part in log.ranges()}
+    branches = log.store.branches(log.session_id)
+    return all(
+        branch.session_id == log.session_id and branch.tail <= reach.get(branch.branch, -1)
+        for branch in branches
+    )
 
 
 def _on_path(log: Log, leaf: Leaf) -> int:

@@ -202,6 +202,10 @@ class Log:
         """The seq of the latest input on the path; 0 if there is none."""
         return next((entry.turn for entry in self.backwards() if entry.turn), 0)
 
+    def settings(self) -> Settings:
+        """The settings in force at this leaf. Reads no message."""
+        return fold_settings(self.store.control_entries(self.session_id, leaf=self.leaf))
+
     def next_action(self) -> Action:
         """What to do at this leaf. Reads the newest entries only."""
         count = LOOK_BACK

@@ -1,6 +1,6 @@
 """The difference between two paths: where they diverge, turn by turn, in text, tools, results and cost.
 
-Equal entry ids are equal histories, which gives the shared part; after it values are compared. Turns are aligned by
+Equal entry ids are equal histories, which gives the shared part, which is not read; after it values are compared. Turns are aligned by
 their inputs, so that one turn more or less does not make all later ones look changed, and results by call order. Two
 paths are the same if inputs, answers, calls, results and state are equal. Prompt, model and tools are listed in
 `setup` and are not a difference of behaviour. Knows paths and ledgers; does not know how a replay is made.
@@ -8,25 +8,18 @@ paths are the same if inputs, answers, calls, results and state are equal. Promp
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from ..core import context as contexts
 from ..core.codec import to_json
-from ..core.context import Context
-from ..core.entries import Entry
-from ..core.state import fold_state
-from ..core.tool_definitions import ToolSpec, read_tools
+from ..core.tool_definitions import ToolSpec
 from ..core.tree import Leaf
 from ..core.usage import Totals, add, total
 from ..errors import InvalidArgument
-from ..log import ledger
 from ..log.log import Log
-from ..stores.base import SessionRow
+from .compared_path import ComparedPath, PathSide, first_unshared_turn, is_state_same, shared_seq
 from .turn_comparison import Divergence, Kind, align, heaviest_kind
 from .turn_reader import TurnView, message_text, read_turns
 
@@ -74,9 +67,7 @@ class Diff(Struct, frozen=True):
     a: DiffSide
     b: DiffSide
     shared: int
-    """The number of entries with equal ids."""
-    shared_turns: int
-    """The number of whole turns in them; they are not in `rows`."""
+    """The number of entries with equal ids; whole turns in them are not in `rows`."""
     rows: tuple[DiffRow, ...] = ()
     setup: tuple[SetupChange, ...] = ()
     is_state_same: bool = True
@@ -112,23 +103,12 @@ class Diff(Struct, frozen=True):
         return diff_markdown(self)
 
 
-class ComparedPath(Struct, frozen=True):
-    """One side of a comparison: the path, and what each of its turns cost."""
-
-    session_id: str
-    path: Sequence[Entry]
-    costs: Mapping[int, Totals]
-    incomplete: str | None = None
-    tools: Sequence[ToolSpec] | None = None
-    """The definitions of the tools at the end of the path; None if they were not recorded."""
-
-
 def diff(a: DiffTarget, b: DiffTarget) -> Diff:
     """Compare two sessions at their leaves, or at any entries: `(session, seq)`, `(session, Leaf(branch, seq))`."""
     return compare(_resolve(a), _resolve(b))
 
 
-def _resolve(target: DiffTarget) -> ComparedPath:
+def _resolve(target: DiffTarget) -> PathSide:
     is_pair = isinstance(target, tuple) and len(target) == 2
     session, at = target if is_pair else (target, getattr(target, "leaf", None))  # type: ignore[misc]
     log = getattr(session, "log", None)
@@ -136,65 +116,26 @@ def _resolve(target: DiffTarget) -> ComparedPath:
         raise InvalidArgument(
             "diff target", target, "a session, (session, seq) or (session, Leaf(branch, seq))"
         )
-    return read_compared_path(log, log.leaf_at(at) if isinstance(at, int) else at)
+    leaf = log.leaf_at(at) if isinstance(at, int) else at
+    log.store.path(log.session_id, leaf=leaf, newest=1)  # InvalidPosition for a leaf of another session
+    return PathSide(log, leaf)
 
 
-def read_compared_path(log: Log, leaf: Leaf) -> ComparedPath:
-    """Read the path of a session up to `leaf`, and what its turns cost."""
-    row = log.store.session(log.session_id)
-    at_leaf = log if leaf == log.leaf else Log(log.store, replace(row, leaf=leaf), log.runtime)
-    path = at_leaf.path().entries
-    incomplete = incomplete_reason(log, row) if leaf == row.leaf else None
-    tools = read_tools(contexts.fold_settings(path).tool_definitions, log.read_blob)
-    return ComparedPath(log.session_id, path, ledger.by_turn(at_leaf, path), incomplete, tools)
-
-
-def incomplete_reason(log: Log, row: SessionRow) -> str | None:
-    """Return why a replay stopped, unless at a call that was not recorded: that is a difference."""
-    if row.relation != "replay" or row.status == "completed":
-        return None
-    ended = next((fact for fact in log.facts_backwards() if fact.kind == "ended"), None)
-    if ended is not None and ended.data.get("missed_call"):
-        return None
-    return row.error or "it was interrupted"
-
-
-def compare(a: ComparedPath, b: ComparedPath, *, after: int | None = None) -> Diff:
+def compare(a: PathSide, b: PathSide, *, after: int | None = None) -> Diff:
     """Compare two paths. With `after`, turns after that seq are in `rows` even if their ids are equal."""
-    shared = shared_prefix(a.path, b.path)
-    turns_a, turns_b = read_turns(a.path), read_turns(b.path)
-    end = shared if after is None else min(after, shared)
-    count = _count_shared_turns(turns_a, turns_b, end, len(a.path), len(b.path))
-    rows = [compared_row(*aligned, a, b) for aligned in align(turns_a[count:], turns_b[count:])]
+    shared = shared_seq(a, b)
+    start = first_unshared_turn(a, b, shared if after is None else min(after, shared))
+    path_a, path_b = (side.compared(side.read(start, side.leaf.seq)) for side in (a, b))
+    turns_a, turns_b = read_turns(path_a.path), read_turns(path_b.path)
+    rows = tuple(compared_row(*aligned, path_a, path_b) for aligned in align(turns_a, turns_b))
     return Diff(
-        compared_side(a, turns_a[count:], [row.a for row in rows]),
-        compared_side(b, turns_b[count:], [row.b for row in rows]),
+        compared_side(path_a, turns_a, [row.a for row in rows]),
+        compared_side(path_b, turns_b, [row.b for row in rows]),
         shared,
-        count,
-        tuple(rows),
-        compare_setup(a, b, contexts.build_context(a.path), contexts.build_context(b.path)),
-        fold_state(a.path) == fold_state(b.path),
+        rows,
+        compare_setup(path_a, path_b),
+        is_state_same((a, b), shared) is not False,
     )
-
-
-def shared_prefix(a: Sequence[Entry], b: Sequence[Entry]) -> int:
-    """Count the equal entries at the start. An id covers everything before it, so a binary search finds the end."""
-    indexes = range(min(len(a), len(b)))
-    return bisect_left(indexes, True, key=lambda n: a[n].entry_id != b[n].entry_id)
-
-
-def _count_shared_turns(
-    a: Sequence[TurnView], b: Sequence[TurnView], shared: int, end_a: int, end_b: int
-) -> int:
-    """Count the turns that are completely in the shared part on both sides."""
-    if shared == end_a == end_b:
-        return len(a)
-    count = 0
-    for turn_a, turn_b in zip(a, b, strict=False):
-        if turn_a.turn > shared or max(turn_a.last, turn_b.last) > shared:
-            break
-        count += 1
-    return count
 
 
 def compared_row(
@@ -222,17 +163,15 @@ def compared_side(compared: ComparedPath, turns: Sequence[TurnView], costs: Sequ
     spent = total([])
     for cost in costs:
         spent = add(spent, cost)
-    seq = compared.path[-1].seq if compared.path else 0
-    return DiffSide(compared.session_id, seq, tuple(models), spent, compared.incomplete)
+    return DiffSide(compared.session_id, compared.seq, tuple(models), spent, compared.incomplete)
 
 
-def compare_setup(
-    a: ComparedPath, b: ComparedPath, context_a: Context, context_b: Context
-) -> tuple[SetupChange, ...]:
-    """Return what differs around the turns; the contexts need no messages."""
+def compare_setup(a: ComparedPath, b: ComparedPath) -> tuple[SetupChange, ...]:
+    """Return what differs around the turns."""
+    context_a, context_b = a.frame, b.frame
     pairs = [
         ("prompt", "\n\n".join(context_a.system), "\n\n".join(context_b.system)),
-        ("model", *_models((context_a.settings.model, context_b.settings.model), (a.path, b.path))),
+        ("model", *_models((context_a.settings.model, context_b.settings.model), (a.models, b.models))),
         *_options(context_a.settings.options or {}, context_b.settings.options or {}),
         ("tools", ", ".join(context_a.settings.tools or ()), ", ".join(context_b.settings.tools or ())),
         *_definitions(a.tools, b.tools),
@@ -270,11 +209,8 @@ def _option_text(value: object) -> str:
     return value if isinstance(value, str) else to_json(value, "option").decode()
 
 
-def _models(
-    names: tuple[str | None, str | None], paths: tuple[Sequence[Entry], Sequence[Entry]]
-) -> list[str]:
+def _models(names: tuple[str | None, str | None], answered: tuple[Sequence[str], Sequence[str]]) -> list[str]:
     """Return the models of the settings; if only one side sets one, those that answered on the other."""
     if not any(names):
         return ["", ""]
-    answered = [", ".join(dict.fromkeys(entry.model for entry in path if entry.model)) for path in paths]
-    return [name or others for name, others in zip(names, answered, strict=True)]
+    return [name or ", ".join(models) for name, models in zip(names, answered, strict=True)]

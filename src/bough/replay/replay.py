@@ -36,7 +36,8 @@ from ..models.model import Model
 from ..models.names import is_model_name
 from ..models.recorded import RecordedModel
 from ..wire.options import check_options
-from .diff import ComparedPath, compare, read_compared_path
+from .compared_path import PathSide
+from .diff import compare
 from .host_entries import HostEntries
 from .incremental_path import IncrementalPath
 from .position import ReplayPosition, host_key, read_position
@@ -327,10 +328,10 @@ class Replay:
         self, log: Log, parts: ReplayParts, cut: Cut, turns: int, source_before: str
     ) -> ReplayReport:
         recording, answers = parts.recording, parts.answers
-        recorded = read_compared_path(self.source, self.source.leaf_at(recording.until))
-        replayed = read_compared_path(log, log.leaf)
+        recorded = PathSide(self.source, self.source.leaf_at(recording.until))
+        replayed = PathSide(log, log.leaf)
         diff = compare(recorded, replayed, after=cut.at)
-        last_ids = [side.path[-1].entry_id if side.path else b"" for side in (recorded, replayed)]
+        last_ids = [side.entry_id(side.leaf.seq) if side.leaf.seq else b"" for side in (recorded, replayed)]
         return ReplayReport(
             source=self.source.session_id,
             replay=log.session_id,
@@ -357,9 +358,9 @@ class Replay:
             error_code=self.error_code,
         )
 
-    def _recorded_usage(self, recorded: ComparedPath, cut: Cut, turns: Sequence[RecordedTurn]) -> Totals:
+    def _recorded_usage(self, recorded: PathSide, cut: Cut, turns: Sequence[RecordedTurn]) -> Totals:
         """Return what the replayed turns cost when they were recorded, after the cut."""
-        turn_of = {entry.seq: entry.turn for entry in recorded.path}
+        turn_of = {entry.seq: entry.turn for entry in recorded.read(cut.at + 1, recorded.leaf.seq)}
         numbers = {turn.turn for turn in turns}
         calls = ledger.model_calls(self.source, "path", self.source.leaf_at(cut.at))
         return total(call for call in calls if turn_of.get(call.seq) in numbers)

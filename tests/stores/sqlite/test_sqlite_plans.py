@@ -6,15 +6,14 @@ SQLite counts the steps of each statement, and the rows it read because no index
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import apsw
 import pytest
 
 import bough
-from bough.stores.sqlite import file
 from bough.stores.sqlite.search_index import tenant_words
 from support.filled_store import READS, write_rare_sessions, write_sessions, write_small_space
+from support.statement_steps import Steps
 
 COPIES = 100
 KNOWN = {"purging"}
@@ -65,28 +64,6 @@ def fill(path: Path, copies: int) -> str:
 def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     folder = tmp_path_factory.mktemp("plans")
     return fill(folder / "few.db", 1), fill(folder / "many.db", COPIES)
-
-
-class Steps:
-    """Counts what the statements of every new connection do."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.steps = 0
-        self.scans: list[tuple[int, str]] = []
-        connect = file.connect
-
-        def traced(*args: Any, **kwargs: Any) -> apsw.Connection:
-            connection = connect(*args, **kwargs)
-            connection.trace_v2(apsw.SQLITE_TRACE_PROFILE, self._count)
-            return connection
-
-        monkeypatch.setattr(file, "connect", traced)
-
-    def _count(self, event: dict[str, Any]) -> None:
-        status = event["stmt_status"]
-        self.steps += status["SQLITE_STMTSTATUS_VM_STEP"]
-        if status["SQLITE_STMTSTATUS_FULLSCAN_STEP"] > 200:
-            self.scans.append((status["SQLITE_STMTSTATUS_FULLSCAN_STEP"], event["sql"]))
 
 
 @pytest.fixture

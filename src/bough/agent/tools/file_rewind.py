@@ -81,7 +81,7 @@ def plan_rewind(log: Log, to: int, folder: str | os.PathLike[str] | None = None)
             "a replay wrote no files, so there are none to restore", "rewind its source instead"
         )
     root = None if folder is None else os.path.realpath(folder)
-    groups = _changes_by_file(log.path().entries[to:])
+    groups = _changes_by_file(log.path(since=to).entries)
     return FilesPlan(log.session_id, to, tuple(_plan(log, group, root) for group in groups))
 
 

@@ -72,7 +72,7 @@ class Spills:
         return data
 
     def _is_referenced(self, handle: str) -> bool:
-        messages = (entry.message for entry in self._log.path().entries)
+        messages = (entry.message for entry in self._log.backwards())
         return any(media.hash == handle for message in messages if message for media in message.media)
 
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,9 +25,9 @@ from msgspec.structs import replace
 
 from ...agent.tools.file_rewind import FilesPlan
 from ...core.codec import to_json
-from ...core.context import fold_settings, merge_options
+from ...core.context import merge_options
 from ...core.entries import Entry
-from ...core.tree import Leaf
+from ...core.tree import Leaf, contains_leaf, shared_seq
 from ...core.tree_text import describe_entry
 from ...core.turns import OpenCall
 from ...core.usage import difference, format_cost, format_tokens
@@ -283,7 +284,7 @@ class Chat:
             return False
         notify(dim(f"Another process moved this session to entry {session.leaf.seq}"))
         if previous.branch == session.leaf.branch:
-            self.show([entry for entry in session.transcript() if entry.seq > previous.seq])
+            self.show(session.transcript(since=previous.seq))
         return True
 
     def _ask(self, call: OpenCall) -> bool | None:
@@ -352,12 +353,14 @@ class Chat:
 
     def _show_latest(self, session: Session) -> None:
         """Show the last two turns."""
-        messages = session.transcript()
-        inputs = [n for n, entry in enumerate(messages) if entry.role == "user"]
-        first = inputs[-TURNS_AT_START] if len(inputs) > TURNS_AT_START else 0
-        if first:
+        inputs = (
+            entry.seq for entry in session.log.backwards() if entry.role == "user" and not entry.internal
+        )
+        newest = list(islice(inputs, TURNS_AT_START + 1))
+        is_part = len(newest) > TURNS_AT_START
+        if is_part:
             notify(dim("… earlier messages are hidden; /show shows all"))
-        self.show(messages[first:])
+        self.show(session.transcript(since=newest[-2] - 1 if is_part else 0))
 
     def _offer_open_turn(self, session: Session) -> None:
         """Offer to continue or abandon an interrupted turn, unless another process is running it."""
@@ -475,7 +478,7 @@ def _position(session: Session, text: str) -> Leaf:
     if not colon:
         return _leaf_on_path(session, _number(text))
     leaf = Leaf(_number(branch), _number(seq))
-    if all(line.leaf != leaf for line in session.tree_lines()):
+    if not leaf.seq or not contains_leaf(session.branches(), session.session_id, leaf):
         raise CommandError(f"there is no entry {text}; /tree lists the entries")
     return leaf
 
@@ -491,11 +494,13 @@ def _leaf_on_path(session: Session, seq: int) -> Leaf:
 def _go_to(chat: Chat, leaf: Leaf) -> None:
     """Move to a position and say what is left behind."""
     session = chat.session
-    before = session.path()
+    before, ranges = session.leaf, session.log.ranges()
     if leaf == session.leaf:
         chat.note("You are there already")
         return
-    is_back = leaf.seq == 0 or any((entry.branch, entry.seq) == (leaf.branch, leaf.seq) for entry in before)
+    is_back = leaf.seq == 0 or any(
+        part.branch == leaf.branch and part.first <= leaf.seq <= part.last for part in ranges
+    )
     command = f"rewind {session.session_id}@{leaf.seq}"
     files = _offer_files(chat, partial(session.plan_files, leaf.seq), command) if is_back else False
     at = (
@@ -525,10 +530,12 @@ def _offer_files(chat: Chat, make_plan: Callable[[str], FilesPlan], command: str
     return folder if chat.confirm("Restore these files, too?") else False
 
 
-def _print_left(chat: Chat, before: list[Entry]) -> None:
+def _print_left(chat: Chat, before: Leaf) -> None:
     """Print which messages of the earlier path are no longer part of the conversation."""
-    now = {(entry.branch, entry.seq) for entry in chat.session.path()}
-    entries_left = [entry for entry in before if (entry.branch, entry.seq) not in now]
+    log = chat.session.log
+    earlier = log.store.path(log.session_id, leaf=before, first=before.seq + 1).ranges
+    first_left = shared_seq(earlier, log.ranges()) + 1
+    entries_left = log.store.path(log.session_id, leaf=before, first=first_left).entries
     if not entries_left:
         return
     first, last = entries_left[0].seq, entries_left[-1].seq
@@ -569,7 +576,8 @@ def _show(chat: Chat, rest: str) -> None:
     seq = _number(rest)
     if not 1 <= seq <= chat.session.leaf.seq:
         raise CommandError(f"there is no entry {seq}; /tree lists the entries")
-    entry = chat.session.path(since=seq - 1)[0]
+    leaf = chat.session.log.leaf_at(seq)
+    [entry] = chat.session.log.store.path(chat.session.session_id, leaf=leaf, newest=1).entries
     click.echo(dim(f"{entry.seq} {entry.role or entry.kind} {entry.model or ''}".rstrip()))
     text = entry.message.text if entry.message is not None else ""
     chat.render(text) if text else click.echo(describe_entry(entry))
@@ -590,12 +598,13 @@ def _fork(chat: Chat, rest: str) -> None:
 
 def _undo(chat: Chat, rest: str) -> None:
     session = chat.session
-    turns = [entry.message.text for entry in session.path() if entry.is_input and entry.message is not None]
-    if not turns:
+    messages = (entry.message for entry in session.log.backwards() if entry.is_input)
+    message = next(messages, None)
+    if message is None:
         raise CommandError("there is no message to undo; /tree lists the entries")
     cut = session.undo()
     chat.switch(session)
-    chat.draft = turns[-1]
+    chat.draft = message.text
     edit = " Your message is below to edit; Ctrl-U clears it" if chat.is_terminal else ""
     chat.note(f"Back at entry {cut.at}. Nothing was deleted; /redo returns.{edit}")
 
@@ -649,9 +658,7 @@ def _options(chat: Chat, rest: str) -> None:
     """Show the options of the model's calls, or change them from here on. Those of a new chat are set by its first message."""
     session = None if chat.is_new else chat.session
     changes = {**chat.agent.model_options, **_parse_options(rest)}
-    in_force = (
-        merge_options(None if session is None else fold_settings(session.path()).options, changes) or {}
-    )
+    in_force = merge_options(None if session is None else session.log.settings().options, changes) or {}
     if rest and session is None:
         check_options(chat.provider, in_force)
         chat.agent = replace(chat.agent, model_options=in_force)

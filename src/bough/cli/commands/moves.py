@@ -316,7 +316,7 @@ def compact(
 def uncompact(location: StoreLocation, reference: str, is_json: bool) -> None:
     """Cancel the latest compaction."""
     session = resolve_stored_session(location, reference).session
-    if not active_compactions(session.path()):
+    if not active_compactions(session.log.store.control_entries(session.session_id, leaf=session.leaf)):
         raise CommandError(
             f"{session.session_id} has no active compaction; bough compact {reference} creates one"
         )

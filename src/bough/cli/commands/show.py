@@ -6,17 +6,19 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from ...core.entries import INTERRUPTED, PARTIAL, Entry, Settings
+from ...core.context import Context
+from ...core.entries import INTERRUPTED, PARTIAL, Entry
 from ...core.messages import Media, Message, ProviderBlock, Reasoning, Text, ToolCall, ToolResult
 from ...core.tool_definitions import read_tools
 from ...core.tree_text import describe_entry
 from ...core.usage import format_cost, format_tokens, total
 from ...errors import short_holder
 from ...log.lease import is_held
+from ...log.ledger import calls_at
 from ...log.session_list import current_row, heading
 from ...session import Session
 from ...stores.base import SessionQuery
-from ...wire import PROVIDERS
+from ...wire import PROVIDERS, find_provider
 from ..reference import Position, reference, resolve
 from ..rendering.error_text import CommandError
 from ..rendering.output import (
@@ -69,11 +71,11 @@ def show(
         print_json(
             session=as_data(current_row(session.row, session.log.runtime)),
             entries=[entry_data(entry) for entry in path],
-            window_use=to_json_value(session.window_use()),
+            window_use=to_json_value(session.window_use()) if last is None else None,
             **_open_calls_data(session),
         )
         return
-    click.echo("\n".join(_header_lines(session)))
+    click.echo("\n".join(_header_lines(session, is_whole=last is None)))
     visible = (entry for entry in path if trace or entry.message is not None)
     print_lines("\n".join(_entry_lines(entry, full=full)) for entry in visible)
     for line in _open_call_lines(session):
@@ -112,7 +114,7 @@ def log(
             "--events prints the path only; bough log --all --json lists the entries of all branches"
         )
     if events:
-        selected = [event for event in session.log_events() if event.seq > since][-(last or 0) :]
+        selected = session.log_events(since, last)
         print_lines(encode_json({"schema_version": 1, **to_json_value(event)}).decode() for event in selected)
         return
     if is_all:
@@ -185,19 +187,19 @@ def context(
     if provider is None:
         own = (session.row.model or "").partition(":")[0]
         provider = own if own in PROVIDERS else "anthropic"
+    find_provider(provider)
     if explain:
         return _print_cache_check(session, provider, is_json=is_json)
-    request = session.request(provider)
     used = session.window_use()
     if is_json:
-        print_json(provider=provider, request=request, window_use=to_json_value(used))
+        print_json(provider=provider, request=session.request(provider), window_use=to_json_value(used))
         return 0
     context_ = session.context()
     if not context_.system and not context_.items:
         notify("nothing: there are no messages yet")
     for text in context_.system:
         click.echo("\n".join(_message_lines("system", Message("system", (Text(text),)), full=True)))
-    for name, text in _request_settings(session, context_.settings):
+    for name, text in _request_settings(session, context_):
         click.echo("\n".join(_message_lines(name, Message("system", (Text(text),)), full=True)))
     for item in context_.items:
         click.echo("\n".join(_message_lines(item.message.role, item.message, full=True)))
@@ -205,8 +207,9 @@ def context(
     return 0
 
 
-def _request_settings(session: Session, settings: Settings) -> Iterator[tuple[str, str]]:
+def _request_settings(session: Session, context: Context) -> Iterator[tuple[str, str]]:
     """Yield the tools and options of a request as text."""
+    settings = context.settings
     definitions = settings.tool_definitions
     tools = read_tools(definitions, session.read_blob)
     if tools:
@@ -214,7 +217,7 @@ def _request_settings(session: Session, settings: Settings) -> Iterator[tuple[st
     elif definitions is not None:
         missing = " (their definitions are not in this store)" if tools is None else ""
         yield "tools", (", ".join(definitions.names) or "none") + missing
-    elif any(item.message.calls for item in session.context().items):
+    elif any(item.message.calls for item in context.items):
         yield "tools", "not recorded"
     if settings.options:
         yield (
@@ -252,7 +255,8 @@ def _open_calls_data(session: Session) -> dict[str, object]:
     return {"open_calls": calls, "waiting": approvals, "next_action": type(session.next_action()).__name__}
 
 
-def _header_lines(session: Session) -> Iterator[str]:
+def _header_lines(session: Session, *, is_whole: bool) -> Iterator[str]:
+    """Yield what the session is. The size of the next request is told with the whole path only: it is measured there."""
     row = current_row(session.row, session.log.runtime)
     name = heading(session.log.store, row)
     is_named = name != row.session_id
@@ -265,7 +269,7 @@ def _header_lines(session: Session) -> Iterator[str]:
         format_tokens(row.totals),
     ]
     yield dim(" · ").join(filter(None, [*facts, format_time(row.updated_at)]))
-    if session.leaf.seq:
+    if session.leaf.seq and is_whole:
         yield dim(f"next request: {session.window_use()}")
     if row.parent_session:
         yield dim(f"{row.relation} of {row.parent_session} at {row.parent_seq}")
@@ -406,7 +410,7 @@ def _show_entry(position: Position, *, is_json: bool) -> None:
     if not session.leaf.seq:
         raise CommandError("0 is before the first entry; bough log lists the entries")
     (entry,) = session.path(last=1)
-    calls = [call for call in session.model_calls("path") if call.answer_seq == entry.seq]
+    calls = calls_at(session.log, entry)
     if is_json:
         print_json(entry=entry_data(entry), usage=to_json_value(total(calls)) if calls else None)
         return

@@ -70,7 +70,10 @@ def usage(
     turns = 0
     if reference is not None:
         session = resolve(location, reference).session_at()
-        groups = _grouped(_of_one(session, view or "own", since), by)
+        if by is None and since is None:  # sums that the session has already
+            groups = {"total": session.usage(view or "own")}
+        else:
+            groups = _grouped(_of_one(session, view or "own", since), by)
         if storage:
             stored, turns = session.storage(), session.row.turns
     else:

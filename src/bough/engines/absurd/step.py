@@ -21,9 +21,10 @@ from ...core.drafts import CLOSING, Draft, EntryBatch
 from ...core.entries import Entry, Payload
 from ...core.messages import Message
 from ...core.turns import ENDED_BY_TOOL, CallModel, next_action
-from ...core.usage import Call, Totals, calls_on_path, total
+from ...core.usage import Call, Totals, total
 from ...errors import SessionRewound
 from ...log.changes import AppendResult
+from ...log.ledger import calls_after
 from ...log.log import Log
 from ...log.runtime import Runtime
 from ...models.model import Model
@@ -107,8 +108,10 @@ class ClaimedLog(Log):
 
     def calls_of_turn(self) -> dict[str, Call]:
         """Return the model calls of the open turn, whichever workers made them."""
-        calls = calls_on_path(self.store.calls(self.session_id), self.ranges(), self.cursor.turn - 1)
-        return {call.call_id: call for call in calls}
+        branches = self.store.branches(self.session_id)
+        own = {branch.branch for branch in branches if branch.session_id == self.session_id}
+        calls = calls_after(self, self.cursor.turn - 1)
+        return {call.call_id: call for call in calls if call.branch in own}
 
 
 class ClaimedWriter(Writer):

@@ -17,6 +17,7 @@ from ...agent.prompt_window import measure_window
 from ...core.context import Context
 from ...core.usage import Call
 from ...exchange.exports.requests import provider_of, token_shares
+from ...log import ledger
 from ...session import Session
 from ...wire.explain import Missing
 from ...wire.parts import part_starts
@@ -121,7 +122,7 @@ def _find_request(
     is_answer = bool(newest) and newest[-1].role == "assistant"
     call = _call_of(session, leaf.seq) if is_answer else None
     end = call.after_seq if call is not None else leaf.seq - is_answer
-    previous = _latest_call(session, leaf.seq - is_answer)
+    previous = ledger.latest_answer_call(log, leaf.seq - is_answer)
     reader = read_prompt(log, log.leaf_at(end), context.prompt_limits(session))
     return AnswerRequest(session, reader, wire.find_provider(provider or provider_of(call)), call, previous)
 
@@ -131,18 +132,6 @@ def _call_of(session: Session, seq: int) -> Call | None:
     calls = session.log.store.calls_between(session.session_id, session.leaf.branch, seq, seq)
     answers = [call for call in calls if call.answer_seq == seq and call.purpose == "answer"]
     return answers[-1] if answers else None
-
-
-def _latest_call(session: Session, last: int) -> Call | None:
-    """Return the call of the newest answer of the path up to a seq."""
-    store = session.log.store
-    for part in reversed(session.log.ranges()):
-        if part.first > last:
-            continue
-        call = store.latest_answer_call(session.session_id, part.branch, min(part.last, last))
-        if call is not None:
-            return call
-    return None
 
 
 def _truncate(request: Json, history: str) -> tuple[Json, int]:

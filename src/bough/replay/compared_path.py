@@ -1,0 +1,170 @@
+"""One side of a comparison: a path up to a leaf, of which only the part is read that is compared.
+
+An entry's id covers everything before it, so where two paths part is found by halving, without reading what both share:
+a comparison is as fast in a long session as in a short one. Knows paths and ledgers; does not know how turns differ.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import Struct
+
+from ..core import context as contexts
+from ..core.codec import from_json
+from ..core.context import Context
+from ..core.entries import Entry
+from ..core.state import State, fold_state, state_updates
+from ..core.tool_definitions import ToolSpec, read_tools
+from ..core.tree import Leaf, Range
+from ..core.usage import Call, Totals, total
+from ..log.log import Log
+from ..log.prompt import prompt_frame
+from ..stores.base import SessionRow
+
+STEP = 250
+"""Entries read at once."""
+
+
+class ComparedPath(Struct, frozen=True):
+    """The part of a path that is compared, and what each of its turns cost."""
+
+    session_id: str
+    seq: int
+    """Where the path ends."""
+    path: Sequence[Entry]
+    costs: Mapping[int, Totals]
+    frame: Context
+    """Prompt and settings at the end of the path; it has no messages."""
+    incomplete: str | None = None
+    """Why a replay got no answer to all of its inputs."""
+    tools: Sequence[ToolSpec] | None = None
+    """The definitions of the tools at the end of the path; None if they were not recorded."""
+    models: tuple[str, ...] = ()
+    """Those that answered in this part; of a part without answers, the one that answered last before it."""
+
+
+class PathSide(Struct, frozen=True):
+    """A path that is compared with another one."""
+
+    log: Log
+    leaf: Leaf
+
+    def read(self, first: int, last: int) -> list[Entry]:
+        last = min(last, self.leaf.seq)
+        if first > last:
+            return []
+        return self.log.store.path(self.log.session_id, leaf=self.leaf, first=first, last=last).entries
+
+    def forward(self, first: int, count: int) -> Iterator[Entry]:
+        """Yield `count` entries at most, read in small steps."""
+        for begin in range(first, min(first + count - 1, self.leaf.seq) + 1, STEP):
+            yield from self.read(begin, min(begin + STEP, first + count) - 1)
+
+    def entry_id(self, seq: int) -> bytes:
+        return self.read(seq, seq)[0].entry_id
+
+    def ranges(self) -> Sequence[Range]:
+        log = self.log
+        return log.store.path(log.session_id, leaf=self.leaf, first=self.leaf.seq + 1).ranges
+
+    def compared(self, entries: Sequence[Entry]) -> ComparedPath:
+        """Return these consecutive entries of the path, ready to be compared."""
+        log = self.log
+        frame = contexts.build_context(prompt_frame(log, self.leaf))
+        row = log.store.session(log.session_id)
+        return ComparedPath(
+            log.session_id,
+            self.leaf.seq,
+            entries,
+            self._costs(entries),
+            frame,
+            _incomplete_reason(log, row) if self.leaf == row.leaf else None,
+            read_tools(frame.settings.tool_definitions, log.read_blob),
+            self._models(entries),
+        )
+
+    def _models(self, entries: Sequence[Entry]) -> tuple[str, ...]:
+        answered = dict.fromkeys(entry.model for entry in entries if entry.model)
+        if answered:
+            return tuple(answered)
+        before = (entries[0].seq - 1) if entries else self.leaf.seq
+        for part in reversed(self.ranges()):
+            if part.first <= before:
+                last = min(part.last, before)
+                call = self.log.store.latest_answer_call(self.log.session_id, part.branch, last)
+                if call is not None and call.model:
+                    return (call.model,)
+        return ()
+
+    def _costs(self, entries: Sequence[Entry]) -> dict[int, Totals]:
+        """Return what each turn of these entries cost."""
+        if not entries:
+            return {}
+        turn_of = {entry.seq: entry.turn for entry in entries}
+        first, last, calls = entries[0].seq, entries[-1].seq, dict[int, list[Call]]()
+        store, session_id = self.log.store, self.log.session_id
+        for part in self.ranges():
+            if part.last >= first and part.first <= last:
+                for call in store.calls_between(session_id, part.branch, first, min(part.last, last)):
+                    calls.setdefault(turn_of.get(call.seq, 0), []).append(call)
+        return {turn: total(rows) for turn, rows in calls.items()}
+
+    def stored_state(self) -> State | None:
+        """Return the state at the end, if the session is there and it was stored."""
+        row, detail = self.log.store.session_with_detail(self.log.session_id)
+        if row.leaf != self.leaf or detail.state is None:
+            return None
+        state: State = from_json(detail.state)
+        return state
+
+
+def shared_seq(a: PathSide, b: PathSide) -> int:
+    """Return the number of entries at the start that both have: an id covers everything before it."""
+    end = min(a.leaf.seq, b.leaf.seq)
+    stored_once = 0  # because one session is a fork of the other, or both of a third
+    if a.log.store is b.log.store:
+        for one, other in zip(a.ranges(), b.ranges(), strict=False):
+            if one.branch != other.branch:
+                break
+            stored_once = min(one.last, other.last)
+            if one.last != other.last:
+                break
+    seqs = range(stored_once + 1, end + 1)
+    return stored_once + bisect_left(seqs, True, key=lambda seq: a.entry_id(seq) != b.entry_id(seq))
+
+
+def first_unshared_turn(a: PathSide, b: PathSide, shared: int) -> int:
+    """Return the seq of the first turn that is not completely within the first `shared` entries."""
+    if not shared:
+        return 1
+    turn = a.read(shared, shared)[0].turn
+    following = [*a.read(shared + 1, shared + 1), *b.read(shared + 1, shared + 1)]
+    return turn if turn and any(entry.turn == turn for entry in following) else shared + 1
+
+
+def is_state_same(sides: tuple[PathSide, PathSide], shared: int, limit: int | None = None) -> bool | None:
+    """Whether both paths have the same state. None: it would have to be folded from more than `limit` entries of one."""
+    if limit is not None and any(side.leaf.seq - shared > limit for side in sides):
+        return None
+    tails = [side.read(shared + 1, side.leaf.seq) for side in sides]
+    if not any(state_updates(entry.payload) for tail in tails for entry in tail):
+        return True
+    states = [side.stored_state() for side in sides]
+    if None not in states:
+        return states[0] == states[1]
+    if limit is not None and shared > limit:
+        return None
+    base = fold_state(sides[0].forward(1, shared))
+    return fold_state(tails[0], base) == fold_state(tails[1], base)
+
+
+def _incomplete_reason(log: Log, row: SessionRow) -> str | None:
+    """Return why a replay stopped, unless at a call that was not recorded: that is a difference."""
+    if row.relation != "replay" or row.status == "completed":
+        return None
+    ended = next((fact for fact in log.facts_backwards() if fact.kind == "ended"), None)
+    if ended is not None and ended.data.get("missed_call"):
+        return None
+    return row.error or "it was interrupted"

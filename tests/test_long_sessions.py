@@ -1,0 +1,174 @@
+"""No verb and no command does more work in a long session than in a short one, unless it returns more.
+
+SQLite counts the steps of each statement, so a row that is read and not returned counts, too.
+`tests/log/test_long_session.py` has the same law for what any store returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import bough
+from bough import (
+    Budget,
+    Limits,
+    Price,
+    ScriptedModel,
+    Session,
+    ToolCall,
+    assistant,
+    system,
+    tool_result,
+    user,
+)
+from bough.cli.main import bough as command
+from bough.core.drafts import Draft
+from bough.core.usage import Call, Usage
+from bough.models.prices import Rates
+from support.statement_steps import Steps
+
+SHORT, LONG = 1_000, 20_000
+MIDDLE = 500
+"""An entry that both have."""
+
+
+def fill(path: Path, entries: int) -> None:
+    """Write a session with a compaction near its end, and a fork of it there; both with a ledger."""
+    with bough.open(path, synchronous="normal") as store:
+        session = store.start("support", [system("You help.")], title="long", session_id="ses_long")
+        while session.leaf.seq < entries:
+            append(session, [message for n in range(100) for message in turn(session.leaf.seq + n)])
+        session.label(2, "first")
+        session.compact("Orders were lost.", first_kept=session.leaf.seq - 7)
+        fork = session.fork(session.leaf.seq - 9)
+        append(session, [user("And the last?"), assistant("It is lost.")])
+        append(fork, [user("And the last?"), assistant("It is here.")])
+        fork.title("fork")
+
+
+def turn(n: int) -> list[bough.Message]:
+    return [
+        user(f"Where is {n}?"),
+        assistant(ToolCall("c", "look", {"order": n})),
+        tool_result("c", "lost"),
+        assistant(f"Order {n} is lost."),
+    ]
+
+
+def append(session: Session, messages: list[bough.Message]) -> None:
+    """Append with a ledger row for each answer, as a run does."""
+    at = session.leaf.seq
+    calls = [
+        Call(f"c{at + n}", 0, at + n - 1, at + n, 1, Usage(9, 1), model="m", price=Price(1, "1"))
+        for n, message in enumerate(messages, 1)
+        if message.role == "assistant"
+    ]
+    session.log.append([Draft(message) for message in messages], calls=calls)
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("long")
+    paths = folder / "short.db", folder / "long.db"
+    for path, entries in zip(paths, (SHORT, LONG), strict=True):
+        fill(path, entries)
+    return paths
+
+
+@bough.tool(effect="read")
+async def look(order: int) -> str:
+    """Look."""
+    return f"{order} is lost"
+
+
+def send(session: Session) -> None:
+    limits = Limits(turns=10**6, max_cost_microcents=10**9)
+    answers = [assistant(ToolCall("c", "look", {"order": 1})), "Lost."]
+    model = ScriptedModel(answers, model="m", rates=Rates(1, 1))
+    assert session.send_sync("Where?", model=model, tools=[look], limits=limits).text == "Lost."
+
+
+def rewind(session: Session) -> None:
+    session.rewind(session.leaf.seq - 4)
+    session.redo()
+
+
+VERBS: dict[str, Callable[[Session], Any]] = {
+    "path": lambda session: session.path(last=3),
+    "transcript": lambda session: session.transcript(since=session.leaf.seq - 4),
+    "log_events": lambda session: session.log_events(last=3),
+    "journal": lambda session: session.journal(session.row.facts - 3),
+    "context": lambda session: session.context(),
+    "context at": lambda session: session.context(MIDDLE),
+    "request": lambda session: session.request("anthropic"),
+    "fit": lambda session: session.fit(Budget(messages=4)),
+    "window_use": lambda session: session.window_use(),
+    "labels": lambda session: session.labels(),
+    "label": lambda session: session.label(5, "here"),
+    "usage": lambda session: session.usage(),
+    "usage of the path": lambda session: session.usage("path"),
+    "state": lambda session: session.state,
+    "next_action": lambda session: session.next_action(),
+    "pending_approvals": lambda session: session.pending_approvals(),
+    "children": lambda session: session.children(),
+    "jsonl": lambda session: list(session.jsonl(since=session.leaf.seq - 4)),
+    "plan_files": lambda session: session.plan_files(session.leaf.seq - 4),
+    "fork": lambda session: session.fork(MIDDLE, options={"temperature": 0}),
+    "rewind and redo": rewind,
+    "set": lambda session: session.set(options={"temperature": 0}),
+    "note": lambda session: session.note({"n": 1}),
+    "send": send,
+}
+COMMANDS = [
+    "ls",
+    "show ses_long -n 3",
+    "show ses_long -n 3 --json",
+    "log ses_long -n 3",
+    "log ses_long --events -n 3",
+    "tail ses_long",
+    "context ses_long",
+    "usage ses_long",
+    "usage ses_long --view tree",
+    "title ses_long",
+    "fork ses_long",
+    "undo ses_long",
+    "redo ses_long",
+]
+
+
+def check(counts: list[int]) -> None:
+    short, long = counts
+    assert 0 < long <= 1.2 * short + 300, (short, long)
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_no_verb_does_more_work(
+    name: str, stores: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = []
+    for path in stores:
+        with monkeypatch.context() as patch:
+            steps = Steps(patch)
+            with bough.open(path, synchronous="normal") as store:
+                VERBS[name](store.session("ses_long"))
+        counts.append(steps.steps)
+    check(counts)
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_no_command_does_more_work(
+    words: str, stores: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = []
+    for path in stores:
+        with monkeypatch.context() as patch:
+            steps = Steps(patch)
+            result = CliRunner().invoke(command, ["--store", str(path), *words.split()])
+            assert result.exit_code == 0, result.output
+        counts.append(steps.steps)
+    check(counts)
