@@ -1013,7 +1013,7 @@ class PrereleaseFormat(StoreError):
         super().__init__(
             f"{location} was written before Bough's first release, in a format that is not read any more; "
             "nothing was changed",
-            "with the version that wrote it, bough export REFERENCE -o FILE; then bough import FILE into a new store",
+            "run bough export REFERENCE -o FILE with the version that wrote it, and import FILE into a new store with this one",
         )
 
 
