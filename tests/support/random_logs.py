@@ -163,6 +163,8 @@ def _next(draw: st.DrawFn, maker: _Maker) -> tuple[Payload, Evidence | None]:
         return _result(draw, maker), None
     if kind == "compaction":
         return _compaction(draw, maker), None
+    if kind == "output":
+        return _output(draw)
     return draw(_plain[kind]), None
 
 
@@ -186,7 +188,9 @@ _plain: dict[str, st.SearchStrategy[Any]] = {
     "branch": _branch,
     "system": _system,
 }
-_kinds = st.sampled_from(["user", "answer", "answer", "note", "settings", "branch", "system", "compaction"])
+_kinds = st.sampled_from(
+    ["user", "answer", "answer", "note", "settings", "branch", "system", "compaction", "output"]
+)
 _waiting_kinds = st.sampled_from(["result", "result", "result", "note"])
 _issuers = st.sampled_from(["anthropic", "openai-chat", "openai", "openai", "gemini"])
 _part_kinds = st.sampled_from(
@@ -196,6 +200,16 @@ _proof_keys = st.sampled_from(["signature", "signature", "data", "native_id", "n
 _call_ids, _call_names = st.sampled_from(IDS), st.sampled_from(NAMES)
 _result_counts = st.sampled_from([1, 1, 1, 2])
 _outcomes = st.sampled_from(OUTCOMES)
+
+
+def _output(draw: st.DrawFn) -> tuple[Payload, Evidence | None]:
+    """Draw what the user's own shell gave back to OpenAI; its call may be anywhere or nowhere."""
+    item = {
+        "type": "local_shell_call_output",
+        "call_id": f"shell_{draw(st.integers(0, 2))}",
+        "output": "x",
+    }
+    return Message("user", (ProviderBlock(item["type"], "x"),)), Evidence("openai", {"0": {"item": item}})
 
 
 def _compaction(draw: st.DrawFn, maker: _Maker) -> Payload:

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 import bough
 from bough import ProviderBlock, Session, user, wire
 from bough.core.context import Context, Item
+from bough.core.drafts import Draft
+from bough.core.entries import Evidence
 from bough.core.messages import Text
 from bough.errors import UnrecognizedReply
 from bough.wire import find_provider
@@ -118,6 +120,49 @@ def test_a_result_before_its_call_is_none_of_it(store: Store) -> None:
     session.append([user("and now?")])
     blocks = [block for message in session.messages("anthropic") for block in message["content"]]
     assert {block["type"] for block in blocks} == {"text"}
+
+
+SHELL_CALL = {"type": "shell_call", "id": "sh_1", "call_id": "c1", "action": {"commands": ["ls"]}}
+SHELL_OUTPUT = {"type": "shell_call_output", "id": "sho_1", "call_id": "c1", "output": []}
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [[SHELL_OUTPUT], [SHELL_CALL]],
+        [[SHELL_CALL], [SHELL_OUTPUT]],
+        [[SHELL_OUTPUT, SHELL_CALL]],
+        [[SHELL_CALL, {**SHELL_CALL, "id": "sh_2"}, SHELL_OUTPUT]],
+        [[SHELL_OUTPUT], [SHELL_CALL], [SHELL_OUTPUT]],
+        [[SHELL_CALL]],
+        [[SHELL_OUTPUT]],
+    ],
+    ids=str,
+)
+def test_a_call_of_a_tool_of_openai_and_its_output_are_text_unless_one_answer_has_both_in_order(
+    answers: list[list[dict[str, Any]]], store: Store
+) -> None:
+    """OpenAI refuses a call without an output after it, and an output without a call before it."""
+    session = store.start("a")
+    for blocks in answers:
+        evidence = Evidence("openai", {str(n): {"block": block} for n, block in enumerate(blocks)})
+        answer = bough.assistant(*(ProviderBlock(block["type"], "ls") for block in blocks))
+        session.log.append([Draft(bough.user("q")), Draft(answer, evidence=evidence)])
+    session.append([bough.user("and now?")])
+    items = session.request("openai")["input"]
+    assert find_provider("openai").violations({"input": items}, ready=True) == []
+    assert not {item.get("type") for item in items} & {"shell_call", "shell_call_output"}
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_an_output_of_the_users_is_sent_if_it_follows_its_call(before: bool, store: Store) -> None:
+    output = {"type": "local_shell_call_output", "call_id": "c1", "output": "a"}
+    session = store.start("a")
+    session.append([bough.user("q"), *([output, SHELL_CALL] if before else [SHELL_CALL, output])])
+    session.append([bough.user("and now?")])
+    items = session.request("openai")["input"]
+    assert find_provider("openai").violations({"input": items}, ready=True) == []
+    assert (output in items, SHELL_CALL in items) == (not before, not before)
 
 
 def test_code_that_waits_for_a_tool_of_ours_is_continued_in_its_container(store: Store) -> None:

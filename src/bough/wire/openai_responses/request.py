@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -58,7 +58,7 @@ ENCRYPTED_REASONING = "reasoning.encrypted_content"
 def project(context: Context, blobs: Blobs, part: HistoryPart | None = None) -> Request:
     part = part or HistoryPart()
     items: list[Item] = []
-    used = _UsedIds(part, answered=_answered_calls(context.items))
+    used = _UsedIds(part, _outputs_of_user(context.items))
     for paired in pair_results(context.items, ID_LENGTH, part):
         items.extend(_write(paired, blobs, used))
     request: Request = {}
@@ -78,17 +78,28 @@ def _tool(tool: ToolSpec) -> Item:
 
 
 class _UsedIds:
-    """The ids that are in the input already, and the calls besides those of functions that have an output in it."""
+    """The ids that are in the input already, and the outputs of the user's that come after each answer."""
 
-    def __init__(self, part: HistoryPart, answered: set[str]) -> None:
+    def __init__(self, part: HistoryPart, outputs_after: dict[int, set[str]]) -> None:
         self.items, self.calls = part.used_items, part.used_calls
-        self.answered = answered
+        self.outputs_after = outputs_after
 
 
-def _answered_calls(items: Iterable[ContextItem]) -> set[str]:
-    proofs = [proof for item in items if item.evidence for proof in item.evidence.parts.values()]
-    blocks = [proof.get("block") or proof.get("item") or {} for proof in proofs]
-    return {block["call_id"] for block in blocks if _is_output(block)}
+def _outputs_of_user(items: Sequence[ContextItem]) -> dict[int, set[str]]:
+    """Return, by the seq of each answer, the calls whose outputs the user gives after it, before saying anything else.
+
+    A history is divided at an input, so an output behind one cannot be known where its call is written.
+    """
+    outputs: set[str] = set()
+    outputs_after: dict[int, set[str]] = {}
+    for item in reversed(items):
+        if item.message.role == "assistant" and outputs:
+            outputs_after[item.seq] = set(outputs)
+        elif item.message.role == "user":
+            block = proof_of(item.evidence, 0, NAME).get("item") or {}
+            outputs = outputs if item.evidence is not None else set()
+            outputs |= {block["call_id"]} if _is_output(block) else set()
+    return outputs_after
 
 
 def _is_output(block: Mapping[str, Any]) -> bool:
@@ -128,7 +139,8 @@ def _answer(paired: PairedMessage, used: _UsedIds, blobs: Blobs) -> list[Item]:
     part_proofs = evidence.parts if evidence is not None and is_signed else {}
     proofs = [part_proofs.get(str(index), {}) for index in range(len(parts))]
     images = [_image(part, proof, blobs) for part, proof in zip(parts, proofs, strict=True)]
-    is_original = _has_all_ids(parts, proofs, images, used)
+    outputs = used.outputs_after.get(paired.item.seq, set())
+    is_original = _has_all_ids(parts, proofs, images, used, outputs)
     pairs = iter(paired.pairs)
     items: list[Item] = []
     for part, proof, image in zip(parts, proofs, images, strict=True):
@@ -162,21 +174,35 @@ def _image(part: Part, proof: Proof, blobs: Blobs) -> Item | None:
 
 
 def _has_all_ids(
-    parts: tuple[Part, ...], proofs: list[Proof], images: list[Item | None], used: _UsedIds
+    parts: tuple[Part, ...],
+    proofs: list[Proof],
+    images: list[Item | None],
+    used: _UsedIds,
+    outputs: set[str],
 ) -> bool:
     """Whether every part has the id of its item, well-formed and new, and all reasoning what was encrypted of it."""
     if not parts or isinstance(parts[-1], Reasoning):
         return False
     ids: list[str] = []
-    calls: list[str] = []
-    for part, proof, image in zip(parts, proofs, images, strict=True):
+    calls: set[str] = set()
+    blocks = [proof.get("block") or {} for proof in proofs]
+    last_outputs = {block["call_id"]: n for n, block in enumerate(blocks) if _is_output(block)}
+    for index, (part, proof, image) in enumerate(zip(parts, proofs, images, strict=True)):
         pattern, item_id = _ITEM_ID.get(type(part)), str(proof.get("id"))
         if pattern is None:
             block = image if isinstance(part, Media | Attachment) else proof.get("block")
-            if not block or not _is_answered(block, calls, used):
+            if not block:
                 return False
+            call_id = block.get("call_id")
+            if isinstance(
+                call_id, str
+            ):  # a call without an output after it is refused, as is an output without a call
+                has_output = call_id in outputs or last_outputs.get(call_id, -1) > index
+                is_new_call = has_output and call_id not in calls and call_id not in used.calls
+                if not (call_id in calls if _is_output(block) else is_new_call):
+                    return False
+                calls.add(call_id)
             ids.extend([block["id"]] if isinstance(block.get("id"), str) else [])
-            calls.extend([block["call_id"]] if isinstance(block.get("call_id"), str) else [])
             continue
         if is_blank(part) or not pattern.fullmatch(item_id):
             return False
@@ -189,14 +215,6 @@ def _has_all_ids(
     used.items.update(ids)
     used.calls.update(calls)
     return True
-
-
-def _is_answered(block: Item, calls: list[str], used: _UsedIds) -> bool:
-    """Whether the other half of a call, or of an output, is in the input too: alone either is refused."""
-    call_id = block.get("call_id")
-    if not isinstance(call_id, str):
-        return True
-    return call_id in calls if _is_output(block) else call_id in used.answered and call_id not in used.calls
 
 
 def _append_text(items: list[Item], text: str, proof: Mapping[str, Any]) -> None:

@@ -247,11 +247,11 @@ def _other_pairs(items: list[dict[str, Any]]) -> Violations:
         if _kind(item) not in (*_CALLS, *_OUTPUTS) and isinstance(item.get("call_id"), str)
     ]
     calls: set[str] = set()
-    outputs = {call_id for _, call_id, is_output in others if is_output}
+    outputs = {call_id: index for index, call_id, is_output in others if is_output}
     for index, call_id, is_output in others:
         if is_output and call_id not in calls:
             yield f"input[{index}]: no call found for the output {call_id}"
-        elif not is_output and call_id not in outputs:
+        elif not is_output and outputs.get(call_id, -1) < index:
             yield f"input[{index}]: no output found for the call {call_id}"
         calls.update(() if is_output else {call_id})
 
