@@ -36,7 +36,15 @@ class TestTrash:
     def test_trash_restore_and_purge(self, store_path: Path) -> None:
         assert bough("rm", "ses_case", "--yes", "--json", store=store_path).json["trashed"] == ["ses_case"]
         assert list_ids(store_path, "--trashed") == {"ses_case"}
-        assert bough("show", "ses_case", store=store_path).code == 2
+        assert "in the trash" in bough("show", "ses_case", store=store_path).out
+        for command in (
+            ("fork", "ses_case"),
+            ("replay", "ses_case"),
+            ("rm", "ses_case"),
+            ("redo", "ses_case"),
+        ):
+            done = bough(*command, store=store_path)
+            assert (done.code, "restore ses_case brings it back" in done.err) == (2, True), done.err
         assert bough("restore", "ses_case", store=store_path).code == 0
         assert bough("purge", "ses_case", "--yes", store=store_path).code == 2
         assert bough("rm", "ses_case", "-y", store=store_path).code == 0

@@ -23,6 +23,7 @@ from bough import (
     Evidence,
     Leaf,
     Reasoning,
+    ScriptedModel,
     Store,
     ToolCall,
     Usage,
@@ -449,9 +450,20 @@ class TestTrash:
             lambda: session.title("no"),
             lambda: session.rewind(0),
             lambda: store.start_task(session),
+            lambda: session.fork(),
+            lambda: session.replay_sync(),
+            lambda: session.send_sync("no", model=ScriptedModel(["no"])),
+            lambda: session.enqueue("no"),
+            lambda: session.turn("no").__enter__(),
+            lambda: store.copy(session, bough.open("memory:")),
         ):
             with pytest.raises(errors.SessionTrashed):
                 attempt()
+        assert [one.message.text for one in store.session(session.session_id).path()] == [
+            "kept"
+        ]  # it can be read until it is purged
+        assert "kept" in "".join(session.markdown())
+        assert list(store.all_sessions()) == list(store.search("kept").hits) == []
         store.restore(session.session_id)
         session.append([assistant("yes")])
         assert session.verify() == []

@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..core.tree import Leaf
-from ..errors import BoughError, NotFound
+from ..errors import BoughError, NotFound, SessionTrashed
 from ..log.changes import Cut
 from ..log.log import Log
 from ..session import Session
@@ -71,7 +71,7 @@ class Position(Struct, frozen=True):
 
 
 def resolve(location: StoreLocation, reference: str, *, trashed: bool = False) -> Position:
-    """Resolve a reference to a session of this store or of a bundle file."""
+    """Resolve a reference to a session of this store or of a bundle file. A whole id names a session in the trash, too."""
     name, branch, seq = _split_reference(reference)
     bundle, _ = bundle_file(location, reference, trashed=trashed)
     if bundle is not None:
@@ -87,13 +87,17 @@ def resolve(location: StoreLocation, reference: str, *, trashed: bool = False) -
 
 
 def resolve_stored(location: StoreLocation, reference: str, *, trashed: bool = False) -> Position:
-    """Resolve a reference for a command that writes: a bundle file is refused, since the change would be lost."""
+    """Resolve a reference for a command that writes: a bundle file is refused, since the change would be lost, and so is a
+    session in the trash."""
     bundle, _ = bundle_file(location, reference, trashed=trashed)
     if bundle is not None:
         raise CommandError(
             f"{reference} is a bundle file; import it first: bough import {shlex.quote(str(bundle))}"
         )
-    return resolve(location, reference, trashed=trashed)
+    position = resolve(location, reference, trashed=trashed)
+    if not trashed and position.session.row.trashed_at is not None:
+        raise SessionTrashed(position.session.session_id)
+    return position
 
 
 def resolve_session(location: StoreLocation, reference: str) -> Position:
@@ -187,6 +191,8 @@ def _match(store: Store, name: str, *, trashed: bool) -> str | None:
         lambda: _with_id(store, f"ses_{name}", trashed=trashed) or listed(id_prefix=f"ses_{name}"),
         lambda: _with_title(store, name, trashed=trashed) or listed(title=name),
     ]
+    if not trashed:
+        searches.append(lambda: _with_id(store, name, trashed=True))
     for search in searches:
         rows = search()
         if len(rows) == 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import IdConflict
+from ..errors import IdConflict, SessionTrashed
 from ..log.runtime import Runtime
 from ..stores.base import SessionQuery, StoreBackend
 from ..stores.transfer import ImportResult, SessionExports
@@ -21,6 +21,8 @@ def copy_session(
     source: StoreBackend, session_id: str, target: StoreBackend, runtime: Runtime, *, new_id: bool
 ) -> str:
     """Copy a session and its tasks, with blobs and evidence, into another store or space; return its id there."""
+    if source.session(session_id).trashed_at is not None:
+        raise SessionTrashed(session_id)
     with source.export_sessions(session_id, children=True) as exports:
         result = import_exports(target, runtime, exports, new_id=new_id)
     return result.added[0] if new_id else session_id

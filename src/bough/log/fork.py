@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from ..core.context import check_tools_allowed
 from ..core.entries import Settings
+from ..errors import SessionTrashed
 from ..stores.base import Relation, SessionRow
 from .changes import Cut
 from .log import Log
@@ -29,10 +30,13 @@ def fork(
 ) -> Log:
     """Create the fork at `cut` and return its log. Settings that override the source's are its first entry.
 
-    A replay belongs to the store's owner, not to the owner of the session it replays.
+    A replay belongs to the store's owner, not to the owner of the session it replays. A session in the trash can be read,
+    but not forked: what was deleted would stay for the fork's sake.
     """
     settings = log.fill(settings)
     runtime, (source, detail) = log.runtime, log.store.session_with_detail(log.session_id)
+    if source.trashed_at is not None:
+        raise SessionTrashed(source.session_id)
     if settings.tools is not None:
         path = log.store.control_entries(log.session_id, leaf=log.leaf_at(cut.at))
         check_tools_allowed(path, [settings], source.tool_names)

@@ -273,6 +273,8 @@ def _header_lines(session: Session, *, is_whole: bool) -> Iterator[str]:
         yield dim(f"next request: {session.window_use()}")
     if row.parent_session:
         yield dim(f"{row.relation} of {row.parent_session} at {row.parent_seq}")
+    if row.trashed_at is not None:
+        yield f"in the trash since {format_time(row.trashed_at)}"
     if row.error:
         yield click.style(f"error: {clip(row.error, 200)}", fg="red")
 
