@@ -1,6 +1,6 @@
 """An MCP server on standard input and output that misbehaves on request: run as a program, with the standard library only.
 
-python mcp_stdio_server.py [--stubborn] [--silent] [--names NAME,…] [--pids FILE]
+python mcp_stdio_server.py [--stubborn] [--silent] [--names NAME,…] [--names-file FILE] [--pids FILE]
 """
 
 import base64
@@ -28,6 +28,7 @@ NAMES = [
     "flood",
     "notify",
     "count",
+    "pid",
     "dotted.name",
 ]
 
@@ -71,7 +72,11 @@ def call(name, arguments):
         print("out of memory", file=sys.stderr, flush=True)
         os._exit(3)
     if name == "hang":
+        if "file" in arguments:
+            open(arguments["file"], "w").close()
         time.sleep(600)
+    if name == "pid":
+        return {"content": text(f"{os.getpid()} {os.environ.get('WORD', '')}".strip())}
     if name == "flood":
         while True:
             sys.stdout.write("x" * 1_000_000)
@@ -119,6 +124,9 @@ def main(argv):
                 }
             )
         elif method == "tools/list":
+            if "--names-file" in argv:
+                with open(argv[argv.index("--names-file") + 1]) as file:
+                    names = file.read().split(",")
             page = int((request.get("params") or {}).get("cursor") or 0)
             tools = [
                 {

@@ -88,7 +88,8 @@ class Loop:
             self.model_caller.check_options()
             for session_limits in self.writer.session_limits():
                 self.limits.narrow(session_limits)
-            await self.tool_runner.connect()
+            for warning in await self.tool_runner.connect():
+                yield warning
             if content is None:
                 await self._require_tools()
             limit = None if content is None else await self._check_turn(row.turns, content)

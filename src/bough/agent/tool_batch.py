@@ -37,6 +37,7 @@ from .tools.tool import (
 from .writer import Writer, cancel_all, run_uncancelled
 
 if TYPE_CHECKING:
+    from ..log.log import Log
     from .tools.mcp.connection import Connections
 
 UNKNOWN = "The process ended while this ran. Whether it took effect is unknown; it was not run again."
@@ -62,6 +63,12 @@ class CallInput(Struct, frozen=True):
     state: State
 
 
+def _session_key(log: Log) -> object:
+    """Return what names a session among all that one process may run, in any store and space."""
+    where = id(log.store) if log.store.url == "memory:" else log.store.url
+    return where, log.store.space, log.session_id
+
+
 class ToolRunner:
     """Runs the tool calls of a run and appends their results."""
 
@@ -81,17 +88,19 @@ class ToolRunner:
         self._blobs: dict[CallPosition, list[Blob]] = {}
         """What the calls in flight store with their results."""
 
-    async def connect(self) -> None:
-        """Connect to the MCP servers and add their tools."""
+    async def connect(self) -> list[Event]:
+        """Connect to the MCP servers and add their tools; return warnings about those that had ended since the last run."""
         if not self._servers:
-            return
+            return []
         # In a thread: the package takes a second to import.
         connections = await asyncio.to_thread(load_connections)
-        self._connections = connections(self._servers, self.log.runtime.redactor)
+        self._connections = connections(self._servers, self.log.runtime.redactor, _session_key(self.log))
         self.tools = merge_tools(self.tools, await self._connections.open())
+        about = {"code": "mcp_server_restarted", "session_id": self.log.session_id}
+        return [Event("session:warning", about | {"message": why}) for why in self._connections.restarts]
 
     async def disconnect(self) -> None:
-        """End the connections, and the processes that were started for them."""
+        """Leave the servers to the next run of the session, or end them with all processes that they started."""
         if self._connections is not None:
             await self._connections.close()
 

@@ -16,7 +16,6 @@ from msgspec.structs import asdict
 
 from ..agent.tools.mcp.server import McpServer, load_connections, mcp, merge_tools
 from ..agent.tools.tool import Tool
-from ..core.redact import Redactor
 from ..errors import BoughError
 from .rendering.error_text import CommandError
 
@@ -38,6 +37,7 @@ class ServerEntry(Struct, frozen=True, rename="camel"):
     approval: bool | tuple[str, ...] | None = None
     only: tuple[str, ...] | None = None
     timeout: float = 60.0
+    idle_timeout: float = 300.0
     hosts: tuple[str, ...] = ()
     disabled: bool = False
 
@@ -83,10 +83,10 @@ def load_servers(sources: Sequence[str], *, trust: bool = False, approve: bool =
 
 def connect_once(own: Mapping[str, Tool], servers: Sequence[McpServer]) -> tuple[Tool, ...]:
     """Return the tools that the servers list, before anything is written: a session records the names of its tools, and
-    a server that does not start should not leave an empty one behind."""
+    a server that does not start should not leave an empty one behind. The session then goes on with these servers."""
 
     async def connect() -> tuple[Tool, ...]:
-        connections = load_connections()(servers, Redactor())
+        connections = load_connections().before_a_session(servers)
         try:
             offers = await connections.open()
         finally:
@@ -127,6 +127,7 @@ def _server(path: Path, entry: ServerEntry, *, trust: bool, approve: bool) -> Mc
         approval=True if approve else entry.approval or False,
         only=entry.only,
         timeout=entry.timeout,
+        idle_timeout=entry.idle_timeout,
         env=fields["env"],
         headers=fields["headers"],
         cwd=fields["cwd"],

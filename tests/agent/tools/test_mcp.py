@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,9 @@ from bough import (
     ToolResult,
     assistant,
 )
+from bough.agent.tools.mcp import kept_servers
 from bough.agent.tools.mcp.server import McpServer, load_connections
+from bough.cli.mcp_option import connect_once
 from bough.core.redact import Redactor
 from bough.errors import DuplicateTool, InvalidArgument, InvalidTool, McpServerUnavailable
 from bough.log.runtime import real_runtime
@@ -331,46 +334,157 @@ class TestBadServer:
             memory.start().turn("go", tools=[server()]).__enter__()
 
 
+KEEPER = """
+import bough, os, sys, time
+words, how = sys.argv[2:], sys.argv[1]
+def turn():
+    call = bough.assistant(bough.ToolCall("c1", "pid", {}))
+    session.send_sync("go", model=bough.ScriptedModel([call, "done"]), tools=[bough.mcp(words)])
+    print(session.path()[-2].message.results[0].content[0].text, flush=True)
+session = bough.open("memory:").start()
+turn()
+if how == "fork" and not os.fork():
+    turn()
+    time.sleep(600)
+elif how != "exit":
+    time.sleep(600)
+"""
+"""Runs a turn, prints the pid of its server, and then ends or waits."""
+
+
 class TestLife:
-    """No process of a server survives the run, however it ends."""
+    """A command is kept for the next turns of its session. No process of it survives this one, however it ends."""
 
     def pids(self, file: Path) -> list[int]:
         wait_until(lambda: file.exists() and len(file.read_text().split()) == 2)
         return [int(pid) for pid in file.read_text().split()]
 
-    def test_it_ends_with_the_run(self, memory: Store, tmp_path: Path) -> None:
+    def pid(self, session: Session, tool: McpServer) -> str:
+        session.send_sync("go", model=calling("pid"), tools=[tool])
+        return text_of(results(session)[-1])
+
+    def test_it_is_kept_for_the_next_turn_in_another_event_loop(self, memory: Store) -> None:
+        session = memory.start()
+        assert len({self.pid(session, server()) for _ in range(3)}) == 1
+
+    def test_another_session_has_its_own(self, memory: Store) -> None:
+        session = memory.start()
+        assert (
+            self.pid(session, server())
+            != self.pid(memory.start(), server())
+            != self.pid(session.fork(), server())
+        )
+
+    def test_one_that_only_listed_its_tools_serves_the_first_session(
+        self, memory: Store, tmp_path: Path
+    ) -> None:
         file = tmp_path / "pids"
-        run(memory, "echo", server("--stubborn", "--pids", str(file)), text="x")
+        tool = server("--pids", str(file))
+        assert "pid" in [each.name for each in connect_once({}, [tool])]
+        listed = str(self.pids(file)[0])
+        assert self.pid(memory.start(), tool) == listed != self.pid(memory.start(), tool)
+
+    def test_a_changed_command_or_variable_starts_another_and_a_changed_policy_does_not(
+        self, memory: Store
+    ) -> None:
+        session = memory.start()
+        first = self.pid(session, server())
+        assert self.pid(session, server(trust=True, timeout=5, only=["pid"])) == first
+        other = self.pid(session, server(env={"WORD": "ahoy"})).split()
+        assert (other[0] != first, other[1]) == (True, "ahoy")
+        assert self.pid(session, server("--names", "pid")) != first
+
+    def test_it_ends_after_its_idle_time(self, memory: Store, tmp_path: Path) -> None:
+        for seconds in (0, 0.05):
+            file = tmp_path / f"pids-{seconds}"
+            tool = server("--stubborn", "--pids", str(file), idle_timeout=seconds)
+            run(memory, "echo", tool, text="x")
+            assert all(map(dies, self.pids(file)))
+
+    def test_the_one_that_waited_longest_ends_when_too_many_wait(
+        self, memory: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(kept_servers, "MAX_KEPT", 1)
+        first, second = tmp_path / "first", tmp_path / "second"
+        for file in (first, second):
+            run(memory, "echo", server("--pids", str(file)), text="x")
+        assert all(map(dies, self.pids(first)))
+        assert all(map(is_alive, self.pids(second)))
+
+    def test_one_that_died_between_turns_is_started_again_with_a_warning(self, memory: Store) -> None:
+        session = memory.start()
+        os.kill(int(self.pid(session, server())), signal.SIGKILL)
+
+        async def events() -> list[bough.Event]:
+            return [
+                event async for event in session.send("go", model=calling("echo", text="x"), tools=[server()])
+            ]
+
+        (warning,) = [event for event in asyncio.run(events()) if event.type == "session:warning"]
+        assert warning.data["code"] == "mcp_server_restarted"
+        assert "was started again: it ended with exit code 137" in warning.data["message"]
+        assert text_of(results(session)[-1]) == "x"
+
+    def test_its_tools_are_those_it_lists_now(self, memory: Store, tmp_path: Path) -> None:
+        names, session = tmp_path / "names", memory.start()
+        names.write_text("echo,pid")
+        first = self.pid(session, server("--names-file", str(names)))
+        names.write_text("put,pid")
+        session.send_sync("go", model=calling("echo"), tools=[server("--names-file", str(names))])
+        assert text_of(results(session)[-1]) == "There is no tool of this name."
+        assert self.pid(session, server("--names-file", str(names))) == first
+
+    def test_one_with_a_call_that_was_given_up_is_not_kept(self, memory: Store, tmp_path: Path) -> None:
+        file = tmp_path / "pids"
+        run(memory, "hang", server("--stubborn", "--pids", str(file), timeout=0.2))
         assert all(map(dies, self.pids(file)))
 
-    def test_it_ends_when_the_run_is_cancelled(self, memory: Store, tmp_path: Path) -> None:
-        file, session = tmp_path / "pids", memory.start()
+    def test_it_ends_when_a_call_is_cancelled(self, memory: Store, tmp_path: Path) -> None:
+        file, begun, session = tmp_path / "pids", tmp_path / "begun", memory.start()
 
         async def cancel() -> None:
-            started = session.send("go", model=calling("hang"), tools=[server("--pids", str(file))])
+            model = calling("hang", file=str(begun))
+            started = session.send("go", model=model, tools=[server("--pids", str(file))])
             async for event in started:
-                if event.type == "session:answer":
-                    started.cancel()
+                if event.type == "session:calls_started" or event.type == "session:answer":
+                    asyncio.get_running_loop().run_in_executor(None, wait_then_cancel, started)
+
+        def wait_then_cancel(started: Any) -> None:
+            wait_until(begun.exists)
+            started.cancel()
 
         asyncio.run(cancel())
         assert all(map(dies, self.pids(file)))
         assert results(session)[0].outcome == "unknown"
         assert session.verify() == []
 
-    def test_it_ends_when_this_process_is_killed(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("how", ["exit", "interrupt", "kill", "fork"])
+    def test_it_ends_with_this_process(self, tmp_path: Path, how: str) -> None:
         file = tmp_path / "pids"
-        program = (
-            "import bough, sys\n"
-            "model = bough.ScriptedModel([bough.assistant(bough.ToolCall('c1', 'hang', {}))])\n"
-            "session = bough.open('memory:').start()\n"
-            "session.send_sync('go', model=model, tools=[bough.mcp(sys.argv[1:])])\n"
+        words = [*COMMAND, *(["--stubborn"] if how == "kill" else []), "--pids", str(file)]
+        process = subprocess.Popen(
+            [sys.executable, "-c", KEEPER, how, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
         )
-        words = [*COMMAND, "--stubborn", "--pids", str(file)]
-        process = subprocess.Popen([sys.executable, "-c", program, *words])
+        assert process.stdout is not None
         try:
-            pids = self.pids(file)
-            assert all(map(is_alive, pids))
+            with process.stdout as lines:
+                pids = [int(lines.readline()) for _ in range(1 + (how == "fork"))]
+            assert len(set(pids)) == len(pids)  # a forked process starts its own
+            helpers = self.pids(file) if how != "fork" else []
+            if how == "exit":
+                process.wait(20)
+            else:
+                assert all(map(is_alive, pids))
+                os.kill(process.pid, signal.SIGINT if how == "interrupt" else signal.SIGKILL)
+                process.wait(20)
+            assert all(map(dies, [pids[0], *helpers]))
+            assert how != "fork" or is_alive(pids[1])
         finally:
-            os.kill(process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         assert all(map(dies, pids))

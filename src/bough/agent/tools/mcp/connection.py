@@ -1,7 +1,8 @@
-"""A connection to an MCP server for the time of one run: its tools, its calls and their results.
+"""A connection to an MCP server: its tools, its calls and their results.
 
 A task of its own holds the connection, because the client must be left by the task that entered it. Whatever the server
-does, each call has a result in time, and after `close` no process of it is left.
+does, each call has a result in time, and after `close` no process of it is left. Everything but `Connections` and the
+function of a tool runs on the thread of `kept_servers`.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from ....core.redact import Redactor
 from ....errors import BoughError, DuplicateTool, InvalidValue, McpServerUnavailable, OutOfScope
 from ..tool import Tool, ToolContext, error_result
 from .egress import check_address, http_client
+from .kept_servers import kept_servers, log
 from .process import ServerProcess
 from .server import McpServer, describe
 
@@ -50,12 +52,18 @@ MAX_TEXT_BYTES = 64_000
 MAX_DETAIL_BYTES = 256_000
 """Structured content beyond this is stored as a file of the result instead."""
 CLOSE_SECONDS = 5.0
+RELIST_SECONDS = 5.0
+"""How long a server that is kept has to list its tools again; one that does not is started anew."""
 _MAX_PAGES = 100
 _MAX_TOOLS = 1_000
 
 # Without a handler Python prints the warnings of libraries on the terminal.
 for _name in ("mcp", "client"):
     logging.getLogger(_name).addHandler(logging.NullHandler())
+
+
+UNUSED = "unused"
+"""In place of a session, for servers that have only listed their tools."""
 
 
 class ServerResult(Struct, frozen=True):
@@ -100,6 +108,24 @@ class McpConnection:
         self._closing = asyncio.Event()
         self._connected: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._owner: asyncio.Task[None] | None = None
+        self._unfinished_calls = 0
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether a later run may use it: the process runs, and works on nothing that was given up."""
+        return self._process is not None and self._process.is_running and not self._unfinished_calls
+
+    async def open_again(self, server: McpServer, redactor: Redactor) -> list[Tool]:
+        """Return the tools for another run, as the server lists them now; `ServerGone` if it does not."""
+        self.server, self._redactor = server, redactor
+        try:
+            async with asyncio.timeout(min(server.connect_timeout, RELIST_SECONDS)):
+                listings = await self._list_tools(self._connected.result())
+        except TimeoutError:
+            raise ServerGone("it did not list its tools again") from None
+        except (MCPError, ValidationError, OSError) as error:
+            raise ServerGone(self._end(str(error))) from None
+        return self._tools(listings)
 
     async def open(self) -> list[Tool]:
         """Connect and return the server's tools; raise `McpServerUnavailable` if that fails or takes too long."""
@@ -140,19 +166,21 @@ class McpConnection:
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ServerResult:
         client = self._connected.result()
+        self._unfinished_calls += 1  # stays so if this is cancelled: the server may work on it for long
         try:
-            result = await client.call_tool(name, dict(arguments))
+            result = self._result(await client.call_tool(name, dict(arguments)))
         except MCPError as error:
             if error.code == CONNECTION_CLOSED:
                 raise ServerGone(f"{self.server} is gone: {self._end(str(error))}") from None
-            return self._error(f"the server refused the call: {error}")
+            result = self._error(f"the server refused the call: {error}")
         except ValidationError as error:
-            return self._error(f"the server returned an invalid result: {error.errors()[0]['msg']}")
+            result = self._error(f"the server returned an invalid result: {error.errors()[0]['msg']}")
         except RuntimeError as error:  # what the SDK raises of a result that is not what its schema says
-            return self._error(str(error))
+            result = self._error(str(error))
         except httpx2.HTTPError as error:
             raise ServerGone(f"{self.server} is gone: {error}") from None
-        return self._result(result)
+        self._unfinished_calls -= 1
+        return result
 
     # -- connecting --------------------------------------------------------------------------------
 
@@ -234,7 +262,7 @@ class McpConnection:
         name = server.tool_name(listing.name)
 
         async def call(**arguments: Any) -> ServerResult:
-            return await self.call(listing.name, arguments)
+            return await kept_servers.run(self.call(listing.name, arguments))
 
         call.__name__ = call.__qualname__ = name
         call.__doc__ = listing.description
@@ -317,26 +345,67 @@ class _OpenTransport:
 
 
 class Connections:
-    """The servers of one run."""
+    """The servers of one run. Those of a `session` are kept for its next run, if they are commands."""
 
-    def __init__(self, servers: Sequence[McpServer], redactor: Redactor) -> None:
-        self._connections = [McpConnection(server, redactor) for server in servers]
+    def __init__(self, servers: Sequence[McpServer], redactor: Redactor, session: object = None) -> None:
+        self._servers, self._redactor, self._session = servers, redactor, session
+        self._connections: list[McpConnection] = []
+        self._opening: list[asyncio.Task[list[Tool]]] = []
+        self.restarts: list[str] = []
+        """Which servers were started again, and why: they had ended since the last run, and what they remembered is gone."""
+
+    @classmethod
+    def before_a_session(cls, servers: Sequence[McpServer]) -> Connections:
+        """Return connections that list tools only; the first session that wants the same servers gets them."""
+        return cls(servers, Redactor(), UNUSED)
 
     async def open(self) -> list[tuple[McpServer, list[Tool]]]:
         """Connect to all servers at once; if one fails, to none."""
-        opening = [asyncio.ensure_future(connection.open()) for connection in self._connections]
-        try:
-            tools = await asyncio.gather(*opening)
-        except BaseException:
-            for task in opening:
-                task.cancel()
-            await asyncio.wait(opening)
-            await self.close()
-            raise
-        return [(each.server, offer) for each, offer in zip(self._connections, tools, strict=True)]
+        return await kept_servers.run(self._open())
 
     async def close(self) -> None:
-        await asyncio.gather(*(connection.close() for connection in self._connections))
+        """End the connections that no later run will use."""
+        await kept_servers.run(self._close())
+
+    async def _open(self) -> list[tuple[McpServer, list[Tool]]]:
+        self._opening = [asyncio.ensure_future(self._connect(server)) for server in self._servers]
+        try:
+            tools = await asyncio.gather(*self._opening)
+        except BaseException:
+            await self._close()
+            raise
+        return list(zip(self._servers, tools, strict=True))
+
+    async def _connect(self, server: McpServer) -> list[Tool]:
+        keys = [(session, server.process_key) for session in (self._session, UNUSED) if session is not None]
+        kept = next(filter(None, (kept_servers.take(key, McpConnection) for key in keys)), None)
+        if kept is not None:
+            self._connections.append(kept)
+            try:
+                return await kept.open_again(server, self._redactor)
+            except ServerGone as error:
+                self._connections.remove(kept)
+                await kept.close()
+                self.restarts.append(f"{server} was started again: {error}")
+                log.warning("%s", self.restarts[-1])
+        connection = McpConnection(server, self._redactor)
+        self._connections.append(connection)
+        return await connection.open()
+
+    async def _close(self) -> None:
+        for task in self._opening:
+            task.cancel()
+        if self._opening:
+            await asyncio.wait(self._opening)
+        connections, self._connections = self._connections, []
+        await asyncio.gather(*map(self._leave, connections))
+
+    async def _leave(self, connection: McpConnection) -> None:
+        seconds = connection.server.idle_timeout
+        if self._session is not None and seconds and connection.is_reusable:
+            kept_servers.keep((self._session, connection.server.process_key), connection, seconds)
+        else:
+            await connection.close()
 
 
 def _first(error: BaseException) -> BaseException:

@@ -30,6 +30,22 @@ from mcp_types import (
 from ....errors import McpServerUnavailable
 from .server import McpServer
 
+_descriptors: set[int] = set()
+"""The ends of pipes to servers. A process forked from this one lets go of them: the servers end with this one alone."""
+
+
+def _release_descriptors() -> None:
+    """In a forked process: replaced, not closed, because objects of asyncio will close the same numbers again."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in _descriptors:
+        os.dup2(nothing, descriptor, inheritable=False)
+    os.close(nothing)
+    _descriptors.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_release_descriptors)
+
 Incoming = SessionMessage | Exception
 Streams = tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[SessionMessage]]
 
@@ -79,13 +95,18 @@ class ServerProcess:
     async def connect(self) -> AsyncIterator[Streams]:
         """Start the process and yield its messages; end it with everything it started."""
         life, hold = os.pipe()
+        own = {hold}
+        _descriptors.add(hold)
         try:
             process = self._process = await self._start(life)
         except BaseException:
+            _descriptors.discard(hold)
             os.close(hold)
             raise
         finally:
             os.close(life)
+        own |= _pipes(process)
+        _descriptors.update(own)
         to_session, incoming = anyio.create_memory_object_stream[Incoming](0)
         outgoing, from_session = anyio.create_memory_object_stream[SessionMessage](0)
         pumps = [
@@ -99,12 +120,17 @@ class ServerProcess:
             try:
                 await _end(process)
             finally:
+                _descriptors.difference_update(own)
                 os.close(hold)  # from here on the supervisor kills what is left, if this was cancelled
                 for pump in pumps:
                     pump.cancel()
                 _close_pipes(process)
                 for stream in (to_session, incoming, outgoing, from_session):
                     stream.close()
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.returncode is None and not self.failure
 
     def describe_end(self) -> str:
         """Return how the process ended, with the end of what it wrote to its standard error."""
@@ -213,6 +239,14 @@ def _close_pipes(process: asyncio.subprocess.Process) -> None:
     transport = getattr(process, "_transport", None)
     if transport is not None:
         transport.close()
+
+
+def _pipes(process: asyncio.subprocess.Process) -> set[int]:
+    """Return the descriptors of its standard streams on this side."""
+    transport = getattr(process, "_transport", None)
+    ends = [] if transport is None else [transport.get_pipe_transport(number) for number in range(3)]
+    pipes = [end.get_extra_info("pipe") for end in ends if end is not None]
+    return {pipe.fileno() for pipe in pipes if pipe is not None}
 
 
 async def _has_ended(process: asyncio.subprocess.Process) -> bool:

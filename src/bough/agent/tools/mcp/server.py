@@ -23,6 +23,9 @@ from ..tool import Effect, Tool, tool
 if TYPE_CHECKING:
     from .connection import Connections
 
+INHERITED_VARIABLES = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
+"""What a command inherits of this process's environment."""
+MAX_IDLE_SECONDS = 86_400
 MAX_NAME_LENGTH = 64
 """What every provider accepts as the name of a tool."""
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]")
@@ -40,6 +43,7 @@ class McpServer(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     only: frozenset[str] | None = None
     timeout: float = 60.0
     connect_timeout: float = 30.0
+    idle_timeout: float = 300.0
     max_bytes: int = 16 * 1024 * 1024
     env: Mapping[str, str] = {}
     headers: Mapping[str, str] = {}
@@ -55,6 +59,19 @@ class McpServer(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
             return shorten(shlex.join([os.path.basename(self.argv[0]), *self.argv[1:]]), 120)
         parts = urlsplit(self.url)
         return shorten(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}")
+
+    @property
+    def process_key(self) -> object:
+        """What a running process is the same by; the rest of the fields may differ from turn to turn."""
+        inherited = [(name, os.environ.get(name)) for name in INHERITED_VARIABLES]
+        return (
+            self.argv,
+            self.cwd,
+            self.max_bytes,
+            tuple(sorted(self.env.items())),
+            tuple(inherited),
+            os.getcwd(),
+        )
 
     def tool_name(self, name: str) -> str:
         """Return the name a model sees: with the prefix, and `_` for what providers refuse in a name."""
@@ -79,6 +96,7 @@ def mcp(
     only: Collection[str] | None = None,
     timeout: float = 60.0,
     connect_timeout: float = 30.0,
+    idle_timeout: float = 300.0,
     max_bytes: int = 16 * 1024 * 1024,
     env: Mapping[str, str] | None = None,
     headers: Mapping[str, str] | None = None,
@@ -87,7 +105,8 @@ def mcp(
 ) -> McpServer:
     """Return the tools of an MCP server, for `tools=[…]`: a command to start, or an http(s) address.
 
-    Each run starts its own server, or connects to it, and ends that with the run.
+    A command is started when a session first uses it and is kept for the next turns of that session in this process, not
+    for other sessions. An address is connected to for each turn.
 
     prefix: put before the name of each tool, to tell the tools of two servers apart.
     trust: believe the server's hints about what its tools do. By default each tool is unsafe: after a crash it is not
@@ -96,6 +115,7 @@ def mcp(
     only: the names, as the server has them, of the tools to offer; by default all.
     timeout: seconds after which a call is given up and its result is an error.
     connect_timeout: seconds that the server has to start and list its tools.
+    idle_timeout: seconds that a command is kept between two turns; 0 ends it with each turn.
     max_bytes: the longest message of the server that is read; a longer one ends the connection.
     env: variables for the command. It inherits PATH, HOME, USER, SHELL, TERM and LOGNAME only.
     headers: headers of each HTTP request, such as authorization.
@@ -109,6 +129,8 @@ def mcp(
     for name, seconds in (("timeout", timeout), ("connect_timeout", connect_timeout)):
         if not seconds > 0:
             raise InvalidArgument(name, seconds, "a positive number of seconds")
+    if not 0 <= idle_timeout <= MAX_IDLE_SECONDS:
+        raise InvalidArgument("idle_timeout", idle_timeout, f"seconds from 0 to {MAX_IDLE_SECONDS:,}")
     if max_bytes < 1024:
         raise InvalidArgument("max_bytes", max_bytes, "at least 1024")
     if argv and headers:
@@ -124,6 +146,7 @@ def mcp(
         only=None if only is None else frozenset(only),
         timeout=timeout,
         connect_timeout=connect_timeout,
+        idle_timeout=idle_timeout,
         max_bytes=max_bytes,
         env=dict(env or {}),
         headers=dict(headers or {}),
