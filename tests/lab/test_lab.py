@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 import bough
 from bough import ScriptedModel, Store, ToolCall, assistant
-from bough.errors import EmptyCohort, InvalidLab, ModelUnavailable
+from bough.errors import EmptyCohort, ExitCode, InvalidLab, ModelUnavailable
 from bough.lab.cell import turn_milliseconds
 from bough.lab.lab import Lab
 from bough.lab.report import LabReport
@@ -166,6 +166,20 @@ class TestGates:
             assert store.lab_report(report.run_id).gates == report.gates
             run(store, planted=0.5, fail_if=["missing > 1%"])
             assert [gate.gate for gate in store.lab_report(report.run_id).gates] == ["missing > 1%"]
+
+    @pytest.mark.parametrize("gate", ["cost > 1.2x", "cost > 0.5", "cost < baseline"])
+    def test_one_of_cost_is_not_decided_where_calls_have_no_price(self, store: Store, gate: str) -> None:
+        """They counted as free: a model without a price passed every gate, and was said to cost 0 times as much."""
+        lab = store.lab(
+            "agent:support",
+            baseline_model=ScriptedModel(answer, model="exact", rates=RATES),
+            model=ScriptedModel(answer, model="unpriced"),
+        )
+        report = lab.run_sync(fail_if=[gate])
+        assert [result.outcome for result in report.gates] == ["undecided"]
+        assert report.exit_code == ExitCode.UNANSWERABLE
+        assert report.lane("candidate").usage.unpriced_calls == report.lane("candidate").usage.calls
+        assert not any("cost" in line and "times" in line for line in report.lines())
 
     def test_of_an_incomplete_run_none_is_decided(self, store: Store) -> None:
         report = run(store, fail_if=["same < 1%"], max_cost_microcents=1_000_000)

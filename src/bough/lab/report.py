@@ -343,8 +343,8 @@ class _Results:
 
     def _values(self, metric: str, result: CellResult) -> Iterable[tuple[int | None, float]]:
         if metric in _PHRASES:
-            value, is_whole = _turn_value(metric), metric in ("cost", "tokens", "latency")
-            return [(turn.turn, value(turn)) for turn in result.turns if not (is_whole and turn.is_cut)]
+            value = _turn_value(metric)
+            return [(turn.turn, value(turn)) for turn in result.turns if _is_measured(metric, turn)]
         scores = self._scores_of(result.cell, metric)
         return [(turn, score.value) for turn, score in scores.items() if score.value is not None]
 
@@ -400,6 +400,15 @@ class _Results:
 
 
 _CLASSES = (*CLASS_METRICS, "changed")
+
+
+def _is_measured(metric: str, turn: TurnResult) -> bool:
+    """Whether the whole of it is known: a turn that was cut, or a call without a price or tokens, is no cheap one."""
+    if metric in ("cost", "tokens", "latency") and turn.is_cut:
+        return False
+    if metric == "cost" and turn.usage.unpriced_calls:
+        return False
+    return metric not in ("cost", "tokens") or not turn.usage.unknown_calls
 
 
 def _turn_value(metric: str) -> Callable[[TurnResult], float]:
