@@ -282,6 +282,28 @@ class TestExpiry:
         with pytest.raises(Fenced):
             turn.answer(assistant("late"))
 
+    @pytest.mark.parametrize("hours", [5, -5])
+    def test_one_that_is_alive_renews_it_as_soon_as_the_clock_was_set(
+        self, store: Store, hours: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Set forward, or after the machine slept, the lease looked expired for ten seconds, and another could take the
+        session from a tool at work; set back, it outlived a runner that died by hours."""
+        real_time, clock = time.time, [0.0]
+        monkeypatch.setattr(time, "time", lambda: real_time() + clock[0])
+        runtime = replace(real_runtime(), now=lambda: int(time.time() * 1e6))
+        session = Store(store.backend, runtime).start()
+        with session.turn("q"):
+            (lease,) = [one for one in leases._alive.values() if one._session_id == session.session_id]
+            before = session.row.lease_until or 0
+            lease.tick()
+            assert session.row.lease_until == before  # not due, and nothing happened to the clock
+            clock[0] += hours * 3600
+            lease.tick()
+            remaining = (session.row.lease_until or 0) / 1e6 - time.time()
+            assert 25 < remaining <= leases.LEASE_SECONDS
+            with pytest.raises(SessionRunning):
+                store.session(session.session_id).turn("mine").__enter__()
+
     def test_a_turn_that_was_dropped_ends_with_its_object(self, store: Store) -> None:
         session = store.start()
         turn = session.turn("q")

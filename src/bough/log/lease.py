@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 LEASE_SECONDS = 30.0
 TICK_SECONDS = 1.0
+MAX_CLOCK_DRIFT = 2.0
+"""Seconds by which the clock may gain or lose between two renewals; more means that it was set, or that the machine slept."""
 
 
 class Lease:
@@ -41,6 +43,7 @@ class Lease:
         self.on_tick: Callable[[], None] | None = None
         """Called about every second while the lease is held, on the thread that renews it."""
         self._renewed_at = 0.0
+        self._clock_offset = 0.0
 
     def take(self, row: SessionRow) -> None:
         """Take the lease, given the row as last read. `SessionRunning` if another has it and is not known to be gone."""
@@ -60,7 +63,7 @@ class Lease:
 
     def keep(self) -> None:
         """Renew the lease, which was just taken, until it is released or lost."""
-        self._renewed_at = time.monotonic()
+        self._set_renewed()
         _alive[self.holder] = self
         _heartbeat(self._store.url).add(self)
 
@@ -75,15 +78,23 @@ class Lease:
         _heartbeat(self._store.url).remove(self)
 
     def tick(self) -> None:
-        """Renew the lease if a third of its time has passed; called by the heartbeat."""
-        if time.monotonic() - self._renewed_at >= LEASE_SECONDS / 3:
+        """Renew the lease if a third of its time has passed, or the clock was set; called by the heartbeat.
+
+        After the clock was set forward the lease looks expired, and after it was set back it would outlive its run by
+        hours: others judge it by the clock.
+        """
+        is_due = time.monotonic() - self._renewed_at >= LEASE_SECONDS / 3
+        if is_due or abs(_clock_offset() - self._clock_offset) > MAX_CLOCK_DRIFT:
             if not self._store.renew(self._session_id, self.fence, _end(self._runtime.now())):
                 self.is_lost = True
                 self.stop()
                 return
-            self._renewed_at = time.monotonic()
+            self._set_renewed()
         if self.on_tick is not None:
             self.on_tick()
+
+    def _set_renewed(self) -> None:
+        self._renewed_at, self._clock_offset = time.monotonic(), _clock_offset()
 
 
 def is_gone(holder: str, runtime: Runtime) -> bool | None:
@@ -118,6 +129,11 @@ def interrupt(log: Log, row: SessionRow) -> None:
     """Mark the session as interrupted and raise the fence: the holder of its lease writes nothing more."""
     ended = {"status": "interrupted", "holder": None, "lease_until": None, "fence": row.fence + 1}
     log.record("interrupted", data={"holder": row.holder}, row=ended, fence=row.fence)
+
+
+def _clock_offset() -> float:
+    """How far the clock is ahead of one that nobody can set, and that stands still while the machine sleeps."""
+    return time.time() - time.monotonic()
 
 
 def _end(now: int) -> int:
