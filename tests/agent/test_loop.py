@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
 import subprocess
 import sys
@@ -396,6 +397,45 @@ class TestTools:
         assert texts["group"].startswith("BaseExceptionGroup: several")
         assert (session.row.status, session.transcript()[-1].message.text) == ("idle", "sorry")
         assert is_valid(session)
+
+    @pytest.mark.parametrize("leaving", ["returns", "raises", "exits"])
+    @pytest.mark.parametrize("kind", ["sync", "async", "own loop"])
+    @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+    def test_a_process_that_a_tool_forks_never_goes_on_with_the_run(
+        self, tmp_path: Path, kind: str, leaving: str
+    ) -> None:
+        """It waited for ever in the thread pool of its parent, or closed the parent's event loop: the parent hung."""
+        children: list[int] = []
+
+        def fork() -> str:
+            child = os.fork()
+            if child == 0:
+                if leaving == "raises":
+                    raise ValueError("child")
+                if leaving == "exits":
+                    sys.exit(0)
+                return "child"
+            children.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            return "parent"
+
+        async def fork_here() -> str:
+            return fork()
+
+        with bough.open(tmp_path / "s.db") as store:
+            session = store.start()
+            if kind == "own loop":
+                with session.turn("q") as turn:
+                    turn.run(turn.answer(assistant(ToolCall("a", "fork"))).calls[0], fork)
+                    turn.answer(assistant("done"))
+            else:
+                tool = bough.tool(name="fork")(fork if kind == "sync" else fork_here)
+                answers = ScriptedModel([assistant(ToolCall("a", "fork")), "done"])
+                assert session.send_sync("q", model=answers, tools=[tool]).text == "done"
+            results = [
+                result for entry in session.path() if entry.message for result in entry.message.results
+            ]
+            assert [result.content[0].text for result in results] == ["parent"]
+            assert (children, session.verify()) == ([1], [])
 
     @pytest.mark.parametrize("error", [SystemExit(3), BaseExceptionGroup("several", [GeneratorExit()])])
     def test_a_model_that_exits_leaves_a_failed_turn_and_not_one_that_runs_for_ever(

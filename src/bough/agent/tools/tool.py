@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+import os
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_type_hints, overload
 
 import msgspec
@@ -271,10 +273,12 @@ class Tool(Struct, frozen=True, dict=True):
             arguments[self.context_name] = context
         try:
             if is_async(function):
-                return await function(**arguments)
+                with _no_forked_child(self.name):
+                    return await function(**arguments)
             if not in_thread:
-                return _run_here(function, arguments, self.timeout)
-            value = await asyncio.to_thread(_run_in_thread, function, arguments)
+                with _no_forked_child(self.name):
+                    return _run_here(function, arguments, self.timeout)
+            value = await asyncio.to_thread(_run_in_thread, function, arguments, self.name)
             return await value if isinstance(value, Awaitable) else value
         except SystemExit as error:  # asyncio would end the event loop, and with it the host
             raise ToolExit(error_text(error)) from None
@@ -313,10 +317,29 @@ def _run_here(function: Callable[..., Any], arguments: dict[str, Any], timeout: 
     return value
 
 
-def _run_in_thread(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+@contextmanager
+def _no_forked_child(name: str) -> Iterator[None]:
+    """End a child process that a tool forked and that leaves the tool: the run goes on in the parent alone.
+
+    The child would wait for ever in a thread pool of the parent, or close the parent's event loop, which it shares.
+    """
+    pid = os.getpid()
+    try:
+        yield
+    finally:
+        if os.getpid() != pid:
+            text = (
+                f"bough: a process forked by the tool {name} left it and was ended; end it with os._exit(0)\n"
+            )
+            os.write(2, text.encode("utf-8", "replace"))
+            os._exit(1)
+
+
+def _run_in_thread(function: Callable[..., Any], arguments: dict[str, Any], name: str) -> Any:
     """Replace what cannot leave a thread: awaiting StopIteration would never end, and Ctrl-C only reaches the main one."""
     try:
-        return function(**arguments)
+        with _no_forked_child(name):
+            return function(**arguments)
     except (StopIteration, KeyboardInterrupt, GeneratorExit) as error:
         raise ToolExit(error_text(error)) from None
 
