@@ -7,8 +7,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +50,11 @@ from bough.stores.postgres.pool import Pool
 from bough.stores.postgres.statement import Statement, run_statement
 from bough.stores.postgres.store import PostgresStore
 from bough.stores.postgres.url import Address
+from support.absurd_queue import AbsurdQueue
 from support.paths import ROOT
 from support.postgres import APP, Database, DatabaseHost
 from support.postgres_proxy import PostgresProxy
-from support.server import LocalServer
-
-numbers = count(1)
+from support.server import LocalServer, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -68,36 +65,10 @@ def installed(postgres: DatabaseHost) -> Database:
 
 
 @pytest.fixture
-def queue(installed: Database) -> str:
-    """One of its own for each test."""
-    name = f"q{next(numbers)}"
-    absurd_schema.install(installed.owner_url, name)
-    return name
-
-
-@pytest.fixture
-def store(installed: Database) -> Iterator[bough.Store]:
-    with bough.open(installed.url) as opened:
-        yield opened
-
-
-@contextmanager
-def working(database: Database, queue: str, *agents: Agent, url: str = "", **how: Any) -> Iterator[Worker]:
-    worker = Worker(url or database.url, agents, queue=queue, **{"lease": 5, **how})
-    thread = threading.Thread(target=worker.run)
-    thread.start()
-    try:
-        yield worker
-    finally:
-        worker.stop()
-        thread.join()
-
-
-def until(holds: Callable[[], object], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.02)
+def queue(installed: Database) -> Iterator[AbsurdQueue]:
+    queue = AbsurdQueue(installed)
+    yield queue
+    queue.close()
 
 
 def answered(session: Session, text: str) -> Callable[[], bool]:
@@ -110,26 +81,9 @@ def answered(session: Session, text: str) -> Callable[[], bool]:
     return look
 
 
-def task(database: Database, queue: str) -> Any:
-    """Its state, attempts and what came of it."""
-    rows = database.run(f"select state, attempts, completed_payload from absurd.t_{queue}")
-    assert len(rows) == 1
-    return rows[0]
-
-
-def done(database: Database, queue: str) -> Callable[[], bool]:
-    query = f"select 1 from absurd.t_{queue} where state not in ('completed', 'failed', 'cancelled')"
-    return lambda: not database.run(query)
-
-
 def connections(database: Database) -> int:
     rows = database.run(f"select count(*) from pg_stat_activity where usename = '{APP}'")
     return int(rows[0][0])
-
-
-def checkpoints(database: Database, queue: str) -> list[Any]:
-    query = f"select state from absurd.c_{queue} where checkpoint_name like 'agent-loop%' order by updated_at"
-    return [state for (state,) in database.run(query)]
 
 
 @bough.tool(effect="read")
@@ -173,247 +127,237 @@ def by_step(*lines: Any) -> ScriptedModel:
 
 
 class TestSending:
-    def test_an_input_and_its_task_are_one_transaction(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
-        session = store.start("a")
-        run = session.send("hello", engine="absurd", queue=queue)
+    def test_an_input_and_its_task_are_one_transaction(self, queue: AbsurdQueue) -> None:
+        session = queue.store.start("a")
+        run = session.send("hello", engine="absurd", queue=queue.name)
         assert (session.leaf.seq, run.seq) == (1, 1)
-        params = installed.run(f"select task_name, params from absurd.t_{queue}")
+        params = queue.database.run(f"select task_name, params from absurd.t_{queue.name}")
         payload = {"session": session.session_id, "space": "default", "agent": "a"}
         assert params == [(TASK, payload)]
         assert session.row.status == "running"
-        installed.run(f"alter table absurd.r_{queue} add constraint none check (attempt > 1) not valid")
-        other = store.start("a")
+        queue.database.run(
+            f"alter table absurd.r_{queue.name} add constraint none check (attempt > 1) not valid"
+        )
+        other = queue.store.start("a")
         with pytest.raises(errors.StoreError):
-            other.send("hello", engine="absurd", queue=queue)
-        assert store.session(other.session_id).path() == []
+            other.send("hello", engine="absurd", queue=queue.name)
+        assert queue.store.session(other.session_id).path() == []
         assert len(other.journal()) == 1
-        assert installed.run(f"select count(*) from absurd.t_{queue}") == [(1,)]
+        assert queue.database.run(f"select count(*) from absurd.t_{queue.name}") == [(1,)]
 
-    def test_sent_twice_under_one_key_it_is_there_once(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
+    def test_sent_twice_under_one_key_it_is_there_once(self, queue: AbsurdQueue) -> None:
         """The session is read through a new handle each time: the one that sent first does not see what comes later."""
 
         def send() -> Any:
-            session = store.start("a", session_id="ses_stable")
-            return session.send("hello", engine="absurd", queue=queue, key="mail-1")
+            session = queue.store.start("a", session_id="ses_stable")
+            return session.send("hello", engine="absurd", queue=queue.name, key="mail-1")
 
         def everything() -> Any:
-            return read_everything(store.backend, "ses_stable"), store.session("ses_stable").row
+            return read_everything(queue.store.backend, "ses_stable"), queue.store.session("ses_stable").row
 
         run, before = send(), everything()
         assert (send(), everything()) == (run, before), "while its turn is open"
-        with working(installed, queue, Agent("a", by_step("Hello yourself."))):
-            until(answered(store.session("ses_stable"), "Hello yourself."))
-            until(done(installed, queue))
+        with queue.working(Agent("a", by_step("Hello yourself."))):
+            wait_until(answered(queue.store.session("ses_stable"), "Hello yourself."))
+            wait_until(queue.is_done)
         before = everything()
         assert (send(), everything()) == (run, before), "after its answer"
-        session = store.session("ses_stable")
+        session = queue.store.session("ses_stable")
         assert [entry.message.text for entry in session.path() if entry.message] == [
             "hello",
             "Hello yourself.",
         ]
         assert session.row.status == "idle"
-        assert task(installed, queue)[0] == "completed"
+        assert queue.task()[0] == "completed"
         with pytest.raises(errors.KeyReused):
-            session.send("another", engine="absurd", queue=queue, key="mail-1")
+            session.send("another", engine="absurd", queue=queue.name, key="mail-1")
         again = session.send_sync("hello", model=by_step("not asked"), key="mail-1")
         assert (again.text, again.status) == ("Hello yourself.", "completed")
         assert everything() == before, "by the other engine"
 
     def test_behind_queued_inputs_one_with_a_key_is_refused_and_one_without_is_queued(
-        self, installed: Database, queue: str, store: bough.Store
+        self, queue: AbsurdQueue
     ) -> None:
-        session = store.start("a")
+        session = queue.store.start("a")
         session.enqueue("first")
         for _ in range(2):
             with pytest.raises(errors.InputsQueued):
-                session.send("hello", engine="absurd", queue=queue, key="mail-1")
-        assert len(store.backend.inbox(session.session_id)) == 1
-        session.send("second", engine="absurd", queue=queue)
-        with working(installed, queue, Agent("a", by_step("Yes.", "Yes."))):
-            until(lambda: len(store.session(session.session_id).transcript()) == 4)
-        session.send("hello", engine="absurd", queue=queue, key="mail-1")
-        texts = [entry.message.text for entry in store.session(session.session_id).transcript()]
+                session.send("hello", engine="absurd", queue=queue.name, key="mail-1")
+        assert len(queue.store.backend.inbox(session.session_id)) == 1
+        session.send("second", engine="absurd", queue=queue.name)
+        with queue.working(Agent("a", by_step("Yes.", "Yes."))):
+            wait_until(lambda: len(queue.store.session(session.session_id).transcript()) == 4)
+        session.send("hello", engine="absurd", queue=queue.name, key="mail-1")
+        texts = [entry.message.text for entry in queue.store.session(session.session_id).transcript()]
         assert texts == ["first", "Yes.", "second", "Yes.", "hello"]
 
     def test_an_input_whose_task_failed_for_good_gets_another_when_it_is_sent_again(
-        self, installed: Database, queue: str, store: bough.Store
+        self, queue: AbsurdQueue
     ) -> None:
-        session = store.start("a")
-        run = session.send("hello", engine="absurd", queue=queue, key="mail-1")
-        installed.run(f"update absurd.t_{queue} set state = 'failed'")
-        installed.run(f"update absurd.r_{queue} set state = 'failed'")
-        again = store.session(session.session_id).send("hello", engine="absurd", queue=queue, key="mail-1")
+        session = queue.store.start("a")
+        run = session.send("hello", engine="absurd", queue=queue.name, key="mail-1")
+        queue.database.run(f"update absurd.t_{queue.name} set state = 'failed'")
+        queue.database.run(f"update absurd.r_{queue.name} set state = 'failed'")
+        again = queue.store.session(session.session_id).send(
+            "hello", engine="absurd", queue=queue.name, key="mail-1"
+        )
         assert again.task_id != run.task_id
-        with working(installed, queue, Agent("a", by_step("Hello yourself."))):
-            until(answered(session, "Hello yourself."))
-        texts = [e.message.text for e in store.session(session.session_id).path() if e.message]
+        with queue.working(Agent("a", by_step("Hello yourself."))):
+            wait_until(answered(session, "Hello yourself."))
+        texts = [e.message.text for e in queue.store.session(session.session_id).path() if e.message]
         assert texts == ["hello", "Hello yourself."]
 
-    def test_a_turn_tells_what_it_was_sent_with_and_who_took_it_up(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
+    def test_a_turn_tells_what_it_was_sent_with_and_who_took_it_up(self, queue: AbsurdQueue) -> None:
         about = {"model": "large", "context_window": 200_000, "policy": {"tone": "kind"}}
-        session = store.start("a", **about, tool_names=["look"], trigger_type="mail", trigger_id="m-1")
-        session.send("hello", engine="absurd", queue=queue)
+        session = queue.store.start("a", **about, tool_names=["look"], trigger_type="mail", trigger_id="m-1")
+        session.send("hello", engine="absurd", queue=queue.name)
         model = by_step("Yes.")
-        with working(installed, queue, Agent("a", model, tools=[look, pay], limits=Limits(max_messages=9))):
-            until(answered(session, "Yes."))
+        with queue.working(Agent("a", model, tools=[look, pay], limits=Limits(max_messages=9))):
+            wait_until(answered(session, "Yes."))
         facts = {fact.kind: fact.data for fact in session.journal()}
         trigger = {"type": "mail", "id": "m-1"}
         assert facts["turn_started"] == {"turn": 1, "trigger": trigger, **about, "tool_names": ["look"]}
         resumed = facts["turn_resumed"]
         assert (resumed["turn"], resumed["model"]) == (1, model.model)
         assert resumed["max_messages"] == 9
-        definitions = store.session(session.session_id).context().settings.tool_definitions
+        definitions = queue.store.session(session.session_id).context().settings.tool_definitions
         assert definitions is not None
         assert definitions.names == ("look",)
 
     def test_options_hold_from_the_input_on_and_those_of_the_agent_fill_what_is_missing(
-        self, installed: Database, queue: str, store: bough.Store
+        self, queue: AbsurdQueue
     ) -> None:
         model = ScriptedModel(["one", "two"])
-        session = store.start("a")
+        session = queue.store.start("a")
         with pytest.raises(errors.InvalidOption, match="no provider has an option 'temprature'"):
-            session.send("q", engine="absurd", queue=queue, options={"temprature": 0})
+            session.send("q", engine="absurd", queue=queue.name, options={"temprature": 0})
         assert session.path() == []
         with pytest.raises(errors.InvalidOption, match="scripted has no option 'thinking'"):
-            Worker(installed.url, [Agent("a", model, options={"thinking": {}})], queue=queue)
-        session.send("q", engine="absurd", queue=queue, options={"temperature": 0})
-        with working(installed, queue, Agent("a", model, options={"temperature": 1, "seed": 7})):
-            until(answered(session, "one"))
-            session.send("r", engine="absurd", queue=queue)
-            until(answered(session, "two"))
+            Worker(queue.database.url, [Agent("a", model, options={"thinking": {}})], queue=queue.name)
+        session.send("q", engine="absurd", queue=queue.name, options={"temperature": 0})
+        with queue.working(Agent("a", model, options={"temperature": 1, "seed": 7})):
+            wait_until(answered(session, "one"))
+            session.send("r", engine="absurd", queue=queue.name)
+            wait_until(answered(session, "two"))
         options = [request.context.settings.options for request in model.requests]
         assert options == [{"temperature": 0, "seed": 7}] * 2
         settings = [entry.payload.options for entry in session.path() if isinstance(entry.payload, Settings)]
         assert settings == [{"temperature": 0}, {"seed": 7}]
         session.log.enqueue(user("queued"))
         with pytest.raises(errors.InputsQueued):
-            session.send("s", engine="absurd", queue=queue, options={"temperature": 1})
+            session.send("s", engine="absurd", queue=queue.name, options={"temperature": 1})
         kinds = ("turn_started", "turn_resumed")
         facts = [fact.data.get("options") for fact in session.journal() if fact.kind in kinds]
         assert facts == [{"temperature": 0}, *[{"temperature": 0, "seed": 7}] * 3]
         assert session.verify() == []
 
     def test_an_option_that_the_agents_model_lacks_fails_the_turn_and_says_which(
-        self, installed: Database, queue: str, store: bough.Store
+        self, queue: AbsurdQueue
     ) -> None:
         class Responses(ScriptedModel):
             provider = "openai"
 
-        session, model = store.start("a"), Responses(["one"])
-        session.send("q", engine="absurd", queue=queue, options={"seed": 7})
-        with working(installed, queue, Agent("a", model)):
-            until(lambda: session.row.status == "failed")
+        session, model = queue.store.start("a"), Responses(["one"])
+        session.send("q", engine="absurd", queue=queue.name, options={"seed": 7})
+        with queue.working(Agent("a", model)):
+            wait_until(lambda: session.row.status == "failed")
         assert "openai has no option 'seed'" in (session.row.error or "")
         assert model.requests == []
 
     def test_one_that_is_all_there_is_ends_the_session_and_the_next_one_goes_on(
-        self, installed: Database, queue: str, store: bough.Store
+        self, queue: AbsurdQueue
     ) -> None:
-        session = store.start("a")
-        session.send("look", engine="absurd", queue=queue, one_shot=True)
-        with working(installed, queue, Agent("a", by_step(looking(1), "Seen."), tools=[look])):
-            until(answered(session, "Seen."))
-            until(done(installed, queue))
+        session = queue.send("look", one_shot=True)
+        with queue.working(Agent("a", by_step(looking(1), "Seen."), tools=[look])):
+            wait_until(answered(session, "Seen."))
+            wait_until(queue.is_done)
             assert session.row.status == "completed"
             assert session.row.completed_at is not None
-            assert task(installed, queue)[2] == {"stop_reason": "completed", "to_message_number": 5}
-            session.send("look again", engine="absurd", queue=queue)
-            until(lambda: answered(session, "Seen.")() and session.leaf.seq == 9)
+            assert queue.task()[2] == {"stop_reason": "completed", "to_message_number": 5}
+            session.send("look again", engine="absurd", queue=queue.name)
+            wait_until(lambda: answered(session, "Seen.")() and session.leaf.seq == 9)
         assert (session.row.status, session.row.completed_at) == ("idle", None)
 
-    def test_one_input_at_a_time_and_the_next_one_is_queued_with_a_task(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
-        session = store.start("a")
-        session.send("one", engine="absurd", queue=queue)
+    def test_one_input_at_a_time_and_the_next_one_is_queued_with_a_task(self, queue: AbsurdQueue) -> None:
+        session = queue.send("one")
         with pytest.raises(errors.SessionRunning, match="enqueue"):
-            session.send("two", engine="absurd", queue=queue)
-        session.enqueue("two", engine="absurd", queue=queue)
-        with working(installed, queue, Agent("a", by_step("Yes."))):
-            until(done(installed, queue))
-        texts = [entry.message.text for entry in store.session(session.session_id).path() if entry.message]
+            session.send("two", engine="absurd", queue=queue.name)
+        session.enqueue("two", engine="absurd", queue=queue.name)
+        with queue.working(Agent("a", by_step("Yes."))):
+            wait_until(queue.is_done)
+        texts = [
+            entry.message.text for entry in queue.store.session(session.session_id).path() if entry.message
+        ]
         assert texts == ["one", "Yes.", "two", "Yes."]
 
-    def test_what_was_queued_before_an_input_is_sent_runs_before_it(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
-        session = store.start("a")
-        session.enqueue("one", engine="absurd", queue=queue)
-        session.send("two", engine="absurd", queue=queue)
-        with working(installed, queue, Agent("a", by_step("Yes."))):
-            until(done(installed, queue))
-        texts = [entry.message.text for entry in store.session(session.session_id).path() if entry.message]
+    def test_what_was_queued_before_an_input_is_sent_runs_before_it(self, queue: AbsurdQueue) -> None:
+        session = queue.store.start("a")
+        session.enqueue("one", engine="absurd", queue=queue.name)
+        session.send("two", engine="absurd", queue=queue.name)
+        with queue.working(Agent("a", by_step("Yes."))):
+            wait_until(queue.is_done)
+        texts = [
+            entry.message.text for entry in queue.store.session(session.session_id).path() if entry.message
+        ]
         assert texts == ["one", "Yes.", "two", "Yes."]
 
     def test_an_input_queued_after_the_turn_is_over_is_taken_by_its_own_task(
-        self, installed: Database, queue: str, store: bough.Store
+        self, queue: AbsurdQueue
     ) -> None:
-        session = store.start("a")
-        session.enqueue("hello?", engine="absurd", queue=queue)
-        with working(installed, queue, Agent("a", by_step("Yes."))):
-            until(answered(session, "Yes."))
+        session = queue.store.start("a")
+        session.enqueue("hello?", engine="absurd", queue=queue.name)
+        with queue.working(Agent("a", by_step("Yes."))):
+            wait_until(answered(session, "Yes."))
 
-    def test_a_turn_limit_refuses_before_anything_is_stored(self, queue: str, store: bough.Store) -> None:
-        session = store.start("a")
+    def test_a_turn_limit_refuses_before_anything_is_stored(self, queue: AbsurdQueue) -> None:
+        session = queue.store.start("a")
         session.append([user("hi"), assistant("ho")])
         with pytest.raises(errors.LimitReached, match="its 1 turn"):
-            session.send("more", engine="absurd", queue=queue, limits=Limits(turns=1))
+            session.send("more", engine="absurd", queue=queue.name, limits=Limits(turns=1))
         assert session.row.leaf.seq == 2
 
     @pytest.mark.parametrize("who", ["the agent", "the session", "the sender"])
-    def test_a_limit_of_anybody_refuses_what_a_worker_would_run(
-        self, installed: Database, queue: str, store: bough.Store, who: str
-    ) -> None:
-        session, model = store.start("a"), by_step("Yes.")
+    def test_a_limit_of_anybody_refuses_what_a_worker_would_run(self, queue: AbsurdQueue, who: str) -> None:
+        session, model = queue.store.start("a"), by_step("Yes.")
         if who == "the session":
             session.set(limits={"turns": 1})
         agent = Agent("a", model, limits=Limits(turns=1) if who == "the agent" else Limits())
         session.append([user("hi"), assistant("ho")])
         before = [entry.entry_id for entry in session.path()]
-        with working(installed, queue, agent):
+        with queue.working(agent):
             if who == "the agent":
-                session.send("more", engine="absurd", queue=queue)
+                session.send("more", engine="absurd", queue=queue.name)
             else:
                 limits = Limits(turns=1) if who == "the sender" else None
                 with pytest.raises(errors.LimitReached, match="its 1 turn"):
-                    session.send("more", engine="absurd", queue=queue, limits=limits)
+                    session.send("more", engine="absurd", queue=queue.name, limits=limits)
             if who != "the sender":
-                session.enqueue("and more", engine="absurd", queue=queue)
-            until(done(installed, queue))
+                session.enqueue("and more", engine="absurd", queue=queue.name)
+            wait_until(queue.is_done)
         session.refresh()
         assert [entry.entry_id for entry in session.path()] == before
-        assert (model.requests, store.backend.inbox(session.session_id)) == ([], [])
+        assert (model.requests, queue.store.backend.inbox(session.session_id)) == ([], [])
         refused = [fact.data["error"] for fact in session.journal() if fact.kind == "turn_refused"]
         assert [error["code"] for error in refused] == {"the agent": 2, "the session": 1}.get(who, 0) * [
             "turn_limit"
         ]
         assert (session.row.status, session.verify()) == ("idle", [])
 
-    def test_a_limit_of_the_agent_above_the_default_is_the_limit(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
-        session = store.start("a")
+    def test_a_limit_of_the_agent_above_the_default_is_the_limit(self, queue: AbsurdQueue) -> None:
+        session = queue.store.start("a")
         session.append([message for n in range(50) for message in (user(str(n)), assistant("a"))])
-        session.send("more", engine="absurd", queue=queue)
-        with working(installed, queue, Agent("a", by_step("Yes."), limits=Limits(turns=500))):
-            until(answered(session, "Yes."))
+        session.send("more", engine="absurd", queue=queue.name)
+        with queue.working(Agent("a", by_step("Yes."), limits=Limits(turns=500))):
+            wait_until(answered(session, "Yes."))
 
-    def test_a_sender_may_narrow_every_limit_of_the_agent(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
+    def test_a_sender_may_narrow_every_limit_of_the_agent(self, queue: AbsurdQueue) -> None:
         model, dear = by_step(looking(1), looking(2), "Seen."), by_step("never")
         dear.rates = Rates(1_000, 1_000)
-        rounds, cost = store.start("a"), store.start("dear")
-        rounds.send("look", engine="absurd", queue=queue, limits=Limits(rounds=1))
-        cost.send("look", engine="absurd", queue=queue, limits=Limits(max_cost_microcents=0))
-        with working(installed, queue, Agent("a", model, tools=[look]), Agent("dear", dear)):
-            until(done(installed, queue))
+        rounds, cost = queue.store.start("a"), queue.store.start("dear")
+        rounds.send("look", engine="absurd", queue=queue.name, limits=Limits(rounds=1))
+        cost.send("look", engine="absurd", queue=queue.name, limits=Limits(max_cost_microcents=0))
+        with queue.working(Agent("a", model, tools=[look]), Agent("dear", dear)):
+            wait_until(queue.is_done)
         rounds.refresh()
         assert rounds.transcript()[-1].message.text.startswith(
             "(stopped: the turn has called the model 1 time"
@@ -421,18 +365,18 @@ class TestSending:
         (refused,) = [fact.data["error"] for fact in cost.journal() if fact.kind == "turn_refused"]
         assert (refused["limit"], dear.requests, len(model.requests)) == ("cost", [], 1)
         assert (rounds.usage().calls, cost.usage().calls) == (1, 0)
-        assert sum(state["usage"]["calls"] for state in checkpoints(installed, queue)) == 1
+        assert sum(state["usage"]["calls"] for state in queue.checkpoints()) == 1
         assert rounds.verify() == []
 
     def test_input_of_a_client_is_redacted_and_answered_by_a_worker_that_has_its_agent(
-        self, installed: Database, queue: str
+        self, queue: AbsurdQueue
     ) -> None:
         """The client's role knows no queue: what it put into the inbox was never answered, and lay there in clear."""
         phrase = "correct horse battery staple"
-        with bough.open(installed.url, space="acme", owner="ann") as store:
+        with bough.open(queue.database.url, space="acme", owner="ann") as store:
             mine, other = store.start("client's"), store.start("nobody's")
             for session in (mine, other):
-                with psycopg.connect(installed.client_url) as client:
+                with psycopg.connect(queue.database.client_url) as client:
                     settings = "select set_config('bough.space', 'acme', true), set_config('bough.owner', 'ann', true)"
                     client.execute(settings)
                     for text in (f"my word is {phrase}", "and more"):
@@ -442,31 +386,31 @@ class TestSending:
             copied.enqueue("queued by the service, for a runner of its own")
             agent = Agent("client's", ScriptedModel([Slow(1.5, "Yes."), "Yes."]))
             runtime = real_runtime(Redactor({"phrase": phrase}))
-            with working(installed, queue, agent, runtime=runtime):
-                until(lambda: len(mine.refresh() and mine.transcript()) == 1)
+            with queue.working(agent, runtime=runtime):
+                wait_until(lambda: len(mine.refresh() and mine.transcript()) == 1)
                 bodies = [queued.body for queued in store.backend.inbox(mine.session_id)]
                 assert phrase not in str(bodies)
-                until(lambda: len(mine.refresh() and mine.transcript()) == 4)
-                until(done(installed, queue))
+                wait_until(lambda: len(mine.refresh() and mine.transcript()) == 4)
+                wait_until(queue.is_done)
             texts = [entry.message.text for entry in mine.transcript()]
             assert texts == ["my word is [redacted phrase]", "Yes.", "and more", "Yes."]
             assert (mine.row.owner, store.backend.inbox(mine.session_id), mine.verify()) == ("ann", [], [])
             assert [len(store.backend.inbox(one.session_id)) for one in (other, copied)] == [2, 1]
-            assert installed.run(f"select count(*) from absurd.t_{queue}") == [(2,)]
-        installed.run("delete from bough.inbox")
+            assert queue.database.run(f"select count(*) from absurd.t_{queue.name}") == [(2,)]
+        queue.database.run("delete from bough.inbox")
 
-    def test_a_session_of_an_owner_is_run_as_that_owners(self, installed: Database, queue: str) -> None:
-        with bough.open(installed.url, space="acme", owner="ann") as store:
+    def test_a_session_of_an_owner_is_run_as_that_owners(self, queue: AbsurdQueue) -> None:
+        with bough.open(queue.database.url, space="acme", owner="ann") as store:
             session = store.start("a")
-            session.send("hello", engine="absurd", queue=queue)
-            with working(installed, queue, Agent("a", by_step("Yes."))):
-                until(answered(session, "Yes."))
+            session.send("hello", engine="absurd", queue=queue.name)
+            with queue.working(Agent("a", by_step("Yes."))):
+                wait_until(answered(session, "Yes."))
             assert session.row.owner == "ann"
 
 
 class TestSteps:
     def test_a_step_compacts_once_and_a_window_that_a_server_reported_is_known_to_the_next_worker(
-        self, installed: Database, queue: str, store: bough.Store
+        self, queue: AbsurdQueue
     ) -> None:
         @bough.tool(effect="read")
         def read(n: int) -> str:
@@ -479,15 +423,15 @@ class TestSteps:
         lines = [reading(0), overflow, reading(1), errors.ModelError("m", "broken"), reading(2), "Read."]
         paths = []
         for engine in ("local", "absurd"):
-            session = store.start("a")
+            session = queue.store.start("a")
             model = ScriptedModel(lines)
             if engine == "local":
                 session.send_sync("read", model=model, tools=[read])
                 session.resume_sync(model=model, tools=[read])
             else:
-                session.send("read", engine="absurd", queue=queue)
-                with working(installed, queue, Agent("a", model, [read])):
-                    until(answered(session, "Read."))
+                session.send("read", engine="absurd", queue=queue.name)
+                with queue.working(Agent("a", model, [read])):
+                    wait_until(answered(session, "Read."))
             # A worker knows its tools only after the input, so their definitions follow it.
             paths.append([(e.kind, e.role) for e in session.path() if not _names_tools(e)])
             assert session.context().settings.windows == {model.name: 4_000}
@@ -500,32 +444,29 @@ class TestSteps:
         assert [kind for kind, _ in paths[0]].count("compaction") == 3
 
     def test_a_turn_that_a_tool_ends_has_a_public_closing_answer_in_the_commit_of_its_step(
-        self, installed: Database, queue: str, store: bough.Store
+        self, queue: AbsurdQueue
     ) -> None:
         @bough.tool(effect="read")
         def hang_up(n: int, ctx: ToolContext) -> str:
             ctx.ends_turn = True
             return "bye"
 
-        session = store.start("a")
-        session.send("go", engine="absurd", queue=queue)
+        session = queue.send("go")
         model = by_step(assistant(ToolCall("c", "hang_up", {"n": 1})))
-        with working(installed, queue, Agent("a", model, [hang_up])):
-            until(answered(session, "(ended by a tool)"))
-            until(done(installed, queue))
-        (state,) = checkpoints(installed, queue)
+        with queue.working(Agent("a", model, [hang_up])):
+            wait_until(answered(session, "(ended by a tool)"))
+            wait_until(queue.is_done)
+        (state,) = queue.checkpoints()
         figures = ("to_message_number", "finish_reason", "executed_local_tool_count")
         assert [state[name] for name in figures] == [5, "tool_use", 1]
         assert [entry.message.text for entry in session.transcript()] == ["go", "(ended by a tool)"]
 
-    def test_a_checkpoint_holds_four_figures_that_follow_from_the_log(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
-        session = store.start("a", [system("Look.")])
-        session.send("look around", engine="absurd", queue=queue)
-        with working(installed, queue, Agent("a", by_step(looking(1, 2, 3), looking(4), "Seen."), [look])):
-            until(answered(session, "Seen."))
-        states = checkpoints(installed, queue)
+    def test_a_checkpoint_holds_four_figures_that_follow_from_the_log(self, queue: AbsurdQueue) -> None:
+        session = queue.store.start("a", [system("Look.")])
+        session.send("look around", engine="absurd", queue=queue.name)
+        with queue.working(Agent("a", by_step(looking(1, 2, 3), looking(4), "Seen."), [look])):
+            wait_until(answered(session, "Seen."))
+        states = queue.checkpoints()
         assert [sorted(state) for state in states] == 3 * [
             ["executed_local_tool_count", "finish_reason", "to_message_number", "usage"]
         ]
@@ -537,9 +478,7 @@ class TestSteps:
         assert session.row.totals.input_tokens == sum(state["usage"]["input_tokens"] for state in states)
         assert session.verify() == []
 
-    def test_a_checkpoint_of_a_long_session_stays_under_one_kilobyte(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
+    def test_a_checkpoint_of_a_long_session_stays_under_one_kilobyte(self, queue: AbsurdQueue) -> None:
         """100 tools, 200,000 tokens: what others keep again in every step."""
 
         @bough.tool(effect="read")
@@ -551,15 +490,18 @@ class TestSteps:
             assistant("Next.", *(ToolCall(f"c{n}", "fetch", {"n": n}) for n in range(k, k + 4)))
             for k in range(25)
         ]
-        session = store.start("a")
-        session.send("read it all", engine="absurd", queue=queue)
-        with working(installed, queue, Agent("a", by_step(*calls, "Read."), [fetch])):
-            until(answered(session, "Read."), 60)
-        rows = installed.run(f"select octet_length(state::text), pg_column_size(state) from absurd.c_{queue}")
+        session = queue.send("read it all")
+        with queue.working(Agent("a", by_step(*calls, "Read."), [fetch])):
+            wait_until(answered(session, "Read."), 60)
+        rows = queue.database.run(
+            f"select octet_length(state::text), pg_column_size(state) from absurd.c_{queue.name}"
+        )
         sizes = [size for size, _ in rows]
         tokens = max(call.usage.input_tokens or 0 for call in session.model_calls())
         tools = sum(len(entry.message.results) for entry in session.path() if entry.message)
-        entry_bytes = sum(len(stored.entry.body) for stored in store.backend.entries(session.session_id))
+        entry_bytes = sum(
+            len(stored.entry.body) for stored in queue.store.backend.entries(session.session_id)
+        )
         print(
             f"{tools} tools, {tokens:,} tokens, {entry_bytes:,} bytes of entries: {len(sizes)} checkpoints,"
         )
@@ -568,9 +510,7 @@ class TestSteps:
         assert tokens > 200_000
         assert max(sizes) < 1_000
 
-    def test_a_run_that_is_tried_again_calls_nothing_that_is_done(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
+    def test_a_run_that_is_tried_again_calls_nothing_that_is_done(self, queue: AbsurdQueue) -> None:
         """The provider is away after two steps; the next run of the task asks from there."""
         calls: list[int] = []
 
@@ -580,46 +520,43 @@ class TestSteps:
                 return errors.ModelError("scripted", "gone for lunch")
             return [looking(1), looking(2), "Seen."][answers_so_far(request)]
 
-        session = store.start("a")
-        session.send("look", engine="absurd", queue=queue)
-        with working(installed, queue, Agent("a", ScriptedModel(answer), [look])):
-            until(answered(session, "Seen."))
-            until(done(installed, queue))
+        session = queue.send("look")
+        with queue.working(Agent("a", ScriptedModel(answer), [look])):
+            wait_until(answered(session, "Seen."))
+            wait_until(queue.is_done)
         assert calls == [0, 1, 2, 2]
-        assert task(installed, queue)[:2] == ("completed", 2)
-        states = [msgspec.convert(state, Checkpoint) for state in checkpoints(installed, queue)]
+        assert queue.task()[:2] == ("completed", 2)
+        states = [msgspec.convert(state, Checkpoint) for state in queue.checkpoints()]
         assert derived(session, 4, 6, 7) == states
         assert states[-1].usage.calls == 2, "the call that failed is in the step it was made for"
-        [reason] = installed.run(
-            f"select failure_reason->>'message' from absurd.r_{queue} where state = 'failed'"
+        [reason] = queue.database.run(
+            f"select failure_reason->>'message' from absurd.r_{queue.name} where state = 'failed'"
         )
         assert "gone for lunch" in reason[0]
 
-    def test_a_step_is_two_round_trips(self, installed: Database, queue: str, store: bough.Store) -> None:
+    def test_a_step_is_two_round_trips(self, queue: AbsurdQueue) -> None:
         """Its answer and its results: whatever else a task asks for, it asks for once."""
-        if installed.host.server is None:
+        if queue.database.host.server is None:
             pytest.skip("wants a server of our own")
-        wire = PostgresProxy(installed.host.server.folder)
+        wire = PostgresProxy(queue.database.host.server.folder)
         statements = []
         for steps in (5, 5, 25):  # the first prepares
-            session = store.start("a")
+            session = queue.store.start("a")
             model = by_step(*(looking(n) for n in range(steps)), "Seen.")
-            with working(installed, queue, Agent("a", model, [look]), url=wire.url(installed.name, APP)):
+            with queue.working(Agent("a", model, [look]), url=wire.url(queue.database.name, APP)):
                 before = wire.request_count
-                session.send("look", engine="absurd", queue=queue)
-                until(answered(session, "Seen."))
+                session.send("look", engine="absurd", queue=queue.name)
+                wait_until(answered(session, "Seen."))
                 statements.append(wire.request_count - before)
         wire.close()
         print(f"round trips of a task of 6 steps: {statements[1]}, of 26: {statements[2]}")
         assert (statements[2] - statements[1]) / 20 < 2.5
 
-    def test_notes_of_others_neither_stop_a_step_nor_spoil_its_checkpoint(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
-        session = store.start("a")
+    def test_notes_of_others_neither_stop_a_step_nor_spoil_its_checkpoint(self, queue: AbsurdQueue) -> None:
+        session = queue.store.start("a")
 
         def elsewhere() -> None:
-            other = store.session(session.session_id)
+            other = queue.store.session(session.session_id)
             other.note({"from": "elsewhere"}, state={"noted": True})
             with pytest.raises(errors.SessionRunning):
                 other.set(prompt="x")
@@ -634,19 +571,17 @@ class TestSteps:
             elsewhere()
             return [looking(1), "Seen."][answers_so_far(request)]
 
-        session.send("look", engine="absurd", queue=queue)
-        with working(installed, queue, Agent("a", ScriptedModel(answer), [look])):
-            until(answered(session, "Seen."))
-            until(done(installed, queue))
+        session.send("look", engine="absurd", queue=queue.name)
+        with queue.working(Agent("a", ScriptedModel(answer), [look])):
+            wait_until(answered(session, "Seen."))
+            wait_until(queue.is_done)
         kinds = [entry.role or entry.kind for entry in session.path()]
         assert kinds == ["user", "settings", "note", "assistant", "note", "tool", "note", "assistant"]
-        steps = [msgspec.convert(state, Checkpoint) for state in checkpoints(installed, queue)]
+        steps = [msgspec.convert(state, Checkpoint) for state in queue.checkpoints()]
         assert steps == derived(session, 6, 8)
         assert (session.state, session.verify()) == ({"noted": True}, [])
 
-    def test_a_child_runs_under_its_parents_claim(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
+    def test_a_child_runs_under_its_parents_claim(self, queue: AbsurdQueue) -> None:
         @bough.tool(effect="idempotent")
         async def delegate(task: str, ctx: ToolContext) -> str:
             """Has a child do it."""
@@ -654,33 +589,33 @@ class TestSteps:
                 task, agent="child", models=[by_step(looking(7), "I thought.")], tools=[look]
             )
 
-        session = store.start("a")
-        session.send("think", engine="absurd", queue=queue)
+        session = queue.send("think")
         delegating = assistant("Asking.", ToolCall("d", "delegate", {"task": "think"}))
-        with working(installed, queue, Agent("a", by_step(delegating, "Thought."), [delegate])):
-            until(answered(session, "Thought."))
+        with queue.working(Agent("a", by_step(delegating, "Thought."), [delegate])):
+            wait_until(answered(session, "Thought."))
         [child] = session.children()
         assert [entry.role for entry in child.path()] == [None, "user", "assistant", "tool", "assistant"]
-        assert len(checkpoints(installed, queue)) == 2, "a child's steps are the child's"
+        assert len(queue.checkpoints()) == 2, "a child's steps are the child's"
         assert session.usage("tree").calls == 4
 
-    def test_a_session_moved_back_behind_its_steps_is_not_guessed_at(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
-        session = store.start("a")
-        session.send("look", engine="absurd", queue=queue)
+    def test_a_session_moved_back_behind_its_steps_is_not_guessed_at(self, queue: AbsurdQueue) -> None:
+        session = queue.send("look")
         failure = errors.ModelError("scripted", "gone")
-        with working(installed, queue, Agent("a", by_step(looking(1), failure), [look], Limits(tries=1))):
-            until(lambda: session.row.status == "failed")
+        with queue.working(Agent("a", by_step(looking(1), failure), [look], Limits(tries=1))):
+            wait_until(lambda: session.row.status == "failed")
         session.refresh()
         session.rewind(0)
-        with working(installed, queue, Agent("a", by_step("No."))):
-            until(lambda: len(installed.run(f"select 1 from absurd.r_{queue} where state = 'failed'")) > 2)
-        rows = installed.run(
-            f"select failure_reason->>'message' from absurd.r_{queue} where state = 'failed'"
+        with queue.working(Agent("a", by_step("No."))):
+            wait_until(
+                lambda: (
+                    len(queue.database.run(f"select 1 from absurd.r_{queue.name} where state = 'failed'")) > 2
+                )
+            )
+        rows = queue.database.run(
+            f"select failure_reason->>'message' from absurd.r_{queue.name} where state = 'failed'"
         )
         assert any("was moved meanwhile" in reason for (reason,) in rows)
-        assert store.session(session.session_id).path() == []
+        assert queue.store.session(session.session_id).path() == []
 
 
 def derived(session: Session, *ends: int) -> list[Checkpoint]:
@@ -690,71 +625,64 @@ def derived(session: Session, *ends: int) -> list[Checkpoint]:
 
 
 class TestApproval:
-    def test_a_task_sleeps_until_a_person_has_spoken_on_any_of_its_calls(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
+    def test_a_task_sleeps_until_a_person_has_spoken_on_any_of_its_calls(self, queue: AbsurdQueue) -> None:
         paying = assistant("Paying.", *(ToolCall(f"p{n}", "pay", {"n": n}) for n in (1, 2)))
-        session = store.start("a")
-        session.send("pay", engine="absurd", queue=queue)
-        sleeping = lambda: task(installed, queue)[0] == "sleeping"  # noqa: E731
-        with working(installed, queue, Agent("a", by_step(paying, "Paid."), [pay])):
-            until(sleeping)
+        session = queue.send("pay")
+        sleeping = lambda: queue.task()[0] == "sleeping"  # noqa: E731
+        with queue.working(Agent("a", by_step(paying, "Paid."), [pay])):
+            wait_until(sleeping)
         session.refresh()
         first, second = session.open_tool_calls
         session.approve(second)
-        assert task(installed, queue)[0] == "pending", "woken by the same transaction"
-        with working(installed, queue, Agent("a", by_step(paying, "Paid."), [pay])):
-            until(lambda: session.refresh().leaf.seq == 4 and sleeping())
+        assert queue.task()[0] == "pending", "woken by the same transaction"
+        with queue.working(Agent("a", by_step(paying, "Paid."), [pay])):
+            wait_until(lambda: session.refresh().leaf.seq == 4 and sleeping())
             session.approve(first, allow=False)
-            until(answered(session, "Paid."))
-            until(done(installed, queue))
+            wait_until(answered(session, "Paid."))
+            wait_until(queue.is_done)
         results = [result for entry in session.path() if entry.message for result in entry.message.results]
         assert [(result.call_id, result.outcome) for result in results] == [("p2", "done"), ("p1", "denied")]
-        assert task(installed, queue)[:2] == ("completed", 1), "waiting takes no attempt"
-        assert checkpoints(installed, queue)[0]["executed_local_tool_count"] == 1
+        assert queue.task()[:2] == ("completed", 1), "waiting takes no attempt"
+        assert queue.checkpoints()[0]["executed_local_tool_count"] == 1
 
     @pytest.mark.parametrize("allow", [True, False])
     def test_a_word_on_what_a_task_of_it_asks_wakes_it_however_deep(
-        self, installed: Database, queue: str, store: bough.Store, allow: bool
+        self, queue: AbsurdQueue, allow: bool
     ) -> None:
         asking = assistant("Asking.", ToolCall("d", "delegate", {"n": 1}))
         agent = Agent("a", by_step(asking, "All done."), [delegating(3)])
-        session = store.start("a")
-        session.send("pay", engine="absurd", queue=queue)
-        with working(installed, queue, agent):
-            until(lambda: task(installed, queue)[0] == "sleeping")
+        session = queue.send("pay")
+        with queue.working(agent):
+            wait_until(lambda: queue.task()[0] == "sleeping")
         (approval,) = session.pending_approvals()
-        store.session(approval.session_id).approve(approval, allow=allow)
-        assert task(installed, queue)[0] == "pending"
-        with working(installed, queue, agent):
-            until(answered(session, "All done."))
-            until(done(installed, queue))
-        deepest = store.session(approval.session_id)
+        queue.store.session(approval.session_id).approve(approval, allow=allow)
+        assert queue.task()[0] == "pending"
+        with queue.working(agent):
+            wait_until(answered(session, "All done."))
+            wait_until(queue.is_done)
+        deepest = queue.store.session(approval.session_id)
         outcomes = [r.outcome for e in deepest.path() if e.message for r in e.message.results]
         assert outcomes == ["done" if allow else "denied"]
-        assert task(installed, queue)[:2] == ("completed", 1)
+        assert queue.task()[:2] == ("completed", 1)
 
-    def test_it_sleeps_on_while_what_it_waits_for_lies_in_the_trash(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
+    def test_it_sleeps_on_while_what_it_waits_for_lies_in_the_trash(self, queue: AbsurdQueue) -> None:
         asking = assistant("Asking.", *(ToolCall(f"d{n}", "delegate", {"n": n}) for n in (1, 2)))
-        session = store.start("a")
-        session.send("pay", engine="absurd", queue=queue)
-        sleeping = lambda: task(installed, queue)[0] == "sleeping"  # noqa: E731
-        with working(installed, queue, Agent("a", by_step(asking, "All done."), [delegating()])):
-            until(sleeping)
+        session = queue.send("pay")
+        sleeping = lambda: queue.task()[0] == "sleeping"  # noqa: E731
+        with queue.working(Agent("a", by_step(asking, "All done."), [delegating()])):
+            wait_until(sleeping)
             first, second = session.pending_approvals()
-            store.delete(first.session_id)
+            queue.store.delete(first.session_id)
             session.approve(second)
-            until(lambda: session.refresh().leaf.seq == 4 and sleeping())
-            store.restore(first.session_id)
+            wait_until(lambda: session.refresh().leaf.seq == 4 and sleeping())
+            queue.store.restore(first.session_id)
             session.approve(*session.pending_approvals())
-            until(answered(session, "All done."))
-            until(done(installed, queue))
-        assert task(installed, queue)[:2] == ("completed", 1)
+            wait_until(answered(session, "All done."))
+            wait_until(queue.is_done)
+        assert queue.task()[:2] == ("completed", 1)
 
     def test_a_worker_runs_tools_on_what_the_model_said_and_another_not_on_what_was_stored(
-        self, installed: Database, queue: str, store: bough.Store
+        self, queue: AbsurdQueue
     ) -> None:
         key, runs = "AKIA" + "A1B2" * 4, []
 
@@ -772,69 +700,60 @@ class TestApproval:
 
         calls = [assistant(ToolCall(name, name, {"text": key})) for name in ("save", "send", "send")]
         agent = Agent("a", by_step(*calls, "All done."), [save, send])
-        session = store.start("a")
-        session.send("go", engine="absurd", queue=queue)
-        with working(installed, queue, agent):
-            until(lambda: session.pending_approvals())
+        session = queue.send("go")
+        with queue.working(agent):
+            wait_until(lambda: session.pending_approvals())
             session.approve(*session.pending_approvals())
-            until(lambda: len(runs) == 2 and session.pending_approvals())
+            wait_until(lambda: len(runs) == 2 and session.pending_approvals())
         assert runs == [key, key]
         session.approve(*session.pending_approvals())
-        with working(installed, queue, agent):
-            until(answered(session, "All done."))
-            until(done(installed, queue))
+        with queue.working(agent):
+            wait_until(answered(session, "All done."))
+            wait_until(queue.is_done)
         assert runs == [key, key]
         outcomes = [r.outcome for e in session.path() if e.message for r in e.message.results]
         assert outcomes == ["done", "done", "interrupted"]
         assert key not in str(session.path())
 
-    def test_a_word_given_over_http_is_the_workers_to_take_up(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
+    def test_a_word_given_over_http_is_the_workers_to_take_up(self, queue: AbsurdQueue) -> None:
         """A server that could drive the session too leaves it to the worker: who has the tools runs them."""
-        session = store.start("a")
-        session.send("pay", engine="absurd", queue=queue)
+        session = queue.send("pay")
         agent = Agent("a", by_step(assistant("Paying.", ToolCall("p", "pay", {"n": 1})), "Paid."), [pay])
-        with working(installed, queue, agent):
-            until(lambda: task(installed, queue)[0] == "sleeping")
+        with queue.working(agent):
+            wait_until(lambda: queue.task()[0] == "sleeping")
         (approval,) = session.pending_approvals()
-        with LocalServer(store, Driving((by_step("The server spoke."),))) as server:
+        with LocalServer(queue.store, Driving((by_step("The server spoke."),))) as server:
             named = {"seq": approval.seq, "index": approval.index}
             answer = server.post(f"/api/sessions/{session.session_id}/approve", named)
         assert (answer["pending"], answer["resumed"]) == (0, False)
-        assert task(installed, queue)[0] == "pending"
-        with working(installed, queue, agent):
-            until(answered(session, "Paid."))
+        assert queue.task()[0] == "pending"
+        with queue.working(agent):
+            wait_until(answered(session, "Paid."))
         assert not is_awaited_by_worker(session.log), (
             "it waits no more: the next word here is not the worker's"
         )
 
-    def test_a_cancel_of_a_task_that_sleeps_reaches_the_child_that_waits(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
+    def test_a_cancel_of_a_task_that_sleeps_reaches_the_child_that_waits(self, queue: AbsurdQueue) -> None:
         @bough.tool(effect="idempotent")
         async def delegate(n: int, ctx: ToolContext) -> str:
             model = by_step(assistant(ToolCall("c", "pay", {"n": n})), "done")
             return await ctx.task("pay", models=[model], tools=[pay])
 
         agent = Agent("a", by_step(assistant("Asking.", ToolCall("d", "delegate", {"n": 1}))), [delegate])
-        session = store.start("a")
-        session.send("pay", engine="absurd", queue=queue)
-        with working(installed, queue, agent):
-            until(lambda: task(installed, queue)[0] == "sleeping")
+        session = queue.send("pay")
+        with queue.working(agent):
+            wait_until(lambda: queue.task()[0] == "sleeping")
             session.cancel()
-            until(done(installed, queue))
+            wait_until(queue.is_done)
         assert session.row.status == "cancelled"
         assert [child.row.status for child in session.children()] == ["cancelled"]
 
-    def test_words_given_before_the_task_sleeps_are_not_missed(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
+    def test_words_given_before_the_task_sleeps_are_not_missed(self, queue: AbsurdQueue) -> None:
         paying = assistant("Paying.", *(ToolCall(f"p{n}", "pay", {"n": n}) for n in range(4)))
-        sessions = [store.start("a") for _ in range(6)]
+        sessions = [queue.store.start("a") for _ in range(6)]
         for session in sessions:
-            session.send("pay", engine="absurd", queue=queue)
-        with working(installed, queue, Agent("a", by_step(paying, "Paid."), [pay]), concurrency=3):
+            session.send("pay", engine="absurd", queue=queue.name)
+        with queue.working(Agent("a", by_step(paying, "Paid."), [pay]), concurrency=3):
             waiting, end = set(sessions), time.monotonic() + 120
             while waiting:
                 assert time.monotonic() < end, f"{len(waiting)} sessions wait for words they were given"
@@ -847,19 +766,16 @@ class TestApproval:
                             session.approve(call)
                     if answered(session, "Paid.")():
                         waiting.discard(session)
-            until(done(installed, queue))
+            wait_until(queue.is_done)
 
-    def test_a_word_on_a_copy_elsewhere_needs_no_engine(
-        self, installed: Database, queue: str, store: bough.Store, database: Database
-    ) -> None:
+    def test_a_word_on_a_copy_elsewhere_needs_no_engine(self, queue: AbsurdQueue, database: Database) -> None:
         paying = assistant("Paying.", ToolCall("p", "pay", {"n": 1}))
-        session = store.start("a")
-        session.send("pay", engine="absurd", queue=queue)
+        session = queue.send("pay")
         model = by_step(paying, "Paid.")
-        with working(installed, queue, Agent("a", model, [pay])):
-            until(lambda: task(installed, queue)[0] == "sleeping")
+        with queue.working(Agent("a", model, [pay])):
+            wait_until(lambda: queue.task()[0] == "sleeping")
         with bough.open(database.url) as elsewhere:
-            copied = store.copy(session.session_id, elsewhere)
+            copied = queue.store.copy(session.session_id, elsewhere)
             copied.approve(copied.open_tool_calls[0])
             copied.resume_sync(model=model, tools=[pay])
             assert copied.transcript()[-1].message.text == "Paid."  # type: ignore[union-attr]
@@ -867,16 +783,16 @@ class TestApproval:
 
 class TestPartialAnswer:
     def test_half_an_answer_of_a_local_run_is_marked_and_a_worker_asks_the_model_again(
-        self, installed: Database, queue: str, store: bough.Store
+        self, queue: AbsurdQueue
     ) -> None:
-        session = store.start("a")
+        session = queue.store.start("a")
         half = ScriptedModel([Broken("half a word ")])
         session.send_sync("q", model=half, limits=Limits(tries=1))
-        session.resume(engine="absurd", queue=queue)
+        session.resume(engine="absurd", queue=queue.name)
         model = by_step("Whole.")
-        with working(installed, queue, Agent("a", model)):
-            until(answered(session, "Whole."))
-            until(done(installed, queue))
+        with queue.working(Agent("a", model)):
+            wait_until(answered(session, "Whole."))
+            wait_until(queue.is_done)
         assert [entry.finish for entry in session.path()] == [None, "interrupted", "stop"]
         assert [item.message.text for item in model.requests[0].context.items] == ["q"]
         assert session.verify() == []
@@ -884,29 +800,26 @@ class TestPartialAnswer:
 
 class TestCancel:
     def test_a_cancel_from_anywhere_stops_the_model_call_and_the_next_input_is_taken(
-        self, installed: Database, queue: str, store: bough.Store
+        self, queue: AbsurdQueue
     ) -> None:
-        session = store.start("a")
-        session.send("hello", engine="absurd", queue=queue)
+        session = queue.send("hello")
         model = ScriptedModel(
             lambda request: "Yes." if "again" in request.context.items[-1].message.text else Slow(60, "Late.")
         )
-        with working(installed, queue, Agent("a", model)):
-            until(lambda: any(fact.kind == "turn_resumed" for fact in session.journal()))
-            store.session(session.session_id).cancel()
-            until(done(installed, queue), 10)
+        with queue.working(Agent("a", model)):
+            wait_until(lambda: any(fact.kind == "turn_resumed" for fact in session.journal()))
+            queue.store.session(session.session_id).cancel()
+            wait_until(queue.is_done, 10)
             assert session.row.status == "cancelled"
             session.refresh()
-            session.send("again", engine="absurd", queue=queue)
-            until(answered(session, "Yes."))
+            session.send("again", engine="absurd", queue=queue.name)
+            wait_until(answered(session, "Yes."))
         ends = [entry.finish for entry in session.path() if entry.role == "assistant"]
         assert ends == ["cancelled", "stop"]
-        assert installed.run(f"select max(attempts) from absurd.t_{queue}") == [(1,)]
+        assert queue.database.run(f"select max(attempts) from absurd.t_{queue.name}") == [(1,)]
         assert session.verify() == []
 
-    def test_a_cancelled_tool_has_a_result_that_says_so(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
+    def test_a_cancelled_tool_has_a_result_that_says_so(self, queue: AbsurdQueue) -> None:
         began = threading.Event()
 
         @bough.tool(effect="unsafe")
@@ -916,77 +829,61 @@ class TestCancel:
             await asyncio.sleep(60)
             return "waited"
 
-        session = store.start("a")
-        session.send("hello", engine="absurd", queue=queue)
+        session = queue.send("hello")
         waiting = by_step(assistant("Wait.", ToolCall("w", "wait", {})), "Never said.")
-        with working(installed, queue, Agent("a", waiting, [wait])):
+        with queue.working(Agent("a", waiting, [wait])):
             assert began.wait(20)
             session.cancel()
-            until(done(installed, queue), 10)
+            wait_until(queue.is_done, 10)
         session.refresh()
         results = [result for entry in session.path() if entry.message for result in entry.message.results]
         assert [result.outcome for result in results] == ["unknown"]
         assert session.row.status == "cancelled"
 
-    def test_a_task_that_waits_for_a_person_is_woken_by_a_cancel(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
-        session = store.start("a")
-        session.send("pay", engine="absurd", queue=queue)
+    def test_a_task_that_waits_for_a_person_is_woken_by_a_cancel(self, queue: AbsurdQueue) -> None:
+        session = queue.send("pay")
         model = by_step(assistant("Paying.", ToolCall("p", "pay", {"n": 1})), "Never said.")
-        with working(installed, queue, Agent("a", model, [pay])):
-            until(lambda: task(installed, queue)[0] == "sleeping")
+        with queue.working(Agent("a", model, [pay])):
+            wait_until(lambda: queue.task()[0] == "sleeping")
             session.cancel()
-            until(done(installed, queue))
+            wait_until(queue.is_done)
         session.refresh()
         assert [entry.role for entry in session.path()] == ["user", None, "assistant", "tool", "assistant"]
         assert session.row.status == "cancelled"
-        assert task(installed, queue)[2]["stop_reason"] == "cancelled"
+        assert queue.task()[2]["stop_reason"] == "cancelled"
 
-    def test_a_task_cancelled_before_it_was_taken_calls_nothing(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
-        session = store.start("a")
-        session.send("hello", engine="absurd", queue=queue)
+    def test_a_task_cancelled_before_it_was_taken_calls_nothing(self, queue: AbsurdQueue) -> None:
+        session = queue.send("hello")
         session.cancel()
         model = by_step("Never said.")
-        with working(installed, queue, Agent("a", model)):
-            until(done(installed, queue))
+        with queue.working(Agent("a", model)):
+            wait_until(queue.is_done)
         assert (len(model.requests), session.refresh().status) == (0, "cancelled")
 
-    def test_a_turn_that_was_sent_on_after_its_cancel_goes_on(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
-        session = store.start("a")
-        session.send("hello", engine="absurd", queue=queue)
+    def test_a_turn_that_was_sent_on_after_its_cancel_goes_on(self, queue: AbsurdQueue) -> None:
+        session = queue.send("hello")
         session.cancel()
-        session.resume(engine="absurd", queue=queue)
-        with working(installed, queue, Agent("a", by_step("Yes."))):
-            until(answered(session, "Yes."))
+        session.resume(engine="absurd", queue=queue.name)
+        with queue.working(Agent("a", by_step("Yes."))):
+            wait_until(answered(session, "Yes."))
 
-    def test_a_turn_that_is_no_task_is_closed_though_an_earlier_one_was(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
-        session = store.start("a")
-        session.send("hello", engine="absurd", queue=queue)
-        with working(installed, queue, Agent("a", by_step("Yes."))):
-            until(answered(session, "Yes."))
+    def test_a_turn_that_is_no_task_is_closed_though_an_earlier_one_was(self, queue: AbsurdQueue) -> None:
+        session = queue.send("hello")
+        with queue.working(Agent("a", by_step("Yes."))):
+            wait_until(answered(session, "Yes."))
         session.append([user("hi")])
-        assert store.session(session.session_id).cancel()
+        assert queue.store.session(session.session_id).cancel()
         assert session.row.status == "cancelled"
 
 
 class TestClaim:
     @pytest.fixture
-    def claimed(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> Iterator[tuple[Claim, ClaimedLog]]:
+    def claimed(self, queue: AbsurdQueue) -> Iterator[tuple[Claim, ClaimedLog]]:
         """A task in the hands of this test, its lease one second."""
-        session = store.start("a")
-        session.send("hello", engine="absurd", queue=queue)
-        pool, errors_raised = Pool(Address.parse(installed.url)), []
+        session, store = queue.send("hello"), queue.store
+        pool, errors_raised = Pool(Address.parse(queue.database.url)), []
         line = ConnectionHandle(pool)
-        client = AbsurdClient(line, queue)
+        client = AbsurdClient(line, queue.name)
 
         def keep(params: Any, context: Any) -> None:
             from absurd_sdk import SuspendTask
@@ -996,25 +893,23 @@ class TestClaim:
 
         client.register_task(TASK)(keep)
         client.work_batch(claim_timeout=1)
-        claim = Claim(errors_raised[0], client.claimed[0], line, queue, 1)
+        claim = Claim(errors_raised[0], client.claimed[0], line, queue.name, 1)
         assert isinstance(store.backend, PostgresStore)
         task_store = TaskStore(store.backend, lambda base: ClaimedConnections(base, claim))
         yield claim, ClaimedLog(task_store, task_store.session(session.session_id), store.runtime, claim)
         pool.close()
 
-    def test_who_lost_it_writes_nothing(
-        self, claimed: tuple[Claim, ClaimedLog], installed: Database, queue: str, store: bough.Store
-    ) -> None:
+    def test_who_lost_it_writes_nothing(self, claimed: tuple[Claim, ClaimedLog], queue: AbsurdQueue) -> None:
         claim, log = claimed
         log.record("noted")
         time.sleep(1.1)
         for _ in range(2):  # the first claim call sweeps
-            installed.run(f"select absurd.claim_task('{queue}', 'other', 30, 1)")
+            queue.database.run(f"select absurd.claim_task('{queue.name}', 'other', 30, 1)")
         with pytest.raises(errors.ClaimLost, match="the worker that has it now continues"):
             log.append([bough_draft("late")])
         with pytest.raises(errors.ClaimLost):
             log.store.lease(log.session_id, "me", 2**50, 1)
-        session = store.session(log.session_id)
+        session = queue.store.session(log.session_id)
         assert [entry.role for entry in session.path()] == ["user"]
         assert claim.is_lost
 
@@ -1039,46 +934,46 @@ class TestClaim:
         assert line.execute("select 3") == [(3,)]
 
     def test_a_straggler_of_a_run_that_is_over_writes_nothing(
-        self, claimed: tuple[Claim, ClaimedLog], store: bough.Store
+        self, claimed: tuple[Claim, ClaimedLog], queue: AbsurdQueue
     ) -> None:
         """A tool that was stopped, or a child: the claim may still be there, and nobody answers for it."""
         claim, log = claimed
         claim.end()
         with pytest.raises(errors.ClaimLost):
             log.append([bough_draft("late")])
-        assert store.session(log.session_id).leaf.seq == 1
+        assert queue.store.session(log.session_id).leaf.seq == 1
 
     def test_a_step_whose_transaction_fails_leaves_neither_entries_nor_checkpoint(
-        self, claimed: tuple[Claim, ClaimedLog], installed: Database, queue: str
+        self, claimed: tuple[Claim, ClaimedLog], queue: AbsurdQueue
     ) -> None:
         _, log = claimed
         log.replay()
         ends = checkpoint(log.path().entries, [bough_draft("one")], ())
-        installed.run(
-            f"alter table absurd.c_{queue} add constraint none check (checkpoint_name = '') not valid"
+        queue.database.run(
+            f"alter table absurd.c_{queue.name} add constraint none check (checkpoint_name = '') not valid"
         )
         with pytest.raises(errors.StoreError), log.step_end(ends):
             log.append([bough_draft("one")])
-        installed.run(f"alter table absurd.c_{queue} drop constraint none")
+        queue.database.run(f"alter table absurd.c_{queue.name} drop constraint none")
         assert log.store.session(log.session_id).leaf.seq == 1
         with log.step_end(ends):
             log.append([bough_draft("one")])
-        assert [state["to_message_number"] for state in checkpoints(installed, queue)] == [2]
+        assert [state["to_message_number"] for state in queue.checkpoints()] == [2]
 
     def test_a_broken_line_is_opened_again_and_the_step_keeps_its_number(
-        self, claimed: tuple[Claim, ClaimedLog], installed: Database, queue: str
+        self, claimed: tuple[Claim, ClaimedLog], queue: AbsurdQueue
     ) -> None:
         claim, log = claimed
         log.replay()
         with claim.connections.pinned() as connection:
             pid = connection.info.backend_pid
-        installed.run(f"select pg_terminate_backend({pid})")
+        queue.database.run(f"select pg_terminate_backend({pid})")
         with log.step_end(checkpoint(log.path().entries, [bough_draft("one")], ())):
             log.append([bough_draft("one")])
         with claim.connections.pinned() as connection:
             assert connection.info.backend_pid != pid
-        query = f"select checkpoint_name from absurd.c_{queue}"
-        assert installed.run(query) == [("agent-loop",)]
+        query = f"select checkpoint_name from absurd.c_{queue.name}"
+        assert queue.database.run(query) == [("agent-loop",)]
         assert log.leaf.seq == 2
 
     def test_a_server_that_forgot_its_statements_is_told_them_again(
@@ -1091,11 +986,11 @@ class TestClaim:
         assert [fact.kind for fact in log.store.journal(log.session_id)].count("noted") == 2
 
     def test_what_a_task_knows_of_a_journal_is_what_the_journal_says(
-        self, claimed: tuple[Claim, ClaimedLog], store: bough.Store
+        self, claimed: tuple[Claim, ClaimedLog], queue: AbsurdQueue
     ) -> None:
         """Its own facts are not read again; those that others put between are."""
         _, log = claimed
-        other = store.session(log.session_id)
+        other = queue.store.session(log.session_id)
 
         def is_known() -> bool:
             return log.store.journal(log.session_id) == other.journal()
@@ -1113,15 +1008,15 @@ class TestClaim:
         assert log.store.journal(log.session_id, 2, 3) == other.journal(2, 3)
 
     def test_a_stale_writer_leaves_no_checkpoint(
-        self, claimed: tuple[Claim, ClaimedLog], installed: Database, queue: str, store: bough.Store
+        self, claimed: tuple[Claim, ClaimedLog], queue: AbsurdQueue
     ) -> None:
         _, log = claimed
         log.replay()
-        store.session(log.session_id).append([assistant("me first")])
+        queue.store.session(log.session_id).append([assistant("me first")])
         ends = checkpoint(log.path().entries, [bough_draft("one")], ())
         with pytest.raises(errors.StaleLeaf), log.step_end(ends):
             log.append([bough_draft("one")])
-        assert checkpoints(installed, queue) == []
+        assert queue.checkpoints() == []
 
 
 def bough_draft(text: str) -> Any:
@@ -1131,9 +1026,7 @@ def bough_draft(text: str) -> Any:
 
 
 class TestWorker:
-    def test_a_slow_task_does_not_hold_up_others(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
+    def test_a_slow_task_does_not_hold_up_others(self, queue: AbsurdQueue) -> None:
         gate = threading.Event()
 
         @bough.tool(effect="read")
@@ -1142,36 +1035,33 @@ class TestWorker:
             gate.wait(60)
             return "waited"
 
-        slow = store.start("slow")
-        quick = [store.start("quick") for _ in range(5)]
+        slow = queue.store.start("slow")
+        quick = [queue.store.start("quick") for _ in range(5)]
         for session in (slow, *quick):
-            session.send("hello", engine="absurd", queue=queue)
+            session.send("hello", engine="absurd", queue=queue.name)
         waiting = by_step(assistant("Wait.", ToolCall("w", "wait", {})), "At last.")
-        with working(
-            installed, queue, Agent("slow", waiting, [wait]), Agent("quick", by_step("Yes.")), concurrency=2
-        ):
+        agents = (Agent("slow", waiting, [wait]), Agent("quick", by_step("Yes.")))
+        with queue.working(*agents, concurrency=2):
             for session in quick:
-                until(answered(session, "Yes."))
+                wait_until(answered(session, "Yes."))
             assert not gate.is_set()
             assert slow.refresh().leaf.seq == 3
             gate.set()
-            until(answered(slow, "At last."))
+            wait_until(answered(slow, "At last."))
 
-    def test_an_agent_may_have_the_tools_of_an_mcp_server(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
+    def test_an_agent_may_have_the_tools_of_an_mcp_server(self, queue: AbsurdQueue) -> None:
         command = [sys.executable, "-S", str(ROOT / "tests/support/mcp_stdio_server.py")]
-        session = store.start("reader")
-        session.send("hello", engine="absurd", queue=queue)
+        session = queue.store.start("reader")
+        session.send("hello", engine="absurd", queue=queue.name)
         model = by_step(assistant("Wait.", ToolCall("w", "echo", {"text": "from there"})), "Read.")
-        with working(installed, queue, Agent("reader", model, [bough.mcp(command)])):
-            until(answered(session, "Read."))
+        with queue.working(Agent("reader", model, [bough.mcp(command)])):
+            wait_until(answered(session, "Read."))
         result = session.path()[-2].message
         assert result is not None
         assert result.results[0].content == (bough.Text("from there"),)
 
     def test_many_slots_that_wait_need_few_connections_and_keep_their_leases(
-        self, installed: Database, queue: str, store: bough.Store
+        self, queue: AbsurdQueue
     ) -> None:
         """Each slot once had a connection of its own, and no more than 64 tools that block ran at once."""
         slots, lease, most = 80, 2, 3
@@ -1185,19 +1075,21 @@ class TestWorker:
             return "met"
 
         for _ in range(slots):
-            store.start("a").send("hello", engine="absurd", queue=queue)
+            queue.send("hello")
         agent = Agent("a", by_step(assistant("Meet.", ToolCall("m", "meet", {})), "Met."), [meet])
-        before = connections(installed)
-        url = f"{installed.url}&connections={most}"
-        with working(installed, queue, agent, url=url, concurrency=slots, lease=lease):
+        before = connections(queue.database)
+        url = f"{queue.database.url}&connections={most}"
+        with queue.working(agent, url=url, concurrency=slots, lease=lease):
             meeting.wait(60)
-            assert connections(installed) - before <= 2 * most + 1
-            until(done(installed, queue))
-        ended = installed.run(f"select state, attempts, count(*) from absurd.t_{queue} group by 1, 2")
+            assert connections(queue.database) - before <= 2 * most + 1
+            wait_until(queue.is_done)
+        ended = queue.database.run(
+            f"select state, attempts, count(*) from absurd.t_{queue.name} group by 1, 2"
+        )
         assert ended == [("completed", 1, slots)]
 
     def test_one_statement_renews_all_leases_and_one_that_is_locked_or_lost_delays_no_other(
-        self, installed: Database, queue: str, store: bough.Store
+        self, queue: AbsurdQueue
     ) -> None:
         """A worker of 500 slots asked 500 times, one after the other; under load the last ones lost their leases."""
         begun, gate = threading.Barrier(7), threading.Event()
@@ -1210,15 +1102,17 @@ class TestWorker:
             return "held"
 
         for _ in range(6):
-            store.start("a").send("hello", engine="absurd", queue=queue)
+            queue.send("hello")
         agent = Agent("a", by_step(assistant("Hold.", ToolCall("h", "hold", {})), "Held."), [hold])
-        runs = f"absurd.r_{queue} where run_id"
-        with working(installed, queue, agent, lease=300, concurrency=6) as worker:
+        runs = f"absurd.r_{queue.name} where run_id"
+        with queue.working(agent, lease=300, concurrency=6) as worker:
             begun.wait(20)
             claims = sorted(worker.claims, key=lambda claim: claim.run_id)
-            installed.run(f"update absurd.r_{queue} set claim_expires_at = now() + interval '5 s'")
-            installed.run(f"update absurd.r_{queue} set state = 'failed' where run_id = '{claims[0].run_id}'")
-            with psycopg.connect(installed.owner_url) as other:
+            queue.database.run(f"update absurd.r_{queue.name} set claim_expires_at = now() + interval '5 s'")
+            queue.database.run(
+                f"update absurd.r_{queue.name} set state = 'failed' where run_id = '{claims[0].run_id}'"
+            )
+            with psycopg.connect(queue.database.owner_url) as other:
                 other.execute(f"select 1 from {runs} = '{claims[1].run_id}' for update")
                 renewer = LeaseRenewer(worker)
                 renewing = threading.Thread(target=renewer._renew_all, args=(claims,))
@@ -1226,18 +1120,16 @@ class TestWorker:
                 renewed = (
                     f"select count(*) from {runs} is not null and claim_expires_at > now() + interval '60 s'"
                 )
-                until(lambda: installed.run(renewed) == [(4,)])
+                wait_until(lambda: queue.database.run(renewed) == [(4,)])
                 other.rollback()
             renewing.join()
-            assert installed.run(renewed) == [(5,)]
+            assert queue.database.run(renewed) == [(5,)]
             assert [claim.is_lost for claim in claims] == [True, *[False] * 5]
             gate.set()
-            until(lambda: len(worker.claims) == 0)
+            wait_until(lambda: len(worker.claims) == 0)
             renewer._pool.close()
 
-    def test_a_lease_is_kept_while_every_connection_for_reading_is_in_use(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
+    def test_a_lease_is_kept_while_every_connection_for_reading_is_in_use(self, queue: AbsurdQueue) -> None:
         begun, gate = threading.Event(), threading.Event()
 
         @bough.tool(effect="unsafe")
@@ -1247,64 +1139,55 @@ class TestWorker:
             gate.wait(60)
             return "held"
 
-        session = store.start("a")
-        session.send("hello", engine="absurd", queue=queue)
+        session = queue.send("hello")
         agent = Agent("a", by_step(assistant("Hold.", ToolCall("h", "hold", {})), "Held."), [hold])
-        url = f"{installed.url}&connections=1"
-        with working(installed, queue, agent, url=url, lease=1, concurrency=2) as worker:
+        url = f"{queue.database.url}&connections=1"
+        with queue.working(agent, url=url, lease=1, concurrency=2) as worker:
             assert begun.wait(20)
             with worker._store._connections._connection():
                 time.sleep(2.5)
             gate.set()
-            until(done(installed, queue))
-        assert task(installed, queue)[:2] == ("completed", 1)
+            wait_until(queue.is_done)
+        assert queue.task()[:2] == ("completed", 1)
         assert answered(session, "Held.")()
 
-    def test_idle_slots_ask_the_queue_as_one(self, installed: Database, queue: str) -> None:
-        if installed.host.server is None:
+    def test_idle_slots_ask_the_queue_as_one(self, queue: AbsurdQueue) -> None:
+        if queue.database.host.server is None:
             pytest.skip("wants a server of our own")
-        wire = PostgresProxy(installed.host.server.folder)
-        url = wire.url(installed.name, APP)
-        with working(installed, queue, Agent("a", by_step("Yes.")), url=url, concurrency=40):
+        wire = PostgresProxy(queue.database.host.server.folder)
+        url = wire.url(queue.database.name, APP)
+        with queue.working(Agent("a", by_step("Yes.")), url=url, concurrency=40):
             time.sleep(0.5)
             before = wire.request_count
             time.sleep(1)
             assert 1 <= wire.request_count - before <= 8
         wire.close()
 
-    def test_a_step_longer_than_its_lease_is_done_once(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
-        session = store.start("a")
-        session.send("hello", engine="absurd", queue=queue)
+    def test_a_step_longer_than_its_lease_is_done_once(self, queue: AbsurdQueue) -> None:
+        session = queue.send("hello")
         model = ScriptedModel([Slow(2.6, "At last.")])
-        with working(installed, queue, Agent("a", model), lease=1, concurrency=2):
-            until(answered(session, "At last."))
-            until(done(installed, queue))
+        with queue.working(Agent("a", model), lease=1, concurrency=2):
+            wait_until(answered(session, "At last."))
+            wait_until(queue.is_done)
         assert len(model.requests) == 1
-        assert task(installed, queue)[:2] == ("completed", 1)
+        assert queue.task()[:2] == ("completed", 1)
 
-    def test_told_to_stop_it_ends_the_step_and_gives_the_task_back(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
-        session = store.start("a")
-        session.send("look", engine="absurd", queue=queue)
+    def test_told_to_stop_it_ends_the_step_and_gives_the_task_back(self, queue: AbsurdQueue) -> None:
+        session = queue.send("look")
         agent = Agent("a", by_step(Slow(0.5, looking(1)), Slow(0.5, looking(2)), "Seen."), [look])
-        with working(installed, queue, agent):
-            until(lambda: task(installed, queue)[0] == "running")
+        with queue.working(agent):
+            wait_until(lambda: queue.task()[0] == "running")
         session.refresh()
         assert session.leaf.seq == 4, "one step, whole"
-        assert task(installed, queue)[0] == "sleeping"
+        assert queue.task()[0] == "sleeping"
         assert session.row.holder is None
-        with working(installed, queue, agent):
-            until(answered(session, "Seen."))
-            until(done(installed, queue))
-        assert task(installed, queue)[:2] == ("completed", 1), "giving it back takes no attempt"
+        with queue.working(agent):
+            wait_until(answered(session, "Seen."))
+            wait_until(queue.is_done)
+        assert queue.task()[:2] == ("completed", 1), "giving it back takes no attempt"
         assert session.usage().unknown_calls == 0, "no call was announced that was not made"
 
-    def test_stopped_past_its_grace_it_writes_nothing_more(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
+    def test_stopped_past_its_grace_it_writes_nothing_more(self, queue: AbsurdQueue) -> None:
         """Not even when the tool that held it up comes back."""
         gate, began = threading.Event(), threading.Event()
 
@@ -1315,10 +1198,9 @@ class TestWorker:
             gate.wait(60)
             return "waited"
 
-        session = store.start("a")
-        session.send("hello", engine="absurd", queue=queue)
+        session = queue.send("hello")
         agent = Agent("a", by_step(assistant("Wait.", ToolCall("w", "wait", {})), "Soon."), [wait])
-        worker = Worker(installed.url, [agent], queue=queue, lease=1)
+        worker = Worker(queue.database.url, [agent], queue=queue.name, lease=1)
         late: list[int] = []
         thread = threading.Thread(target=lambda: late.append(worker.run(grace=0.2)))
         thread.start()
@@ -1327,91 +1209,84 @@ class TestWorker:
         thread.join(10)
         assert late == [1]
         gate.set()
-        roles = [entry.role for entry in store.session(session.session_id).path()]
+        roles = [entry.role for entry in queue.store.session(session.session_id).path()]
         assert roles == ["user", None, "assistant"]
-        with working(installed, queue, agent):
-            until(answered(session, "Soon."))
+        with queue.working(agent):
+            wait_until(answered(session, "Soon."))
 
-    def test_a_session_that_somebody_drives_is_left_alone_until_he_is_done(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
-        session = store.start("a")
-        session.send("hello", engine="absurd", queue=queue)
-        now = store.runtime.now()
-        fence = store.backend.lease(session.session_id, "elsewhere:1#x", now + 600_000_000, now)
-        with working(installed, queue, Agent("a", by_step("Yes."))):
-            until(lambda: task(installed, queue)[0] == "sleeping")
+    def test_a_session_that_somebody_drives_is_left_alone_until_he_is_done(self, queue: AbsurdQueue) -> None:
+        session = queue.send("hello")
+        now = queue.store.runtime.now()
+        fence = queue.store.backend.lease(session.session_id, "elsewhere:1#x", now + 600_000_000, now)
+        with queue.working(Agent("a", by_step("Yes."))):
+            wait_until(lambda: queue.task()[0] == "sleeping")
             assert session.refresh().leaf.seq == 1
-            store.backend.release(session.session_id, fence)
-            until(answered(session, "Yes."))
-            until(done(installed, queue))
-        assert task(installed, queue)[1] == 1
+            queue.store.backend.release(session.session_id, fence)
+            wait_until(answered(session, "Yes."))
+            wait_until(queue.is_done)
+        assert queue.task()[1] == 1
 
     def test_an_unknown_agent_is_said_in_the_session_and_left_for_a_worker_that_knows_it(
-        self, installed: Database, queue: str, store: bough.Store
+        self, queue: AbsurdQueue
     ) -> None:
-        session = store.start("stranger")
-        session.send("hello", engine="absurd", queue=queue)
-        with working(installed, queue, Agent("a", by_step("Yes."))):
-            until(lambda: session.row.status == "failed")
+        session = queue.store.start("stranger")
+        session.send("hello", engine="absurd", queue=queue.name)
+        with queue.working(Agent("a", by_step("Yes."))):
+            wait_until(lambda: session.row.status == "failed")
         assert "has no agent 'stranger'" in (session.row.error or "")
         assert "bough worker --agents" in (session.row.error or "")
-        with working(installed, queue, Agent("stranger", by_step("Yes."))):
-            until(answered(session, "Yes."))
+        with queue.working(Agent("stranger", by_step("Yes."))):
+            wait_until(answered(session, "Yes."))
 
-    def test_a_session_that_is_gone_ends_its_task(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
-        session = store.start("a")
-        session.send("hello", engine="absurd", queue=queue)
-        store.delete(session.session_id)
-        store.purge(session.session_id)
-        with working(installed, queue, Agent("a", by_step("Yes."))):
-            until(done(installed, queue))
-        assert task(installed, queue)[2]["stop_reason"] == "gone"
+    def test_a_session_that_is_gone_ends_its_task(self, queue: AbsurdQueue) -> None:
+        session = queue.send("hello")
+        queue.store.delete(session.session_id)
+        queue.store.purge(session.session_id)
+        with queue.working(Agent("a", by_step("Yes."))):
+            wait_until(queue.is_done)
+        assert queue.task()[2]["stop_reason"] == "gone"
 
-    def test_a_cancelled_task_writes_nothing_more(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
-        session = store.start("a")
-        run = session.send("hello", engine="absurd", queue=queue)
-        with working(installed, queue, Agent("a", ScriptedModel([Slow(3.0, "Late.")])), lease=1):
-            until(lambda: any(fact.kind == "turn_resumed" for fact in session.journal()))
-            installed.run(f"select absurd.cancel_task('{queue}', '{run.task_id}')")
-            until(lambda: task(installed, queue)[0] != "running")
+    def test_a_cancelled_task_writes_nothing_more(self, queue: AbsurdQueue) -> None:
+        session = queue.store.start("a")
+        run = session.send("hello", engine="absurd", queue=queue.name)
+        with queue.working(Agent("a", ScriptedModel([Slow(3.0, "Late.")])), lease=1):
+            wait_until(lambda: any(fact.kind == "turn_resumed" for fact in session.journal()))
+            queue.database.run(f"select absurd.cancel_task('{queue.name}', '{run.task_id}')")
+            wait_until(lambda: queue.task()[0] != "running")
             time.sleep(0.6)
         assert session.refresh().leaf.seq == 1
-        resumed = session.resume(engine="absurd", queue=queue)
+        resumed = session.resume(engine="absurd", queue=queue.name)
         assert resumed.task_id != run.task_id
 
     def test_an_agent_with_a_workspace_has_its_tools_for_each_session(
-        self, installed: Database, queue: str, store: bough.Store, tmp_path: Path
+        self, queue: AbsurdQueue, tmp_path: Path
     ) -> None:
         (tmp_path / "order.txt").write_text("order 41: lost")
         reading = assistant("Reading.", ToolCall("r", "read_file", {"path": "order.txt"}))
         agent = Agent("a", by_step(reading, "Lost."), [look], workspace=Workspace(working_dir=str(tmp_path)))
-        sessions = [store.start("a") for _ in range(2)]
+        sessions = [queue.store.start("a") for _ in range(2)]
         for session in sessions:
-            session.send("where is it?", engine="absurd", queue=queue)
-        with working(installed, queue, agent):
+            session.send("where is it?", engine="absurd", queue=queue.name)
+        with queue.working(agent):
             for session in sessions:
-                until(answered(session, "Lost."))
+                wait_until(answered(session, "Lost."))
         results = [
             entry.message.results for entry in sessions[1].path() if entry.role == "tool" and entry.message
         ]
         assert "order 41: lost" in str(results)
 
     def test_secrets_stay_out_of_what_absurd_keeps_of_a_failure(
-        self, installed: Database, queue: str, store: bough.Store, monkeypatch: pytest.MonkeyPatch
+        self, queue: AbsurdQueue, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("SHOP_API_KEY", "k-0123456789abcdef-secret")
-        session = store.start("a")
-        session.send("hello", engine="absurd", queue=queue)
+        queue.send("hello")
         refused = errors.ModelError("scripted", "bad key k-0123456789abcdef-secret\0")
-        with working(installed, queue, Agent("a", ScriptedModel(lambda request: refused))):
-            until(lambda: installed.run(f"select 1 from absurd.r_{queue} where state = 'failed'"))
-        [(reason, *_), *_] = installed.run(
-            f"select failure_reason::text from absurd.r_{queue} where state = 'failed'"
+        with queue.working(Agent("a", ScriptedModel(lambda request: refused))):
+            wait_until(
+                lambda: queue.database.run(f"select 1 from absurd.r_{queue.name} where state = 'failed'")
+            )
+        [(reason, *_), *_] = queue.database.run(
+            f"select failure_reason::text from absurd.r_{queue.name} where state = 'failed'"
         )
         assert "got no answer" in reason
         assert "0123456789abcdef" not in reason
@@ -1420,29 +1295,29 @@ class TestWorker:
 class TestLongQueue:
     @pytest.mark.parametrize("is_analyzed", [True, False])
     def test_a_claim_reads_no_more_of_a_long_queue_than_of_a_short_one(
-        self, installed: Database, queue: str, is_analyzed: bool
+        self, queue: AbsurdQueue, is_analyzed: bool
     ) -> None:
         """It read and sorted every task that waited: 1 ms with 100, 600 ms with 100,000, while a burst filled the queue."""
         query = """select sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::int
             from pg_stat_xact_user_tables where schemaname = 'absurd' and relname = any(%s)"""
         reads: list[int] = []
         for many in (30, 3_000):
-            installed.run(
+            queue.database.run(
                 f"""with task as (
-                    insert into absurd.t_{queue} (task_id, task_name, params, state, attempts)
+                    insert into absurd.t_{queue.name} (task_id, task_name, params, state, attempts)
                     select gen_random_uuid(), 'other', '{{}}', 'pending', 1 from generate_series(1, {many})
                     returning task_id)
-                insert into absurd.r_{queue} (run_id, task_id, attempt, state, available_at)
+                insert into absurd.r_{queue.name} (run_id, task_id, attempt, state, available_at)
                 select gen_random_uuid(), task_id, 1, 'pending', now() - random() * interval '1 h' from task"""
             )
             if is_analyzed:
-                installed.run(f"analyze absurd.r_{queue}; analyze absurd.t_{queue}")
-            pool = Pool(Address.parse(installed.url))
+                queue.database.run(f"analyze absurd.r_{queue.name}; analyze absurd.t_{queue.name}")
+            pool = Pool(Address.parse(queue.database.url))
             handle = ConnectionHandle(pool)
-            client = AbsurdClient(handle, queue)
+            client = AbsurdClient(handle, queue.name)
             with handle.pinned() as connection, connection.transaction():
                 assert len(client.claim_tasks(1, 300)) == 1
-                [row] = connection.execute(query, ([f"r_{queue}", f"t_{queue}"],)).fetchall()
+                [row] = connection.execute(query, ([f"r_{queue.name}", f"t_{queue.name}"],)).fetchall()
                 reads.append(row[0])
             pool.close()
         print(f"rows read by a claim: {reads}")
@@ -1456,9 +1331,7 @@ class TestBadInput:
             session.send("hello", engine="absurd")
         assert session.path() == []
 
-    def test_a_missing_schema_or_queue_says_what_to_run(
-        self, database: Database, installed: Database, store: bough.Store
-    ) -> None:
+    def test_a_missing_schema_or_queue_says_what_to_run(self, database: Database, queue: AbsurdQueue) -> None:
         with bough.open(database.url) as bare:
             session = bare.start("a")
             with pytest.raises(
@@ -1468,9 +1341,9 @@ class TestBadInput:
                 session.send("hello", engine="absurd")
             assert session.refresh().leaf.seq == 0
         with pytest.raises(errors.EngineNotInstalled, match=r"no queue 'nowhere'; run .*--queue nowhere"):
-            store.start("a").send("hello", engine="absurd", queue="nowhere")
+            queue.store.start("a").send("hello", engine="absurd", queue="nowhere")
         with pytest.raises(errors.EngineNotInstalled, match="no queue 'nowhere'"):
-            Worker(installed.url, [], queue="nowhere")
+            Worker(queue.database.url, [], queue="nowhere")
 
     def test_the_schema_needs_ours_first(self, postgres: DatabaseHost) -> None:
         empty = postgres.url(postgres.create_database("empty"))
@@ -1497,9 +1370,12 @@ class TestBadInput:
         with pytest.raises(errors.MissingPermission):
             absurd_schema.install(database.url)
 
-    def test_a_client_has_no_right_on_the_queue(self, installed: Database, queue: str) -> None:
-        with psycopg.connect(installed.client_url, autocommit=True) as client:
-            for query in (f"select * from absurd.t_{queue}", f"select absurd.claim_task('{queue}', 'x')"):
+    def test_a_client_has_no_right_on_the_queue(self, queue: AbsurdQueue) -> None:
+        with psycopg.connect(queue.database.client_url, autocommit=True) as client:
+            for query in (
+                f"select * from absurd.t_{queue.name}",
+                f"select absurd.claim_task('{queue.name}', 'x')",
+            ):
                 with pytest.raises(psycopg.errors.InsufficientPrivilege):
                     client.execute(query)  # type: ignore[call-overload]
 
@@ -1508,9 +1384,9 @@ class TestBadInput:
         with pytest.raises(errors.InvalidArgument, match='"local" or "absurd"'):
             session.send("hello", engine="celery", model="x")  # type: ignore[call-overload]
 
-    def test_nothing_to_resume_is_said(self, queue: str, store: bough.Store) -> None:
+    def test_nothing_to_resume_is_said(self, queue: AbsurdQueue) -> None:
         with pytest.raises(errors.InvalidOperation, match="no turn is open"):
-            store.start("a").resume(engine="absurd", queue=queue)
+            queue.store.start("a").resume(engine="absurd", queue=queue.name)
 
 
 def _names_tools(entry: bough.Entry) -> bool:
