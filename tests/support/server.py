@@ -158,7 +158,7 @@ def wait_until(condition: Callable[[], object], seconds: float = 20) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"the condition did not hold within {seconds} s"
-        time.sleep(0.005)
+        time.sleep(0.01)
 
 
 class ManualModel:

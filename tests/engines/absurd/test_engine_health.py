@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,11 +14,10 @@ from bough.engines.absurd.engine import Agent
 from bough.engines.absurd.health import queue_statuses
 from bough.engines.absurd.queue import DEFAULT_QUEUE
 from bough.engines.absurd.worker import Worker
+from support.absurd_queue import AbsurdQueue
 from support.postgres import Database, DatabaseHost
-from support.server import LocalServer
+from support.server import LocalServer, wait_until
 from support.terminal import bough as command
-
-numbers = count(1)
 
 
 @pytest.fixture(scope="module")
@@ -30,76 +26,62 @@ def installed(postgres: DatabaseHost) -> Database:
 
 
 @pytest.fixture
-def queue(installed: Database) -> Iterator[str]:
-    name = f"h{next(numbers)}"
-    absurd_schema.install(installed.owner_url, name)
-    yield name
+def queue(installed: Database) -> Iterator[AbsurdQueue]:
+    queue = AbsurdQueue(installed)
+    yield queue
+    queue.close()
     installed.run("delete from absurd.bough_worker")
-    installed.run(f"select absurd.drop_queue('{name}')")
+    installed.run(f"select absurd.drop_queue('{queue.name}')")
     installed.empty()
 
 
-@pytest.fixture
-def store(installed: Database) -> Iterator[bough.Store]:
-    with bough.open(installed.url) as opened:
-        yield opened
-
-
-def until(holds: Callable[[], object], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.02)
-
-
-def doctor(database: Database) -> tuple[int, list[Any]]:
-    done = command("doctor", "--json", store=database.url)
+def doctor(queue: AbsurdQueue) -> tuple[int, list[Any]]:
+    done = command("doctor", "--json", store=queue.database.url)
     assert done.json["healthy"] is (done.code == 0)
     return done.code, done.json["findings"]
 
 
-def add_worker(database: Database, queue: str, name: str, seconds_ago: int) -> None:
+def add_worker(queue: AbsurdQueue, name: str, seconds_ago: int) -> None:
     last_seen = f"now() - interval '{seconds_ago} s'"
-    database.run(
-        f"insert into absurd.bough_worker values ('{queue}', '{name}', {last_seen}, {last_seen}, 30, 4, '{{a}}')"
+    queue.database.run(
+        f"insert into absurd.bough_worker values ('{queue.name}', '{name}', {last_seen}, {last_seen}, 30, 4, '{{a}}')"
     )
 
 
 class TestDoctor:
-    def test_waiting_tasks_are_a_problem_once_no_worker_lives(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
-        assert doctor(installed)[0] == 0
-        store.start("a").send("hello", engine="absurd", queue=queue)
-        assert doctor(installed)[0] == 0, "a worker may just be starting"
-        installed.run(f"update absurd.r_{queue} set available_at = now() - interval '5 min'")
-        code, findings = doctor(installed)
+    def test_waiting_tasks_are_a_problem_once_no_worker_lives(self, queue: AbsurdQueue) -> None:
+        assert doctor(queue)[0] == 0
+        queue.send("hello")
+        assert doctor(queue)[0] == 0, "a worker may just be starting"
+        queue.database.run(f"update absurd.r_{queue.name} set available_at = now() - interval '5 min'")
+        code, findings = doctor(queue)
         assert code == 1
         [problem] = [finding for finding in findings if finding["level"] == "problem"]
-        assert problem["message"] == f"queue '{queue}': 1 task waiting, the first for 5 min, and no worker"
-        assert problem["fix"] == f"bough worker --queue {queue} --agents FILE.py"
-        text = command("doctor", store=installed.url)
+        assert (
+            problem["message"] == f"queue '{queue.name}': 1 task waiting, the first for 5 min, and no worker"
+        )
+        assert problem["fix"] == f"bough worker --queue {queue.name} --agents FILE.py"
+        text = command("doctor", store=queue.database.url)
         assert (text.code, problem["message"] in text.out, problem["fix"] in text.out) == (1, True, True)
-        add_worker(installed, queue, "host:1", seconds_ago=5)
-        code, findings = doctor(installed)
+        add_worker(queue, "host:1", seconds_ago=5)
+        code, findings = doctor(queue)
         assert code == 0
-        assert f"queue '{queue}': 1 worker with 4 slots, 0 running, 1 task waiting" in [
+        assert f"queue '{queue.name}': 1 worker with 4 slots, 0 running, 1 task waiting" in [
             finding["message"] for finding in findings
         ]
 
     def test_workers_that_die_again_and_again_are_a_problem_that_names_what_they_ran(
-        self, installed: Database, queue: str, store: bough.Store
+        self, queue: AbsurdQueue
     ) -> None:
-        session = store.start("a")
-        session.send("hello", engine="absurd", queue=queue)
+        session = queue.send("hello")
         reason = """'{"name": "$ClaimTimeout"}'"""
-        installed.run(f"update absurd.r_{queue} set state = 'failed', failure_reason = {reason}")
+        queue.database.run(f"update absurd.r_{queue.name} set state = 'failed', failure_reason = {reason}")
         for number in (1, 2):
-            add_worker(installed, queue, f"host:{number}", seconds_ago=40)
-            assert doctor(installed)[0] == 0
-        add_worker(installed, queue, "host:3", seconds_ago=35)
-        add_worker(installed, queue, "host:4", seconds_ago=1)
-        code, findings = doctor(installed)
+            add_worker(queue, f"host:{number}", seconds_ago=40)
+            assert doctor(queue)[0] == 0
+        add_worker(queue, "host:3", seconds_ago=35)
+        add_worker(queue, "host:4", seconds_ago=1)
+        code, findings = doctor(queue)
         [problem] = [finding for finding in findings if finding["level"] == "problem"]
         assert code == 1
         assert (
@@ -108,47 +90,42 @@ class TestDoctor:
         assert problem["sessions"] == [session.session_id]
 
     def test_a_session_that_failed_within_a_day_is_a_problem_and_an_older_one_is_not(
-        self, installed: Database, queue: str, store: bough.Store
+        self, queue: AbsurdQueue
     ) -> None:
-        session = store.start("a")
+        session = queue.store.start("a")
         session.send_sync("hello", model=ScriptedModel([errors.ModelUnavailable("scripted", "no key")]))
-        code, findings = doctor(installed)
+        code, findings = doctor(queue)
         [problem] = [finding for finding in findings if finding["level"] == "problem"]
         assert code == 1
         assert f"{session.session_id} failed: " in problem["message"]
         assert "no key" in problem["message"]
         assert f"bough resume {session.session_id}" in problem["fix"]
         day = 86_400 * 1_000_000
-        installed.run(f"update bough.session set updated_at = updated_at - {2 * day}")
-        code, findings = doctor(installed)
+        queue.database.run(f"update bough.session set updated_at = updated_at - {2 * day}")
+        code, findings = doctor(queue)
         assert code == 0
         assert "1 session failed" in [finding["message"] for finding in findings]
 
-    def test_tasks_of_other_programs_in_the_queue_are_a_warning(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
-        store.start("a").send("hello", engine="absurd", queue=queue)
-        installed.run(f"select absurd.spawn_task('{queue}', 'mail', '{{}}')")
-        _, findings = doctor(installed)
+    def test_tasks_of_other_programs_in_the_queue_are_a_warning(self, queue: AbsurdQueue) -> None:
+        queue.send("hello")
+        queue.database.run(f"select absurd.spawn_task('{queue.name}', 'mail', '{{}}')")
+        _, findings = doctor(queue)
         [warning] = [finding for finding in findings if finding["level"] == "warning"]
-        assert f"queue '{queue}' has 1 task of other programs" in warning["message"]
+        assert f"queue '{queue.name}' has 1 task of other programs" in warning["message"]
         assert "--queue NAME" in warning["fix"]
 
 
 class TestOverview:
-    def test_the_home_page_is_told_of_queues_and_their_problems(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
-        session = store.start("a")
-        session.send("hello", engine="absurd", queue=queue)
-        installed.run(f"update absurd.r_{queue} set available_at = now() - interval '5 min'")
-        add_worker(installed, queue, "host:1", seconds_ago=40)
-        with LocalServer(store) as server:
+    def test_the_home_page_is_told_of_queues_and_their_problems(self, queue: AbsurdQueue) -> None:
+        queue.send("hello")
+        queue.database.run(f"update absurd.r_{queue.name} set available_at = now() - interval '5 min'")
+        add_worker(queue, "host:1", seconds_ago=40)
+        with LocalServer(queue.store) as server:
             [view] = server.client.get("/api/overview").json()["queues"]
             assert (view["waiting"], view["workers"], view["dead_workers"]) == (1, 0, 1)
             assert view["waiting_seconds"] > 299
             assert "and no worker" in view["problem"]
-            add_worker(installed, queue, "host:2", seconds_ago=0)
+            add_worker(queue, "host:2", seconds_ago=0)
             [view] = server.client.get("/api/overview").json()["queues"]
             assert (view["workers"], view["slots"], view["problem"]) == (1, 4, None)
 
@@ -159,41 +136,35 @@ class TestOverview:
 
 class TestRegistry:
     def test_a_worker_is_listed_while_it_lives_and_gone_when_it_stopped_in_order(
-        self, installed: Database, queue: str, store: bough.Store
+        self, queue: AbsurdQueue
     ) -> None:
-        worker = Worker(installed.url, [Agent("a", ScriptedModel(["Hi."]))], queue=queue, concurrency=3)
-        thread = threading.Thread(target=worker.run)
-        thread.start()
-        until(lambda: queue_statuses(store.backend))
-        [status] = queue_statuses(store.backend)
-        [only] = status.alive
-        assert (only.name, only.slots, only.agents) == (worker.name, 3, ["a"])
-        worker.stop()
-        thread.join()
-        assert queue_statuses(store.backend) == []
+        with queue.working(Agent("a", ScriptedModel(["Hi."])), concurrency=3) as worker:
+            wait_until(lambda: queue_statuses(queue.store.backend))
+            [status] = queue_statuses(queue.store.backend)
+            [only] = status.alive
+            assert (only.name, only.slots, only.agents) == (worker.name, 3, ["a"])
+        assert queue_statuses(queue.store.backend) == []
 
 
 class TestSetUp:
-    def test_the_queue_is_one_of_its_own(self, installed: Database, store: bough.Store) -> None:
-        assert absurd_schema.install(installed.owner_url).queue == DEFAULT_QUEUE == "bough"
-        assert store.start("a").send("hello", engine="absurd").queue == "bough"
+    def test_the_queue_is_one_of_its_own(self, queue: AbsurdQueue) -> None:
+        assert absurd_schema.install(queue.database.owner_url).queue == DEFAULT_QUEUE == "bough"
+        assert queue.store.start("a").send("hello", engine="absurd").queue == "bough"
 
-    def test_a_newer_schema_is_not_answered_with_migrate(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
+    def test_a_newer_schema_is_not_answered_with_migrate(self, queue: AbsurdQueue) -> None:
         query = "create or replace function absurd.get_schema_version() returns text language sql as $$ select '{}'::text $$"
-        installed.run(query.format("99.0.0"))
+        queue.database.run(query.format("99.0.0"))
         try:
             for refused in (
-                lambda: absurd_schema.install(installed.owner_url, queue),
-                lambda: Worker(installed.url, [], queue=queue),
-                lambda: store.start("a").send("hello", engine="absurd", queue=queue),
+                lambda: absurd_schema.install(queue.database.owner_url, queue.name),
+                lambda: Worker(queue.database.url, [], queue=queue.name),
+                lambda: queue.send("hello"),
             ):
                 with pytest.raises(errors.NewerFormat, match=r"99\.0\.0.*upgrade with pip") as raised:
                     refused()
                 assert "migrate" not in str(raised.value)
         finally:
-            installed.run(query.format(absurd_schema.VERSION))
+            queue.database.run(query.format(absurd_schema.VERSION))
 
     @pytest.mark.parametrize(
         ("name", "options", "words"),
@@ -204,9 +175,9 @@ class TestSetUp:
         ],
     )
     def test_what_the_server_refuses_is_explained(
-        self, installed: Database, queue: str, name: str, options: str, words: str
+        self, queue: AbsurdQueue, name: str, options: str, words: str
     ) -> None:
-        url = installed.owner_url
+        url = queue.database.owner_url
         url += options.replace("?", "&") if "?" in url else options
         done = command("migrate", "--engine", "absurd", "--queue", name, "--yes", store=url)
         assert done.code != 0

@@ -7,25 +7,20 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-import bough
 from bough import ScriptedModel
-from bough.engines.absurd import schema as absurd_schema
 from bough.engines.absurd import worker as absurd_worker
 from bough.engines.absurd.deaths import MAX_DEATHS, MAX_DEATHS_ALONE
 from bough.engines.absurd.engine import ATTEMPTS, Agent
-from bough.engines.absurd.worker import Worker
+from support.absurd_queue import AbsurdQueue
 from support.postgres import Database, DatabaseHost
-
-numbers = count(1)
+from support.server import wait_until
 
 AGENTS = """
 import os, signal, sys, time
@@ -66,35 +61,22 @@ def installed(postgres: DatabaseHost) -> Database:
 
 
 @pytest.fixture
-def queue(installed: Database) -> str:
-    name = f"p{next(numbers)}"
-    absurd_schema.install(installed.owner_url, name)
-    return name
-
-
-@pytest.fixture
-def store(installed: Database) -> Iterator[bough.Store]:
-    with bough.open(installed.url) as opened:
-        yield opened
-
-
-def until(holds: Callable[[], object], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.05)
+def queue(installed: Database) -> Iterator[AbsurdQueue]:
+    queue = AbsurdQueue(installed)
+    yield queue
+    queue.close()
 
 
 class Supervisor:
     """Starts a real worker, and starts it again when it dies, as an operator's supervisor does."""
 
-    def __init__(self, database: Database, queue: str, folder: Path) -> None:
+    def __init__(self, queue: AbsurdQueue, folder: Path) -> None:
         agents = folder / "agents.py"
         agents.write_text(AGENTS)
         self.died, self.log, self.starts = folder / "died", folder / "log", 0
-        self._command = [sys.executable, "-m", "bough.cli.main", "worker", "--queue", queue]
+        self._command = [sys.executable, "-m", "bough.cli.main", "worker", "--queue", queue.name]
         self._command += ["--agents", str(agents), "--concurrency", "3", "--lease", "2s", "--log", "json"]
-        self._environment = {**os.environ, "BOUGH_STORE": database.url, "DIED": str(self.died)}
+        self._environment = {**os.environ, "BOUGH_STORE": queue.database.url, "DIED": str(self.died)}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
@@ -120,15 +102,15 @@ class Supervisor:
 
 class TestProcess:
     def test_a_task_that_ends_its_process_is_given_up_and_takes_one_worker_with_it(
-        self, installed: Database, queue: str, store: bough.Store, tmp_path: Path
+        self, queue: AbsurdQueue, tmp_path: Path
     ) -> None:
-        sessions = {text: store.start("a") for text in ("linger", "segfault", "exit")}
+        sessions = {text: queue.store.start("a") for text in ("linger", "segfault", "exit")}
         for text, session in sessions.items():
-            session.send(text, engine="absurd", queue=queue)
+            session.send(text, engine="absurd", queue=queue.name)
         neighbour = sessions.pop("linger")
-        with Supervisor(installed, queue, tmp_path) as supervisor:
-            until(lambda: all(session.row.status == "failed" for session in sessions.values()), 120)
-            until(lambda: neighbour.row.status == "idle")
+        with Supervisor(queue, tmp_path) as supervisor:
+            wait_until(lambda: all(session.row.status == "failed" for session in sessions.values()), 120)
+            wait_until(lambda: neighbour.row.status == "idle", 60)
         assert supervisor.starts == 2, "one worker died, before the tasks were suspected"
         log, deaths = supervisor.log.read_text(), supervisor.died.read_text().split()
         assert "printed by a tool" in log
@@ -139,7 +121,9 @@ class TestProcess:
             if record.get("event") == "task_ended"
         }
         assert (neighbour.session_id, "idle") in ended
-        query = f"select state, max_attempts - attempts from absurd.t_{queue} where params ->> 'session' = "
+        query = (
+            f"select state, max_attempts - attempts from absurd.t_{queue.name} where params ->> 'session' = "
+        )
         for text, session in sessions.items():
             assert deaths.count(text) in (MAX_DEATHS_ALONE, MAX_DEATHS_ALONE + 1)
             error = session.row.error or ""
@@ -153,8 +137,8 @@ class TestProcess:
                 f"of session {session.session_id} was given up"
                 in ended[session.session_id, "failed"]["error"]
             )
-            assert installed.run(f"{query} '{session.session_id}'") == [("failed", 0)]
-        assert installed.run(f"{query} '{neighbour.session_id}'") == [("completed", ATTEMPTS - 1)]
+            assert queue.database.run(f"{query} '{session.session_id}'") == [("failed", 0)]
+        assert queue.database.run(f"{query} '{neighbour.session_id}'") == [("completed", ATTEMPTS - 1)]
         neighbour.refresh()
         texts = [entry.message.text for entry in neighbour.transcript() if entry.message]
         assert texts == ["linger", "Done."]
@@ -163,113 +147,89 @@ class TestProcess:
 class TestCounting:
     """In this process: a worker that dies is a claim that expires."""
 
-    def claim(self, installed: Database, queue: str) -> Any:
-        with psycopg.connect(installed.url, autocommit=True) as connection:
+    def claim(self, queue: AbsurdQueue) -> Any:
+        with psycopg.connect(queue.database.url, autocommit=True) as connection:
             for _ in range(2):  # the first call ends expired claims, the second may claim the task
-                installed.run(f"update absurd.r_{queue} set available_at = now() where state <> 'running'")
-                rows = connection.execute("select * from absurd.claim_task(%s, 'dead', 30)", (queue,))
+                self.make_due(queue)
+                rows = connection.execute("select * from absurd.claim_task(%s, 'dead', 30)", (queue.name,))
                 if row := rows.fetchone():
                     return row
         raise AssertionError("nothing to claim")
 
-    def die(self, installed: Database, queue: str) -> None:
-        self.claim(installed, queue)
-        installed.run(f"update absurd.r_{queue} set claim_expires_at = now() where state = 'running'")
+    def make_due(self, queue: AbsurdQueue) -> None:
+        queue.database.run(f"update absurd.r_{queue.name} set available_at = now() where state <> 'running'")
+
+    def die(self, queue: AbsurdQueue) -> None:
+        self.claim(queue)
+        expired = "set claim_expires_at = now() where state = 'running'"
+        queue.database.run(f"update absurd.r_{queue.name} {expired}")
 
     def work(
-        self,
-        installed: Database,
-        queue: str,
-        is_over: Callable[[], object],
-        own_process: Sequence[str] = (),
+        self, queue: AbsurdQueue, is_over: Callable[[], object], own_process: Sequence[str] = ()
     ) -> list[str]:
-        installed.run(f"update absurd.r_{queue} set available_at = now() where state <> 'running'")
+        self.make_due(queue)
         lines: list[str] = []
-        worker = Worker(
-            installed.url,
-            [Agent("a", ScriptedModel(["Hello."]))],
-            queue=queue,
-            report=lines.append,
-            own_process=own_process,
-        )
-        thread = threading.Thread(target=worker.run)
-        thread.start()
-        until(
-            lambda: (
-                is_over()
-                or installed.run(f"update absurd.r_{queue} set available_at = now() where state = 'sleeping'")
-            )
-        )
-        worker.stop()
-        thread.join()
+        agent = Agent("a", ScriptedModel(["Hello."]))
+        with queue.working(agent, lease=30, report=lines.append, own_process=own_process):
+            sleeping = f"update absurd.r_{queue.name} set available_at = now() where state = 'sleeping'"
+            wait_until(lambda: is_over() or queue.database.run(sleeping), 60)
         return lines
 
     @pytest.mark.parametrize("deaths", [1, MAX_DEATHS - 1])
     def test_workers_that_die_do_not_condemn_a_task_nor_use_up_its_attempts(
-        self, installed: Database, queue: str, store: bough.Store, deaths: int
+        self, queue: AbsurdQueue, deaths: int
     ) -> None:
-        session = store.start("a")
-        session.send("hello", engine="absurd", queue=queue)
+        session = queue.send("hello")
         for _ in range(deaths):
-            self.die(installed, queue)
-        self.work(installed, queue, lambda: session.row.status == "idle")
-        assert installed.run(f"select state, attempts, max_attempts from absurd.t_{queue}") == [
+            self.die(queue)
+        self.work(queue, lambda: session.row.status == "idle")
+        assert queue.database.run(f"select state, attempts, max_attempts from absurd.t_{queue.name}") == [
             ("completed", deaths + 1, ATTEMPTS + 1)
         ]
 
     def test_a_task_whose_workers_die_again_and_again_is_given_up_and_can_be_resumed(
-        self, installed: Database, queue: str, store: bough.Store
+        self, queue: AbsurdQueue
     ) -> None:
-        session = store.start("a")
-        session.send("hello", engine="absurd", queue=queue, key="k")
+        session = queue.send("hello", key="k")
         for _ in range(MAX_DEATHS):
-            self.die(installed, queue)
-        lines = self.work(installed, queue, lambda: session.row.status == "failed")
+            self.die(queue)
+        lines = self.work(queue, lambda: session.row.status == "failed")
         assert f"{MAX_DEATHS} processes died" in (session.row.error or "")
         assert any("was given up" in line for line in lines)
-        assert installed.run(f"select state from absurd.t_{queue}") == [("failed",)]
-        session.resume(engine="absurd", queue=queue)
-        self.work(installed, queue, lambda: session.row.status == "idle")
+        assert queue.database.run(f"select state from absurd.t_{queue.name}") == [("failed",)]
+        session.resume(engine="absurd", queue=queue.name)
+        self.work(queue, lambda: session.row.status == "idle")
         session.refresh()
         assert [entry.message.text for entry in session.transcript() if entry.message] == ["hello", "Hello."]
         assert session.verify() == []
 
-    def test_a_process_that_does_not_start_is_no_death(
-        self, installed: Database, queue: str, store: bough.Store
-    ) -> None:
-        session = store.start("a")
-        session.send("hello", engine="absurd", queue=queue)
-        self.die(installed, queue)
-        is_returned = f"select 1 from absurd.r_{queue} where state = 'sleeping' and started_at is not null"
+    def test_a_process_that_does_not_start_is_no_death(self, queue: AbsurdQueue) -> None:
+        session = queue.send("hello")
+        self.die(queue)
+        is_returned = (
+            f"select 1 from absurd.r_{queue.name} where state = 'sleeping' and started_at is not null"
+        )
         lines = self.work(
-            installed,
             queue,
-            lambda: installed.run(is_returned),
+            lambda: queue.database.run(is_returned),
             own_process=[sys.executable, "-c", "raise SystemExit(3)"],
         )
         assert any("did not start (it exited with code 3)" in line for line in lines)
-        self.work(installed, queue, lambda: session.row.status == "idle")
-        assert installed.run(f"select attempts from absurd.t_{queue}") == [(2,)]
+        self.work(queue, lambda: session.row.status == "idle")
+        assert queue.database.run(f"select attempts from absurd.t_{queue.name}") == [(2,)]
 
     @pytest.mark.parametrize("deaths", [1, 2])
     def test_if_there_are_processes_enough_a_first_suspect_runs_here_and_a_second_one_waits(
-        self,
-        installed: Database,
-        queue: str,
-        store: bough.Store,
-        deaths: int,
-        monkeypatch: pytest.MonkeyPatch,
+        self, queue: AbsurdQueue, deaths: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(absurd_worker, "MAX_OWN_PROCESSES", 0)
-        session = store.start("a")
-        session.send("hello", engine="absurd", queue=queue)
+        session = queue.send("hello")
         for _ in range(deaths):
-            self.die(installed, queue)
-        is_returned = f"select 1 from absurd.r_{queue} where state = 'sleeping' and attempt = 3 and started_at is not null"
+            self.die(queue)
+        is_returned = f"select 1 from absurd.r_{queue.name} where state = 'sleeping' and attempt = 3 and started_at is not null"
         self.work(
-            installed,
             queue,
-            lambda: session.row.status == "idle" if deaths == 1 else installed.run(is_returned),
+            lambda: session.row.status == "idle" if deaths == 1 else queue.database.run(is_returned),
             own_process=["not started"],
         )
         assert (session.row.status == "idle") is (deaths == 1)
