@@ -146,14 +146,6 @@ def mangle(records: Sequence[Record], random: Random) -> list[Record]:
     return mangled
 
 
-@st.composite
-def mangled_bytes(draw: st.DrawFn, records: Sequence[Record]) -> bytes:
-    """Mangle records and remove up to 40 bytes from their JSON lines."""
-    body = "".join(json.dumps(record) + "\n" for record in draw(mangled_records(records))).encode()
-    start = draw(st.integers(0, len(body)))
-    return body[:start] + body[start + draw(st.integers(0, 40)) :]
-
-
 def write_sqlite(path: Path, rows: Sequence[Record]) -> Path:
     """Write each record as a row of the table named by its `table` key; values SQLite cannot store become JSON."""
     path.unlink(missing_ok=True)

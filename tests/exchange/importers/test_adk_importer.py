@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import base64
-import tempfile
 from pathlib import Path
 from typing import Any
-
-from hypothesis import given
 
 from bough.core.entries import Compaction
 from bough.core.messages import Media, ToolCall
 from bough.store import Store
 from support.import_sources import (
     Record,
-    assert_survived,
     entries_of,
-    file_contents,
     import_all,
     import_one,
-    mangled_records,
     message_texts,
     store,
     write_sqlite,
@@ -209,24 +203,3 @@ class TestWhatEventsDo:
             "an item of unknown kind, kept as a note": 1,
             "a state value that is null": 1,
         }
-
-
-class TestTheFile:
-    def test_grows_event_by_event(self, store: Store, tmp_path: Path) -> None:
-        for end in range(4, len(SAMPLE) + 1):
-            session, _ = import_one(store, "adk", write_sqlite(tmp_path / "a.db", SAMPLE[:end]))
-        assert message_texts(store.session(ID)) == ["Where is 41?", "I look.", "", "It is lost."]
-        assert session.state["cart"] == {"b": 2}
-        assert session.usage().input_tokens == 30
-
-    def test_is_not_changed_and_nothing_appears_beside_it(self, store: Store, tmp_path: Path) -> None:
-        (tmp_path / "in").mkdir()
-        path = write_sqlite(tmp_path / "in/a.db", SAMPLE)
-        before = file_contents(tmp_path / "in")
-        import_all(store, "adk", path)
-        assert file_contents(tmp_path / "in") == before
-
-    @given(mangled_records(SAMPLE))
-    def test_however_mangled_gives_a_sound_session_or_a_reason(self, records: list[Record]) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            assert_survived("adk", write_sqlite(Path(folder, "a.db"), records))

@@ -14,10 +14,8 @@ from support.import_sources import (
     Record,
     assert_survived,
     entries_of,
-    file_contents,
     import_all,
     import_one,
-    mangled_bytes,
     mangled_records,
     message_texts,
     store,
@@ -103,11 +101,6 @@ class TestAFileOfMessages:
         session, _ = import_one(store, "chat", write_jsonl(tmp_path / "case.jsonl", lines))
         assert [entry.role for entry in entries_of(session)] == ["user", "assistant"]
 
-    def test_grows(self, store: Store, tmp_path: Path) -> None:
-        for end in range(2, len(LINES) + 1):
-            session, _ = import_one(store, "chat", write_jsonl(tmp_path / "case.jsonl", LINES[:end]))
-        assert len(entries_of(session)) == 5
-
 
 class TestAFileOfConversations:
     def test_is_a_session_for_each(self, store: Store, tmp_path: Path) -> None:
@@ -137,23 +130,10 @@ class TestAFileOfConversations:
 
 
 class TestTheSource:
-    def test_is_not_changed_and_nothing_appears_beside_it(self, store: Store, tmp_path: Path) -> None:
-        write_jsonl(tmp_path / "in/case.jsonl", LINES)
-        before = file_contents(tmp_path / "in")
-        import_all(store, "chat", tmp_path / "in")
-        assert file_contents(tmp_path / "in") == before
-
     def test_with_a_very_long_line_is_read(self, store: Store, tmp_path: Path) -> None:
         long = {"role": "user", "content": "x" * 10_000_000}
         session, _ = import_one(store, "chat", write_jsonl(tmp_path / "case.jsonl", [long]))
         assert len(entries_of(session)[0].message.text) == 10_000_000  # type: ignore[union-attr]
-
-    @given(mangled_records(LINES))
-    def test_of_messages_however_mangled_gives_a_sound_session_or_a_reason(
-        self, records: list[Record]
-    ) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            assert_survived("chat", write_jsonl(Path(folder, "case.jsonl"), records))
 
     @given(mangled_records([TUNED, SHARED, TUNED]))
     def test_of_conversations_however_mangled_gives_sound_sessions_or_a_reason(
@@ -161,10 +141,3 @@ class TestTheSource:
     ) -> None:
         with tempfile.TemporaryDirectory() as folder:
             assert_survived("chat", write_jsonl(Path(folder, "case.jsonl"), records))
-
-    @given(mangled_bytes(LINES))
-    def test_however_cut_gives_a_sound_session_or_a_reason(self, body: bytes) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, "case.jsonl")
-            path.write_bytes(body)
-            assert_survived("chat", path)

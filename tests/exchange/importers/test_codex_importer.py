@@ -17,7 +17,6 @@ from bough.store import Store
 from support.import_sources import (
     Record,
     entries_of,
-    file_contents,
     import_all,
     import_one,
     memory_store,
@@ -389,12 +388,6 @@ class TestSubAgents:
 
 
 class TestTheSource:
-    def test_is_not_changed_and_nothing_appears_beside_it(self, store: Store, tmp_path: Path) -> None:
-        write_jsonl(tmp_path / "in/rollout-1.jsonl", SAMPLE)
-        before = file_contents(tmp_path / "in")
-        import_all(store, "codex", tmp_path / "in")
-        assert file_contents(tmp_path / "in") == before
-
     @pytest.mark.parametrize("age", [0, 3_600])
     def test_line_by_line_grows_into_the_same_ledger(self, age: int, tmp_path: Path) -> None:
         sample = [*SAMPLE, line("turn_context", {"model": "gpt-5-codex", "effort": "high"}, 7)]
@@ -410,17 +403,6 @@ class TestTheSource:
             assert [e.payload for e in grown.path()] == [e.payload for e in once.path()]
             assert grown.usage("path") == grown.usage() == once.usage()
             assert age or len(grown.branches()) == 1
-
-    def test_however_far_it_had_come_grows_into_the_same_session(self, tmp_path: Path) -> None:
-        path = tmp_path / "rollout-1.jsonl"
-        with memory_store() as whole, memory_store() as growing:
-            for end in range(5, len(SAMPLE) + 1):
-                write_jsonl(path, SAMPLE[:end])
-                import_all(growing, "codex", path)
-            session, _ = import_one(growing, "codex", path)
-            at_once, _ = import_one(whole, "codex", path)
-            assert [e.entry_id for e in entries_of(session)] == [e.entry_id for e in entries_of(at_once)]
-            assert session.usage() == at_once.usage()
 
     def test_with_half_a_character_keeps_the_message(self, store: Store, tmp_path: Path) -> None:
         body = json.dumps(message_item("user", "a\ud83d b \\ud83d \ud83d\ude00"))

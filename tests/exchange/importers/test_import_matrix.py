@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from random import Random
 
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bough.errors import BoughError
+from support import tool_sources
 from support.forged_bundles import read_with_every_verb
 from support.import_sources import (
     assert_survived,
@@ -23,55 +26,11 @@ from support.import_sources import (
     memory_store,
 )
 from support.random_logs import SOAK
-from support.tool_sources import (
-    ToolSource,
-    adk,
-    chat,
-    chatgpt,
-    claude_ai,
-    claude_code,
-    cline,
-    codex,
-    copilot_cli,
-    droid,
-    gemini_cli,
-    goose,
-    inspect_log,
-    langgraph,
-    llm,
-    openai_agents,
-    opencode,
-    pi,
-    qwen_code,
-    redis,
-    roo_code,
-    stored_counts,
-)
+from support.tool_sources import ToolSource, stored_counts
 
-SOURCES = [
-    module.SOURCE
-    for module in (
-        adk,
-        chat,
-        chatgpt,
-        claude_ai,
-        claude_code,
-        cline,
-        codex,
-        copilot_cli,
-        droid,
-        gemini_cli,
-        goose,
-        inspect_log,
-        langgraph,
-        llm,
-        openai_agents,
-        opencode,
-        pi,
-        qwen_code,
-        redis,
-        roo_code,
-    )
+SOURCES: list[ToolSource] = [
+    import_module(f"support.tool_sources.{module.name}").SOURCE
+    for module in iter_modules(tool_sources.__path__)
 ]
 each_source = pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.tool)
 

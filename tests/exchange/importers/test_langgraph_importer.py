@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import base64
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from hypothesis import given
 
 from bough.core.entries import Note
 from bough.core.messages import Media, Reasoning, Text, ToolCall
 from bough.store import Store
 from support.import_sources import (
     Record,
-    assert_survived,
     entries_of,
-    file_contents,
     import_all,
     import_one,
-    mangled_records,
     message_texts,
     store,
     write_sqlite,
@@ -177,12 +172,6 @@ class TestAThread:
         import_one(store, "langgraph", write_sqlite(tmp_path / "a.db", [{**row, "type": "json"}]))
         assert message_texts(store.session("langgraph-t1")) == ["Hi"]
 
-    def test_grows(self, store: Store, tmp_path: Path) -> None:
-        for end in range(2, len(SAMPLE) + 1):
-            import_one(store, "langgraph", write_sqlite(tmp_path / "a.db", pack_rows(SAMPLE[:end])))
-        session = store.session("langgraph-t1")
-        assert (len(session.branches()), session.usage().calls) == (1, 2)
-
     def test_says_what_it_lost(self, store: Store, tmp_path: Path) -> None:
         strange = [{"type": "goblin", "content": "x"}, {"type": "human", "content": [{"type": "smell"}, "x"]}]
         rows = pack_rows([*SAMPLE, checkpoint(6, [*LINE, *strange])])
@@ -193,17 +182,3 @@ class TestAThread:
             "an item of unknown kind, kept as a note": 1,
             "a part of a message of unknown shape": 1,
         }
-
-
-class TestTheFile:
-    def test_is_not_changed_and_nothing_appears_beside_it(self, store: Store, tmp_path: Path) -> None:
-        (tmp_path / "in").mkdir()
-        path = write_sqlite(tmp_path / "in/a.db", pack_rows(SAMPLE))
-        before = file_contents(tmp_path / "in")
-        import_all(store, "langgraph", path)
-        assert file_contents(tmp_path / "in") == before
-
-    @given(mangled_records(SAMPLE))
-    def test_however_mangled_gives_a_sound_session_or_a_reason(self, records: list[Record]) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            assert_survived("langgraph", write_sqlite(Path(folder, "a.db"), pack_rows(records)))

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Any
-
-from hypothesis import given
 
 from bough.core.messages import Text, ToolCall
 from bough.store import Store
 from support.import_sources import (
     Record,
-    assert_survived,
     entries_of,
-    file_contents,
     import_all,
     import_one,
-    mangled_records,
     message_texts,
     store,
     write_sqlite,
@@ -117,18 +111,6 @@ class TestAPlainSession:
         )
         assert [report.source for report in reports] == ["s1", "s2"]
 
-    def test_grows(self, store: Store, tmp_path: Path) -> None:
-        for end in (2, 5, 6, 7, len(PLAIN)):
-            import_one(store, "openai-agents", write_sqlite(tmp_path / "a.db", PLAIN[:end]))
-        assert message_texts(store.session("openai-agents-s1")) == [
-            "Where is 41?",
-            "I look.",
-            "",
-            "It is lost.",
-            "Thanks",
-            "Bye.",
-        ]
-
     def test_a_status_that_openai_would_refuse_is_not_sent_back(self, store: Store, tmp_path: Path) -> None:
         """The campaign of mangled sources found it: `verify` told of a request that OpenAI refuses."""
         items = [ITEMS[0], {**ITEMS[2], "status": "\0"}]
@@ -175,17 +157,3 @@ class TestBranches:
         import_one(store, "openai-agents", write_sqlite(tmp_path / "a.db", PLAIN))
         _, report = import_one(store, "openai-agents", write_sqlite(tmp_path / "a.db", BRANCHED))
         assert report.entries == 2
-
-
-class TestTheFile:
-    def test_is_not_changed_and_nothing_appears_beside_it(self, store: Store, tmp_path: Path) -> None:
-        (tmp_path / "in").mkdir()
-        path = write_sqlite(tmp_path / "in/a.db", BRANCHED)
-        before = file_contents(tmp_path / "in")
-        import_all(store, "openai-agents", path)
-        assert file_contents(tmp_path / "in") == before
-
-    @given(mangled_records(BRANCHED))
-    def test_however_mangled_gives_a_sound_session_or_a_reason(self, records: list[Record]) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            assert_survived("openai-agents", write_sqlite(Path(folder, "a.db"), records))

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
-
-from hypothesis import given
 
 from bough.core.entries import BranchSummary, Compaction, Note, Settings
 from bough.core.messages import Media, Reasoning, Text, ToolCall
 from bough.store import Store
 from support.import_sources import (
     Record,
-    assert_survived,
     entries_of,
-    file_contents,
     import_all,
     import_one,
-    mangled_bytes,
-    mangled_records,
-    memory_store,
     message_texts,
     store,
     write_jsonl,
@@ -238,16 +230,6 @@ class TestATree:
         assert all(isinstance(m, Media) for m in media)
         assert report.losses == {}
 
-    def test_grows_entry_by_entry_into_the_same(self, tmp_path: Path) -> None:
-        path = tmp_path / "s.jsonl"
-        with memory_store() as growing, memory_store() as whole:
-            for end in range(3, len(SAMPLE) + 1):
-                import_one(growing, "pi", write_jsonl(path, SAMPLE[:end]))
-            grown, _ = import_one(growing, "pi", path)
-            at_once, _ = import_one(whole, "pi", path)
-            assert [e.entry_id for e in entries_of(grown)] == [e.entry_id for e in entries_of(at_once)]
-            assert grown.usage() == at_once.usage()
-
 
 class TestACompaction:
     def import_compaction(self, store: Store, tmp_path: Path, **how: Any) -> tuple[int, int]:
@@ -278,23 +260,5 @@ class TestACompaction:
 
 
 class TestTheSource:
-    def test_is_not_changed_and_nothing_appears_beside_it(self, store: Store, tmp_path: Path) -> None:
-        write_jsonl(tmp_path / "in/--home-ann--/s.jsonl", SAMPLE)
-        before = file_contents(tmp_path / "in")
-        import_all(store, "pi", tmp_path / "in")
-        assert file_contents(tmp_path / "in") == before
-
     def test_one_in_which_nobody_spoke_is_passed_over(self, store: Store, tmp_path: Path) -> None:
         assert import_all(store, "pi", write_jsonl(tmp_path / "s.jsonl", LINE[:2])) == []
-
-    @given(mangled_records(SAMPLE))
-    def test_however_mangled_gives_a_sound_session_or_a_reason(self, records: list[Record]) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            assert_survived("pi", write_jsonl(Path(folder, "s.jsonl"), records))
-
-    @given(mangled_bytes(SAMPLE))
-    def test_however_cut_gives_a_sound_session_or_a_reason(self, body: bytes) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, "s.jsonl")
-            path.write_bytes(body)
-            assert_survived("pi", path)
