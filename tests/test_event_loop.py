@@ -18,6 +18,7 @@ import pytest
 
 import bough
 from bough import Limits, ScriptedModel, Session, ToolCall, Usage, assistant, system, tool_result, user
+from bough.log import async_bridge
 from bough.models.prices import Rates
 from bough.stores.base import StoreBackend
 from support.fake_providers import FakeProviders
@@ -178,13 +179,17 @@ class TestStore:
 
 def note_callers(backend: StoreBackend, here: list[str]) -> None:
     """Note the name of each method of the store that this thread calls."""
-    thread = threading.get_ident()
+    note_calls(backend, here, threading.get_ident())
+
+
+def note_calls(backend: StoreBackend, names: list[str], thread: int | None = None) -> None:
+    """Note the name of each method of the store that is called, or that one thread calls."""
 
     def noting(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if threading.get_ident() == thread:
-                here.append(name)
+            if thread is None or threading.get_ident() == thread:
+                names.append(name)
             return method(*args, **kwargs)
 
         return call
@@ -193,6 +198,64 @@ def note_callers(backend: StoreBackend, here: list[str]) -> None:
         method = getattr(backend, name)
         if not name.startswith("_") and callable(method):
             setattr(backend, name, noting(name, method))
+
+
+class TestCrossings:
+    """Each crossing to a thread of the log and back costs the loop as much as the rest of a step: a step has one."""
+
+    @pytest.mark.parametrize("rounds", [1, 5])
+    def test_a_step_of_our_loop_crosses_once_to_write(
+        self, rounds: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        crossings = count_crossings(monkeypatch)
+        with bough.open("memory:") as store:
+            session = store.start()
+            asyncio.run(send_rounds(session, 1))  # reads once what later turns know
+            crossings.clear()
+            asyncio.run(send_rounds(session, rounds))
+        # The input, an answer and a result a round, the last answer; load, lease, and the end with the inbox and the lease.
+        assert len(crossings) == (1 + 2 * rounds + 1) + 3
+
+    def test_a_step_of_your_own_loop_does_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        crossings = count_crossings(monkeypatch)
+        with bough.open("memory:") as store:
+            session = store.start()
+
+            async def run() -> None:
+                async with session.turn("Where?") as turn:
+                    await turn.answer(assistant(ToolCall("c1", "track", {"order": 1})))
+                    await turn.result("c1", "There.")
+                    await turn.answer(assistant("There."))
+
+            asyncio.run(run())
+        assert len(crossings) == 4 + 1  # and leaving the turn
+
+    def test_nothing_of_a_step_is_read_again(self) -> None:
+        """The status of its calls, their state and the facts that its events tell are known to the run that wrote them."""
+        with bough.open("memory:") as store:
+            session, calls = store.start(), list[str]()
+            asyncio.run(send_rounds(session, 1))
+            note_calls(store.backend, calls)
+            asyncio.run(send_rounds(session, 3))
+            reads = [name for name in calls if name not in ("commit", "lease", "release", "life_token")]
+        assert reads == ["path", "session", "inbox"]
+
+
+def count_crossings(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    crossings: list[object] = []
+    submit = async_bridge._threads.submit
+
+    def count(work: async_bridge.Work) -> None:
+        crossings.append(work)
+        submit(work)
+
+    monkeypatch.setattr(async_bridge._threads, "submit", count)
+    return crossings
+
+
+async def send_rounds(session: Session, rounds: int) -> None:
+    calls = [assistant(ToolCall(f"c{n}", "track", {"order": n})) for n in range(rounds)]
+    await session.send("Where?", model=ScriptedModel([*calls, "There."]), tools=[track], limits=LIMITS)
 
 
 class TestLargeMessages:

@@ -110,9 +110,10 @@ class Loop:
                     yield event
             finally:
                 self._is_driving = False
-                await run_uncancelled(self.writer.release())
+                await self.writer.release()
         finally:
-            await run_uncancelled(self.tool_runner.disconnect())
+            if self.tool_runner.is_connected:
+                await run_uncancelled(self.tool_runner.disconnect())
 
     async def _find_turn(self, key: str | None, content: Message | None) -> KeyedTurn | None:
         return None if key is None else await self.writer.run_blocking(find_turn, self.log, key, content)
@@ -143,7 +144,7 @@ class Loop:
 
     async def _require_tools(self) -> None:
         """Refuse to resume calls whose tools only another process has: a result that says so would spoil them."""
-        status = await self.writer.run_blocking(read_call_status, self.log)
+        status = await self.tool_runner.call_status()
         missing = status.needing_tool(self.log.cursor.open_calls, self.tool_runner.tools)
         if missing:
             raise ToolsMissing(self.log.session_id, missing)
@@ -196,20 +197,20 @@ class Loop:
         The input with number `one_shot` completes the session."""
         inputs_run = 0
         while inputs_run != count and (not self.log.cursor.turn or (count is not None and not inputs_run)):
-            queued = await self.writer.run_blocking(self.log.store.inbox, self.log.session_id, 1)
-            if not queued:
+            queued = await self.writer.next_input(releases=count is None)
+            if queued is None:
                 return
             row = await self.writer.run_blocking(self.log.store.session, self.log.session_id)
             inputs_run += 1
-            message = decode("message", queued[0].body)
+            message = decode("message", queued.body)
             assert isinstance(message, Message)
             limit = await self._check_turn(row.turns, message)
             if limit is not None and not limit.is_warning:
-                await self.writer.record("turn_refused", data={"error": limit.data}, takes=queued[0].number)
+                await self.writer.record("turn_refused", data={"error": limit.data}, takes=queued.number)
                 yield _refusal_event(limit, self.writer.journal_number)
                 continue
-            self.writer.is_one_shot = queued[0].number == one_shot
-            async for event in self._turn(message, row, takes=queued[0].number):
+            self.writer.is_one_shot = queued.number == one_shot
+            async for event in self._turn(message, row, takes=queued.number):
                 yield event
 
     # -- one turn ----------------------------------------------------------------------------------
@@ -288,7 +289,7 @@ class Loop:
     async def _steps(self) -> AsyncIterator[Event]:
         writer = self.writer
         while True:
-            status = await writer.run_blocking(read_call_status, self.log)
+            status = await self.tool_runner.call_status()
             match next_action(writer.path, status.started):
                 case CallModel():
                     async for event in self._model_step():
@@ -383,7 +384,7 @@ class Loop:
 
     async def _refuse_pending_approval(self) -> None:
         """Raise `ApprovalPending` if a new input would abandon a call that a person is asked about, or has allowed."""
-        status = await self.writer.run_blocking(read_call_status, self.log)
+        status = await self.tool_runner.call_status()
         pending = [
             call.call.name
             for call in self.log.cursor.open_calls

@@ -99,6 +99,11 @@ class ToolRunner:
         about = {"code": "mcp_server_restarted", "session_id": self.log.session_id}
         return [Event("session:warning", about | {"message": why}) for why in self._connections.restarts]
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether there are connections to end."""
+        return self._connections is not None
+
     async def disconnect(self) -> None:
         """Leave the servers to the next run of the session, or end them with all processes that they started."""
         if self._connections is not None:
@@ -120,6 +125,22 @@ class ToolRunner:
             self._tool_set = specs, define_tools(specs, self.log.runtime.redactor)
         return self._tool_set[1]
 
+    async def call_status(self) -> CallStatus:
+        """Return the status of the open calls, read from the journal unless this run knows it."""
+        status = self._own_status()
+        return await self.writer.run_blocking(read_call_status, self.log) if status is None else status
+
+    def _own_status(self) -> CallStatus | None:
+        """Return the status if there are no open calls, or all of them started with an answer of this run and none has
+        waited for a person since."""
+        open_calls, started = self.log.cursor.open_calls, self.writer.own_starts
+        if not open_calls:
+            return CallStatus()
+        is_own = open_calls[0].seq in self.writer.own_answers
+        if not is_own or any((call.seq, call.index) not in started for call in open_calls):
+            return None
+        return CallStatus(started, has_recorded_starts=True)
+
     async def run(
         self, open_calls: Sequence[OpenCall], started: frozenset[CallPosition], status: CallStatus
     ) -> AsyncIterator[Event]:
@@ -128,7 +149,7 @@ class ToolRunner:
             await self.writer.record("approval_requested", data=position, only_at_leaf=True)
             yield Event("session:approval_requested", call_data(call), self.writer.journal_number)
         ready = [call for call in open_calls if not status.is_waiting(call, self.tools)]
-        inputs = await self.writer.run_blocking(lambda: [self._read_input(call) for call in ready])
+        inputs = await self._read_inputs(ready)
         running = [
             asyncio.ensure_future(self._settle(call, each, (call.seq, call.index) in started, status))
             for call, each in zip(ready, inputs, strict=True)
@@ -150,7 +171,8 @@ class ToolRunner:
             await run_uncancelled(self._store_finished(running, stored))
             raise
         finally:
-            await run_uncancelled(cancel_all(running))
+            if not all(task.done() for task in running):
+                await run_uncancelled(cancel_all(running))
 
     async def _store_result(self, call: OpenCall, message: Message) -> Event:
         """Append the result; one that cannot be stored becomes an error result, for the effect has happened."""
@@ -229,6 +251,11 @@ class ToolRunner:
             await self.writer.record("calls_started", data={"seq": call.seq, "indexes": [call.index]})
         return call, await self._run(tool, context)
 
+    async def _read_inputs(self, calls: Sequence[OpenCall]) -> list[CallInput]:
+        if self.log.is_call_input_known and not any(call.call.is_hidden for call in calls):
+            return [self._read_input(call) for call in calls]
+        return await self.writer.run_blocking(lambda: [self._read_input(call) for call in calls])
+
     def _read_input(self, call: OpenCall) -> CallInput:
         key = self.log.idempotency_key(call.seq, call.index)
         return CallInput(self._original(call), key, self.log.state)
@@ -262,7 +289,7 @@ class ToolRunner:
 
     async def close_abandoned_turn(self) -> None:
         """Before a new input: close the calls and the answer in flight of a turn that broke off."""
-        status = await self.writer.run_blocking(read_call_status, self.log)
+        status = await self.call_status()
         results = [
             Draft(tool_result(call.call.id, ABANDONED, error=True, outcome="unknown"))
             if (call.seq, call.index) in status.started

@@ -22,14 +22,14 @@ from ..core.tree import Leaf
 from ..core.turns import Cursor, advance
 from ..core.usage import Call, Price, Usage
 from ..errors import SessionIsReplay
-from ..log.async_bridge import run_blocking
+from ..log.async_bridge import run_blocking, run_to_end
 from ..log.changes import AppendResult
 from ..log.lease import Lease
 from ..log.log import Log
 from ..log.prompt import load
 from ..models.model import Model, model_name
 from ..models.prices import needs_table, price_of
-from ..stores.base import CommitResult, PathSnapshot, SessionDetail, SessionRow
+from ..stores.base import CommitResult, PathSnapshot, QueuedInput, SessionDetail, SessionRow
 from .cancellation import CancelPoll, is_cancel_requested
 
 P = ParamSpec("P")
@@ -79,6 +79,10 @@ class Writer:
         """Whether the answer of the turn completes the session instead of leaving it idle."""
         self.own_answers: set[int] = set()
         """The seqs of this run's answers: no earlier process started their tool calls."""
+        self.own_starts: frozenset[tuple[int, int]] = frozenset()
+        """The tool calls, by seq and index, that started with the latest of these answers."""
+        self.on_append: Callable[[AppendResult, list[Entry]], None] | None = None
+        """Called after each append with its entries, on a thread of the log."""
         self.call_id: str | None = None
         """The model call that is announced in the ledger and has no answer yet."""
         self.is_call_made = False
@@ -87,6 +91,7 @@ class Writer:
         """The ledger rows that this run wrote, by call id."""
         self._first_model, self._bucket = first_model, bucket
         self.lease = Lease(log)
+        self._has_lease = False
 
     async def run_blocking(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await run_blocking(work, *args, **kwargs)
@@ -151,30 +156,39 @@ class Writer:
 
     async def acquire(self, row: SessionRow) -> SessionRow:
         """Take the lease, given the row as last read; return the present row."""
-        await self._take_lease(row)
+        leaf = self.log.leaf
         try:
-            leaf = self.log.leaf
-            row = await self.run_blocking(self.log.refresh)
+            row = await run_to_end(self._take_lease, row)
             if row.leaf != leaf:  # another runner finished between the first read and the lease
                 row = await self.load()
             return row
         except BaseException:  # also a cancellation: nobody else gives the lease back
-            await run_uncancelled(self.release())
+            await self.release()
             raise
 
-    async def _take_lease(self, row: SessionRow) -> None:
-        """Take the lease; if cancelled meanwhile, release it again."""
-        attempt = asyncio.ensure_future(self.run_blocking(self.lease.take, row))
-        try:
-            await asyncio.shield(attempt)
-        except asyncio.CancelledError:
-            await attempt
-            await self.run_blocking(self.lease.release)
-            raise
+    def _take_lease(self, row: SessionRow) -> SessionRow:
+        self.lease.take(row)
+        self._has_lease = True
+        return self.log.refresh()
 
     async def release(self) -> None:
-        """Give the lease back."""
-        await self.run_blocking(self.lease.release)
+        """Give the lease back, if it is still held; also if cancelled meanwhile."""
+        if self._has_lease:
+            await run_to_end(self._release)
+
+    def _release(self) -> None:
+        self._has_lease = False
+        self.lease.release()
+
+    async def next_input(self, *, releases: bool) -> QueuedInput | None:
+        """Return the input that was queued first. If there is none and the run ends with that, give the lease back."""
+        return await run_to_end(self._next_input, releases)
+
+    def _next_input(self, releases: bool) -> QueuedInput | None:
+        queued = self.log.store.inbox(self.log.session_id, 1)
+        if not queued and releases:
+            self._release()
+        return queued[0] if queued else None
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -209,24 +223,23 @@ class Writer:
             after=self.leaf,
             key=key,
         )
-        return await run_uncancelled(self._append(append))
+        return await run_to_end(self._append, append)
 
-    async def _append(self, append: Append) -> AppendResult:
+    def _append(self, append: Append) -> AppendResult:
         """Commit and follow the log, whole: a turn is closed from where the run stands."""
-        appended, entries = await self.run_blocking(self._write_and_decode, append)
+        appended = self.write(append)
         self.model_calls |= {call.call_id: call for call in append.calls}
-        await self._extend_path(entries, appended.leaf)
+        entries = appended.entries
+        self._extend_path(entries, appended.leaf)
+        if self.on_append is not None:
+            self.on_append(appended, entries)
         self.journal_number = appended.fact_number
         return appended
 
-    def _write_and_decode(self, append: Append) -> tuple[AppendResult, list[Entry]]:
-        appended = self.write(append)
-        return appended, appended.entries
-
-    async def _extend_path(self, entries: list[Entry], leaf: Leaf) -> None:
+    def _extend_path(self, entries: list[Entry], leaf: Leaf) -> None:
         first = entries[0].seq
         if self.history.last_seq != first - 1:  # notes of others came before
-            notes = await self.run_blocking(self.log.path, since=self.history.last_seq)
+            notes = self.log.path(since=self.history.last_seq)
             self.history.extend(entry for entry in notes.entries if entry.seq < first)
         self.history.extend(entries)
         self.leaf = leaf
@@ -270,10 +283,10 @@ class Writer:
             takes=takes,
             fence=self.lease.fence,
         )
-        await run_uncancelled(self._record(record, calls))
+        await run_to_end(self._record, record, calls)
 
-    async def _record(self, record: Callable[[], CommitResult], calls: Sequence[Call] = ()) -> None:
-        committed = await self.run_blocking(record)
+    def _record(self, record: Callable[[], CommitResult], calls: Sequence[Call] = ()) -> None:
+        committed = record()
         self.model_calls |= {call.call_id: call for call in calls}
         self.journal_number = committed.facts
 
@@ -362,7 +375,7 @@ class Writer:
             return  # the commit that was to announce it failed
         data = {"call_id": call_id}
         drop = partial(self.log.record, "call_dropped", data=data, drops_call=call_id, fence=self.lease.fence)
-        await run_uncancelled(self._record(drop))
+        await run_to_end(self._record, drop)
 
     async def price(self, model: Model, usage: Usage | None, units: Mapping[str, int] | None) -> Price | None:
         """Return what a call cost; on a thread if the table of prices is asked, which takes a while to load."""

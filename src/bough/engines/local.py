@@ -20,10 +20,12 @@ from ..agent.limits import Limits
 from ..agent.loop import Loop, build_loop
 from ..agent.tools.mcp.server import ToolLike, split_tools
 from ..agent.writer import Writer
+from ..core.entries import Entry
 from ..core.messages import Message
 from ..core.usage import total
 from ..errors import InvalidOperation, SessionRunning
 from ..log.async_bridge import run_blocking
+from ..log.changes import AppendResult
 from ..log.lease import is_held
 from ..log.log import Log
 from ..models.model import Model
@@ -114,12 +116,16 @@ class Run:
 class EventNumbers:
     """Completes the events of a run with the facts between them, so that their numbers have no gap.
 
-    The loop announces what it did with the number of the journal's latest fact. The facts up to that one are read: those
-    of other writers, and of the run's bookkeeping, become events of their own before it.
+    The loop announces what it did with the number of the journal's latest fact. The facts up to that one, those of other
+    writers and of the run's bookkeeping, become events of their own before it. They are read only if the run has not
+    written all of them itself with its appends.
     """
 
     def __init__(self, loop: Loop) -> None:
         self._loop, self._log = loop, loop.log
+        self._own: dict[int, Event] = {}
+        """The events of what the run appended, by the number of the fact."""
+        loop.writer.on_append = self._note
         self._last = 0
         """The number of the last fact that was read."""
         self._events: deque[Event] = deque()
@@ -144,14 +150,26 @@ class EventNumbers:
         await self._read(self._loop.writer.journal_number)
         return list(self._events)
 
+    def _note(self, appended: AppendResult, entries: list[Entry]) -> None:
+        """Called on a thread of the log."""
+        for fact in appended.facts:
+            self._own[fact.number] = fact_event(fact, entries if fact.kind == "appended" else ())
+
     async def _read(self, until: int) -> None:
         self._last = max(self._last, self._loop.first_number)
-        if until > self._last:
+        if until <= self._last:
+            return
+        numbers = range(self._last + 1, until + 1)
+        if all(number in self._own for number in numbers):
+            self._events += [self._own.pop(number) for number in numbers]
+        else:
             self._events += await run_blocking(self._facts, self._last, until)
-            self._last = until
+        self._last = until
 
     def _facts(self, after: int, until: int) -> list[Event]:
         facts = self._log.store.journal(self._log.session_id, after, until - after)
+        for fact in facts:
+            self._own.pop(fact.number, None)
         return [fact_event(fact, self._log.appended_entries(fact)) for fact in facts]
 
 

@@ -8,13 +8,13 @@ from typing import Any, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..core.codec import check_text, to_json
+from ..core.codec import check_text, from_json, to_json
 from ..core.drafts import ExtraFact, NewEntry
 from ..core.entries import Entry, Payload, Settings
 from ..core.tree import Leaf
 from ..core.usage import MAX_COUNT, Call, check_call_text
 from ..errors import InvalidArgument, InvalidCount
-from ..stores.base import MADE_KEY, Status, is_callers_key
+from ..stores.base import MADE_KEY, Change, Fact, Status, is_callers_key
 from .runtime import Runtime
 
 STATUSES: tuple[str, ...] = get_args(Status)
@@ -30,6 +30,27 @@ class AppendResult(Struct, frozen=True, gc=False):
     """The number of the journal's latest fact."""
     repeated: bool = False
     """True if the key was known: the result is that of the first append and nothing was written."""
+    change: Change | None = None
+    """What was committed, unless it was known."""
+
+    @property
+    def facts(self) -> list[Fact]:
+        """The facts that the append wrote, as a read of the journal returns them."""
+        if self.change is None:
+            return []
+        place = {"branch": self.leaf.branch, "first": self.new_entries[0].seq, "last": self.leaf.seq}
+        change, first = self.change, self.fact_number - len(self.change.facts)
+        facts = [ExtraFact(change.kind, place | change.data), *change.facts]
+        return [
+            Fact(
+                first + index,
+                fact.kind,
+                None if index else change.key,
+                from_json(to_json(fact.data, "journal data")),
+                change.at,
+            )
+            for index, fact in enumerate(facts)
+        ]
 
     @property
     def entries(self) -> list[Entry]:

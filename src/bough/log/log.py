@@ -74,6 +74,8 @@ TEXT = ("title", "error")
 LOOK_BACK = 16
 """Entries, or facts, read first to find something before a leaf; eight times as many at each further try."""
 MAX_PAGE = 4_096
+EMPTY = b"{}"
+"""A state without values."""
 MAX_COMPARED = 128
 """Entries read to find out whether a move or a fork changes the state; beyond it is folded anew when it is read."""
 
@@ -170,8 +172,13 @@ class Log:
                 cached = snapshot.detail.state if snapshot.detail and is_current else None
                 self._state = to_json(fold_state(self.path().entries), "state") if cached is None else cached
                 self._is_state_stored = cached is not None or not is_current
-            state: State = from_json(self._state)
+            state: State = {} if self._state == EMPTY else from_json(self._state)
             return state
+
+    @property
+    def is_call_input_known(self) -> bool:
+        """Whether `idempotency_key` and `state` need not read, nor decode."""
+        return self._branch_number is not None and self._state == EMPTY
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -450,7 +457,7 @@ class Log:
         if open_calls:
             is_new = open_calls[0].seq >= written.entries[0].seq
             self.batch_since = done.facts - 1 - len(change.facts) if is_new else previous
-        return AppendResult(done.leaf, written.payloads, written.entries, done.facts)
+        return AppendResult(done.leaf, written.payloads, written.entries, done.facts, change=change)
 
     def _next_state(
         self, leaf: Leaf, payloads: Sequence[Payload]
