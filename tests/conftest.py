@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from bough import Session, system
 from bough.store import Store
 from bough.stores.base import StoreBackend
 from bough.stores.memory.store import MemoryStore
@@ -113,6 +114,11 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
             return
     with Store(backend, deterministic_runtime()) as sessions:
         yield sessions
+
+
+@pytest.fixture
+def session(store: Store) -> Session:
+    return store.start("support", [system("You help.")])
 
 
 @pytest.fixture

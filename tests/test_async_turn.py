@@ -27,11 +27,6 @@ def look_here(order: int) -> str:
     return f"{order} is lost"
 
 
-@pytest.fixture
-def session(store: Store) -> Session:
-    return store.start("support", [system("You help.")])
-
-
 def payloads(session: Session) -> list[Any]:
     return [(entry.kind, entry.role, entry.turn, entry.step, entry.payload) for entry in session.path()]
 

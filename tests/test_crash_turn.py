@@ -6,31 +6,20 @@ import multiprocessing
 import os
 import random
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import bough
 from support import crash_turn
+from support.processes import effect_keys, run_to_end_or_death
 
 SOAK = os.environ.get("BOUGH_SOAK") == "1"
 context = multiprocessing.get_context("fork")
 
 
-def run(place: Path, kill_at: int = 0, after: float | None = None) -> list[str]:
-    """One process, to its end or its death: at a point, or after some seconds. Return what it reported."""
-    reading, writing = os.pipe()
-    process = context.Process(target=crash_turn.run_loop, args=(str(place), writing, kill_at))
-    process.start()
-    os.close(writing)
-    if after is not None:
-        process.join(after)
-        process.kill()
-    with os.fdopen(reading) as reports:
-        lines = reports.read().splitlines()
-    process.join()
-    assert process.exitcode in (0, -9), process.exitcode
-    return lines
+run = partial(run_to_end_or_death, crash_turn.run_loop)
 
 
 @pytest.fixture(scope="module")
@@ -41,11 +30,7 @@ def points(tmp_path_factory: pytest.TempPathFactory) -> int:
 
 
 def check(place: Path, reports: list[str]) -> None:
-    effects = [line.split()[1:] for line in reports if line.startswith("effect")]
-    for name in {name for name, _ in effects}:
-        keys = [key for other, key in effects if other == name]
-        assert len(set(keys)) == 1, f"{name} ran under several keys"
-        assert not name.startswith("unsafe") or len(keys) == 1, f"{name} took effect {len(keys)} times"
+    effects = effect_keys(reports)
     with bough.open(place) as store:
         session = store.session("ses_crash")
         assert session.verify() == []
@@ -54,7 +39,7 @@ def check(place: Path, reports: list[str]) -> None:
         results = [result for entry in session.path() if entry.message for result in entry.message.results]
         assert len(results) == 12, "each call has one result"
         done = {result.call_id for result in results if result.outcome == "done"}
-        happened = {name.partition(":")[2] for name, _ in effects}
+        happened = {name.partition(":")[2] for name in effects}
         assert done <= happened
         unknown = {result.call_id for result in results if result.outcome == "unknown"}
         assert {call_id[-2:] for call_id in unknown} <= {"c0"}, "only an unsafe call has an unknown outcome"

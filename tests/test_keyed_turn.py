@@ -16,11 +16,6 @@ from conftest import Store
 CALL = ToolCall("c1", "refund", {"order": 41})
 
 
-@pytest.fixture
-def session(store: Store) -> Session:
-    return store.start("support", [system("You help.")])
-
-
 class Killed(BaseException):
     """Ends a block as a killed process does not, but where it does; tests/test_crash_turn.py kills real ones."""
 

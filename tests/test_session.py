@@ -62,11 +62,6 @@ def talk(session: Session, *words: str) -> None:
 
 
 @pytest.fixture
-def session(store: Store) -> Session:
-    return store.start("support", [system("You help.")])
-
-
-@pytest.fixture
 def session_with_calls(session: Session) -> Session:
     """Entries 1 system, 2 user, 3 answer with two calls, 4 and 5 their results, 6 final answer."""
     session.append([user("q"), assistant(ToolCall("a", "t"), ToolCall("b", "t"))])

@@ -61,11 +61,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-@pytest.fixture
-def session(store: Store) -> Session:
-    return store.start("support", [system("You help.")])
-
-
 @bough.tool(effect="read")
 def look(order: int) -> str:
     """Look an order up."""
@@ -576,22 +571,6 @@ class TestSecrets:
         assert [KEY in text for text in facts] == [False, False, False]
 
 
-class TestDraft:
-    def test_what_was_shown_is_durable_soon_though_the_stream_says_no_more(
-        self, store: Store, session: Session
-    ) -> None:
-        async def main() -> str | None:
-            run = session.send("q", model=Pieces(["a few words "], hangs=True))
-            async for event in run:
-                if event.type == "session:delta":
-                    await asyncio.sleep(0.8)
-                    draft = store.backend.draft(session.session_id)
-                    run.cancel()
-            return draft
-
-        assert asyncio.run(main()) == "a few words "
-
-
 class TestLease:
     def test_a_turn_of_ones_own_that_another_took_over_leaves_its_status_alone(
         self, store: Store, session: Session
@@ -682,36 +661,3 @@ class TestTask:
 
         session.send_sync("q", model=ScriptedModel([ask("delegate"), "end"]), tools=[delegate])
         assert session.path()[4].message.results[0].content[0].text == "told"
-
-
-TAMPERED = {
-    "update entry set role = 'assistant' where role = 'user'": "role column is assistant",
-    "update entry set role = null where role = 'tool'": "role column is None",
-    "update blob set bytes = x'00'": "has other bytes than its hash says",
-    "delete from blob_use": "is not linked to the entry",
-    "update usage set answer_seq = 99": "its answer 1:99 is not an answer",
-    "update usage set after_seq = 77": "it follows 1:77, which does not exist",
-    "update session set status = 'zzz'": "Invalid enum value 'zzz'",
-    "update session_detail set state = '{'": "cannot be read",
-    "update journal set data = '{' where kind = 'turn_started'": "cannot be read",
-    "update branch set parent_seq = 1": "it has no parent, yet starts after entry 1",
-}
-
-
-class TestVerify:
-    @pytest.mark.parametrize("sql", TAMPERED)
-    def test_what_was_tampered_with_is_named(self, tmp_path: Path, sql: str) -> None:
-        place = str(tmp_path / "agent.db")
-        with bough.open(place) as store:
-            session = store.start("a", [system("x")])
-            with session.turn("q") as turn:
-                turn.answer(assistant(ToolCall("c", "t")), usage=Usage(1, 2, 0, 0))
-                turn.result("c", bough.Attachment(b"pixels", "image/png"), state={"k": 1})
-                turn.answer(assistant("done"), usage=Usage(1, 2, 0, 0))
-            assert session.verify() == []
-        connection = apsw.Connection(place)
-        connection.execute(sql)
-        connection.close()
-        with bough.open(place) as store:
-            problems = store.session(session.session_id).verify()
-        assert TAMPERED[sql] in " ".join(map(str, problems))

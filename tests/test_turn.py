@@ -54,11 +54,6 @@ REPLY = {
 }
 
 
-@pytest.fixture
-def session(store: Store) -> Session:
-    return store.start("support", [system("You help.")])
-
-
 def test_an_answer_brings_its_usage_price_model_and_evidence(session: Session) -> None:
     with session.turn("where is it?") as turn:
         turn.answer(REPLY)

@@ -52,11 +52,6 @@ def _look_up_at_length(order: int) -> str:
     return str(order)
 
 
-@pytest.fixture
-def session(store: Store) -> Session:
-    return store.start("support", [system("You help.")])
-
-
 def tokens(request: Request) -> int:
     """What the estimate says of a whole request."""
     return measure_context(request.context).tokens

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,28 +15,12 @@ from bough import Usage
 from bough.models.prices import price
 from bough.wire import PROVIDERS, find_provider
 from support import crash_agent
+from support.processes import effect_keys, run_to_end_or_death
 
 SOAK = os.environ.get("BOUGH_SOAK") == "1"
-context = multiprocessing.get_context("fork")
 
 
-def run(place: Path, kill_at: int = 0, after: float | None = None) -> list[str]:
-    """One process, to its end or its death: at a point, or after some seconds. What it told."""
-    reading, writing = os.pipe()
-    process = context.Process(target=crash_agent.run_agent, args=(str(place), writing, kill_at))
-    process.start()
-    os.close(writing)
-    if after is not None:
-        process.join(after)
-        process.kill()
-    with os.fdopen(reading) as output:
-        lines = output.read().splitlines()
-    process.join()
-    died = any(line.startswith("killed") for line in lines)
-    assert process.exitcode == (-9 if died else 0) or (after is not None and process.exitcode == -9), (
-        process.exitcode
-    )
-    return lines
+run = partial(run_to_end_or_death, crash_agent.run_agent)
 
 
 @pytest.fixture(scope="module")
@@ -60,11 +44,7 @@ def public(store: bough.Store) -> list[tuple[str | None, str]]:
 
 
 def check(place: Path, lines: list[str], transcript: list[tuple[str | None, str]], kills: int) -> None:
-    effects = [line.split()[1:] for line in lines if line.startswith("effect")]
-    for name in {name for name, _ in effects}:
-        keys = [key for other, key in effects if other == name]
-        assert len(set(keys)) == 1, f"{name} ran under several keys"
-        assert not name.startswith("unsafe") or len(keys) == 1, f"{name} took effect {len(keys)} times"
+    effect_keys(lines)
     with bough.open(place) as store:
         assert list(store.verify()) == []
         assert public(store) == transcript

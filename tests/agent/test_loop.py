@@ -106,11 +106,6 @@ def ask(*calls: tuple[str, int]) -> Any:
 
 
 @pytest.fixture
-def session(store: Store) -> Session:
-    return store.start("support", [system("You help.")])
-
-
-@pytest.fixture
 def desk() -> Desk:
     return Desk()
 

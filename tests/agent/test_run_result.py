@@ -13,7 +13,6 @@ import bough
 from bough import Limits, ScriptedModel, Session, Slow, ToolCall, ToolContext, assistant, system
 from bough.errors import InvalidOperation
 from bough.models.prices import Rates
-from conftest import Store
 
 
 @bough.tool(effect="idempotent")
@@ -36,11 +35,6 @@ async def pay(order: int) -> str:
 
 def calls(name: str) -> Any:
     return assistant(ToolCall("c", name, {"order": 41}))
-
-
-@pytest.fixture
-def session(store: Store) -> Session:
-    return store.start("support", [system("You help.")])
 
 
 class TestRunResult:

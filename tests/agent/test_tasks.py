@@ -84,11 +84,6 @@ def copied(store: Store, session: Session) -> Session:
 
 
 @pytest.fixture
-def session(store: Store) -> Session:
-    return store.start("support", [system("You help.")])
-
-
-@pytest.fixture
 def office() -> Office:
     return Office()
 

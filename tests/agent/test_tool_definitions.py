@@ -30,11 +30,6 @@ def refund(order: int) -> str:
 CALL = assistant(ToolCall("c", "look", {"order": 41}))
 
 
-@pytest.fixture
-def session(store: Store) -> Session:
-    return store.start("support", [system("You help.")])
-
-
 def kinds(session: Session) -> list[str]:
     return [entry.role or entry.kind for entry in session.path()]
 

@@ -91,6 +91,19 @@ TAMPERINGS = [
     ("an anchor removed", "update branch set parent_seq = 99 where id = 2", ""),
     ("running without a turn", "update session set status = 'running'", "status"),
     ("waiting without a turn", "update session set status = 'waiting'", "status"),
+    ("the role column altered", "update entry set role = null where role = 'tool'", "role column is None"),
+    ("a blob altered", "update blob set bytes = x'00'", "has other bytes than its hash says"),
+    ("a blob's use removed", "delete from blob_use", "is not linked to the entry"),
+    ("an answer nowhere", "update usage set answer_seq = 99", "its answer 1:99 is not an answer"),
+    ("a call nowhere", "update usage set after_seq = 77", "it follows 1:77, which does not exist"),
+    ("a status that is none", "update session set status = 'zzz'", "Invalid enum value 'zzz'"),
+    ("broken state", "update session_detail set state = '{'", "cannot be read"),
+    ("a broken fact", "update journal set data = '{' where kind = 'turn_started'", "cannot be read"),
+    (
+        "a root behind entry 1",
+        "update branch set parent_seq = 1 where id = 1",
+        "it has no parent, yet starts",
+    ),
 ]
 
 
@@ -117,7 +130,7 @@ UNVERIFIABLE = {
             "lease_until",
             "started_at",
             "updated_at",
-            "stale",
+            "needs_indexing",
             "active_at",
         ),
         *("completed_at", "trashed_at", "error"),

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import bough
-from bough import Broken, Limits, ToolCall, assistant, user
+from bough import Broken, Limits, Session, ToolCall, assistant, user
 from bough.errors import ToolsMissing
 from bough.log import lease
 from bough.models.scripted import ScriptedModel, Slow
@@ -26,6 +26,15 @@ from support.server import CHANGE_HEADERS, LocalServer, wait_until
 from tests.server.test_api_reads import server, session_url, start_sample_session
 
 __all__ = ["server"]
+
+
+def send_to_both(server: LocalServer, store: Store) -> Session:
+    """A session whose two tasks wait for an approval each."""
+    session = store.start()
+    server.post(f"{session_url(session)}/send", {"text": "refund both"}, 202)
+    wait_until(lambda: len(server.get(session_url(session))["pending_approvals"]) == 2)
+    wait_until(lambda: not server.get(session_url(session))["is_running_here"])
+    return session
 
 
 class TestMoving:
@@ -315,10 +324,7 @@ class TestRunning:
         self, store: Store, asked_at: str
     ) -> None:
         with LocalServer(store, ServerAgent((say_next(DELEGATES, "Done."),), (delegate,))) as server:
-            session = store.start()
-            server.post(f"{session_url(session)}/send", {"text": "refund both"}, 202)
-            wait_until(lambda: len(server.get(session_url(session))["pending_approvals"]) == 2)
-            wait_until(lambda: not server.get(session_url(session))["is_running_here"])
+            session = send_to_both(server, store)
             read = server.get(session_url(session))
             listed = server.get("/api/sessions?status=waiting")["sessions"]
             assert [row["id"] for row in listed] == [session.session_id]
@@ -348,10 +354,7 @@ class TestRunning:
 
     def test_a_word_to_the_call_above_is_refused_and_says_what_to_name(self, store: Store) -> None:
         with LocalServer(store, ServerAgent((say_next(DELEGATES, "Done."),), (delegate,))) as server:
-            session = store.start()
-            server.post(f"{session_url(session)}/send", {"text": "refund both"}, 202)
-            wait_until(lambda: len(server.get(session_url(session))["pending_approvals"]) == 2)
-            wait_until(lambda: not server.get(session_url(session))["is_running_here"])
+            session = send_to_both(server, store)
             refused = server.post(f"{session_url(session)}/approve", {"seq": 3, "index": 0}, 409)
             assert (refused["code"], "`pending_approvals`" in refused["hint"]) == ("not_waiting", True)
             stranger = start_sample_session(store)
@@ -360,10 +363,7 @@ class TestRunning:
 
     def test_a_task_in_the_trash_is_told_and_resume_says_what_helps(self, store: Store) -> None:
         with LocalServer(store, ServerAgent((say_next(DELEGATES, "Done."),), (delegate,))) as server:
-            session = store.start()
-            server.post(f"{session_url(session)}/send", {"text": "refund both"}, 202)
-            wait_until(lambda: len(server.get(session_url(session))["pending_approvals"]) == 2)
-            wait_until(lambda: not server.get(session_url(session))["is_running_here"])
+            session = send_to_both(server, store)
             children = [child.session_id for child in session.children()]
             for child in children:
                 store.delete(child)
@@ -375,10 +375,7 @@ class TestRunning:
 
     def test_a_task_with_a_word_goes_on_with_resume_and_is_not_unknown(self, store: Store) -> None:
         with LocalServer(store, ServerAgent((say_next(DELEGATES, "Done."),), (delegate,))) as server:
-            session = store.start()
-            server.post(f"{session_url(session)}/send", {"text": "refund both"}, 202)
-            wait_until(lambda: len(server.get(session_url(session))["pending_approvals"]) == 2)
-            wait_until(lambda: not server.get(session_url(session))["is_running_here"])
+            session = send_to_both(server, store)
             for approval in server.get(session_url(session))["pending_approvals"]:
                 word = {"session_id": approval["session_id"], "seq": 3, "index": 0, "allow": False}
                 assert not server.post(f"{session_url(session)}/approve", {**word, "resume": False})[

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -24,6 +25,38 @@ def dies(pid: int, seconds: float = 10) -> bool:
     while is_alive(pid) and time.monotonic() < end:
         time.sleep(0.005)
     return not is_alive(pid)
+
+
+def run_to_end_or_death(
+    target: Callable[[str, int, int], None], place: Path, kill_at: int = 0, after: float | None = None
+) -> list[str]:
+    """Run it in a process, which dies at a point of its own or after some seconds; return the lines it reported."""
+    reading, writing = os.pipe()
+    process = multiprocessing.get_context("fork").Process(target=target, args=(str(place), writing, kill_at))
+    process.start()
+    os.close(writing)
+    if after is not None:
+        process.join(after)
+        process.kill()
+    with os.fdopen(reading) as reports:
+        lines = reports.read().splitlines()
+    process.join()
+    has_died = after is not None or any(line.startswith("killed") for line in lines)
+    assert process.exitcode in ((0, -9) if has_died else (0,)), process.exitcode
+    return lines
+
+
+def effect_keys(lines: Iterable[str]) -> dict[str, list[str]]:
+    """Return the keys under which each effect was reported; check that it had one, and an unsafe one once."""
+    keys: dict[str, list[str]] = {}
+    for line in lines:
+        if line.startswith("effect"):
+            _, name, key = line.split()
+            keys.setdefault(name, []).append(key)
+    for name, own in keys.items():
+        assert len(set(own)) == 1, f"{name} ran under several keys"
+        assert not name.startswith("unsafe") or len(own) == 1, f"{name} took effect {len(own)} times"
+    return keys
 
 
 def end_workers(workers: Sequence[BaseProcess]) -> None:

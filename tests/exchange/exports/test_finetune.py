@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -180,16 +179,6 @@ class TestWhatIsSkipped:
 
 
 class TestWhatStaysOut:
-    def test_what_became_known_as_a_secret_later_is_hidden_by_default(self, tmp_path: Path) -> None:
-        place = tmp_path / "agent.db"
-        with bough.open(place) as store:
-            session = store.start()
-            session.append([user("late-secret-2"), assistant("ok")])
-        with bough.open(place, secrets=["late-secret-2"]) as store:
-            again = store.session(session.session_id)
-            assert "late-secret-2" not in again.finetune().text
-            assert "late-secret-2" in again.finetune(redact=False).text
-
     def test_neither_evidence_nor_reasoning_nor_details(self, store: Store) -> None:
         session = store.start()
         session.append([user("q"), assistant(ToolCall("c", "t"))])

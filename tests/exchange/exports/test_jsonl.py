@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from msgspec.structs import replace
 
-import bough
-from bough import Evidence, Reasoning, Session, ToolCall, assistant, system, tool_result, user
+from bough import Session, ToolCall, assistant, system, tool_result, user
 from bough.core.codec import encode
-from bough.core.drafts import Draft
 from bough.core.entries import Entry, Unknown
 from bough.core.redact import Redactor
 from bough.errors import InvalidArgument
@@ -135,26 +132,6 @@ class TestEvents:
 
 
 class TestWhatStaysOut:
-    def test_evidence_is_nobodys_business(self, store: Store) -> None:
-        session = store.start()
-        session.append([user("q")])
-        evidence = Evidence("anthropic", {"0": {"signature": "CANARY"}})
-        session.log.append([Draft(assistant(Reasoning("hm"), "a"), evidence=evidence)])
-        for what in ("path", "all", "events"):
-            assert "CANARY" not in "".join(session.jsonl(what, redact=False))  # type: ignore[arg-type]
-
-    def test_what_became_known_as_a_secret_later_is_hidden_by_default(self, tmp_path: Path) -> None:
-        place = tmp_path / "agent.db"
-        with bough.open(place) as store:
-            session = store.start()
-            session.append([user("late-secret-2"), assistant(ToolCall("c", "t", {"k": ["late-secret-2"]}))])
-            session.note({"late-secret-2": 1})
-        with bough.open(place, secrets=["late-secret-2"]) as store:
-            again = store.session(session.session_id)
-            for what in ("path", "all", "events"):
-                assert "late-secret-2" not in "".join(again.jsonl(what))  # type: ignore[arg-type]
-                assert "late-secret-2" in "".join(again.jsonl(what, redact=False))  # type: ignore[arg-type]
-
     @thorough_settings
     @given(paths())
     def test_every_log_can_be_told_and_tells_no_secret(self, path: list[Entry]) -> None:

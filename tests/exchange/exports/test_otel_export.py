@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 import bough
 from bough import ScriptedModel, Session, ToolCall, ToolContext, assistant, system, tool_result, user
 from bough.core.drafts import Draft
-from bough.core.redact import Redactor
 from bough.core.usage import Totals, Usage
 from bough.errors import ModelError
 from bough.exchange.exports.otel.otlp import MOST_SPANS
@@ -392,23 +390,6 @@ class TestContent:
         assert tool["gen_ai.tool.call.result"] == "lost"
         assert "You help." in trace[0]["attributes"]["gen_ai.system_instructions"]
         assert [span["spanId"] for span in trace] == [span["spanId"] for span in spans(session.spans())]
-
-    def test_a_secret_is_hidden_wherever_it_stands(self) -> None:
-        word = "late-secret-2"
-        store = bough.open("memory:")
-        session = store.start(f"a {word}", [system(word)], title=word)
-        with session.turn(word) as turn:
-            turn.answer(
-                assistant(word, ToolCall("c", "look", {word: word}), ToolCall("d", "x", malformed=word))
-            )
-            turn.result("c", word)
-            turn.result("d", word)
-            turn.failed(word)
-        session.end("failed", word)
-        late = Store(store.backend, replace(store.runtime, redactor=Redactor(unnamed=[word])))
-        text = "".join(late.session(session.session_id).spans(content=True))
-        assert word not in text
-        assert word in "".join(late.session(session.session_id).spans(content=True, redact=False))
 
     def test_evidence_and_details_are_never_told(self, store: Store) -> None:
         session = store.start()
