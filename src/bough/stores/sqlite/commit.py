@@ -113,8 +113,7 @@ class Heads:
             self._known[session_id] = head
 
 
-def apply(connection: apsw.Connection, change: Change, heads: Heads) -> CommitResult:
-    writer = connection.cursor()  # one for all of it: `connection.execute` makes one each time
+def apply(writer: apsw.Cursor, change: Change, heads: Heads) -> CommitResult:
     if is_callers_key(change.key):
         earlier = find_change(writer, heads.space, heads.owner, change.session_id, change.key)
         if earlier is not None:
@@ -132,7 +131,7 @@ def apply(connection: apsw.Connection, change: Change, heads: Heads) -> CommitRe
     new_head = _advance(writer, change, head, started)
     heads.remember(change.session_id, new_head)
     if new_head is None:  # the cached head was stale: another process has written since
-        return apply(connection, change, heads)
+        return apply(writer, change, heads)
     if change.blobs:
         insert_blobs(writer, heads.space, change.blobs, change.at)
     insert_entries(writer, new_head.leaf.branch, change.entries)

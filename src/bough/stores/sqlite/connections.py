@@ -26,12 +26,14 @@ from .wal import Wal
 R = TypeVar("R")
 PAUSE_SECONDS = 5.0
 """How long fork() waits for a thread that reads or writes."""
-Work = Callable[[apsw.Connection], Any]
+Work = Callable[[apsw.Cursor], Any]
 
 
 class SqliteConnections:
     _queue: file.Queue
     _writer: apsw.Connection
+    _cursor: apsw.Cursor
+    """The writer's cursor for the statements of every change: making one costs nearly as much as a statement."""
     _wal: Wal
 
     def __init__(self, path: str, synchronous: str) -> None:
@@ -56,12 +58,16 @@ class SqliteConnections:
         file.prepare(self._path, synchronous=self._synchronous)
         self._queue = file.Queue(self._path)
         try:
-            self._writer = file.connect(self._path, synchronous=self._synchronous)
-            self._wal = Wal(self._path, self._writer, is_synced=self._synchronous == "full")
+            self._connect_writer()
         except apsw.Error as error:
             self._queue.close()
             raise file.explain(self._path, error) from None
         self._can_write = True
+
+    def _connect_writer(self) -> None:
+        self._writer = file.connect(self._path, synchronous=self._synchronous)
+        self._cursor = self._writer.cursor()
+        self._wal = Wal(self._path, self._writer, is_synced=self._synchronous == "full")
 
     def close(self) -> None:
         if self._is_closed or self._pid != os.getpid():
@@ -117,6 +123,10 @@ class SqliteConnections:
 
     def write(self, work: Callable[[apsw.Connection], R]) -> R:
         """Run work in a transaction, perhaps together with other writers; durable on return."""
+        return self.write_by_cursor(lambda cursor: work(cursor.connection))
+
+    def write_by_cursor(self, work: Callable[[apsw.Cursor], R]) -> R:
+        """As `write`, with the cursor of the writer. It must not be used after the work has returned."""
         self._check_open()
         result: R = self._group.submit(work)
         return result
@@ -124,7 +134,7 @@ class SqliteConnections:
     def _run_batch(self, tickets: Sequence[Ticket[Work, Any]]) -> None:
         """Run the work of all tickets in one transaction. An error of one does not affect the others."""
         try:
-            results = self._transact(lambda writer: [_attempt(writer, ticket.work) for ticket in tickets])
+            results = self._transact(lambda cursor: [_attempt(cursor, ticket.work) for ticket in tickets])
         except _PartlyWritten:
             results = [self._transact_or_error(ticket.work) for ticket in tickets]
         for ticket, result in zip(tickets, results, strict=True):
@@ -142,22 +152,22 @@ class SqliteConnections:
     def _transact(self, work: Work) -> Any:
         if not self._can_write:
             self._open_writer()
-        writer = self._writer
+        writer, cursor = self._writer, self._cursor
         try:
             self._queue.lock()
             if writer.in_transaction:  # an interrupt came during a rollback
-                writer.execute("rollback")
-            writer.execute("begin immediate")
+                cursor.execute("rollback")
+            cursor.execute("begin immediate")
             try:
                 self._wal.extend()
-                result = work(writer)
-                writer.execute("commit")
+                result = work(cursor)
+                cursor.execute("commit")
             except (
                 BaseException
             ) as error:  # also Ctrl-C: the next writer needs a connection without a transaction
                 _drop_cursors(error)
                 if writer.in_transaction:
-                    writer.execute("rollback")
+                    cursor.execute("rollback")
                 raise
         except apsw.Error as error:
             raise file.explain(self._path, error) from None
@@ -250,8 +260,8 @@ class SqliteConnections:
 
     def _replace_connections(self) -> None:
         """Close the writer and the idle readers with all their statements, and open another writer."""
-        old, self._writer = self._writer, file.connect(self._path, synchronous=self._synchronous)
-        self._wal = Wal(self._path, self._writer, is_synced=self._synchronous == "full")
+        old = self._writer
+        self._connect_writer()
         for connection in (old, *self._readers):
             connection.close(True)
         self._readers.clear()
@@ -284,14 +294,15 @@ class _PartlyWritten(Exception):
     """One of several writers failed after it had written something."""
 
 
-def _attempt(writer: apsw.Connection, work: Work) -> Any:
+def _attempt(cursor: apsw.Cursor, work: Work) -> Any:
     """Return an error as a value, so that the work of the others is kept.
 
     Work that is refused has written nothing yet: a savepoint would have nothing to undo and cost two statements.
     """
+    writer = cursor.connection
     before = writer.total_changes()
     try:
-        return work(writer)
+        return work(cursor)
     except apsw.Error:
         raise  # the file itself failed: no work can be kept
     except Exception as error:  # any error belongs to one writer only

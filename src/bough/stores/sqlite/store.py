@@ -153,7 +153,7 @@ class SqliteStore(StoreBackend):
     # -- writing -----------------------------------------------------------------------------------
 
     def commit(self, change: Change) -> CommitResult:
-        return self._connections.write(lambda writer: apply(writer, change, self._heads))
+        return self._connections.write_by_cursor(lambda writer: apply(writer, change, self._heads))
 
     def create(self, new: NewSession) -> tuple[SessionRow, bool]:
         return self._write(partial(self._create, new=new))
