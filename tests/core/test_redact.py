@@ -11,8 +11,9 @@ import pytest
 import bough
 from bough import Evidence, Note, ScriptedModel, Settings, ToolCall, assistant, system, tool_result, user
 from bough.core.codec import to_json
-from bough.core.drafts import Draft
+from bough.core.drafts import Draft, build_entries
 from bough.core.redact import Redactor
+from bough.core.turns import Cursor
 from bough.core.usage import Call
 from bough.errors import NotFound, SecretInName, SecretTooShort
 from conftest import Store
@@ -328,6 +329,9 @@ def test_what_the_text_holds_is_seen_in_its_bytes(shape: str) -> None:
         assert shape not in redactor.redact_text(text)
         assert redactor.may_contain_secret(to_json({"a": [text]}, "test"))
         assert redactor.may_contain_secret(to_json({text: 1}, "test"))
+        # An append searches for fewer shapes if there is no long word; these keys are as short as theirs can be.
+        batch = build_entries(Cursor(), [Draft(user(text))], 1, redactor=redactor)
+        assert to_json(shape, "test")[1:-1] not in batch.entries[0].body
 
 
 @pytest.mark.parametrize(

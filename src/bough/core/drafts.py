@@ -6,7 +6,7 @@ it to the previous entry. Pure; the log passes the result to a store.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -14,9 +14,17 @@ from msgspec import Struct
 from .codec import chain_id, check_text, decode, decode_evidence, encode, encode_evidence, round_trip
 from .entries import PARTIAL, Entry, Evidence, Note, Payload, Settings, is_internal, kind_of
 from .evidence import move_evidence, redact_evidence
-from .media import MEDIA_MARK, digests_in, extract_blobs, extract_from_note, may_hold_bytes
+from .media import (
+    MEDIA_MARK,
+    digests_in,
+    extract_blobs,
+    extract_from_note,
+    has_run,
+    holds_attachment,
+    letter_runs,
+)
 from .messages import Attachment, Message, assistant, is_text_only
-from .redact import Redactor
+from .redact import MIN_GITHUB_LENGTH, Redactor
 from .turns import ENDED_BY_TOOL, Cursor, advance
 
 # The status of a turn by the finish of its closing answer, where the model did not write that answer.
@@ -120,8 +128,8 @@ def build_entries(
         if draft is CLOSING and not cursor.is_ended_by_tool:
             continue
         finish = draft.finish
-        payload, body, media, evidence = _canonical(draft, blobs, redactor)
-        references = tuple([digest for digest in digests_in(body) if digest not in media])
+        stored = _canonical(draft, blobs, redactor)
+        payload, body, evidence = stored.payload, stored.body, stored.evidence
         position = advance(cursor, payload, seed=seed, finish=finish)
         turn, step, after = position.turn, position.step, position.cursor
         kind, role = ("message", payload.role) if isinstance(payload, Message) else (kind_of(payload), None)
@@ -140,8 +148,8 @@ def build_entries(
                 None if draft.model is None else _word(draft.model, "model", redactor),
                 None if finish is None else _word(finish, "finish", redactor),
                 None if evidence is None else encode_evidence(evidence),
-                media,
-                references,
+                stored.media,
+                stored.references,
             )
         )
         payloads.append(payload)
@@ -159,15 +167,24 @@ def _word(text: str, field: str, redactor: Redactor | None) -> str | None:
     return text if redactor is None else redactor.redact_word(text)
 
 
-def _canonical(
-    draft: Draft, blobs: dict[str, Blob], redactor: Redactor | None
-) -> tuple[Payload, bytes, tuple[str, ...], Evidence | None]:
-    """Return the payload as it will be read, its bytes, the digests of its blobs, and the evidence that still holds."""
+class _Canonical(Struct, frozen=True, gc=False):
+    """A payload as it will be read, its bytes, the evidence that still holds, and the digests of its blobs."""
+
+    payload: Payload
+    body: bytes
+    evidence: Evidence | None
+    media: tuple[str, ...] = ()
+    references: tuple[str, ...] = ()
+
+
+def _canonical(draft: Draft, blobs: dict[str, Blob], redactor: Redactor | None) -> _Canonical:
     payload, evidence = draft.payload, draft.evidence
     body = encode(payload)
     if redactor is not None and evidence is not None:
         evidence = redact_evidence(evidence, redactor)
-    if redactor is not None and redactor.may_contain_secret(body):
+    runs = letter_runs(body)
+    has_long_word = has_run(runs, MIN_GITHUB_LENGTH)
+    if redactor is not None and redactor.may_contain_secret(body, has_long_word=has_long_word):
         original = round_trip(payload, body)
         payload = redactor.redact_payload(original)
         if isinstance(payload, Settings):
@@ -178,16 +195,17 @@ def _canonical(
                 redactor.check_name(name, field)
         body = encode(payload)
         evidence = move_evidence(evidence, original, payload)
-    own: tuple[str, ...] = ()
-    if draft.blobs:
-        blobs |= {blob.hash: blob for blob in draft.blobs}
-        own = tuple(blob.hash for blob in draft.blobs)
+        runs = letter_runs(body)
+    may_refer = has_long_word and has_run(runs)  # what is redacted makes no word longer
+    if not may_refer and not draft.blobs and isinstance(payload, Message) and is_text_only(payload):
+        return _Canonical(payload, body, evidence)  # most messages: nothing to extract, decode or refer to
+    own = tuple(blob.hash for blob in draft.blobs)
+    blobs |= {blob.hash: blob for blob in draft.blobs}
     if isinstance(payload, Settings):
         tools = payload.tool_definitions
-        return round_trip(payload, body), body, () if tools is None else (tools.hash,), evidence
-    has_bytes = isinstance(payload, Message | Note) and may_hold_bytes(body)
-    if isinstance(payload, Message) and not has_bytes and not own and is_text_only(payload):
-        return payload, body, (), evidence  # most messages; no need to decode them
+        own = () if tools is None else (tools.hash,)
+        return _Canonical(round_trip(payload, body), body, evidence, own, _references(body, own))
+    has_bytes = may_refer or holds_attachment(body)
     attachments: dict[str, Attachment] = {}
     if has_bytes and isinstance(payload, Message):
         extracted, attachments, origins = extract_blobs(payload)
@@ -199,7 +217,12 @@ def _canonical(
     for digest, attachment in attachments.items():
         blobs[digest] = Blob(digest, check_text(attachment.mime, "mime type"), attachment.data)
     stored = round_trip(payload, body)
-    if body.find(MEDIA_MARK) < 0:
-        return stored, body, tuple(dict.fromkeys([*attachments, *own])), evidence
-    handles = [media.hash for media in stored.media] if isinstance(stored, Message) else []
-    return stored, body, tuple(dict.fromkeys([*handles, *attachments, *own])), evidence
+    handles = []
+    if isinstance(stored, Message) and body.find(MEDIA_MARK) >= 0:
+        handles = [media.hash for media in stored.media]
+    media = tuple(dict.fromkeys([*handles, *attachments, *own]))
+    return _Canonical(stored, body, evidence, media, _references(body, media))
+
+
+def _references(body: bytes, media: Container[str]) -> tuple[str, ...]:
+    return tuple([digest for digest in digests_in(body) if digest not in media])

@@ -38,7 +38,6 @@ _TYPE_KEYS = ("mimeType", "mime_type", "media_type", "mediaType")
 _ATTACHMENT_MARK = b'{"type":"attachment"'
 _REFERENCE_MARK = BLOB_REFERENCE.encode()
 # A run of letters is found faster as equal letters in a translated copy than by a regular expression.
-_RUN = b"a" * MIN_LENGTH
 _TO_RUNS = bytes(
     ord("a") if chr(code).isalnum() or chr(code) in "+/_-" else 0 for code in range(128)
 ) + bytes(128)
@@ -71,11 +70,21 @@ def media_handle(attachment: Attachment) -> Media:
 
 def may_hold_bytes(body: bytes) -> bool:
     """Return whether an entry with this body may hold bytes to extract; most do not, and are not searched."""
-    return _has_run(body) or body.find(_ATTACHMENT_MARK) >= 0
+    return has_run(letter_runs(body)) or holds_attachment(body)
 
 
-def _has_run(text: bytes) -> bool:
-    return text.translate(_TO_RUNS).find(_RUN) >= 0  # `in` would take 1 µs more: see `redact`
+def holds_attachment(body: bytes) -> bool:
+    return body.find(_ATTACHMENT_MARK) >= 0
+
+
+def letter_runs(text: bytes) -> bytes:
+    """Return a copy in which `has_run` finds long words: it costs more than the search, and may be searched twice."""
+    return text.translate(_TO_RUNS)
+
+
+def has_run(runs: bytes, length: int = MIN_LENGTH) -> bool:
+    """Return whether so many letters of base64 follow each other; 64 as in bytes to extract, and in every reference."""
+    return runs.find(b"a" * length) >= 0  # `in` would take 1 µs more: see `redact`
 
 
 # -- finding bytes ---------------------------------------------------------------------------------------
@@ -93,7 +102,7 @@ class InlineBytes(Struct, frozen=True, gc=False):
 
 def find_inline_bytes(text: str) -> Iterator[InlineBytes]:
     """Yield the data: URLs of a text, and the whole strings of base64 whose type is known or stated beside them."""
-    if not _has_run(text.encode(errors="replace")):  # as in most texts: 2 µs instead of 60
+    if not has_run(letter_runs(text.encode(errors="replace"))):  # as in most texts: 2 µs instead of 60
         return
     for match in _INLINE.finditer(text):
         letters = match["url"] or match["bare"]

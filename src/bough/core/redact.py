@@ -43,6 +43,9 @@ _SEARCHES = tuple(
     (byte, re.compile(shape.replace("(?<![A-Za-z0-9]sk-)", "").encode()).search)
     for byte, shape in zip(b"-_A--", (*_SHAPES, _KEY_BEGIN), strict=True)
 )
+_GITHUB = _SEARCHES[1]
+MIN_GITHUB_LENGTH = 40
+"""Letters in a row that every key of GitHub has: `_` is in most bodies, so many letters in a row in few."""
 REDACTED = "[redacted]"
 _PLACEHOLDER = re.compile(r"\[redacted(?: [^\[\]]*)?\]")
 MAX_WORDS = 1_000  # remembered by `redact_word`
@@ -76,6 +79,7 @@ class Redactor:
             *_SEARCHES,
             *((secret[-1], re.compile(re.escape(secret)).search) for secret in encoded),
         )
+        self._searches_of_short_words = tuple(search for search in self._searches if search is not _GITHUB)
 
     def with_own_count(self) -> Redactor:
         """Return a redactor of the same secrets that counts only what is done with itself."""
@@ -83,9 +87,13 @@ class Redactor:
         other.redactions = 0
         return other
 
-    def may_contain_secret(self, body: bytes) -> bool:
-        """Return whether these bytes of JSON may contain a secret. Called for every append."""
-        for byte, search in self._searches:  # noqa: SIM110 - `any` costs a generator
+    def may_contain_secret(self, body: bytes, *, has_long_word: bool = True) -> bool:
+        """Return whether these bytes of JSON may contain a secret. Called for every append.
+
+        `has_long_word` is False if no `MIN_GITHUB_LENGTH` letters of base64 are in a row.
+        """
+        searches = self._searches if has_long_word else self._searches_of_short_words
+        for byte, search in searches:  # noqa: SIM110 - `any` costs a generator
             if byte in body and search(body):
                 return True
         return False
@@ -210,7 +218,7 @@ class Redactor:
 class NullRedactor(Redactor):
     """Leaves everything as it is: for a framework's own state, which must come back unchanged."""
 
-    def may_contain_secret(self, body: bytes) -> bool:
+    def may_contain_secret(self, body: bytes, *, has_long_word: bool = True) -> bool:
         return False
 
     def redact_text(self, text: str) -> str:

@@ -35,8 +35,8 @@ class CountingRedactor(Redactor):
         self._redactor = redactor
         self.counts: Counter[str] = Counter()
 
-    def may_contain_secret(self, body: bytes) -> bool:
-        return self._redactor.may_contain_secret(body)
+    def may_contain_secret(self, body: bytes, *, has_long_word: bool = True) -> bool:
+        return self._redactor.may_contain_secret(body, has_long_word=has_long_word)
 
     def redact_text(self, text: str) -> str:
         hidden = self._redactor.redact_text(text)
