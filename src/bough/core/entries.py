@@ -117,7 +117,7 @@ _NAMES: dict[type, str] = {kind: name for name, kind in KINDS.items()}
 
 
 def kind_of(payload: Payload) -> str:
-    return payload.kind if isinstance(payload, Unknown) else _NAMES[type(payload)]
+    return payload.kind if type(payload) is Unknown else _NAMES[type(payload)]
 
 
 class Evidence(Struct, frozen=True, gc=False):
@@ -188,8 +188,8 @@ CUT_OFF_FINISHES = (
 
 def is_internal(payload: Payload, *, seed: bool, finish: str | None = None) -> bool:
     """Return False for inputs and for answers without tool calls that end their turn: public; fixed at append."""
-    if seed or not isinstance(payload, Message):
+    if seed or type(payload) is not Message:
         return True
     if payload.role == "user":
         return False
-    return not (payload.role == "assistant" and not payload.calls and finish not in OPEN_FINISHES)
+    return payload.role != "assistant" or finish in OPEN_FINISHES or bool(payload.calls)

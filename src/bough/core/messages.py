@@ -3,6 +3,9 @@
 Does not know where a message is stored, which session it belongs to, or how a provider writes it. Equal content makes
 equal values; identity is the log's business. `gc=False`: values contain no cycles (the codec refuses them), so the
 garbage collector need not walk the thousands of values of a path.
+
+What every append runs compares `type(part)` and does not call `isinstance`: the classes of msgspec have a metaclass, so an
+`isinstance` that fails calls it, 800 instructions instead of 20. Nobody derives from these classes.
 """
 
 from __future__ import annotations
@@ -120,11 +123,11 @@ class Message(Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
-        return tuple([part for part in self.parts if isinstance(part, ToolCall)])
+        return tuple([part for part in self.parts if type(part) is ToolCall])
 
     @property
     def results(self) -> tuple[ToolResult, ...]:
-        return tuple([part for part in self.parts if isinstance(part, ToolResult)])
+        return tuple([part for part in self.parts if type(part) is ToolResult])
 
     @property
     def media(self) -> Iterator[Media]:
@@ -149,7 +152,7 @@ def check_message(message: Message) -> None:
     if allowed is None:
         raise InvalidMessage(f"unknown role {message.role!r}; roles are {', '.join(ROLES)}")
     for part in message.parts:
-        if not isinstance(part, allowed):
+        if type(part) not in allowed:
             names = ", ".join(kind.__name__ for kind in allowed if kind is not Attachment)
             raise InvalidMessage(
                 f"a {message.role} message cannot hold {type(part).__name__}; allowed are {names}"

@@ -16,12 +16,12 @@ State = dict[str, Any]
 
 def state_updates(payload: Payload) -> list[State]:
     """Return the updates one entry recorded, in order."""
-    if isinstance(payload, Note):
+    if type(payload) is Note:
         return [] if payload.state is None else [payload.state]
-    if not isinstance(payload, Message) or payload.role != "tool":
+    if type(payload) is not Message or payload.role != "tool":
         return []
     patches = [
-        part.details.get("state") for part in payload.parts if isinstance(part, ToolResult) and part.details
+        part.details.get("state") for part in payload.parts if type(part) is ToolResult and part.details
     ]
     return [patch for patch in patches if isinstance(patch, dict)]
 

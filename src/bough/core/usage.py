@@ -79,8 +79,8 @@ def with_known_counts(call: Call) -> Call:
 
 def _known_counts(usage: Usage) -> Usage:
     counts = astuple(usage)
-    for count in counts:
-        if count is not None and not is_count(count):
+    for count in counts:  # `is_count`, without the call
+        if count is not None and (type(count) is not int or not 0 <= count <= MAX_COUNT):
             return Usage(*(each if is_count(each) else None for each in counts))
     return usage
 

@@ -130,12 +130,16 @@ def turn_status(facts: Sequence[ExtraFact]) -> dict[str, Any]:
         "status": status if status in ("running", "failed", "cancelled") else "idle",
         "error": last.data.get("error"),
     }
-    return {**row, "completed_at": None} if any(fact.kind == "turn_started" for fact in facts) else row
+    for fact in facts:
+        if fact.kind == "turn_started":
+            row["completed_at"] = None
+    return row
 
 
 def latest_model(payloads: Iterable[Payload]) -> dict[str, Any]:
     """The row's model after settings that name one."""
-    names = [
-        payload.model for payload in payloads if isinstance(payload, Settings) and payload.model is not None
-    ]
-    return {"model": names[-1].replace("\0", "")} if names else {}  # a column cannot hold NUL, a payload can
+    row = {}
+    for payload in payloads:
+        if type(payload) is Settings and payload.model is not None:
+            row["model"] = payload.model.replace("\0", "")  # a column cannot hold NUL, a payload can
+    return row

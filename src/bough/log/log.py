@@ -439,7 +439,7 @@ class Log:
 
     def _fill_draft(self, draft: Draft) -> Draft:
         payload = draft.payload
-        return replace(draft, payload=self.fill(payload)) if isinstance(payload, Settings) else draft
+        return replace(draft, payload=self.fill(payload)) if type(payload) is Settings else draft
 
     def fill(self, settings: Settings) -> Settings:
         """Replace every known `{{ctx.name}}` in a prompt by the session's workspace, as in the seeds."""
@@ -465,7 +465,9 @@ class Log:
         """The state after the payloads, if it is known or they change it; and what to cache, if anything."""
         if leaf != self.leaf:
             return None, None
-        patches = [patch for payload in payloads for patch in state_updates(payload)]
+        patches: list[State] = []
+        for payload in payloads:
+            patches += state_updates(payload)
         if not patches:
             return self._state, UNSET if self._is_state_stored else self._state
         state = self.state
@@ -493,8 +495,13 @@ class Log:
 
     def _redact_calls(self, calls: Sequence[Call]) -> tuple[Call, ...]:
         """Redact what a provider says of itself."""
-        word = self.runtime.redactor.redact_word
-        return tuple([replace(call, model=word(call.model), provider=word(call.provider)) for call in calls])
+        redact = self.runtime.redactor.redact_word
+        redacted = []
+        for call in calls:
+            model, provider = redact(call.model), redact(call.provider)
+            is_same = model == call.model and provider == call.provider
+            redacted.append(call if is_same else replace(call, model=model, provider=provider))
+        return tuple(redacted)
 
     def partial_text(self) -> str | None:
         """The part of the open turn's answer that was shown before it broke off: a draft, or an entry already."""

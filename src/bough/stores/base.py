@@ -179,7 +179,20 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
     @property
     def activity(self) -> int:
         """When the session was active, as it says: now, or at a call with a later time."""
-        return max([self.at, *[call.at for call in self.calls]]) if self.calls else self.at
+        latest = self.at
+        for call in self.calls:
+            latest = max(latest, call.at)
+        return latest
+
+    @property
+    def inputs(self) -> int:
+        """How many turns it starts."""
+        count = 0
+        for entry in (
+            self.entries
+        ):  # a loop and no generator, which costs as much as what it counts: most have one entry
+            count += entry.turn == entry.seq
+        return count
 
     @property
     def inactive_before(self) -> int:
@@ -188,7 +201,7 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
         An input or a move of the leaf counts at once, a step or a model call once a minute: else every append would
         write the index that lists are sorted by. So no call is later than its session's activity by more than that.
         """
-        if self.move_to is not None or any(entry.turn == entry.seq for entry in self.entries):
+        if self.move_to is not None or self.inputs:
             return self.activity
         return self.activity - ACTIVITY_STEP if self.entries or self.calls else 0
 
@@ -197,7 +210,10 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
         """Whether a held lease refuses it: it has no fence, and moves the leaf otherwise than by notes."""
         if self.fence is not None:
             return False
-        return self.move_to is not None or bool([1 for entry in self.entries if entry.kind != "note"])
+        for entry in self.entries:
+            if entry.kind != "note":
+                return True
+        return self.move_to is not None
 
     def refuse_if_held(self, holder: str | None, lease_until: int | None) -> None:
         """Raise SessionRunning if the session, held as this says, refuses the change."""

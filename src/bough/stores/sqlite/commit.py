@@ -232,7 +232,7 @@ def insert_entries(writer: Executor, branch: int, entries: Iterable[NewEntry]) -
                 e.body,
             ),
         )
-        for digest in (*e.media, *e.references):
+        for digest in (*e.media, *e.references) if e.media or e.references else ():
             writer.execute(
                 "insert or ignore into blob_use select ?, number from blob where hash = ? and space = "
                 "(select space from session join branch on session_number = session.number where branch.id = ?)",
@@ -340,12 +340,10 @@ def _update_row(
     facts: int,
     active_at: int,
 ) -> None:
-    turns = change.inherited_turns
-    for entry in change.entries:
-        turns += entry.turn == entry.seq
     columns = change.columns
     if "tool_names" in columns:
         columns = {**columns, "tool_names": to_json(columns["tool_names"], "tool_names").decode()}
+    turns = change.inherited_turns + change.inputs
     bindings: list[Any] = [facts, change.at, leaf.branch, leaf.seq, turns]
     if growth is not NOTHING:
         bindings += astuple(growth)
