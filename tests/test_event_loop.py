@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from types import FrameType
@@ -198,6 +199,62 @@ def note_calls(backend: StoreBackend, names: list[str], thread: int | None = Non
         method = getattr(backend, name)
         if not name.startswith("_") and callable(method):
             setattr(backend, name, noting(name, method))
+
+
+class TestLongHistories:
+    """A thread that computes holds the interpreter, and the loop waits for it: long histories are read one at a time."""
+
+    @pytest.mark.parametrize("drive", DRIVES.values(), ids=DRIVES)
+    def test_they_are_read_one_after_the_other_and_each_entry_once(self, drive: Drive) -> None:
+        with bough.open("memory:") as store:
+            sessions = [session_of(LONG, store) for _ in range(3)]
+            reading, most, reads = list[int](), list[int](), list[int]()
+            path = store.backend.path
+
+            def note(*args: Any, **kwargs: Any) -> Any:
+                snapshot = path(*args, **kwargs)
+                if len(snapshot.entries) > async_bridge.MANY_ENTRIES:
+                    reading.append(1)
+                    most.append(len(reading))
+                    time.sleep(0.01)
+                    reading.pop()
+                reads.append(len(snapshot.entries))
+                return snapshot
+
+            store.backend.path = note  # type: ignore[method-assign]
+
+            async def run() -> None:
+                await asyncio.gather(*(drive(session) for session in sessions))
+
+            asyncio.run(run())
+        assert most == [1] * len(sessions)
+        assert sum(reads) < len(sessions) * (LONG + 100)
+
+    def test_a_request_of_your_own_loop_reads_only_what_is_new(self) -> None:
+        with bough.open("memory:") as store:
+            session = session_of(LONG, store)
+            reads = list[int]()
+            path = store.backend.path
+
+            def note(*args: Any, **kwargs: Any) -> Any:
+                snapshot = path(*args, **kwargs)
+                reads.append(len(snapshot.entries))
+                return snapshot
+
+            async def run() -> None:
+                async with session.turn("Where?") as turn:
+                    assert await turn.request("anthropic") == session.request("anthropic")
+                    store.backend.path = note  # type: ignore[method-assign]
+                    await turn.answer(assistant(ToolCall("c1", "track", {"order": 1})))
+                    await turn.result("c1", "There.")
+                    request = await turn.request("anthropic")
+                    assert reads == [2]
+                    assert request == session.request("anthropic")
+                    session.compact("They were found.", first_kept=LONG - 10)
+                    assert await turn.request("anthropic") == session.request("anthropic")
+                    await turn.answer(assistant("There."))
+
+            asyncio.run(run())
 
 
 class TestCrossings:

@@ -16,9 +16,10 @@ from .core.fit import Budget
 from .core.messages import Message, Outcome, ToolCall
 from .core.turns import OpenCall
 from .core.usage import Usage
-from .log.async_bridge import AsyncBridge
+from .log.async_bridge import MANY_ENTRIES, run_long, run_to_end
 
 if TYPE_CHECKING:
+    from .agent.prompt_window import GrowingPrompt
     from .agent.tools.tool import Tool
     from .turn import Turn
 
@@ -38,7 +39,7 @@ class AsyncTurn:
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
-        self._bridge = AsyncBridge()
+        self._prompt: GrowingPrompt | None = None
         self._lock = asyncio.Lock()
         self._is_done = False
         self._open_calls: tuple[OpenCall, ...] = ()
@@ -53,7 +54,7 @@ class AsyncTurn:
                 self._note_position()
 
         async with self._lock:
-            return await self._bridge.run(run)
+            return await run_to_end(run)
 
     def _note_position(self) -> None:
         """Keep what the properties tell: reading it may read the store."""
@@ -76,7 +77,7 @@ class AsyncTurn:
         traceback: TracebackType | None,
     ) -> None:
         async with self._lock:
-            await self._bridge.run(self._turn.__exit__, kind, error, traceback)
+            await run_to_end(self._turn.__exit__, kind, error, traceback)
 
     @property
     def done(self) -> bool:
@@ -98,13 +99,19 @@ class AsyncTurn:
 
     async def request(self, provider: str, budget: Budget | None = None) -> dict[str, Any]:
         """The history in the provider's request format, as `session.request` has it."""
-        return await self._run_blocking(self._request, provider, budget)
+        async with self._lock:
+            run = run_long if self._turn.log.leaf.seq > MANY_ENTRIES and budget is None else run_to_end
+            return await run(self._request, provider, budget)
 
     def _request(self, provider: str, budget: Budget | None) -> dict[str, Any]:
-        from .agent.prompt_window import read_prompt_context
+        from .agent.prompt_window import GrowingPrompt, read_prompt_context
 
         log = self._turn.log
-        context = read_prompt_context(log, log.leaf, budget)
+        if budget is not None:
+            context = read_prompt_context(log, log.leaf, budget)
+        else:
+            self._prompt = self._prompt or GrowingPrompt(log)
+            context = self._prompt.context()
         return wire.find_provider(provider).project(context, log.read_blob)
 
     async def messages(self, provider: str, budget: Budget | None = None) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import multiprocessing
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bough.log.async_bridge import MAX_THREADS, AsyncBridge, run_blocking, run_to_end
+from bough.log.async_bridge import MAX_THREADS, AsyncBridge, run_blocking, run_long, run_to_end
 
 UNFINISHED = """
 import asyncio, time
@@ -148,8 +149,40 @@ class TestCancellation:
         assert ended.wait(10)
 
 
+class TestLongCalls:
+    def test_one_runs_at_a_time_and_short_calls_pass(self) -> None:
+        """An event loop waits for each thread that computes; four long histories stalled it for 105 ms."""
+        may_end, running, most = threading.Event(), [], []
+
+        def work(number: int) -> None:
+            running.append(number)
+            most.append(len(running))
+            may_end.wait()
+            running.remove(number)
+
+        async def run() -> None:
+            long = [asyncio.ensure_future(run_long(work, number)) for number in range(MAX_THREADS + 8)]
+            assert await asyncio.gather(*(run_to_end(int, "7") for _ in range(20))) == [7] * 20
+            may_end.set()
+            await asyncio.gather(*long)
+
+        asyncio.run(run())
+        assert most == [1] * (MAX_THREADS + 8)
+
+    def test_the_garbage_collector_pauses_and_continues_as_it_was(self) -> None:
+        try:
+            for is_enabled in (True, False):
+                (gc.enable if is_enabled else gc.disable)()
+                assert not asyncio.run(run_long(gc.isenabled))
+                with pytest.raises(ZeroDivisionError):
+                    asyncio.run(run_long(divmod, 1, 0))
+                assert gc.isenabled() is is_enabled
+        finally:
+            gc.enable()
+
+
 class TestOutcome:
-    @pytest.mark.parametrize("run", [run_blocking, run_to_end, AsyncBridge(in_order=True).run])
+    @pytest.mark.parametrize("run", [run_blocking, run_to_end, run_long, AsyncBridge(in_order=True).run])
     def test_no_error_is_lost(self, run: Callable[..., Coroutine[Any, Any, Any]]) -> None:
         """A future refuses a StopIteration: its awaiter would never have continued."""
         with pytest.raises(RuntimeError, match="StopIteration"):

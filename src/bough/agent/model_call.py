@@ -21,6 +21,7 @@ from ..core.messages import Message, Part, ToolCall
 from ..core.redact import Redactor, is_key_text
 from ..core.usage import Usage
 from ..errors import Fenced, InvalidMessage, InvalidValue, ModelError, TruncatedReply
+from ..log.async_bridge import MANY_ENTRIES, run_long
 from ..log.changes import AppendResult
 from ..models.model import Delta, Model, Request
 from ..wire import Answer
@@ -32,8 +33,6 @@ from .tool_batch import ToolRunner
 from .writer import Writer, cancel_all, run_uncancelled
 
 FLUSH_CHARACTERS = 400
-MANY_ENTRIES = 500
-"""Entries of which a context is built on a thread."""
 FLUSH_MICROSECONDS = 500_000
 
 
@@ -72,7 +71,9 @@ class ModelCaller:
     async def next_request(self) -> Request:
         """Return the next request. What takes a while of it is done on a thread: other sessions share the event loop."""
         is_trimmed = self.limits.limits.max_messages is not None
-        if is_trimmed or self.writer.history.unread > MANY_ENTRIES:
+        if self.writer.history.unread > MANY_ENTRIES:
+            await run_long(self.context)
+        elif is_trimmed:
             await self.writer.run_blocking(self.context)
         return self.request()
 

@@ -13,6 +13,7 @@ from ..core import context as contexts
 from ..core.context import Context
 from ..core.entries import Entry
 from ..core.fit import Budget, fit, measure_context
+from ..core.prompt_path import PromptPath
 from ..core.tree import Leaf
 from ..core.turns import group_by_turn
 from ..log.log import Log
@@ -81,6 +82,29 @@ def read_prompt_context(
         return context_within(log, leaf, budget, provider)
     context = trim(contexts.build_context(prompt_entries(log, leaf)), limit)
     return context if budget is None else fit(context, budget, provider).context
+
+
+class GrowingPrompt:
+    """The context at the leaf of a log that grows: each entry is read once, however often a loop asks for its context."""
+
+    def __init__(self, log: Log) -> None:
+        self._log, self._path, self._leaf = log, PromptPath(), Leaf(0, 0)
+        self._limit: tuple[int, int | None] = 0, None
+        """A turn, and the maximum number of messages of its calls: it does not change while the turn is run."""
+
+    def context(self) -> Context:
+        """Return what `read_prompt_context` returns."""
+        log, leaf, before = self._log, self._log.leaf, self._leaf
+        if leaf.branch != before.branch or leaf.seq < before.seq:
+            self._path = PromptPath(prompt_entries(log, leaf))
+        elif leaf.seq > before.seq:
+            new = log.store.path(log.session_id, leaf=leaf, first=before.seq + 1)
+            self._path.extend(new.entries)
+        self._leaf = leaf
+        turn = self._path.entries[-1].turn if self._path.entries else 0
+        if turn != self._limit[0]:
+            self._limit = turn, _message_limit_at(log, leaf)
+        return trim(self._path.context(), self._limit[1])
 
 
 def _message_limit_at(log: Log, leaf: Leaf) -> int | None:

@@ -22,7 +22,7 @@ from ..core.tree import Leaf
 from ..core.turns import Cursor, advance
 from ..core.usage import Call, Price, Usage
 from ..errors import SessionIsReplay
-from ..log.async_bridge import run_blocking, run_to_end
+from ..log.async_bridge import MANY_ENTRIES, run_blocking, run_long, run_to_end
 from ..log.changes import AppendResult
 from ..log.lease import Lease
 from ..log.log import Log
@@ -100,7 +100,8 @@ class Writer:
 
     async def load(self) -> SessionRow:
         """Read row, details and what the model sees of the path at the session's current leaf."""
-        reading, self.history = await self.run_blocking(self._load)
+        run = run_long if self.log.leaf.seq > MANY_ENTRIES else run_blocking
+        reading, self.history = await run(self._load)
         self.detail, self.queued = reading.detail, reading.queued
         self.leaf, self.session_tools = reading.row.leaf, reading.row.tool_names
         self.context_window = reading.row.context_window

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import gc
 import os
 from collections import deque
 from collections.abc import Callable
@@ -25,6 +26,8 @@ Work = Callable[[], object]
 
 MAX_THREADS = 32
 """Sessions that write at the same time share a commit of the store, so more threads than cores pay off."""
+MANY_ENTRIES = 500
+"""Entries of a history that are not read, built into a context or written as a request but with `run_long`."""
 
 
 class _Threads:
@@ -33,7 +36,7 @@ class _Threads:
     _threads: list[Thread]
 
     def __init__(self) -> None:
-        self.bridges: WeakSet[AsyncBridge] = WeakSet()
+        self.lanes: WeakSet[_Lane] = WeakSet()
         self._forget_threads()
 
     def submit(self, work: Work) -> None:
@@ -65,8 +68,8 @@ class _Threads:
 
     def forget(self) -> None:
         self._forget_threads()
-        for bridge in list(self.bridges):
-            bridge.forget()
+        for lane in list(self.lanes):
+            lane.forget()
 
     def _forget_threads(self) -> None:
         self._queue: SimpleQueue[Work | None] = SimpleQueue()
@@ -118,6 +121,40 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_threads.forget)
 
 
+class _Lane:
+    """Runs calls one after the other, in the order in which they were made."""
+
+    def __init__(self) -> None:
+        self.forget()
+        _threads.lanes.add(self)
+
+    def forget(self) -> None:
+        """Forget calls under way: after a fork their thread is in the other process."""
+        self._waiting: deque[Work] = deque()
+        self._is_draining = False
+        self._lock = Lock()
+
+    def submit(self, work: Work) -> None:
+        with self._lock:
+            self._waiting.append(work)
+            if self._is_draining:
+                return
+            self._is_draining = True
+        _threads.submit(self._drain)
+
+    def _drain(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._is_draining = False
+                    return
+                work = self._waiting.popleft()
+            work()
+
+
+_long = _Lane()
+
+
 class _Uncancelled(asyncio.Future[R]):
     """Cannot be cancelled: the task that awaits it gets its cancellation when the outcome is known."""
 
@@ -137,6 +174,29 @@ async def run_to_end(function: Callable[..., R], *args: Any, **kwargs: Any) -> R
     future: _Uncancelled[R] = _Uncancelled(loop=asyncio.get_running_loop())
     _threads.submit(_work(future, function, args, kwargs))
     return await _outcome(future)
+
+
+async def run_long(function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+    """Run what takes long, such as reading a long history, one after the other with all others that do, to its end.
+
+    Threads that compute at the same time have the interpreter in turns of 5 ms, and an event loop that wants it back waits
+    for a turn of each. It waits for one instead, and short calls pass.
+    """
+    future: _Uncancelled[R] = _Uncancelled(loop=asyncio.get_running_loop())
+    _long.submit(_work(future, _without_collection, (function, args, kwargs), {}))
+    return await _outcome(future)
+
+
+def _without_collection(function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+    """Call the function without garbage collections: no thread runs during one, and those that the values of a long
+    history set off look at all objects of the process. What they would free is freed by the next one."""
+    if not gc.isenabled():
+        return function(*args, **kwargs)
+    gc.disable()  # for all threads; calls that do this run one after the other
+    try:
+        return function(*args, **kwargs)
+    finally:
+        gc.enable()
 
 
 async def _outcome(future: _Uncancelled[R]) -> R:
@@ -178,37 +238,12 @@ class AsyncBridge:
     """With `in_order`, calls run one after the other in the order in which they were made."""
 
     def __init__(self, *, in_order: bool = False) -> None:
-        self._in_order = in_order
-        self.forget()
-        _threads.bridges.add(self)
-
-    def forget(self) -> None:
-        """Forget calls under way: after a fork their thread is in the other process."""
-        self._waiting: deque[Work] = deque()
-        self._is_draining = False
-        self._lock = Lock()
+        self._lane = _Lane() if in_order else None
 
     async def run(self, function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
         """Run the function to its end. A cancellation meanwhile is raised when the outcome is known."""
-        if not self._in_order:
+        if self._lane is None:
             return await run_to_end(function, *args, **kwargs)
         future: _Uncancelled[R] = _Uncancelled(loop=asyncio.get_running_loop())
-        self._submit(_work(future, function, args, kwargs))
+        self._lane.submit(_work(future, function, args, kwargs))
         return await _outcome(future)
-
-    def _submit(self, work: Work) -> None:
-        with self._lock:
-            self._waiting.append(work)
-            if self._is_draining:
-                return
-            self._is_draining = True
-        _threads.submit(self._drain)
-
-    def _drain(self) -> None:
-        while True:
-            with self._lock:
-                if not self._waiting:
-                    self._is_draining = False
-                    return
-                work = self._waiting.popleft()
-            work()

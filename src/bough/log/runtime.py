@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections import deque
 from collections.abc import Callable
 
 from msgspec import Struct, field
@@ -51,11 +52,27 @@ def real_runtime(redactor: Redactor | None = None, store: StoreBackend | None = 
     """Return the system's clock, random ids and the name of this process, which `store` helps to recognise."""
     return Runtime(
         now=lambda: time.time_ns() // 1_000,
-        new_id=lambda prefix: f"{prefix}_{os.urandom(10).hex()}" if prefix else os.urandom(6).hex(),
+        new_id=lambda prefix: f"{prefix}_{os.urandom(10).hex()}" if prefix else _short_id(),
         holder=lambda: _holder(store),  # called each time: after os.fork() this is another process
         is_gone=lambda name: _is_gone(name, store),
         redactor=redactor or Redactor(),
     )
+
+
+SHORT_ID = 12
+_short_ids: deque[str] = deque()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_short_ids.clear)  # they are the parent's
+
+
+def _short_id() -> str:
+    """Return 48 random bits. They are drawn for many ids at once: drawing lets another thread have the interpreter."""
+    while True:
+        try:
+            return _short_ids.popleft()
+        except IndexError:
+            digits = os.urandom(64 * SHORT_ID // 2).hex()
+            _short_ids.extend(digits[n : n + SHORT_ID] for n in range(0, len(digits), SHORT_ID))
 
 
 def _holder(store: StoreBackend | None) -> str:

@@ -37,7 +37,7 @@ ResultPart = Text | Media | Attachment
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]")
 
 
-class ToolPair(Struct, frozen=True):
+class ToolPair(Struct, frozen=True, gc=False):
     call: ToolCall
     wire_id: str
     result: ToolResult | None = None
@@ -51,7 +51,7 @@ class ToolPair(Struct, frozen=True):
         return self.result is None or self.result.error
 
 
-class PairedMessage(Struct, frozen=True):
+class PairedMessage(Struct, frozen=True, gc=False):
     """A message that is not a tool result, with the calls it makes and their results."""
 
     item: Item
