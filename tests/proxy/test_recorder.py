@@ -178,6 +178,7 @@ def test_the_tools_and_options_of_a_request_are_kept(provider: str, store: Store
         request = recorded.request(provider)
         assert request["tools"] == body["tools"]
         assert "Look up an order." in str(request["tools"])
+        assert recorded.row.tool_names == ("lookup",)
     shown = command("--store", str(tmp_path / "recorded.db"), "context", session_id, home=tmp_path).stdout
     assert "lookup" in shown
     assert "temperature" in shown
@@ -216,6 +217,79 @@ def test_another_prompt_or_tool_set_is_a_session_of_its_own(store: Store) -> Non
         assert {len(texts(session)) for session in sessions} == {3, 5}
         continued = next(session for session in sessions if len(texts(session)) == 5)
         assert continued.context().settings.options == {"temperature": 0}
+
+
+def function(name: str) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "function": {"name": name, "description": "d", "parameters": {"type": "object"}},
+    }
+
+
+def test_a_session_names_every_tool_that_it_was_offered(store: Store) -> None:
+    with recording(store) as proxy:
+        proxy.chat([user("hi")], tools=[function("f")])
+        proxy.chat([user("hi"), assistant("ok"), user("more")], tools=[function("g"), function("f")])
+        proxy.chat([user("hi"), assistant("ok"), user("more"), assistant("ok"), user("last")])
+        (session,) = proxy.sessions()
+        assert session.row.tool_names == ("f", "g")
+        assert session.context().settings.tool_definitions is not None
+        assert session.context().settings.tool_definitions.names == ()
+
+
+SHAPED_KEY = "sk-ant-" + "a1" * 20
+
+
+@pytest.mark.parametrize("secret", ["correct horse battery", SHAPED_KEY], ids=["named", "shaped"])
+def test_a_secret_in_the_history_is_masked_and_the_session_goes_on(tmp_path: Path, secret: str) -> None:
+    path = tmp_path / "recorded.db"
+    call = Call("call_1", "login", json.dumps({"password": secret}))
+    history = [
+        system(f"You log in with {secret}."),
+        user(f"It is {secret}."),
+        {
+            "role": "assistant",
+            "tool_calls": [
+                {
+                    "id": "call_1",
+                    "type": "function",
+                    "function": {"name": "login", "arguments": json.dumps({"password": secret})},
+                }
+            ],
+        },
+        {"role": "tool", "tool_call_id": "call_1", "content": f"in as {secret}"},
+        assistant(f"I used {secret}."),
+        user("Thanks."),
+    ]
+    replies = [Completion("", "", (call,)), Completion(f"I used {secret}."), *3 * [Completion("Bye.")]]
+    with FakeProviders(*replies) as fake:
+        for ends in ((2, 4), (6,), (6,)):  # each time another process goes on
+            with bough.open(path, secrets={"PASSWORD": "correct horse battery"}) as store:
+                proxy = Recording(store, fake)
+                for end in ends:
+                    proxy.chat(history[:end], tools=[function("login")])
+                proxy.close()
+                assert (proxy.recorder.gaps, len(store.sessions().sessions)) == ([], 1)
+    with bough.open(path) as store:
+        (row,) = store.sessions().sessions
+        session = store.session(row.session_id)
+        roles = [entry.message.role for entry in session.path() if entry.message is not None]
+        assert roles == ["system", "user", "assistant", "tool", "assistant", "user", "assistant"]
+        assert session.usage().calls == 4
+        assert not list(store.verify())
+    files = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    assert secret.encode() not in files
+
+
+def test_a_secret_that_a_server_repeats_in_its_error_is_masked(tmp_path: Path) -> None:
+    path = tmp_path / "recorded.db"
+    refusal = ErrorReply(401, f"Incorrect API key provided: {SHAPED_KEY}")
+    with bough.open(path) as store, recording(store, refusal) as proxy:
+        with pytest.raises(openai.AuthenticationError):
+            proxy.chat([user("hi")])
+        (session,) = proxy.sessions()
+        assert "Incorrect API key provided: [redacted]" in str(session.row.error)
+        assert SHAPED_KEY not in str(store.backend.journal(session.session_id))
 
 
 def test_the_session_of_a_sub_agent_is_a_task_of_the_one_that_called_it(store: Store) -> None:

@@ -103,7 +103,10 @@ class TestBodies:
         used = 0
         for start, end in zip([0, *cuts], [*cuts, len(raw)], strict=True):
             used += body.feed(raw[start:end])
-        assert (b"".join(body.pieces), body.is_complete, used) == (b"".join(chunks), True, len(raw))
+            seen = raw[:used]
+            assert b"".join(chunks).startswith(body.content())
+            assert (body.length, b"".join(body.pieces)) == (len(seen), seen)
+        assert (body.content(), body.is_complete, used) == (b"".join(chunks), True, len(raw))
 
     def test_what_follows_a_body_is_left_for_the_next_message(self) -> None:
         chunked, sized = ChunkedBody(), LengthBody(3)
@@ -111,8 +114,9 @@ class TestBodies:
         assert (sized.feed(b"abcNEXT"), sized.is_complete) == (3, True)
 
     def test_a_wrong_length_is_refused(self) -> None:
-        with pytest.raises(BadMessage, match="length 'zz'"):
-            ChunkedBody().feed(b"zz\r\n")
+        for length in (b"zz", b"-3", b""):
+            with pytest.raises(BadMessage, match=f"length '{length.decode()}'"):
+                ChunkedBody().feed(length + b"\r\n")
         with pytest.raises(BadMessage, match="-3"):
             Head.parse(b"POST / HTTP/1.1\r\nContent-Length: -3\r\n\r\n").request_body()
 

@@ -6,6 +6,7 @@ A parser that turns each chunk into an event costs more than the chunk: a stream
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Protocol, cast
 
@@ -14,6 +15,7 @@ from msgspec import Struct
 MAX_HEAD_BYTES = 256 * 1024
 MAX_AHEAD_BYTES = 1024 * 1024
 """How much of a message that nobody waits for is read."""
+READ_BYTES = 256 * 1024
 NO_BODY_STATUSES = (204, 304)
 
 
@@ -21,7 +23,17 @@ class BadMessage(Exception):
     """Bytes that are not an HTTP/1.1 message."""
 
 
-class ByteStream(asyncio.Protocol):
+class _ReadBuffer(threading.local):
+    """Where the streams of one thread read, one after the other. A fresh buffer for each read takes longer than the read."""
+
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(READ_BYTES))
+
+
+_read_buffer = _ReadBuffer()
+
+
+class ByteStream(asyncio.BufferedProtocol):
     """One connection: bytes are read ahead into a buffer, or passed on as they come."""
 
     def __init__(self, on_connect: Callable[[ByteStream], None] | None = None) -> None:
@@ -42,7 +54,11 @@ class ByteStream(asyncio.Protocol):
         if self._on_connect is not None:
             self._on_connect(self)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _read_buffer.view
+
+    def buffer_updated(self, count: int) -> None:
+        data = bytes(_read_buffer.view[:count])
         if self._sink is not None:
             self._sink(data)
             return
@@ -225,22 +241,45 @@ class Body(Protocol):
     """Follows the bytes of a body."""
 
     pieces: list[bytes]
-    """The content without its framing."""
+    """Its bytes as they came."""
 
     @property
     def is_complete(self) -> bool: ...
+
+    @property
+    def length(self) -> int:
+        """How many bytes have come."""
+        ...
+
+    def content(self) -> bytes:
+        """Return what has come, without its framing."""
+        ...
 
     def feed(self, data: bytes) -> int:
         """Return how many of these bytes belong to the body."""
         ...
 
 
-class LengthBody:
+class _StoredBody:
+    """The bytes of a body, as they came."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+
+    @property
+    def length(self) -> int:
+        return sum(map(len, self.pieces))
+
+    def content(self) -> bytes:
+        return b"".join(self.pieces)
+
+
+class LengthBody(_StoredBody):
     """A body whose length the head tells."""
 
     def __init__(self, length: int) -> None:
+        super().__init__()
         self._missing = length
-        self.pieces: list[bytes] = []
 
     @property
     def is_complete(self) -> bool:
@@ -253,57 +292,77 @@ class LengthBody:
         return len(own)
 
 
-class OpenBody:
+class OpenBody(_StoredBody):
     """A body that ends with the connection."""
 
     is_complete = False
-
-    def __init__(self) -> None:
-        self.pieces: list[bytes] = []
 
     def feed(self, data: bytes) -> int:
         self.pieces.append(data)
         return len(data)
 
 
-class ChunkedBody:
-    """A body in chunks, each after a line with its length; the last has none."""
+class ChunkedBody(_StoredBody):
+    """A body in chunks, each after a line with its length; the last has none.
+
+    While it passes, only the lengths are read: a copy of each chunk would take as long as passing it.
+    """
 
     def __init__(self) -> None:
+        super().__init__()
         self.is_complete = False
-        self.pieces: list[bytes] = []
         self._missing = 0
         """Bytes of the chunk, and of the line end after it, that have not come yet."""
         self._line = b""
+        """The beginning of a line that has not ended yet."""
         self._is_trailer = False
 
     def feed(self, data: bytes) -> int:
-        at = 0
-        while at < len(data) and not self.is_complete:
-            if self._missing:
-                piece = data[at : at + self._missing]
-                content = piece[: max(0, self._missing - 2)]  # without the line end
-                if content:
-                    self.pieces.append(content)
-                self._missing -= len(piece)
-                at += len(piece)
-                continue
+        at = self._missing
+        length = len(data)
+        while at < length and not self.is_complete:
             end = data.find(b"\n", at)
-            self._line += data[at:] if end < 0 else data[at : end + 1]
-            at = len(data) if end < 0 else end + 1
+            if end < 0:
+                self._line += data[at:]
+                at = length
+            else:
+                at = end + 1 + self._end_line(self._line + data[at:end])
+                self._line = b""
             if len(self._line) > MAX_HEAD_BYTES:
                 raise BadMessage("a chunk whose length does not end")
-            if end >= 0:
-                self._end_line(self._line.strip())
-                self._line = b""
-        return at
+        self._missing = max(0, at - length)
+        own = min(at, length)
+        self.pieces.append(data if own == length else data[:own])
+        return own
 
-    def _end_line(self, line: bytes) -> None:
+    def _end_line(self, line: bytes) -> int:
+        """Return how many bytes follow the line before the next one."""
         if self._is_trailer:
-            self.is_complete = not line
-            return
-        try:
-            length = int(line.partition(b";")[0], 16)
-        except ValueError:
-            raise BadMessage(f"a chunk of length {line[:20].decode('latin-1')!r}") from None
-        self._is_trailer, self._missing = not length, length + 2 if length else 0
+            self.is_complete = not line.strip()
+            return 0
+        length = _chunk_length(line)
+        self._is_trailer = not length
+        return length + 2 if length else 0
+
+    def content(self) -> bytes:
+        data = b"".join(self.pieces)
+        chunks: list[bytes] = []
+        at = 0
+        while (end := data.find(b"\n", at)) >= 0:
+            length = _chunk_length(data[at:end])
+            if not length:
+                break
+            chunks.append(data[end + 1 : end + 1 + length])
+            at = end + 3 + length
+        return b"".join(chunks)
+
+
+def _chunk_length(line: bytes) -> int:
+    digits = line.partition(b";")[0].strip()
+    try:
+        length = int(digits, 16)
+    except ValueError:
+        length = -1
+    if length < 0:
+        raise BadMessage(f"a chunk of length {digits[:20].decode('latin-1')!r}")
+    return length

@@ -22,7 +22,7 @@ from ..core.context import build_context
 from ..core.drafts import Draft
 from ..core.entries import INTERRUPTED, Settings
 from ..core.messages import assistant, system, tool_result
-from ..core.tool_definitions import define_tools
+from ..core.tool_definitions import ToolSet, define_tools
 from ..core.tree import Leaf
 from ..core.turns import Cursor, advance
 from ..core.usage import Call, Usage
@@ -105,7 +105,7 @@ class Recorder(Listener):
             if is_ended:
                 self.gaps.append("the store was too slow")
             return
-        size = 1 + len(call.request) + len(call.response)
+        size = 1 + len(call.request) + (0 if call.body is None else call.body.length)
         with self._lock:
             self._waiting_bytes += size
         self._jobs.put((is_ended, call, size))
@@ -153,7 +153,9 @@ class Recorder(Listener):
         if position is not None and session.leaf != position[1]:
             session.log.move(position[1])
         self.sessions.setdefault(session.session_id)
-        settings = self._new_settings(session, request)
+        tools = define_tools(request.tools, session.log.runtime.redactor)
+        settings = self._new_settings(session, request, tools)
+        columns = _tool_columns(session.row.tool_names, tools)
         call_id = session.log.runtime.new_id("")
         announced = Call(call_id, 0, 0, None, call.started_at, provider=request.provider, model=request.model)
         ends = [
@@ -168,10 +170,15 @@ class Recorder(Listener):
             is_announced = end == len(request.messages)
             row = replace(announced, after_seq=session.leaf.seq + len(drafts))
             key = self._key(request, digests, end)
-            session.log.append(drafts, key=key, calls=[row] if is_announced else [])
+            session.log.append(
+                drafts,
+                key=key,
+                calls=[row] if is_announced else [],
+                row=columns if is_announced else None,
+            )
         if not is_announced:
             row = replace(announced, after_seq=session.leaf.seq)
-            session.log.record("call_started", calls=[row], row={"status": "running"})
+            session.log.record("call_started", calls=[row], row={"status": "running", **columns})
         return CallPosition(session, session.leaf, digests[-1], call_id, request)
 
     def _find(
@@ -238,11 +245,10 @@ class Recorder(Listener):
                 return self.store.session(session_id)
         return None
 
-    def _new_settings(self, session: Session, request: ModelRequest) -> Draft | None:
+    def _new_settings(self, session: Session, request: ModelRequest, tools: ToolSet) -> Draft | None:
         """Return the settings that differ from those of the session; None if none do."""
         context = build_context(session.path())
         now = context.settings
-        tools = define_tools(request.tools, session.log.runtime.redactor)
         redact = session.log.runtime.redactor.redact_json
         options = redact(request.options)
         changed: dict[str, Any] = {}
@@ -365,6 +371,12 @@ class Recorder(Listener):
             model=model,
             price=price(usage, position.request.provider, model) if usage != Usage() else None,
         )
+
+
+def _tool_columns(known: Sequence[str], tools: ToolSet) -> dict[str, Any]:
+    """Return the names of all tools that a session was ever offered, if there are new ones."""
+    names = tuple(dict.fromkeys([*known, *tools.definitions.names]))
+    return {} if len(names) == len(known) else {"tool_names": names}
 
 
 def _is_answer(item: HistoryMessage) -> bool:

@@ -42,10 +42,16 @@ class ApiCall(Struct):
     status: int = 0
     content_type: str = ""
     content_encoding: str = ""
-    response: bytes = b""
+    body: Body | None = None
+    """The response as far as it came, with its framing."""
     end: Literal["", "complete", "cancelled", "cut", "unreachable", "too long"] = ""
     ended_at: int = 0
     error: str = ""
+
+    @property
+    def response(self) -> bytes:
+        """The response without its framing; taken apart when it is read, not while bytes pass."""
+        return b"" if self.body is None else self.body.content()
 
 
 class Listener:
@@ -193,7 +199,7 @@ class ClientConnection:
             call.status = download.head.status
             call.content_type = download.head.get(b"content-type").decode("latin-1")
             call.content_encoding = download.head.get(b"content-encoding").decode("latin-1").lower()
-            call.response = b"".join(download.body.pieces)
+            call.body = download.body
             if download.is_too_long:
                 call.end = "too long"
             elif not call.end and download.is_complete:
@@ -274,7 +280,7 @@ class ClientConnection:
                 server.abort()
                 return
         if call is not None and not call.request:
-            request = b"".join(body.pieces)
+            request = body.content()
             if len(request) > MAX_COPY_BYTES:
                 call.end = "too long"
             else:
