@@ -143,7 +143,7 @@ def fill_sqlite(path: Path, sessions: int) -> FilledStore:
         with connection:
             set_times(lambda query: connection.execute(query.format(at=at)), "")
             most = connection.execute("select max(id) from branch").get
-            own_columns = ("no", "id", "branch", "started_at", "updated_at", "active_at")
+            own_columns = ("number", "id", "branch", "started_at", "updated_at", "active_at")
             names = [
                 row[1]
                 for row in connection.execute("pragma table_info(session)")
@@ -220,8 +220,8 @@ def works() -> dict[str, tuple[str, Work]]:
         "list by conversation": ("default", _list(conversation_id="con_rare")),
         "the trash": ("default", _list(trashed=True)),
         "list of the small space": ("small", _list()),
-        "count by status": ("default", lambda store: store.backend.count(SessionQuery(), "status")),
-        "count by agent": ("default", lambda store: store.backend.count(SessionQuery(), "agent")),
+        "counts of statuses": ("default", lambda store: store.backend.status_counts(500)),
+        "counts by agent": ("default", lambda store: store.backend.count(SessionQuery(), "agent", 500)),
         "usage of a day": ("default", lambda store: store.backend.daily_usage(time_ns() // 1_000 - day)),
         "open": ("default", lambda store: store.session("ses_rare0").path(last=4)),
         "latest": ("default", lambda store: store.latest()),
@@ -236,8 +236,8 @@ def works() -> dict[str, tuple[str, Work]]:
     }  # fmt: skip
 
 
-GROWS = {"count by status", "count by agent", "doctor"}
-"""Counts read an index of all sessions."""
+GROWS = {"doctor"}
+"""It counts all sessions, by an index."""
 
 
 def measure(filled: FilledStore) -> dict[str, float]:

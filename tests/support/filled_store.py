@@ -40,6 +40,13 @@ READS: dict[str, tuple[str, Work]] = {
     "the trash": ("default", _list(trashed=True)),
     "all of the trash": ("default", _all(trashed=True)),
     "latest": ("default", lambda store: store.latest()),
+    "counts of statuses": ("default", lambda store: store.backend.status_counts(50)),
+    "counts of the newest": ("default", lambda store: store.backend.count(SessionQuery(), "agent", 50)),
+    "counts of the newest of a common tag": (
+        "default",
+        lambda store: store.backend.count(SessionQuery(tag=("team", "common")), "model", 50),
+    ),
+    "counts of the small one": ("small", lambda store: store.backend.status_counts(50)),
     "usage since a time": (
         "default",
         lambda store: store.backend.daily_usage(time.time_ns() // 1_000 + 120_000_000),

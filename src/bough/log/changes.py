@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,10 +14,8 @@ from ..core.entries import Entry, Payload, Settings
 from ..core.tree import Leaf
 from ..core.usage import MAX_COUNT, Call, check_call_text
 from ..errors import InvalidArgument, InvalidCount
-from ..stores.base import MADE_KEY, Change, Fact, Status, is_callers_key
+from ..stores.base import MADE_KEY, STATUSES, Change, Fact, is_callers_key
 from .runtime import Runtime
-
-STATUSES: tuple[str, ...] = get_args(Status)
 
 
 class AppendResult(Struct, frozen=True, gc=False):

@@ -47,20 +47,33 @@ def session_page(store: StoreBackend, query: SessionQuery, runtime: Runtime) -> 
         step = replace(step, before=page.next)
 
 
+MAX_COUNT = 1_000
+"""How many sessions of a list are counted: a page that shows more says `1,000+`."""
+
+
 def count_sessions(
     store: StoreBackend, query: SessionQuery, by: CountColumn, runtime: Runtime
 ) -> dict[str, int]:
-    """Count matching sessions by the values of one column, "" for none, with their current status."""
+    """Count matching sessions by the values of one column, "" for none, with their current status.
+
+    Counts the last active ones, `MAX_COUNT` at most; by status, if nothing else is asked for, up to as many of each.
+    """
     if query.status in ("running", "interrupted"):
-        rows = (current_row(row, runtime) for row in store.all_sessions(replace(query, or_running=True)))
+        page = store.sessions(replace(query, or_running=True, order="active", before=None, limit=MAX_COUNT))
+        rows = (current_row(row, runtime) for row in page.sessions)
         return count_by((row for row in rows if row.status == query.status), by)
-    counts = store.count(query, by)
+    if by == "status" and query == SessionQuery(order=query.order, before=query.before, limit=query.limit):
+        counts = store.status_counts(MAX_COUNT)
+    else:
+        counts = store.count(query, by, MAX_COUNT)
     if by != "status" or "running" not in counts:
         return counts
-    running = store.all_sessions(replace(query, status="running"))
-    stuck = sum(is_stuck(row, runtime) for row in running)
+    running = store.sessions(
+        replace(query, status="running", order="active", before=None, limit=counts["running"])
+    )
+    stuck = sum(is_stuck(row, runtime) for row in running.sessions)
     now = {"running": counts["running"] - stuck, "interrupted": counts.get("interrupted", 0) + stuck}
-    return {status: count for status, count in (counts | now).items() if count}
+    return {status: min(count, MAX_COUNT) for status, count in (counts | now).items() if count}
 
 
 def headings(store: StoreBackend, rows: Sequence[SessionRow]) -> dict[str, str]:

@@ -57,7 +57,13 @@ class SessionList(ApiResponse, kw_only=True):
 
 
 class Facets(ApiResponse, kw_only=True):
-    total: int
+    total: Annotated[int, Meta(description="1,000 at most")]
+    is_partial: Annotated[
+        bool,
+        Meta(
+            description="There are 1,000 or more: the last active ones are counted, and up to 1,000 of each status"
+        ),
+    ] = False
     facets: Annotated[
         dict[str, dict[str, int]],
         Meta(
@@ -94,7 +100,9 @@ class QueueView(Struct, kw_only=True):
 class Overview(ApiResponse, kw_only=True):
     """What needs attention. Each list has the last active sessions first, at most twelve."""
 
-    counts: Annotated[dict[str, int], Meta(description="Number of sessions by status")]
+    counts: Annotated[
+        dict[str, int], Meta(description="Number of sessions by status; 1,000 means that many or more")
+    ]
     total: int
     waiting: list[WaitingSession]
     failed: list[SessionJson]

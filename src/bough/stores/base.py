@@ -66,6 +66,7 @@ if TYPE_CHECKING:
 Status = Literal["idle", "running", "waiting", "completed", "failed", "cancelled", "interrupted"]
 """Waiting: the turn is open and needs a person, to decide on a call or, after that, to resume it."""
 Relation = Literal["fork", "task", "replay", "import"]
+STATUSES: tuple[str, ...] = get_args(Status)
 
 
 class SessionRow(Struct, frozen=True, kw_only=True, gc=False):
@@ -328,13 +329,17 @@ class SessionQuery(Struct, frozen=True, kw_only=True):
         is_cursor = isinstance(self.before, str) and _CURSORS[self.order].fullmatch(self.before)
         if self.before is not None and not is_cursor:
             raise InvalidArgument("before", self.before, "the `next` of a page")
-        if type(self.limit) is not int or not 0 < self.limit <= 100_000:
-            raise InvalidArgument("limit", self.limit, "a number from 1 to 100,000")
+        check_limit("limit", self.limit)
 
     @property
     def position(self) -> tuple[int, ...] | None:
         """Where the page begins: after this number or, by activity, after this time and number."""
         return None if self.before is None else tuple(map(int, self.before.split("-")))
+
+
+def check_limit(name: str, limit: object) -> None:
+    if type(limit) is not int or not 0 < limit <= 100_000:
+        raise InvalidArgument(name, limit, "a number from 1 to 100,000")
 
 
 PAGE_SIZE = 500
@@ -485,9 +490,21 @@ class StoreBackend(ABC):
 
     # Counts from the methods above; a database overrides them with SQL.
 
-    def count(self, query: SessionQuery, by: CountColumn) -> dict[str, int]:
-        """Count matching sessions by the values of one column, "" for none; the page of the query is ignored."""
-        return count_by(self.all_sessions(query), by)
+    def count(self, query: SessionQuery, by: CountColumn, newest: int | None = None) -> dict[str, int]:
+        """Count matching sessions by the values of one column, "" for none; the page of the query is ignored.
+
+        With `newest` only so many are counted, the last active ones: that reads no more in a large store.
+        """
+        if newest is None:
+            return count_by(self.all_sessions(query), by)
+        check_limit("newest", newest)
+        return count_by(self.sessions(replace(query, order="active", before=None, limit=newest)).sessions, by)
+
+    def status_counts(self, most: int) -> dict[str, int]:
+        """Count the sessions that are not in the trash by status; a count of `most` means that many or more."""
+        check_limit("most", most)
+        counts = count_by(self.all_sessions(SessionQuery()), "status")
+        return {status: min(count, most) for status, count in counts.items()}
 
     def daily_usage(self, since: int = 0) -> list[DailyUsage]:
         """Return the usage of all sessions, trashed ones too, by day, agent, model and bucket, in that order."""

@@ -32,6 +32,7 @@ from ...core.tree_text import describe_entry
 from ...core.turns import OpenCall
 from ...core.usage import difference, format_cost, format_tokens
 from ...errors import BoughError, Fenced, InvalidOperation, SessionRunning, StaleLeaf, short_holder
+from ...log.session_list import MAX_COUNT
 from ...models.names import is_model_name, model_by_name
 from ...session import Session
 from ...stores.base import SessionQuery
@@ -329,7 +330,7 @@ class Chat:
             *config.models,
         ]
         if self.location.exists:
-            used = self.location.open().backend.count(SessionQuery(), "model")
+            used = self.location.open().backend.count(SessionQuery(), "model", MAX_COUNT)
             names += sorted(name for name in used if is_model_name(name))
         return list(dict.fromkeys(names))
 

@@ -21,7 +21,7 @@ from ...core.time_text import TIME_FORMATS
 from ...core.turns import CallModel, Rest, RunTools
 from ...errors import InvalidArgument, InvalidSearch, NotFound
 from ...log.lease import is_held
-from ...log.session_list import count_sessions, current_row, heading, headings, session_page
+from ...log.session_list import MAX_COUNT, count_sessions, current_row, heading, headings, session_page
 from ...session import Session
 from ...store import Store
 from ...stores.base import SessionPage, SessionQuery, SessionRow, StoreBackend
@@ -227,7 +227,7 @@ def _truncated_row(view: Json) -> Json:
 )
 @in_thread
 def facets(request: ApiRequest, session_filter: NamedDependency[SessionQuery]) -> Facets:
-    """Count the matching sessions by status, agent, model and relation."""
+    """Count the matching sessions by status, agent, model and relation: the 1,000 last active ones at most."""
     context, _ = context_and_caller(request)
     store, runtime = context.store.backend, context.store.runtime
     totals = {
@@ -241,7 +241,8 @@ def facets(request: ApiRequest, session_filter: NamedDependency[SessionQuery]) -
     # The counts of an unfiltered column sum to the total.
     free = next((column for column in COLUMNS if getattr(session_filter, column) is None), None)
     all_counts = count_sessions(store, session_filter, "status", runtime) if free is None else totals[free]
-    return Facets(total=sum(all_counts.values()), facets=counts)
+    total = sum(all_counts.values())
+    return Facets(total=min(total, MAX_COUNT), is_partial=total >= MAX_COUNT, facets=counts)
 
 
 class StartBody(Struct, forbid_unknown_fields=True):

@@ -35,6 +35,9 @@ export function plural(number, singular, pluralForm = `${singular}s`) {
   return `${number.toLocaleString("en")} ${number === 1 ? singular : pluralForm}`;
 }
 
+/** A number of sessions, of which the server counts 1,000 at most. */
+export function sessionCount(number) { return number >= 1000 ? "1,000+" : String(number); }
+
 export function bytes(size) {
   if (size < 1000) return `${size} B`;
   return size < 1e6 ? `${(size / 1e3).toFixed(1)} kB` : `${(size / 1e6).toFixed(1)} MB`;

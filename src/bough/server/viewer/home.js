@@ -7,7 +7,7 @@ import { buildUrl, sessionLink } from "./route.js";
 import { activeAt, dayHeading, relationBadge, statusDot } from "./session_list.js";
 import { argumentNodes } from "./tool_views.js";
 import { taskLink } from "./tool_cards.js";
-import { ago, cost, money, plural, printable, timestamp } from "./format.js";
+import { ago, cost, money, plural, printable, sessionCount, timestamp } from "./format.js";
 
 const POLL_MS = 5_000, JOB_POLL_MS = 300, RECENT = 8;
 
@@ -49,7 +49,7 @@ export class HomePage {
         tile("replay", "Running", counts.running ?? 0, "/?status=running", "info"),
         costTile("Cost today", overview.cost_today, null), costTile("Cost in 7 days", overview.cost_week, overview.days)),
       workersSection(overview.queues ?? []),
-      waiting.length > 0 && h("section", h("h2", "Waiting for approval ", h("span.badge.is-waits_for_approval", counts.waiting)), waiting.map((item) => this.#waiting(item))),
+      waiting.length > 0 && h("section", h("h2", "Waiting for approval ", h("span.badge.is-waits_for_approval", sessionCount(counts.waiting))), waiting.map((item) => this.#waiting(item))),
       group("Failed", failed, counts.failed, "failed", errorText), group("Interrupted", interrupted, counts.interrupted, "interrupted", () => "Open it to resume."),
       group("Running", running, counts.running, "running"), recentSection(recent), this.#importHint());
   }
@@ -127,7 +127,7 @@ export class HomePage {
 }
 
 function tile(name, label, number, url, kind) {
-  return h("a.tile", { href: url, class: number ? `is-${kind}` : "is-zero" }, h("span.tile-label", icon(name), label), h("span.tile-value", number));
+  return h("a.tile", { href: url, class: number ? `is-${kind}` : "is-zero" }, h("span.tile-label", icon(name), label), h("span.tile-value", sessionCount(number)));
 }
 
 function costTile(label, totals, days) {
@@ -144,8 +144,8 @@ function spark(days) {
 
 function group(title, sessions, count, status, note) {
   if (!sessions.length) return null;
-  return h("section", h("h2", `${title} `, h("span.badge", count)), sessions.slice(0, 5).map((session) => sessionLine(session, note?.(session))),
-    count > 5 && h("a", { href: buildUrl("/", { status }) }, `Show all ${count}`));
+  return h("section", h("h2", `${title} `, h("span.badge", sessionCount(count))), sessions.slice(0, 5).map((session) => sessionLine(session, note?.(session))),
+    count > 5 && h("a", { href: buildUrl("/", { status }) }, `Show all ${sessionCount(count)}`));
 }
 
 const errorText = ({ error }) => error && String(error.message ?? error.code ?? error).slice(0, 240);

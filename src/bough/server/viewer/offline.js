@@ -82,7 +82,7 @@ function listSessions({ text: words = "" }) {
   return { sessions: all.filter((row) => words.toLowerCase().split(/\s+/u).every((word) => row.heading.toLowerCase().includes(word))), next: null };
 }
 
-function facetCounts() { return { total: sessions.size, facets: {} }; }
+function facetCounts() { return { total: sessions.size, is_partial: false, facets: {} }; }
 
 function searchSessions({ q, limit = 20, page = 0 }) {
   const query = parseQuery(q);

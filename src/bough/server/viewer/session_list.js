@@ -4,7 +4,7 @@
 import { fetchJson, sendJson, sessionPath } from "./api.js";
 import { button, fill, h, icon, notice } from "./dom.js";
 import { filters, navigate, replaceUrl, route, sessionLink, buildUrl } from "./route.js";
-import { STATUSES, ago, cost, dayName, plural, printable, timestamp } from "./format.js";
+import { STATUSES, ago, cost, dayName, plural, printable, sessionCount, timestamp } from "./format.js";
 import { closeDrawer, splitter } from "./layout.js";
 import { VirtualList } from "./virtual_list.js";
 
@@ -288,9 +288,10 @@ export class SessionList {
       const reply = await fetchJson("/facets", rest);
       if (filterKey !== this.#filterKey) return;
       this.total.dataset.of = filterKey;
-      this.total.dataset.all = reply.total;
+      this.total.dataset.all = reply.is_partial ? "1,000+ sessions" : plural(reply.total, "session");
       this.#renderTotal();
-      fill(this.facets, FACETS.map(([name, label]) => this.#facet(name, label, reply.facets[name] ?? {})));
+      fill(this.facets, FACETS.map(([name, label]) => this.#facet(name, label, reply.facets[name] ?? {})),
+        reply.is_partial && h("p.muted", "Counted among the 1,000 last active."));
     } catch (problem) {
       this.total.textContent = problem.message;
     }
@@ -311,7 +312,7 @@ export class SessionList {
     this.#renderEmptyState(!count && !suffix);
     if (text) this.total.textContent = count || !suffix ? `${count}${suffix} found` : "Searching…";
     else if (!count) this.total.textContent = "No sessions";
-    else this.total.textContent = isKnown ? plural(Number(this.total.dataset.all), "session") : `${plural(count, "session")}${suffix}`;
+    else this.total.textContent = isKnown ? this.total.dataset.all : `${plural(count, "session")}${suffix}`;
   }
 
   #facet(name, label, counts) {
@@ -321,7 +322,7 @@ export class SessionList {
     return h("fieldset", h("legend", label), values.slice(0, 12).map(([value, number]) => h("button.facet", {
       type: "button", "aria-pressed": String(chosen === value), disabled: value === "",
       onclick: () => this.#filter(name, chosen === value ? null : value),
-    }, h("span.ellipsis", value ? printable(value) : "none"), h("span.muted", number))));
+    }, h("span.ellipsis", value ? printable(value) : "none"), h("span.muted", sessionCount(number)))));
   }
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from msgspec.structs import replace
 
 from ...core.entries import Note, Settings
@@ -9,7 +11,7 @@ from ...core.messages import assistant, user
 from ...core.tree import Leaf
 from ...core.turns import Cursor
 from ...core.usage import Totals
-from ...errors import NotFound
+from ...errors import InvalidArgument, NotFound
 from ..base import Change, SessionQuery
 from ..counts import DAY, QUARTER, StorageSize
 from .writer import SessionWriter, StoreFactory, assert_raises, call, make_blob, media_of
@@ -35,6 +37,32 @@ class CountConformance(StoreFactory):
             "ses_2",
             "ses_1",
         ]
+
+    def test_a_count_may_stop_at_the_last_active_sessions(self) -> None:
+        store = self.open_store()
+        for n in range(6):
+            SessionWriter(store, f"ses_{n}", agent=f"a{n % 2}", started_at=n)
+        store.trash("ses_5", 1)
+        SessionWriter(self.open_store(space="other"), "ses_other", started_at=9)
+        assert store.count(SessionQuery(), "agent", 3) == {"a0": 2, "a1": 1}
+        assert store.count(SessionQuery(agent="a1"), "agent", 1) == {"a1": 1}
+        assert store.count(SessionQuery(), "agent", 100) == store.count(SessionQuery(), "agent")
+        for limit in (0, -1, 100_001, True):
+            assert_raises(InvalidArgument, partial(store.count, SessionQuery(), "agent", limit))
+            assert_raises(InvalidArgument, partial(store.status_counts, limit))
+
+    def test_statuses_are_counted_up_to_a_number_of_each(self) -> None:
+        store = self.open_store()
+        for n in range(4):
+            writer = SessionWriter(store, f"ses_{n}", owner="ann" if n == 3 else None, started_at=n)
+            if n == 2:
+                writer.append(user("x"), columns={"status": "failed"})
+        store.trash("ses_0", 1)
+        SessionWriter(self.open_store(space="other"), "ses_other")
+        assert store.status_counts(100) == {"idle": 2, "failed": 1}
+        assert store.status_counts(1) == {"idle": 1, "failed": 1}
+        assert self.open_store(owner="ann").status_counts(100) == {"idle": 1}
+        assert self.open_store(space="third").status_counts(100) == {}
 
     def test_an_owner_counts_only_what_is_his(self) -> None:
         SessionWriter(self.open_store(owner="ann"), "ses_ann")

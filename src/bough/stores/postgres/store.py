@@ -17,6 +17,7 @@ from operator import attrgetter
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 from psycopg.errors import UniqueViolation
 
 from ...core.codec import decode_message, from_json
@@ -41,6 +42,7 @@ from ..base import (
     ACTIVITY_STEP,
     LABEL,
     LIMIT_FACT_KINDS,
+    STATUSES,
     Change,
     CommitResult,
     Fact,
@@ -56,6 +58,7 @@ from ..base import (
     StoreBackend,
     StoredEntry,
     UnreferencedBlobs,
+    check_limit,
     is_callers_key,
 )
 from ..counts import (
@@ -342,6 +345,18 @@ from bough.session cross join lateral (
 ) as usage
 where {SET_SPACE} and session.space = %(space)s and (%(owner)s::text is null or session.owner = %(owner)s)
   and session.active_at >= %(since)s::bigint - {ACTIVITY_STEP}
+"""
+COUNT_STATUSES = f"""
+select status, counted.number from unnest(%(statuses)s::text[]) as status, lateral (
+    select count(*) as number from (
+        select 1 from bough.session
+        where {SET_SPACE} and session.space = %(space)s and session.status = status and session.trashed_at is null
+        limit %(most)s) as listed) as counted
+where counted.number > 0
+"""
+COUNT_OWN_STATUSES = f"""
+select status, least(count(*), %(most)s) from bough.session
+where {SET_SPACE} and space = %(space)s and owner = %(owner)s and trashed_at is null group by status
 """
 COUNT_QUEUED = f"""
 select count(*) from bough.inbox join bough.session on session.number = inbox.session_number
@@ -838,11 +853,22 @@ class PostgresStore(StoreBackend):
 
     # -- counting and searching --------------------------------------------------------------------
 
-    def count(self, query: SessionQuery, by: CountColumn) -> dict[str, int]:
+    def count(self, query: SessionQuery, by: CountColumn, newest: int | None = None) -> dict[str, int]:
         check_count_column(by)
+        query = replace(query, order="active", before=None)
         source, bindings = self._source(query)
+        if newest is not None:
+            check_limit("newest", newest)
+            bindings["newest"] = newest
+            source = f"(select {by} from {source} order by {sort_clause(query)} limit %(newest)s) as listed"
         select = f"select coalesce({by}, ''), count(*) from {source} group by 1"
         return dict(self._connections.query(select, bindings))
+
+    def status_counts(self, most: int) -> dict[str, int]:
+        check_limit("most", most)
+        bindings = {"space": self.space, "owner": self.owner, "most": most, "statuses": list(STATUSES)}
+        query = COUNT_STATUSES if self.owner is None else COUNT_OWN_STATUSES
+        return dict(self._connections.query(query, bindings))
 
     def daily_usage(self, since: int = 0) -> list[DailyUsage]:
         bindings = {"space": self.space, "owner": self.owner, "since": since}

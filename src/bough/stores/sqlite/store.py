@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import apsw
+from msgspec import json
 from msgspec.structs import replace
 
 from ...core.drafts import Blob
@@ -25,6 +26,7 @@ from ...core.usage import Call, Totals
 from ...errors import Fenced, IdTaken, NotFound, NotTrashed, SessionRunning, SessionTrashed
 from ..base import (
     ACTIVITY_STEP,
+    STATUSES,
     Change,
     CommitResult,
     Fact,
@@ -40,6 +42,7 @@ from ..base import (
     StoreBackend,
     StoredEntry,
     UnreferencedBlobs,
+    check_limit,
 )
 from ..counts import (
     SELECT_DAILY_USAGE,
@@ -81,6 +84,20 @@ cross join usage on usage.id > session.number << 32 and usage.id < (session.numb
 where session.space = :space and (:owner is null or session.owner = :owner)
   and session.active_at >= :since - {ACTIVITY_STEP} and usage.at >= :since
 """
+# Each from the index of its own; the lateral subquery of SQLite is one in the select list.
+COUNT_STATUSES = f"""
+select status, number from (
+    select status.value as status, (
+        select count(*) from (
+            select 1 from session indexed by session_by_status
+            where space = :space and session.status = status.value and trashed_at is null limit :most)) as number
+    from json_each('{json.encode(STATUSES).decode()}') as status)
+where number > 0
+"""
+COUNT_OWN_STATUSES = """
+select status, min(count(*), :most) from session indexed by session_by_owner
+where space = :space and owner = :owner and trashed_at is null group by status
+"""
 COUNT_QUEUED = """
 select count(*) from inbox join session on session.number = inbox.session_number
 where space = :space and (:owner is null or owner = :owner) and trashed_at is null and status <> 'running'
@@ -104,6 +121,13 @@ SESSION_COLUMNS_OF_LIST = (
     ", ".join(f"session.{name.strip()}" for name in SESSION_COLUMNS.split(",")) + ", session.active_at"
 )
 UNREFERENCED = f"from blob where space = ? and at < ? and number not in (select blob_number from blob_use) and {NOT_QUEUED}"
+
+
+def _sort_clause(query: SessionQuery) -> str:
+    """Return the order of a list. A few sessions are found by their own index and sorted: SQLite would rather walk all."""
+    is_narrow = (query.conversation_id, query.parent_session, query.id_prefix, query.key) != (None,) * 4
+    is_narrow = is_narrow or (query.or_running and query.status not in COMMON_STATUSES)
+    return ("+" if is_narrow else "") + sort_clause(query)
 
 
 def _is_walk(query: SessionQuery) -> bool:
@@ -347,11 +371,7 @@ class SqliteStore(StoreBackend):
 
     def sessions(self, query: SessionQuery) -> SessionPage:
         source, bindings = self._source(query)
-        # A few sessions are found by their own index and sorted: SQLite would rather walk all of them in order.
-        is_narrow = (query.conversation_id, query.parent_session, query.id_prefix, query.key) != (None,) * 4
-        is_narrow = is_narrow or (query.or_running and query.status not in COMMON_STATUSES)
-        order = ("+" if is_narrow else "") + sort_clause(query)
-        select = f"select {SESSION_COLUMNS_OF_LIST} from {source} order by {order}"
+        select = f"select {SESSION_COLUMNS_OF_LIST} from {source} order by {_sort_clause(query)}"
         with self._connections.reading() as connection:
             bindings["limit"] = query.limit + 1
             rows: list[Any] = connection.execute(f"{select} limit :limit", bindings).fetchall()
@@ -424,12 +444,26 @@ class SqliteStore(StoreBackend):
 
     # -- counting and searching --------------------------------------------------------------------
 
-    def count(self, query: SessionQuery, by: CountColumn) -> dict[str, int]:
+    def count(self, query: SessionQuery, by: CountColumn, newest: int | None = None) -> dict[str, int]:
         check_count_column(by)
-        source, bindings = self._source(replace(query, order="active", before=None))
+        query = replace(query, order="active", before=None)
+        source, bindings = self._source(query)
+        if newest is not None:
+            check_limit("newest", newest)
+            bindings["newest"] = newest
+            source = f"(select {by} from {source} order by {_sort_clause(query)} limit :newest)"
         select = f"select coalesce({by}, ''), count(*) from {source} group by 1"
         with self._connections.reading() as connection:
             rows: list[Any] = connection.execute(select, bindings).fetchall()
+        return dict(rows)
+
+    def status_counts(self, most: int) -> dict[str, int]:
+        check_limit("most", most)
+        bindings = {"space": self.space, "owner": self.owner, "most": most}
+        with self._connections.reading() as connection:
+            rows: list[Any] = connection.execute(
+                COUNT_STATUSES if self.owner is None else COUNT_OWN_STATUSES, bindings
+            ).fetchall()
         return dict(rows)
 
     def daily_usage(self, since: int = 0) -> list[DailyUsage]:
