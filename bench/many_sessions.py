@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from time import perf_counter_ns, time_ns
 
@@ -20,6 +21,7 @@ from bough import Store, ToolCall, assistant, user
 from bough.core.usage import Usage
 from bough.log.doctor import session_health
 from bough.stores.base import SessionQuery
+from bough.stores.sqlite.search_index import SqliteSearchIndex
 from tests.support.postgres import Database
 
 from .measure import Plan, ms, size_on_disk
@@ -44,6 +46,9 @@ insert into usage select id + (step << 32), call_id, branch + step, after_seq, a
     input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_microcents, price_version, failed, at + later
     from step, usage where id >> 32 <= {most};
 insert into journal select id + (step << 32), kind, key, branch + step, first_seq, last_seq, data, at from step, journal where id >> 32 <= {most};
+insert into search_entry select id + (step << 32), session_number + step, at from step, search_entry where session_number <= {most};
+insert into search (rowid, text, tool, model, marker) select id + (step << 32), text, tool, model, mark from step, document;
+insert into search_progress select session_number + step, facts, title from step, search_progress where session_number <= {most};
 update sqlite_sequence set seq = 1000000000 where name in ('session', 'branch');
 drop table step;
 """
@@ -140,7 +145,11 @@ def fill_sqlite(path: Path, sessions: int) -> FilledStore:
     with bough.open(path, synchronous="normal") as store:
         write_templates(store)
         connection = apsw.Connection(str(path))
+        documents = read_documents(store)
+        store.index()
         with connection:
+            connection.execute("create temp table document (id integer primary key, text, tool, model, mark)")
+            connection.executemany("insert into document values (?, ?, ?, ?, ?)", documents)
             set_times(lambda query: connection.execute(query.format(at=at)), "")
             most = connection.execute("select max(id) from branch").get
             own_columns = ("number", "id", "branch", "started_at", "updated_at", "active_at")
@@ -157,6 +166,19 @@ def fill_sqlite(path: Path, sessions: int) -> FilledStore:
         write_rare(store)
     write_small(str(path))
     return FilledStore(str(path), sessions, (perf_counter_ns() - began) / 1e9)
+
+
+def read_documents(store: Store) -> list[tuple[object, ...]]:
+    """Return what the search index will hold of the templates, so that it is copied, too: indexing takes longer than all else."""
+    index, first = SqliteSearchIndex(store.backend._connections, "default", None, ""), 0  # type: ignore[attr-defined]
+    documents: dict[int, tuple[object, ...]] = {}
+    while True:
+        batch = store.backend._connections.read_snapshot(partial(index.read_batch, first=first))  # type: ignore[attr-defined]
+        rows = [*batch.rows, *(indexed.title_row for indexed in batch.sessions)]
+        documents |= {row.key: (row.key, *row.document) for row in rows}
+        if batch.next_session is None:
+            return list(documents.values())
+        first = batch.next_session
 
 
 def fill_postgres(database: Database, sessions: int) -> FilledStore:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
@@ -119,10 +120,11 @@ class SqliteSearchIndex(SearchIndex):
             writer.execute(INSERT_WORDS, (row.key, *row.document))
 
 
-def tenant_words(space: str, owner: str | None) -> list[str]:
+@lru_cache(maxsize=1_024)
+def tenant_words(space: str, owner: str | None) -> tuple[str, ...]:
     """Return the tenant as words of the index, so that a search does not even walk the hits of others."""
-    words = ["space" + sha256(space.encode()).hexdigest()[:16]]
-    return words if owner is None else [*words, "owner" + sha256(owner.encode()).hexdigest()[:16]]
+    words = ("space" + sha256(space.encode()).hexdigest()[:16],)
+    return words if owner is None else (*words, "owner" + sha256(owner.encode()).hexdigest()[:16])
 
 
 # -- purging ---------------------------------------------------------------------------------------
