@@ -25,8 +25,6 @@ from bough.stores.base import StoreBackend
 from support.fake_providers import FakeProviders
 
 SHORT, LONG = 40, 2_000
-MUCH = 2_000_000
-"""Characters of a large message."""
 LIMITS = Limits(turns=10**6)
 Drive = Callable[[Session], Awaitable[object]]
 

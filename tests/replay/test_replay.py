@@ -438,7 +438,7 @@ def raw_rows(place: Path, session_id: str) -> str:
     own = "(select number from session where id = :id)"
     tables = {
         "session": "id = :id",
-        "session_detail": f"no in {own}",
+        "session_detail": f"session_number in {own}",
         "branch": f"session_number in {own}",
         "entry": f"id >> 32 in (select id from branch where session_number in {own})",
         "journal": f"id >> 32 in {own}",

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from ..core.drafts import Draft, ExtraFact
 from ..core.entries import PARTIAL, Entry, Settings
@@ -29,7 +29,7 @@ from ..log.log import Log
 from ..log.prompt import load
 from ..models.model import Model, model_name
 from ..models.prices import needs_table, price_of
-from ..stores.base import CommitResult, PathSnapshot, QueuedInput, SessionDetail, SessionRow
+from ..stores.base import PathSnapshot, QueuedInput, SessionDetail, SessionRow
 from .cancellation import CancelPoll, is_cancel_requested
 
 P = ParamSpec("P")
@@ -44,7 +44,8 @@ class Append(Struct, frozen=True, kw_only=True):
     """The arguments of one append."""
 
     drafts: tuple[Draft, ...]
-    calls: Sequence[Call] = ()
+    calls: Sequence[Call] | None = None
+    """None: the start of the model call that comes next, if one does."""
     replaces_call: bool = False
     row: Mapping[str, Any] | None = None
     data: Mapping[str, Any] | None = None
@@ -53,6 +54,19 @@ class Append(Struct, frozen=True, kw_only=True):
     after: Leaf
     """The leaf at which it was built."""
     key: str | None = None
+
+
+class Record(Struct, frozen=True, kw_only=True):
+    """The arguments of a fact without entries."""
+
+    kind: str
+    data: Mapping[str, Any] | None = None
+    row: Mapping[str, Any] | None = None
+    calls: Sequence[Call] = ()
+    replaces_call: bool = False
+    drops_call: str | None = None
+    only_at_leaf: bool = False
+    takes: int | None = None
 
 
 class Writer:
@@ -208,11 +222,6 @@ class Writer:
 
         `starts` are the indexes of an answer's tool calls that start at once.
         """
-        if calls is None:
-            call = self.announce_next_call(drafts)
-            calls = [] if call is None else [call]
-        if self.is_one_shot and self._completes_turn(drafts):
-            row = {**(row or {}), "status": "completed", "completed_at": self.log.runtime.now()}
         append = Append(
             drafts=drafts,
             calls=calls,
@@ -224,12 +233,21 @@ class Writer:
             after=self.leaf,
             key=key,
         )
+        return await self.commit_append(append)
+
+    async def commit_append(self, append: Append) -> AppendResult:
+        if append.calls is None:
+            call = self.announce_next_call(append.drafts)
+            append = replace(append, calls=() if call is None else (call,))
+        if self.is_one_shot and self._completes_turn(append.drafts):
+            completed = {"status": "completed", "completed_at": self.log.runtime.now()}
+            append = replace(append, row={**(append.row or {}), **completed})
         return await run_to_end(self._append, append)
 
     def _append(self, append: Append) -> AppendResult:
         """Commit and follow the log, whole: a turn is closed from where the run stands."""
         appended = self.write(append)
-        self.model_calls |= {call.call_id: call for call in append.calls}
+        self.model_calls |= {call.call_id: call for call in append.calls or ()}
         entries = appended.entries
         self._extend_path(entries, appended.leaf)
         if self.on_append is not None:
@@ -250,7 +268,7 @@ class Writer:
         return self.log.append(
             append.drafts,
             after=append.after,
-            calls=append.calls,
+            calls=append.calls or (),
             replaces_call=append.replaces_call,
             row=append.row,
             data=append.data,
@@ -273,22 +291,23 @@ class Writer:
     ) -> None:
         """Record a fact without entries; one with `only_at_leaf` is refused as stale if the session has moved on.
         `takes` removes that input from the inbox."""
-        record = partial(
-            self.log.record,
-            kind,
+        record = Record(
+            kind=kind,
             data=data,
             row=row,
             calls=calls,
             replaces_call=replaces_call,
             only_at_leaf=only_at_leaf,
             takes=takes,
-            fence=self.lease.fence,
         )
-        await run_to_end(self._record, record, calls)
+        await self.commit_record(record)
 
-    def _record(self, record: Callable[[], CommitResult], calls: Sequence[Call] = ()) -> None:
-        committed = record()
-        self.model_calls |= {call.call_id: call for call in calls}
+    async def commit_record(self, record: Record) -> None:
+        await run_to_end(self._record, record)
+
+    def _record(self, record: Record) -> None:
+        committed = self.log.record(**asdict(record), fence=self.lease.fence)
+        self.model_calls |= {call.call_id: call for call in record.calls}
         self.journal_number = committed.facts
 
     async def withdraw_turn(self, data: Mapping[str, Any]) -> None:
@@ -375,8 +394,7 @@ class Writer:
         if self.model_calls.pop(call_id, None) is None:
             return  # the commit that was to announce it failed
         data = {"call_id": call_id}
-        drop = partial(self.log.record, "call_dropped", data=data, drops_call=call_id, fence=self.lease.fence)
-        await run_to_end(self._record, drop)
+        await run_to_end(self._record, Record(kind="call_dropped", data=data, drops_call=call_id))
 
     async def price(self, model: Model, usage: Usage | None, units: Mapping[str, int] | None) -> Price | None:
         """Return what a call cost; on a thread if the table of prices is asked, which takes a while to load."""

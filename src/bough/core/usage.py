@@ -56,10 +56,6 @@ class Call(Struct, frozen=True, gc=False):
         """The entry that answers it, or after which it was made."""
         return self.after_seq if self.answer_seq is None else self.answer_seq
 
-    @property
-    def is_unpriced(self) -> bool:
-        return self.price is None
-
 
 MAX_COUNT = 2**53  # the largest integer every JSON reader and every store handles
 

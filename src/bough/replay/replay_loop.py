@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..agent.compaction import Compactor
 from ..agent.events import Event
@@ -21,14 +22,13 @@ from ..agent.model_call import ModelCaller, StreamBuffer
 from ..agent.tasks import TaskRunner
 from ..agent.tool_batch import ToolRunner
 from ..agent.tools.tool import Tool, ToolContext
-from ..agent.writer import Writer
+from ..agent.writer import Append, Record, Writer
 from ..core.drafts import Draft
 from ..core.entries import Entry, Settings
 from ..core.messages import Message, ToolCall
 from ..core.prompt_path import PromptPath
 from ..core.tool_definitions import ToolSet, define_tools, read_tools
 from ..core.turns import OpenCall
-from ..core.usage import Call
 from ..errors import Overloaded
 from ..log.changes import AppendResult
 from ..log.log import Log
@@ -147,54 +147,17 @@ class ReplayWriter(Writer):
 
     # -- writing -----------------------------------------------------------------------------------
 
-    async def append(
-        self,
-        *drafts: Draft,
-        calls: Sequence[Call] | None = None,
-        replaces_call: bool = False,
-        row: Mapping[str, Any] | None = None,
-        data: Mapping[str, Any] | None = None,
-        starts: Sequence[int] = (),
-        takes: int | None = None,
-        key: str | None = None,
-    ) -> AppendResult:
-        is_recorded = self.parts.uses_recorded_answers
-        appended = await super().append(
-            *drafts,
-            calls=() if is_recorded else calls,
-            replaces_call=replaces_call and not is_recorded,
-            row=row,
-            data=data,
-            starts=starts,
-            takes=takes,
-            key=key,
-        )
-        if is_recorded:
-            await self._append_host_entries_between_results()
+    async def commit_append(self, append: Append) -> AppendResult:
+        if not self.parts.uses_recorded_answers:
+            return await super().commit_append(append)
+        appended = await super().commit_append(replace(append, calls=(), replaces_call=False))
+        await self._append_host_entries_between_results()
         return appended
 
-    async def record(
-        self,
-        kind: str,
-        *,
-        data: Mapping[str, Any] | None = None,
-        row: Mapping[str, Any] | None = None,
-        calls: Sequence[Call] = (),
-        replaces_call: bool = False,
-        only_at_leaf: bool = False,
-        takes: int | None = None,
-    ) -> None:
-        if self.parts.uses_recorded_answers and calls:
+    async def commit_record(self, record: Record) -> None:
+        if self.parts.uses_recorded_answers and record.calls:
             return  # about a model call, and none was made
-        await super().record(
-            kind,
-            data=data,
-            row=row,
-            calls=calls,
-            replaces_call=replaces_call,
-            only_at_leaf=only_at_leaf,
-            takes=takes,
-        )
+        await super().commit_record(record)
 
     async def append_host_entries(self, step: int) -> None:
         """Append what the host appended in this turn up to that step."""

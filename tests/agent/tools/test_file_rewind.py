@@ -19,8 +19,6 @@ from bough.log.runtime import real_runtime
 from bough.stores.memory.store import MemoryStore
 from conftest import Store
 
-LATER = 10**18
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:

@@ -101,10 +101,6 @@ def children(session: Session) -> str:
     return json.dumps([child.session_id for child in session.children()])
 
 
-def expect_selected(page: Page, words: str) -> None:
-    expect(page.locator("article.selected")).to_contain_text(words)
-
-
 class TestList:
     def test_a_title_is_changed_in_its_row(self, viewer: ViewerPage, served_store: ServedStore) -> None:
         session_id = served_store.make("Before", 0)

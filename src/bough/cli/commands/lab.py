@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FunctionType
 from typing import Any, BinaryIO
@@ -191,27 +191,14 @@ def run(
     bough lab run 'agent:support after:7d' --prompt @new.txt --max-cost 5 --yes
     bough lab run tag:golden=yes --model openai:MODEL --repeat 3 --fail-if 'tool_changed > baseline + 5%'
     """
-    for option, name in (
-        ("--model", model),
-        ("--baseline-model", baseline_model),
-        ("--judge", judge_model),
-    ):
-        if name is not None and not is_model_name(name):
-            raise CommandError(
-                f"{option} {name}: there is no model with this name; bough config alias lists yours"
-            )
+    _check_models({"--model": model, "--baseline-model": baseline_model, "--judge": judge_model})
     how |= {"tools": load_tools(tools)} if tools else {}
     how |= {"baseline_tools": load_tools(baseline_tools)} if baseline_tools else {}
     scorers = load_scorers(score_files)
     if judge_prompt is not None and judge_model is None:
         raise CommandError("--judge-prompt needs --judge MODEL")
-    queue = parse_engine(engine)
+    queue = _queue(location, engine)
     if queue is not None:
-        if click.get_current_context().get_parameter_source("workers") is not ParameterSource.DEFAULT:
-            raise CommandError(
-                "--workers and --engine absurd exclude each other; bough worker --concurrency N says how many run at once"
-            )
-        require_postgres(location)
         how |= {"engine": "absurd", "queue": queue}
     store = location.open()
     try:
@@ -251,6 +238,27 @@ def run(
     if report.status == "incomplete":
         notify("the same command continues where it stopped")
     return report.exit_code
+
+
+def _check_models(names: Mapping[str, str | None]) -> None:
+    for option, name in names.items():
+        if name is not None and not is_model_name(name):
+            raise CommandError(
+                f"{option} {name}: there is no model with this name; bough config alias lists yours"
+            )
+
+
+def _queue(location: StoreLocation, engine: str) -> str | None:
+    """Return the queue whose workers replay the sessions; None: this process does."""
+    queue = parse_engine(engine)
+    if queue is None:
+        return None
+    if click.get_current_context().get_parameter_source("workers") is not ParameterSource.DEFAULT:
+        raise CommandError(
+            "--workers and --engine absurd exclude each other; bough worker --concurrency N says how many run at once"
+        )
+    require_postgres(location)
+    return queue
 
 
 def _judge(model: str | None, prompt: str | None, *, is_local: bool) -> Judge | None:

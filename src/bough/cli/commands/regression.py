@@ -6,7 +6,7 @@ import asyncio
 import os
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec.structs import replace
@@ -22,6 +22,9 @@ from ..rendering.error_text import CommandError, print_error
 from ..rendering.output import notify, plural, print_json, progress_bar, safe, to_json_value
 from ..store_option import StoreLocation, pass_location
 from ..text_argument import text_or_file
+
+if TYPE_CHECKING:
+    from ...lab.regression import RegressionReport
 
 
 def _dollars(ctx: click.Context, param: click.Parameter, value: float | None) -> int | None:
@@ -240,6 +243,11 @@ def test(
         counts = {status: report.count(status) for status in ("passed", "failed", "incomplete", "invalid")}
         print_json(**counts, cases=to_json_value(report.cases))
         return report.exit_code
+    _print_report(report, quiet=quiet)
+    return report.exit_code
+
+
+def _print_report(report: RegressionReport, *, quiet: bool) -> None:
     for result in report.cases:
         if not quiet or result.status != "passed":
             click.echo("\n".join(map(safe, result.lines())))
@@ -250,4 +258,3 @@ def test(
         if report.count(status)
     ]
     notify(f"{plural(len(report.cases), 'case')}: {', '.join([f'{passed} passed', *words])}")
-    return report.exit_code

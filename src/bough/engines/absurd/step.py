@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from ...agent.cancellation import is_cancel_requested
 from ...agent.start_facts import turn_limits
-from ...agent.writer import Append, Writer
+from ...agent.writer import Append, Record, Writer
 from ...core.drafts import CLOSING, Draft, EntryBatch
 from ...core.entries import Entry, Payload
 from ...core.messages import Message
@@ -160,31 +160,12 @@ class ClaimedWriter(Writer):
         self.log.store.invalidate_journal(self.log.session_id)
         return self.log.store.journal(self.log.session_id)
 
-    async def append(
-        self,
-        *drafts: Draft,
-        calls: Sequence[Call] | None = None,
-        replaces_call: bool = False,
-        row: Mapping[str, Any] | None = None,
-        data: Mapping[str, Any] | None = None,
-        starts: Sequence[int] = (),
-        takes: int | None = None,
-        key: str | None = None,
-    ) -> AppendResult:
-        self._count(calls or ())
-        is_step_end = self._is_step_end(drafts)
+    async def commit_append(self, append: Append) -> AppendResult:
+        self._count(append.calls or ())
+        is_step_end = self._is_step_end(append.drafts)
         if is_step_end:
             self.has_stopped = self._is_stopping()
-        appended = await super().append(
-            *drafts,
-            calls=calls,
-            replaces_call=replaces_call,
-            row=row,
-            data=data,
-            starts=starts,
-            takes=takes,
-            key=key,
-        )
+        appended = await super().commit_append(append)
         if is_step_end:
             self._step_calls = {}
         return appended
@@ -197,27 +178,9 @@ class ClaimedWriter(Writer):
         with self.log.step_end(checkpoint(self.path, drafts, self._step_calls.values())):
             return super().write(append)
 
-    async def record(
-        self,
-        kind: str,
-        *,
-        data: Mapping[str, Any] | None = None,
-        row: Mapping[str, Any] | None = None,
-        calls: Sequence[Call] = (),
-        replaces_call: bool = False,
-        only_at_leaf: bool = False,
-        takes: int | None = None,
-    ) -> None:
-        self._count(calls)
-        await super().record(
-            kind,
-            data=data,
-            row=row,
-            calls=calls,
-            replaces_call=replaces_call,
-            only_at_leaf=only_at_leaf,
-            takes=takes,
-        )
+    async def commit_record(self, record: Record) -> None:
+        self._count(record.calls)
+        await super().commit_record(record)
 
     async def drop_call(self, call_id: str) -> None:
         self._step_calls.pop(call_id, None)

@@ -27,7 +27,6 @@ from ...stores.base import SessionRow
 from .escape import code, cut, fence, inert, lines_of, quote
 from .path_reader import iso
 
-MOST_LINES = 20
 MOST_CHARACTERS = 4_000
 SHORT = 80  # arguments up to this length stay on one line
 

@@ -378,14 +378,14 @@ class Connections:
 
     async def _connect(self, server: McpServer) -> list[Tool]:
         keys = [(session, server.process_key) for session in (self._session, UNUSED) if session is not None]
-        kept = next(filter(None, (kept_servers.take(key, McpConnection) for key in keys)), None)
-        if kept is not None:
-            self._connections.append(kept)
+        connection = next(filter(None, (kept_servers.take(key, McpConnection) for key in keys)), None)
+        if connection is not None:
+            self._connections.append(connection)
             try:
-                return await kept.open_again(server, self._redactor)
+                return await connection.open_again(server, self._redactor)
             except ServerGone as error:
-                self._connections.remove(kept)
-                await kept.close()
+                self._connections.remove(connection)
+                await connection.close()
                 self.restarts.append(f"{server} was started again: {error}")
                 log.warning("%s", self.restarts[-1])
         connection = McpConnection(server, self._redactor)
