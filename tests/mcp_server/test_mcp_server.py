@@ -150,6 +150,62 @@ def test_another_owner_and_space_see_nothing(tmp_path: Path) -> None:
         assert session.session_id in Archive(store).search("lost")
 
 
+PROBES: dict[str, Callable[[Archive, str, str], str]] = {
+    "show": lambda reader, name, _: reader.show(name),
+    "show a prefix": lambda reader, name, _: reader.show(name[:-4]),
+    "show an entry": lambda reader, name, _: reader.show(f"{name}@3"),
+    "show another entry": lambda reader, name, _: reader.show(f"{name}@99"),
+    "tree": lambda reader, name, _: reader.tree(name),
+    "usage": lambda reader, name, _: reader.usage(name, by="session"),
+    "diff": lambda reader, name, own: reader.diff(own, name),
+    "diff of an entry": lambda reader, name, own: reader.diff(f"{name}@2", own),
+    "search within": lambda reader, name, _: reader.search(f"parcel session:{name}"),
+    "search by prefix": lambda reader, name, _: reader.search(f"lost session:{name[:-4]}"),
+    "search by tag": lambda reader, name, _: reader.search("lost tag:of=ann"),
+    "sessions by tag": lambda reader, name, _: reader.sessions(tag="of=ann"),
+    "sessions of an agent": lambda reader, name, _: reader.sessions(agent="support"),
+}
+UNKNOWN = "ses_00000000000000000000"
+
+
+def answer(probe: Callable[[Archive, str, str], str], reader: Archive, name: str, own: str) -> str:
+    try:
+        text = probe(reader, name, own)
+    except (NotFound, InvalidArgument) as error:
+        text = f"{type(error).__name__}: {error}"
+    return text.replace(name, "ID").replace(name[:-4], "ID")
+
+
+@pytest.mark.parametrize("stranger", [{"owner": "bob"}, {"space": "other"}], ids=["owner", "space"])
+@pytest.mark.parametrize("probe", PROBES)
+def test_a_session_of_another_looks_like_one_that_does_not_exist(
+    tmp_path: Path, probe: str, stranger: dict[str, str]
+) -> None:
+    with bough.open(tmp_path / "s.db", owner="ann") as store:
+        theirs = fill(store)
+        theirs.tag(of="ann")
+        theirs.send_sync("more", model=ScriptedModel(["yes"]))
+        theirs.fork().append([user("parcel again")])
+    with bough.open(tmp_path / "s.db", **stranger) as store:  # type: ignore[arg-type]
+        own, reader = store.start().session_id, Archive(store)
+        seen = answer(PROBES[probe], reader, theirs.session_id, own)
+        assert seen == answer(PROBES[probe], reader, UNKNOWN, own)
+        assert "parcel" not in seen.replace("parcel session:", "")
+
+
+def test_a_cursor_of_another_leads_to_nothing_of_theirs(tmp_path: Path) -> None:
+    with bough.open(tmp_path / "s.db", owner="ann") as store:
+        for _ in range(3):
+            fill(store)
+        pages = [Archive(store).sessions(limit=1), Archive(store).search("lost", limit=1)]
+        cursors = [page.rpartition("cursor=")[2].strip("']\n") for page in pages]
+    for stranger in ({"owner": "bob"}, {"space": "other"}):
+        with bough.open(tmp_path / "s.db", **stranger) as store:
+            reader = Archive(store)
+            assert reader.sessions(cursor=cursors[0]) == "No session is like that."
+            assert reader.search("lost", cursor=cursors[1]).startswith("Nothing found")
+
+
 def conversation(server: Any, talk: Callable[[Client], Awaitable[Any]]) -> Any:
     async def connect() -> Any:
         async with Client(server) as client:
@@ -193,6 +249,35 @@ class TestStdio:
         with bough.open(tmp_path / "s.db") as store:
             assert store.session(session.session_id).verify() == []
             assert len(store.session(session.session_id).path()) == 5
+
+    def test_it_ends_cleanly_whoever_ends_it(self, tmp_path: Path) -> None:
+        """Ctrl-C waited for the thread that reads the input, for ever; a client that was gone left a traceback."""
+        command = [*map(str, BOUGH), "--store", str(tmp_path / "s.db"), "mcp"]
+        hello = (
+            b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18",'
+            b'"capabilities":{},"clientInfo":{"name":"t","version":"1"}}}\n'
+        )
+        bough.open(tmp_path / "s.db").close()
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        how = ("interrupt", "terminate", "end of input", "client gone")
+        started = {
+            name: subprocess.Popen(command, env=environment(tmp_path), **pipes)  # type: ignore[call-overload]
+            for name in how
+        }
+        for name, process in started.items():
+            with process, process.stdin as stdin, process.stdout as stdout:
+                stdin.write(hello)
+                stdin.flush()
+                assert b'"result"' in stdout.readline()
+                if name == "client gone":
+                    stdout.close()
+                    stdin.write(hello)
+                    stdin.close()
+                elif name == "end of input":
+                    stdin.close()
+                else:
+                    process.send_signal(signal.SIGINT if name == "interrupt" else signal.SIGTERM)
+                assert (name, process.wait(30), process.stderr.read()) == (name, 0, b"")
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import time
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
-HINTS = {"echo": {"readOnlyHint": True}, "put": {"idempotentHint": True}}
+HINTS = {"echo": {"readOnlyHint": True}, "put": {"idempotentHint": True}, "save": {"idempotentHint": True}}
 NAMES = [
     "echo",
     "put",
@@ -29,6 +29,7 @@ NAMES = [
     "notify",
     "count",
     "pid",
+    "save",
     "dotted.name",
 ]
 
@@ -68,12 +69,17 @@ def call(name, arguments):
         with open(arguments["file"], "a") as file:
             file.write("x")
         return {"content": text("counted")}
+    if name == "save":
+        with open(arguments["file"], "a") as file:
+            file.write(arguments["text"])
+        return {"content": text(f"saved {arguments['text']}")}
     if name == "die":
         print("out of memory", file=sys.stderr, flush=True)
         os._exit(3)
     if name == "hang":
         if "file" in arguments:
-            open(arguments["file"], "w").close()
+            with open(arguments["file"], "a") as file:
+                file.write("x")
         time.sleep(600)
     if name == "pid":
         return {"content": text(f"{os.getpid()} {os.environ.get('WORD', '')}".strip())}

@@ -47,6 +47,9 @@ class Archive:
     def __init__(self, store: Store) -> None:
         self._store = store
 
+    def close(self) -> None:
+        self._store.close()
+
     def search(self, query: str, limit: int = 10, cursor: str | None = None) -> str:
         """Search what was said and done in past sessions.
 

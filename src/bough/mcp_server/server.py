@@ -10,8 +10,10 @@ import asyncio
 import functools
 import hmac
 import ipaddress
+import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -66,8 +68,28 @@ def _with_error_text(verb: Callable[..., str]) -> Callable[..., str]:
 
 
 def serve_stdio(archive: Archive) -> None:
-    """Serve until standard input ends."""
-    build_server(archive).run()
+    """Serve until standard input ends, the client closes standard output, or until Ctrl-C or SIGTERM."""
+    try:
+        asyncio.run(_serve_stdio(build_server(archive), archive))
+    except BaseExceptionGroup as group:
+        if group.split(BrokenPipeError)[1] is not None:
+            raise
+        # The client is gone. What is still buffered must not fail again when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+async def _serve_stdio(server: MCPServer[Any], archive: Archive) -> None:
+    loop, serving = asyncio.get_running_loop(), asyncio.ensure_future(server.run_stdio_async())
+
+    def stop() -> None:
+        # The thread that waits for input cannot be interrupted, and the interpreter would wait for it.
+        archive.close()
+        sys.stdout.flush()
+        os._exit(0)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    await serving
 
 
 class HttpServer:

@@ -30,7 +30,7 @@ from bough.agent.tools.mcp import kept_servers
 from bough.agent.tools.mcp.server import McpServer, load_connections
 from bough.cli.mcp_option import connect_once
 from bough.core.redact import Redactor
-from bough.errors import DuplicateTool, InvalidArgument, InvalidTool, McpServerUnavailable
+from bough.errors import DuplicateTool, InvalidArgument, InvalidTool, McpServerUnavailable, ToolsMissing
 from bough.log.runtime import real_runtime
 from bough.stores.memory.store import MemoryStore
 from conftest import Store
@@ -203,6 +203,104 @@ class TestRun:
         with Store(MemoryStore(), real_runtime(Redactor({"TOKEN": "hunter2hunter2"}))) as store:
             (result,) = results(run(store, "echo", text="it is hunter2hunter2"))
         assert "hunter2" not in text_of(result)
+
+
+HANGER = """
+import bough, sys
+path, begun, *words = sys.argv[1:]
+call = bough.assistant(bough.ToolCall("c1", "hang", {"file": begun}))
+with bough.open(path) as store:
+    store.start().send_sync("go", model=bough.ScriptedModel([call]), tools=[bough.mcp(words, trust=True)])
+"""
+"""Calls a tool that counts and never returns."""
+
+
+class TestCrash:
+    """After a crash, and in another process: what may have run is not run again, and what waited still can."""
+
+    def test_an_unsafe_call_of_a_process_that_was_killed_is_not_run_again(self, tmp_path: Path) -> None:
+        path, begun = tmp_path / "s.db", tmp_path / "begun"
+        process = subprocess.Popen([sys.executable, "-c", HANGER, str(path), str(begun), *COMMAND])
+        try:
+            wait_until(begun.exists)
+        finally:
+            process.kill()
+            process.wait()
+        with bough.open(path) as store:
+            (row,) = store.sessions().sessions
+            session = store.session(row.session_id)
+            session.resume_sync(model=ScriptedModel(["done"]), tools=[server(trust=True)])
+            assert (results(session)[0].outcome, begun.read_text()) == ("unknown", "x")
+            assert session.verify() == []
+
+    @pytest.fixture
+    def waiting(self, tmp_path: Path) -> Path:
+        """A store with a call that waits for its approval, left by a process that is gone."""
+        call = calling("count", file=str(tmp_path / "count"))
+        with bough.open(tmp_path / "s.db") as store:
+            session = store.start()
+            session.send_sync("go", model=call, tools=[server(approval=True)])
+            session.approve(session.open_tool_calls[0])
+        return tmp_path
+
+    @pytest.mark.parametrize(
+        ("words", "refusal"),
+        [
+            (["no-such-program"], McpServerUnavailable),
+            ([*COMMAND, "--silent"], McpServerUnavailable),
+            ([*COMMAND, "--names", "echo"], ToolsMissing),
+        ],
+        ids=["gone", "silent", "without the tool"],
+    )
+    def test_an_approved_call_outlives_a_server_that_cannot_run_it(
+        self, waiting: Path, words: list[str], refusal: type[Exception]
+    ) -> None:
+        with bough.open(waiting / "s.db") as store:
+            (row,) = store.sessions().sessions
+            session = store.session(row.session_id)
+            before = store.backend.journal(row.session_id)
+            bad = bough.mcp(words, approval=True, connect_timeout=0.5)
+            with pytest.raises(refusal):
+                session.resume_sync(model=ScriptedModel(["done"]), tools=[bad])
+            assert store.backend.journal(row.session_id) == before
+            assert not (waiting / "count").exists()
+            session.resume_sync(model=ScriptedModel(["done"]), tools=[server(approval=True)])
+            assert ((waiting / "count").read_text(), results(session)[0].outcome) == ("x", "done")
+            assert session.verify() == []
+
+    @pytest.mark.parametrize("named", [True, False], ids=["named", "shaped"])
+    @pytest.mark.parametrize("approval", [True, False], ids=["approval", "crash"])
+    def test_a_call_with_hidden_arguments_runs_only_if_they_are_known(
+        self, tmp_path: Path, *, named: bool, approval: bool
+    ) -> None:
+        """The server is sent what the model said; the store holds placeholders, and only a named secret can be put back."""
+        secret = "hunter2hunter2" if named else "sk-ant-" + "a1" * 20
+        file = tmp_path / "saved"
+        tools = [server(trust=True, approval=approval)]
+        call = assistant(ToolCall("c1", "save", {"file": str(file), "text": secret}))
+        with bough.open(tmp_path / "s.db", secrets={"TOKEN": "hunter2hunter2"}) as store:
+            session = store.start()
+            if approval:
+                session.send_sync("go", model=ScriptedModel([call]), tools=tools)
+                session.approve(session.open_tool_calls[0])
+            else:  # as a process leaves it that dies after the answer
+                session.append([bough.user("go"), call])
+        with bough.open(tmp_path / "s.db", secrets={"TOKEN": "hunter2hunter2"}) as store:
+            session = store.session(session.session_id)
+            session.resume_sync(model=ScriptedModel(["done"]), tools=tools)
+            (result,) = results(session)
+            assert file.exists() is named
+            assert result.error is not named
+            assert not named or file.read_text() == secret
+        stored = b"".join(part.read_bytes() for part in tmp_path.glob("s.db*"))
+        assert secret.encode() not in stored
+
+    def test_the_server_is_sent_what_the_model_said_and_the_store_is_not(self, tmp_path: Path) -> None:
+        secret, file = "sk-ant-" + "a1" * 20, tmp_path / "saved"
+        with bough.open(tmp_path / "s.db") as store:
+            session = run(store, "save", file=str(file), text=secret)
+            assert (file.read_text(), text_of(results(session)[0])) == (secret, "saved [redacted]")
+        assert secret.encode() not in b"".join(part.read_bytes() for part in tmp_path.glob("s.db*"))
 
 
 class TestReplay:
