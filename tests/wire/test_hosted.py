@@ -112,10 +112,15 @@ def test_a_call_without_its_result_is_text_unless_anthropic_is_to_continue_it(st
 
 
 def test_a_result_before_its_call_is_none_of_it(store: Store) -> None:
-    """Both were sent as blocks, which Anthropic refuses."""
+    """Both were sent as blocks, which Anthropic refuses. A result after the next input is none of it either."""
+    check_texts(store, reverse=True)
+    check_texts(store, reverse=False)
+
+
+def check_texts(store: Store, *, reverse: bool) -> None:
     session = store.start("a")
     call, result = next(group for group in anthropic_pairs(1) if len(group) == 2)
-    for block in (result, call):
+    for block in (result, call) if reverse else (call, result):
         store_answer(session, "anthropic", [block, {"type": "text", "text": "so"}])
     session.append([user("and now?")])
     blocks = [block for message in session.messages("anthropic") for block in message["content"]]

@@ -8,6 +8,7 @@ change how an earlier one is written, so the provider's cache stays warm. The ru
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from ...core.context import Context, Item
@@ -144,24 +145,27 @@ def _trim(content: list[Block]) -> None:
 def _replace_unpaired(messages: list[dict[str, Any]], part: HistoryPart) -> None:
     """Write calls and results of Anthropic's own tools as text where the other half is missing: alone it is refused.
 
-    A call may wait for its result as long as nothing but results of tools follows: Anthropic continues it.
+    A call may wait for its result as long as nothing but results of tools follows: Anthropic continues it. A result that
+    comes after the next input is none of it.
     """
+    inputs = list(accumulate(_is_input(message) for message in messages))
     last_results = {
-        block["tool_use_id"]: (number, index)
+        (inputs[number], block["tool_use_id"]): (number, index)
         for number, message in enumerate(messages)
         for index, block in enumerate(message["content"])
         if _is_hosted_result(block)
     }
-    last_input = max((n for n, message in enumerate(messages) if _is_input(message)), default=-1)
-    last_input = last_input if part.is_end else len(messages)
     call_ids = part.used_calls
     waiting: set[str] = set()
     for number, message in enumerate(messages):
+        if _is_input(message):
+            waiting.clear()
+        may_wait = part.is_end and inputs[number] == inputs[-1]
         for index, block in enumerate(message["content"]):
             if _is_hosted_call(block):
                 call_id = block["id"]
-                has_result = last_results.get(call_id, (-1, 0)) > (number, index)
-                if call_id not in call_ids and (has_result or number > last_input):
+                has_result = last_results.get((inputs[number], call_id), (-1, 0)) > (number, index)
+                if call_id not in call_ids and (has_result or may_wait):
                     call_ids.add(call_id)
                     waiting.add(call_id)
                     continue
