@@ -72,6 +72,53 @@ class TestFile:
         assert cli("config", "alias")[1] == "big = scripted:one.json\n"
 
     @pytest.mark.parametrize(
+        ("line", "key", "shown"),
+        [
+            (
+                'store = "postgresql://bob:hunter2-horse@h/db?sslpassword=hunter2-horse"',
+                "store",
+                "postgresql://bob@h/db",
+            ),
+            (
+                '[options."openai:m"]\nuser = "sk-ant-hunter2-horse-0123456789abcdefghij"',
+                "options.openai:m.user",
+                "[",
+            ),
+            ('model = "openai:sk-ant-hunter2-horse-0123456789abcdefghij"', "model", "openai:["),
+        ],
+    )
+    def test_a_secret_in_it_is_never_printed(
+        self, cli: Cli, tmp_path: Path, line: str, key: str, shown: str
+    ) -> None:
+        (tmp_path / "config.toml").write_text(f"{line}\n")
+        for command in (
+            ("config",),
+            ("config", "show", "--json"),
+            ("config", "get", key),
+            ("config", "set", "x", "y"),
+        ):
+            _, out, err = cli(*command)
+            assert "hunter2" not in out + err, command
+        assert cli("config", "get", key)[1].startswith(shown)
+
+    @pytest.mark.parametrize(
+        ("option", "problem"),
+        [
+            ('temperature = "hot"', "temperature"),
+            ("temprature = 1", "temprature"),
+            ("max_tokens = -1", "max_tokens"),
+        ],
+    )
+    def test_an_option_that_a_model_does_not_have_is_named_with_file_and_line(
+        self, cli: Cli, tmp_path: Path, option: str, problem: str
+    ) -> None:
+        text = f"[aliases]\nfast = 'openai:m'\n\n[options.fast]\n{option}\n"
+        (tmp_path / "config.toml").write_text(text)
+        code, _, err = cli("run", "hi", "--model", "fast")
+        assert (code, f"{tmp_path}/config.toml, line 5: " in err, problem in err) == (2, True, True), err
+        assert not (tmp_path / "s.db").exists()
+
+    @pytest.mark.parametrize(
         ("text", "message"),
         [
             ("model = \n", "Invalid value (at line 1, column 9)"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
@@ -186,8 +186,8 @@ def agent_for(options: AgentOptions, session: Session | None) -> CommandAgent:
     names = options.models or _own_models(session) or default_models()
     if not names:
         raise CommandError(NO_MODEL)
+    model_options = with_default_options(names[0], session, options.model_options)
     models = available_models(names)
-    model_options = {**default_options(names[0], session), **options.model_options}
     for model in models:
         check_options(model.provider, model_options)
     cost = None if options.max_cost is None else _microcents(options.max_cost)
@@ -211,11 +211,14 @@ def agent_for(options: AgentOptions, session: Session | None) -> CommandAgent:
     )
 
 
-def default_options(model: str, session: Session | None) -> dict[str, Any]:
-    """Return the configured options of a model that the session has none of the same name for."""
-    defaults = load_config().default_options(model)
+def with_default_options(model: str, session: Session | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options, and those configured for the model that neither they nor the session have one of that name for."""
+    config = load_config()
+    defaults = config.default_options(model)
     own = (session.log.settings().options or {}) if defaults and session is not None else {}
-    return {name: value for name, value in defaults.items() if name not in own}
+    used = {name: value for name, value in defaults.items() if name not in own and name not in options}
+    config.check_options(model, used)
+    return {**used, **options}
 
 
 def _microcents(dollars: float) -> int:

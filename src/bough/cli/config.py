@@ -28,6 +28,7 @@ import click
 from click.shell_completion import CompletionItem
 from msgspec import Struct
 
+from ..errors import InvalidOption
 from .rendering.error_text import CommandError
 
 KEYS = "model, store, aliases.NAME or options.MODEL.OPTION"
@@ -51,11 +52,25 @@ class Config(Struct, frozen=True):
 
     def default_options(self, model: str) -> dict[str, Any]:
         """Return the default options of a model, by its name, or by an alias or a short form of it."""
-        names = [name for name in self.options if name != model and self.resolve([name])[0] == model]
         options: dict[str, Any] = {}
-        for name in (*names, model):
+        for name in self._names_of(model):
             options |= self.options.get(name, {})
         return options
+
+    def check_options(self, model: str, options: Iterable[str]) -> None:
+        """Refuse default options that the model does not have, or not with such a value, with their place in the file."""
+        from ..wire.options import check_options  # late: most commands have no options
+
+        for option in options:
+            name = [name for name in self._names_of(model) if option in self.options.get(name, {})][-1]
+            try:
+                check_options(model.partition(":")[0], {option: self.options[name][option]})
+            except InvalidOption as error:
+                line = _line_number(_read_text(self.path), ("options", name, option))
+                raise CommandError(f"{self.path}, line {line}: {error.command_text}") from None
+
+    def _names_of(self, model: str) -> list[str]:
+        return [*(name for name in self.options if name != model and self.resolve([name])[0] == model), model]
 
 
 def config_path() -> Path:
@@ -147,6 +162,16 @@ def get_value(key: str) -> Any:
     text = _read_text(path)
     _read(path, text)
     return _value_at(tomllib.loads(text), parse_key(key))
+
+
+def without_secrets(key: str, value: Any) -> Any:
+    """Return a value as it may be printed: a store's URL without its password, and nothing in the form of a key."""
+    from ..core.redact import Redactor  # late: most commands print no configuration
+    from ..stores.postgres.url import Address
+
+    if key == "store" and isinstance(value, str) and value.startswith(("postgresql://", "postgres://")):
+        value = Address.parse(value).safe_url
+    return Redactor().redact_json(value)
 
 
 def parse_key(key: str) -> tuple[str, ...]:

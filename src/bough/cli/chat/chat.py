@@ -41,10 +41,10 @@ from ..agent_options import (
     AgentOptions,
     CommandAgent,
     agent_for,
-    default_options,
     require_tools,
     start_options,
     warn_missing_tools,
+    with_default_options,
 )
 from ..commands.export import export_file_name
 from ..config import load_config, parse_value
@@ -650,7 +650,7 @@ def _model(chat: Chat, rest: str) -> None:
         session.log.raise_if_leased()
         session.set(model=names[0])
         chat.switch(session)
-    options = {**default_options(names[0], session), **chat.agent.model_options}
+    options = with_default_options(names[0], session, chat.agent.model_options)
     chat.agent = replace(chat.agent, names=names, models=models, model_options=options)
     chat.note(f"Now using {', then '.join(names)}")
 

@@ -18,6 +18,7 @@ from ..config import (
     parse_key,
     parse_value,
     set_value,
+    without_secrets,
 )
 from ..rendering.error_text import FAILURE, CommandError
 from ..rendering.output import for_terminal, json_option, notify, print_json
@@ -45,14 +46,15 @@ def config(ctx: click.Context) -> None:
 @config.command()
 @json_option
 def show(is_json: bool = False) -> None:
-    """Print everything that is set."""
+    """Print everything that is set, without passwords and keys."""
     settings = load_config()
     if is_json:
-        print_json(path=str(settings.path), exists=settings.path.exists(), **_values(settings))
+        shown = {key: without_secrets(key, value) for key, value in _values(settings).items()}
+        print_json(path=str(settings.path), exists=settings.path.exists(), **shown)
         return
     notify(f"{settings.path}{'' if settings.path.exists() else ' (not there yet)'}")
     for key, value in _lines(settings):
-        click.echo(for_terminal(f"{key} = {_text(value)}"))
+        click.echo(for_terminal(f"{key} = {_text(without_secrets(key, value))}"))
 
 
 def _values(config: Config) -> dict[str, Any]:
@@ -91,12 +93,15 @@ def path() -> None:
 @config.command()
 @click.argument("key")
 def get(key: str) -> int:
-    """Print one value; exit code 1 if it is not set."""
+    """Print one value, without passwords and keys; exit code 1 if it is not set."""
     value = get_value(key)
     if value is None:
         notify(f"{key} is not set in {config_path()}")
         return FAILURE
-    click.echo(for_terminal(_text(value)))
+    shown = without_secrets(key, value)
+    click.echo(for_terminal(_text(shown)))
+    if shown != value:
+        notify(f"a secret is not shown; {config_path()} has it")
     return 0
 
 
