@@ -232,7 +232,7 @@ class SessionRunning(BoughError):
             f"session {session_id} is run by {runner}{until}",
             "wait for its turn to end, or queue your input with session.enqueue(text); if its runner is gone, call "
             "session.resume(…, take_over=True)",
-            f"wait for its turn to end (bough tail -f {session_id}), or queue your input with bough run --queue; if "
+            f"wait for its turn to end (bough tail -f {session_id}), or queue your input with bough run --resume {session_id} --queue TEXT; if "
             f"its runner is gone: bough resume {session_id} --take-over",
         )
 
@@ -567,8 +567,8 @@ class ApprovalPending(InvalidOperation):
             f"{'this call' if len(calls) == 1 else 'these calls'}",
             "allow it with session.approve(call) and call session.resume(), deny it with allow=False and send again, or queue "
             "your input with session.enqueue(text)",
-            f"allow it with bough approve {session_id} and bough resume {session_id}, deny it with bough approve {session_id} "
-            "--deny and send again, or queue your input with bough run --queue",
+            f"allow it with bough approve {session_id} and bough resume {session_id} --tools FILE.py, deny it with bough approve "
+            f"{session_id} --deny and send again, or queue your input with bough run --resume {session_id} --queue TEXT",
         )
 
 

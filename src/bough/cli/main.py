@@ -108,6 +108,7 @@ _SYNONYMS = {
     "init": "chat",
     "list": "ls",
     "new": "chat",
+    "remove": "rm",
     "reset": "rewind",
     "sessions": "ls",
     "start": "chat",

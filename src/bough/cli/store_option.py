@@ -73,7 +73,7 @@ class StoreLocation:
         """Open an existing store; raise CommandError if there is none."""
         if not self.exists:
             raise CommandError(
-                f"there is no store at {self.url} yet; bough chat or bough run creates it, bough demo shows what it can do"
+                f"there is no store at {self.url} yet; bough chat or bough run TEXT creates it, bough demo shows what it can do"
             )
         return self._open()
 

@@ -404,7 +404,7 @@ def _open_call_lines(session: Session) -> Iterator[str]:
             "with turn.result(), and with turn.run() or turn.started() that it starts"
         )
         return
-    notify(f"{first}bough resume {session.session_id} --tools … continues")
+    notify(f"{first}bough resume {session.session_id} --tools FILE.py continues")
 
 
 def _show_entry(position: Position, *, is_json: bool) -> None:

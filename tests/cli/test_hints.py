@@ -1,0 +1,246 @@
+"""Every command that a message suggests can be typed as it is printed: it exists, has these flags, and runs."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import bough as library
+from bough import ScriptedModel, ToolCall, assistant, user
+from bough.cli.main import outcome
+from support.cli_store import write_store
+from support.suggestions import has_placeholder, suggested_commands
+
+SOURCES = Path(library.__file__).parent
+INTERACTIVE = {"chat", "serve", "worker", "demo"}
+"""They go on until they are ended, like everything with -f: their flags are checked, and they are tested elsewhere."""
+
+
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield every text of a module, with a word in the place of what is filled in."""
+    tree = ast.parse(path.read_text())
+    parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            values = (str(part.value) if isinstance(part, ast.Constant) else "ses_1" for part in node.values)
+            yield node.lineno, "".join(values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+            yield node.lineno, node.value
+
+
+def test_every_command_in_a_text_exists_and_has_the_flags_it_is_shown_with() -> None:
+    count = 0
+    for path in sorted(SOURCES.rglob("*.py")):
+        for line, text in texts(path):
+            try:
+                count += len(suggested_commands(text))
+            except AssertionError as error:
+                raise AssertionError(f"{path.relative_to(SOURCES)}, line {line}: {error}") from None
+    assert count > 200
+
+
+class Situation:
+    """A folder with the sample store `s.db`, and a model that answers from `one.json`."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder, self._capsys = folder, capsys
+        write_store(folder / "s.db")
+        (folder / "one.json").write_text(json.dumps(["One.", "Two."]))
+
+    def run(self, *arguments: str) -> tuple[int, str]:
+        self._capsys.readouterr()
+        code = outcome(["--no-pager", *arguments])
+        written = self._capsys.readouterr()
+        return code, written.out + written.err
+
+    @property
+    def store(self) -> library.Store:
+        return library.open(self.folder / "s.db")
+
+
+@pytest.fixture
+def situation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Situation:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BOUGH_CONFIG", str(tmp_path / "config.toml"))
+    monkeypatch.setenv("BOUGH_STORE", str(tmp_path / "s.db"))
+    monkeypatch.setenv("BOUGH_MODEL", "scripted:one.json")
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    return Situation(tmp_path, capsys)
+
+
+Prepare = Callable[[Situation], object]
+
+
+def trashed(here: Situation) -> None:
+    with here.store as store:
+        store.delete("ses_case")
+
+
+def waiting(here: Situation) -> None:
+    """A call of the last turn waits for approval."""
+
+    @library.tool(approval=True)
+    def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    with here.store as store:
+        session = store.start(session_id="ses_waits")
+        session.send_sync("q", model=ScriptedModel([assistant(ToolCall("c", "pay"))]), tools=[pay])
+
+
+def interrupted(here: Situation) -> None:
+    with here.store as store:
+        store.start(session_id="ses_open").append([user("q")])
+
+
+def started(here: Situation) -> None:
+    """Killed in the middle of a tool: nobody knows whether it ran."""
+    with here.store as store:
+        session = store.start(session_id="ses_started")
+        turn = session.turn("q")
+        turn.__enter__()
+        turn.started(turn.answer(assistant(ToolCall("c", "pay"))).calls[0])
+
+
+def running(here: Situation) -> None:
+    """Another process has the lease."""
+    with here.store as store:
+        log = store.session("ses_case").log
+        now = log.runtime.now()
+        store.backend.lease("ses_case", "web:1:5:77:boot#x", now + 20_000_000, now)
+        log.record("turn", row={"status": "running"})
+
+
+def replayed(here: Situation) -> None:
+    with here.store as store:
+        store.session("ses_case").replay_sync(mode="strict")
+
+
+def exported(here: Situation) -> None:
+    here.run("export", "ses_case", "-o", "case.bough")
+
+
+def branched(here: Situation) -> None:
+    with here.store as store:
+        session = store.session("ses_case")
+        session.rewind(3)
+        session.append([assistant("Another way.")])
+
+
+def empty(here: Situation) -> None:
+    for path in here.folder.glob("s.db*"):
+        path.unlink()
+
+
+def cohort(here: Situation) -> None:
+    here.run("lab", "cohort", "save", "mine", "ses_case")
+
+
+def nothing(here: Situation) -> None:
+    """The sample store as it is."""
+
+
+SITUATIONS: list[tuple[Prepare, str]] = [
+    (nothing, "show nobody"),
+    (nothing, "show ''"),
+    (nothing, "show ses_case@99"),
+    (nothing, "show ses_case@9:1"),
+    (nothing, "show ses_case@3 -n 2"),
+    (nothing, "log ses_case --events --all"),
+    (nothing, "rewind ses_case"),
+    (nothing, "rewind ses_case@99"),
+    (nothing, "title ses_case@3 x"),
+    (nothing, "redo ses_case"),
+    (nothing, "undo ses_other"),
+    (nothing, "uncompact ses_case"),
+    (nothing, "compact ses_case --keep-from 99"),
+    (nothing, "resume ses_case"),
+    (nothing, "resume ses_case --keep-partial"),
+    (nothing, "run hi --resume ses_case --title x"),
+    (nothing, "run hi --resume ses_case"),
+    (nothing, "run hi --resume ses_case --queue"),
+    (nothing, "run hi --resume ses_case --max-turns 1"),
+    (nothing, "usage --view path"),
+    (nothing, "usage --storage"),
+    (nothing, "ls --tag blue"),
+    (nothing, "ls --agent nobody"),
+    (nothing, "restore nobody"),
+    (nothing, "restore latest"),
+    (nothing, "purge ses_case"),
+    (nothing, "rm ses_case --yes"),
+    (nothing, "import nothing.bough"),
+    (nothing, "import nothing"),
+    (nothing, "import claude-code"),
+    (nothing, "import case.bough --dry-run"),
+    (nothing, "export ses_case@3 --bundle"),
+    (nothing, "replay ses_case --model nobody"),
+    (nothing, "replay ses_case --mode strict"),
+    (nothing, "config alias nobody"),
+    (nothing, "config set options.nobody.seed 1"),
+    (nothing, "config set options.scripted:one.json.temperature null"),
+    (nothing, "lab ls"),
+    (nothing, "lab show"),
+    (nothing, "lab show nobody"),
+    (nothing, "lab cohort ls"),
+    (nothing, "lab cohort rm nobody"),
+    (nothing, "lab cohort save mine ses_case"),
+    (nothing, "lab run zebra --yes"),
+    (nothing, "lab run ses_case --model nobody"),
+    (nothing, "lab promote ses_case cases"),
+    (nothing, "test ."),
+    (cohort, "lab cohort rm mine"),
+    (trashed, "fork ses_case"),
+    (trashed, "run hi --resume ses_case"),
+    (trashed, "rm ses_case"),
+    (trashed, "lab run ses_case --yes"),
+    (waiting, "show ses_waits"),
+    (waiting, "run hi --resume ses_waits"),
+    (waiting, "resume ses_waits"),
+    (interrupted, "resume ses_open --rollback"),
+    (started, "resume ses_started"),
+    (running, "run hi --resume ses_case"),
+    (running, "rewind ses_case@3"),
+    (running, "rm ses_case --yes"),
+    (running, "resume ses_case"),
+    (running, "doctor"),
+    (replayed, "run hi --resume ses_case"),
+    (exported, "title case.bough x"),
+    (exported, "rewind case.bough@3"),
+    (exported, "run hi --resume case.bough"),
+    (branched, "replay ses_case@1:5"),
+    (branched, "lab promote ses_case@1:5 cases"),
+    (branched, "show ses_case@5"),
+    (empty, "show latest"),
+    (empty, "ls"),
+    (empty, "search x"),
+]
+
+
+@pytest.mark.parametrize(
+    ("prepare", "command"),
+    SITUATIONS,
+    ids=[f"{prepare.__name__}: {command}" for prepare, command in SITUATIONS],
+)
+def test_every_command_that_a_message_suggests_runs_as_printed(
+    situation: Situation, prepare: Prepare, command: str
+) -> None:
+    prepare(situation)
+    _, text = situation.run(*shlex.split(command))
+    commands = suggested_commands(text)
+    assert commands, text
+    for arguments in commands:
+        if INTERACTIVE & set(arguments) or "-f" in arguments or has_placeholder(arguments):
+            continue
+        code, written = situation.run(*arguments)
+        if "Missing argument" in written:  # the message only mentions the verb
+            continue
+        assert code in (0, 1, 3), f"{text}\n→ bough {shlex.join(arguments)}: {code}\n{written}"
