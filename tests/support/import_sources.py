@@ -177,3 +177,30 @@ def _locations(value: Any) -> list[tuple[Any, Any]]:
     """Return a (container, key) pair for every nested value that can be replaced."""
     keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else []
     return [(value, key) for key in keys] + [location for key in keys for location in _locations(value[key])]
+
+
+SECRETS = ("hunter2hunter2", "sk-ant-" + "a1" * 20)
+"""One that the store knows by the name TOKEN, one of a shape that is known."""
+
+
+def with_secrets(value: Any) -> Any:
+    """Return a record with both secrets in every text that a person, a model or a tool may have written."""
+    if isinstance(value, dict):
+        return {
+            name: f"/home/{SECRETS[0]}" if name == "cwd" else with_secrets(item)
+            for name, item in value.items()
+        }
+    if isinstance(value, list):
+        return [with_secrets(item) for item in value]
+    if isinstance(value, str) and " " in value and not value.startswith(("<", "{", "[")):
+        return f"{value} {SECRETS[0]} {SECRETS[1]}"
+    return value
+
+
+def assert_masked(path: Path, reports: object) -> None:
+    """Check that neither the store, with all files beside it, nor what was told of the import holds a secret."""
+    stored = b"".join(file.read_bytes() for file in path.parent.glob(f"{path.name}*"))
+    for secret in SECRETS:
+        assert secret.encode() not in stored
+        assert secret not in repr(reports)
+    assert b"[redacted TOKEN]" in stored

@@ -16,12 +16,15 @@ from msgspec import Struct, field
 from ..core.codec import to_json
 from ..core.entries import Evidence, Note, Payload
 from ..core.messages import Message
+from ..core.redact import Redactor
 from ..core.state import State, merge_state
 from ..core.tool_definitions import ToolSpec
 from ..core.usage import MAX_COUNT, Price, Usage
 from ..errors import BoughError, shorten
 
 EXAMPLES = 3
+MAX_EXAMPLE = 1_000
+"""Characters of an example until it is redacted: of a secret that is cut off one part would stay."""
 MICROCENTS_PER_DOLLAR = 100_000_000
 UNKNOWN_KIND = "an item of unknown kind, kept as a note"
 START = ""
@@ -42,13 +45,22 @@ class LossReport(dict[str, Loss]):
         loss = self.setdefault(description, Loss())
         loss.count += count
         if example and len(loss.examples) < EXAMPLES:
-            loss.examples.append(shorten(example))
+            loss.examples.append(example[:MAX_EXAMPLE])
 
     def merge(self, other: LossReport) -> None:
         for description, loss in other.items():
             self.add(description, count=loss.count)
             for example in loss.examples:
                 self.add(description, example, 0)
+
+    def for_people(self, redactor: Redactor) -> LossReport:
+        """Return the report with short examples, without secrets."""
+        return LossReport(
+            {
+                description: Loss(loss.count, [shorten(redactor.redact_text(text)) for text in loss.examples])
+                for description, loss in self.items()
+            }
+        )
 
     @property
     def counts(self) -> dict[str, int]:

@@ -13,10 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import bough
 from bough.errors import BoughError
 from support import tool_sources
 from support.forged_bundles import read_with_every_verb
 from support.import_sources import (
+    SECRETS,
+    assert_masked,
     assert_survived,
     entries_of,
     file_contents,
@@ -24,6 +27,7 @@ from support.import_sources import (
     mangle,
     mangled_records,
     memory_store,
+    with_secrets,
 )
 from support.random_logs import SOAK
 from support.tool_sources import ToolSource, stored_counts
@@ -42,6 +46,17 @@ class TestASource:
         with memory_store() as store:
             import_all(store, source.tool, place)
             assert stored_counts(store) == source.count(place)
+
+    def test_has_its_secrets_masked_in_every_field_and_in_the_report(
+        self, source: ToolSource, tmp_path: Path
+    ) -> None:
+        place = source.write(tmp_path / "in", with_secrets(source.sample))
+        path = tmp_path / "s.db"
+        with bough.open(path, secrets={"TOKEN": SECRETS[0]}, synchronous="normal") as store:
+            reports = list(store.import_from(source.tool, str(place)))
+            assert [report.error for report in reports] == [None] * len(reports)
+            assert list(store.verify()) == []
+        assert_masked(path, reports)
 
     def test_is_not_changed_and_adds_nothing_the_second_time(
         self, source: ToolSource, tmp_path: Path

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from bough.core.entries import BranchSummary, Compaction, Note, Settings
 from bough.core.messages import Attachment, Message, ToolCall, assistant, system, tool_result, user
+from bough.core.redact import Redactor
 from bough.core.tool_definitions import ToolSpec
 from bough.core.tree import Leaf
 from bough.core.usage import Usage
@@ -23,7 +24,7 @@ from bough.exchange.importers.ingest import (
     preview_session,
 )
 from bough.formats.jsonl import parse_time
-from bough.formats.records import START, EntryRecord, LossReport, SessionRecord
+from bough.formats.records import MAX_EXAMPLE, START, EntryRecord, LossReport, SessionRecord
 from bough.store import Store
 from bough.stores.memory.store import MemoryStore
 from bough.stores.postgres.store import PostgresStore
@@ -491,8 +492,17 @@ class TestLosses:
         losses = LossReport()
         for _ in range(10):
             losses.add("a thing", "x" * 10_000_000)
-        assert (losses["a thing"].count, len(losses["a thing"].examples)) == (10, 3)
-        assert max(map(len, losses["a thing"].examples)) < 100
+        assert max(map(len, losses["a thing"].examples)) <= MAX_EXAMPLE
+        loss = losses.for_people(Redactor())["a thing"]
+        assert (loss.count, len(loss.examples)) == (10, 3)
+        assert max(map(len, loss.examples)) < 100
+
+    @pytest.mark.parametrize("before", range(60, 90, 3))
+    def test_hold_no_half_of_a_secret(self, before: int) -> None:
+        losses = LossReport()
+        losses.add("a thing", "." * before + "correct horse battery")
+        (example,) = losses.for_people(Redactor({"PASS": "correct horse battery"}))["a thing"].examples
+        assert "co" not in example
 
 
 class TestPlaces:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -14,10 +15,18 @@ from typing import Any
 
 import pytest
 
+from bough import open as bough_open
 from bough.exchange.importers.inotify import ChangeSignal
 from bough.exchange.importers.watch import SourceChange, Watch, WatchedFolder, source_of
 from bough.store import Store
-from support.import_sources import memory_store, store, write_jsonl
+from support.import_sources import (
+    SECRETS,
+    assert_masked,
+    memory_store,
+    store,
+    with_secrets,
+    write_jsonl,
+)
 from support.terminal import BOUGH, bough
 from support.tool_sources import (
     ToolSource,
@@ -289,3 +298,27 @@ class TestTheCommand:
             )
             assert (result.code, reason in result.err) == (2, True), result.err
         assert not (tmp_path / "s.db").exists()
+
+
+class TestSecrets:
+    @pytest.mark.parametrize("source", [claude_code.SOURCE, codex.SOURCE], ids=lambda source: source.tool)
+    def test_that_arrive_in_two_halves_are_masked(self, source: ToolSource, root: Path) -> None:
+        path = root.parent / "s.db"
+        source.write(root.parent / "whole", with_secrets(source.sample))
+        bodies = {
+            file.relative_to(root.parent / "whole"): file.read_bytes()
+            for file in (root.parent / "whole").rglob("*.jsonl")
+        }
+        reports: list[SourceChange] = []
+        with bough_open(path, secrets={"TOKEN": SECRETS[0]}) as store:
+            watch = Watch(
+                store.backend, store.runtime, [WatchedFolder(source.tool, root)], root.parent / "s.db-state"
+            )
+            for name, body in bodies.items():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                ends = [found.start() + 7 for found in re.finditer(SECRETS[0].encode(), body)][::3]
+                for end in (*ends, len(body)):
+                    (root / name).write_bytes(body[:end])
+                    os.utime(root / name, (end, end))  # quiet: what is there is imported
+                    reports += watch.scan()
+        assert_masked(path, reports)

@@ -81,9 +81,12 @@ def import_session(
     store: StoreBackend, runtime: Runtime, record: SessionRecord, *, new_id: bool = False
 ) -> ToolImportResult:
     """Import one session and its tasks, all or nothing; only the new entries of one that has grown."""
-    about = {"title": record.title, "missing": record.missing, "unfinished": _unfinished(record)}
+    redactor = runtime.redactor.with_own_count()
+    title = None if record.title is None else redactor.redact_text(record.title)
+    about = {"title": title, "missing": record.missing, "unfinished": _unfinished(record)}
     if not (record.entries or record.seeds or record.tasks):
-        nothing = ToolImportResult(record.tool, record.source, record.session_id, (), (), 0, record.losses)
+        lost = record.losses.for_people(redactor)
+        nothing = ToolImportResult(record.tool, record.source, record.session_id, (), (), 0, lost)
         return replace(nothing, **about, error=NO_MESSAGES)
     staging = MemoryStore(space=store.space, owner=store.owner)
     losses = LossReport()
@@ -104,7 +107,8 @@ def import_session(
     ) as refusal:  # the next session may be fine
         error = refusal
     session_id = added[0] if new_id and added else record.session_id
-    result = ToolImportResult(record.tool, record.source, session_id, added, existing, entries, losses)
+    lost = losses.for_people(redactor)
+    result = ToolImportResult(record.tool, record.source, session_id, added, existing, entries, lost)
     if error is None:
         return replace(result, **about)
     return replace(result, **about, error=error.problem, command_hint=error.command_hint)
