@@ -54,6 +54,17 @@ class TestAWrongMemory:
         assert [fact.number for fact in session.journal()] == list(range(1, len(kinds) + 1))
         assert session.verify() == []
 
+    def test_what_another_has_indexed_meanwhile_is_indexed_again(self, two: tuple[Store, Store]) -> None:
+        """To index a session changes nothing of it but a flag, which the next append sets anew."""
+        session = start_session(two[0])
+        for number, word in enumerate(("second", "third")):
+            assert not two[1].search(word).hits
+            session.append([user(word)])
+            assert [hit.seq for hit in two[1].search(word).hits] == [number + 2]
+        session.append([user("fourth")])
+        session.append([user("fifth")])  # the flag is set already
+        assert [hit.seq for hit in two[1].search("fifth").hits] == [5]
+
     def test_calls_of_another_are_counted(self, two: tuple[Store, Store]) -> None:
         session = start_session(two[0])
         for number, sessions in enumerate((*two, *two)):

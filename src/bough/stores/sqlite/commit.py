@@ -32,7 +32,7 @@ from ..base import (
 from ..rows import CALL_COLUMNS, FACT_COLUMNS, call_from, call_row, fact_from
 
 SELECT_HEAD = """
-select number, branch, seq, facts, calls, active_at, fence, trashed_at, holder, lease_until,
+select number, branch, seq, facts, calls, active_at, needs_indexing, fence, trashed_at, holder, lease_until,
        (select session_number from branch where branch.id = session.branch) = number
        and not exists (select 1 from entry where entry.id = (session.branch << 32 | session.seq) + 1)
 from session where id = ? and space = ? and (?3 is null or owner = ?3)
@@ -66,10 +66,13 @@ order by journal.id desc limit 1
 INSERT_BRANCH = "insert into branch (session_number, parent, parent_seq) values (?, ?, ?)"
 UPDATE_HEAD = "update session set facts = ?, updated_at = ?, branch = ?, seq = ?, turns = turns + ?"
 ADD_GROWTH = "".join(f", {name} = {name} + ?" for name in Totals.__struct_fields__)
+# Not by a trigger: to find out that there is nothing to do took one 10,000 instructions, a fiftieth of an append.
+SET_NEEDS_INDEXING = ", needs_indexing = 1"
 WHERE_HEAD = (
     " where number = ? and branch = ? and seq = ? and facts = ? and calls = ? and fence = coalesce(?, fence)"
     " and trashed_at is null"
 )
+WHERE_NEEDS_INDEXING = " and needs_indexing"
 WHERE_FREE = " and (holder is null or coalesce(lease_until, 0) <= ?)"
 NOTHING = Totals()
 Executor = apsw.Connection | apsw.Cursor
@@ -87,6 +90,8 @@ class SqliteHead(Struct, frozen=True, gc=False):
     active_at: int
     is_growing: bool
     """Whether the leaf is the tail of a branch it owns."""
+    needs_indexing: bool = True
+    """Whether the flag is set that it may have text which the search index lacks, as after every change."""
     lease: tuple[str | None, int | None] = (None, None)
     """Holder and end, if they were read."""
 
@@ -148,13 +153,20 @@ def _read(writer: apsw.Cursor, change: Change, heads: Heads) -> SqliteHead:
     row = writer.execute(SELECT_HEAD, (change.session_id, heads.space, heads.owner)).fetchone()
     if row is None:
         raise NotFound(change.session_id)
-    number, branch, seq, facts, calls, active_at, fence, trashed_at, holder, lease_until, is_growing = row
+    number, branch, seq, facts, calls, active_at, needs_indexing, fence, trashed_at, *lease, is_growing = row
     if trashed_at is not None:
         raise SessionTrashed(change.session_id)
     if change.fence is not None and change.fence != fence:
         raise Fenced(change.session_id, change.fence, fence)
     return SqliteHead(
-        number, Leaf(branch, seq), facts, calls, active_at, bool(is_growing), (holder, lease_until)
+        number,
+        Leaf(branch, seq),
+        facts,
+        calls,
+        active_at,
+        bool(is_growing),
+        bool(needs_indexing),
+        (lease[0], lease[1]),
     )
 
 
@@ -356,17 +368,22 @@ def _update_row(
     needs_free = change.needs_free_session
     if needs_free:
         bindings.append(change.at)
-    query = _update(growth is not NOTHING, tuple(columns), bool(change.tags), needs_free)
+    query = _update(growth is not NOTHING, tuple(columns), bool(change.tags), head.needs_indexing, needs_free)
     writer.execute(query, bindings)
 
 
 @lru_cache(maxsize=256)
-def _update(with_growth: bool, names: tuple[str, ...], with_tags: bool, needs_free: bool) -> str:
+def _update(
+    with_growth: bool, names: tuple[str, ...], with_tags: bool, needs_indexing: bool, needs_free: bool
+) -> str:
+    """Return the statement. A session that was indexed since its head was cached is not at this head."""
     assert {*SETTABLE_COLUMNS, "active_at"}.issuperset(names), names
     growth = ADD_GROWTH if with_growth else ""
     sets = "".join(f", {name} = ?" for name in names)
     patch = ", tags = json_patch(coalesce(tags, '{}'), ?)" if with_tags else ""
-    return f"{UPDATE_HEAD}{growth}{sets}{patch}{WHERE_HEAD}{WHERE_FREE if needs_free else ''}"
+    flag, where = ("", WHERE_NEEDS_INDEXING) if needs_indexing else (SET_NEEDS_INDEXING, "")
+    free = WHERE_FREE if needs_free else ""
+    return f"{UPDATE_HEAD}{growth}{sets}{patch}{flag}{WHERE_HEAD}{where}{free}"
 
 
 SESSION_COLUMNS_SET = (

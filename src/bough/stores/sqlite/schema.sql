@@ -59,11 +59,8 @@ create index session_by_status on session (space, status, active_at, number, tra
 create index session_by_agent on session (space, agent, active_at, number) where agent is not null;
 create index session_by_owner on session (space, owner, active_at, number) where owner is not null;
 create index session_in_trash on session (space, active_at, number) where trashed_at is not null;
--- What the search index lacks. An append sets the flag if it is not set; whoever indexes the session clears it.
+-- What the search index lacks. A change sets the flag if it is not set; whoever indexes the session clears it.
 create index session_needs_indexing on session (space, number) where needs_indexing;
-create trigger session_grows after update of facts on session when not old.needs_indexing begin
-    update session set needs_indexing = 1 where number = new.number;
-end;
 
 -- A row for each tag of each session, in both orders of lists. Triggers keep it in step with session.tags.
 create table session_tag (
