@@ -23,7 +23,7 @@ from .media import (
     holds_attachment,
     letter_runs,
 )
-from .messages import Attachment, Message, assistant, is_text_only
+from .messages import Attachment, Message, assistant, plain_copy
 from .redact import MIN_GITHUB_LENGTH, Redactor
 from .turns import ENDED_BY_TOOL, Cursor, advance
 
@@ -197,8 +197,10 @@ def _canonical(draft: Draft, blobs: dict[str, Blob], redactor: Redactor | None) 
         evidence = move_evidence(evidence, original, payload)
         runs = letter_runs(body)
     may_refer = has_long_word and has_run(runs)  # what is redacted makes no word longer
-    if not may_refer and not draft.blobs and isinstance(payload, Message) and is_text_only(payload):
-        return _Canonical(payload, body, evidence)  # most messages: nothing to extract, decode or refer to
+    if not may_refer and not draft.blobs and isinstance(payload, Message):
+        plain = plain_copy(payload)
+        if plain is not None:  # as most are: nothing to extract, decode or refer to
+            return _Canonical(plain, body, evidence)
     own = tuple(blob.hash for blob in draft.blobs)
     blobs |= {blob.hash: blob for blob in draft.blobs}
     if isinstance(payload, Settings):

@@ -11,6 +11,7 @@ What every append runs compares `type(part)` and does not call `isinstance`: the
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import isfinite
 from typing import Any, Literal, get_args
 
 from msgspec import Struct
@@ -162,27 +163,67 @@ def check_message(message: Message) -> None:
 
 
 _OUTCOMES: frozenset[str] = frozenset(get_args(Outcome))
+MAX_PLAIN_DEPTH = 20
+MAX_PLAIN_INT = 2**63 - 1
+"""Arguments beyond this are decoded, and refused beyond the limits of the codec."""
 
 
-def is_text_only(message: Message) -> bool:
-    """Return whether a message consists of correctly typed text and text results, so its bytes decode to an equal value.
+def plain_copy(message: Message) -> Message | None:
+    """Return the message as its bytes decode, if it has correctly typed text, text results and tool calls only; else None.
 
-    Most messages, and all long ones, do; they need be neither decoded nor checked again.
+    Most messages, and all long ones, do; they need be neither decoded nor checked again. Arguments are copied: what their
+    caller does with them later does not change the log's.
     """
-    if message.details is not None or message.timestamp is not None or message.is_new is not False:
-        return False
     role, parts = message.role, message.parts
+    if message.details is not None or message.timestamp is not None or message.is_new is not False:
+        return None
     if type(parts) is not tuple or role not in _ALLOWED or (role == "tool" and not parts):
-        return False
-    is_plain_part = _is_plain_result if role == "tool" else _is_plain_text
-    for part in parts:  # noqa: SIM110 - `all` costs a generator
-        if not is_plain_part(part):
-            return False
-    return True
+        return None
+    has_calls = False
+    for part in parts:
+        if role == "tool":
+            if not _is_plain_result(part):
+                return None
+        elif type(part) is ToolCall and role == "assistant":
+            has_calls = True
+        elif type(part) is not Text or type(part.text) is not str:
+            return None
+    if not has_calls:
+        return message
+    try:
+        return Message(role, tuple([_copy_call(part) if type(part) is ToolCall else part for part in parts]))
+    except _NotPlain:
+        return None
 
 
-def _is_plain_text(part: object) -> bool:
-    return type(part) is Text and type(part.text) is str
+class _NotPlain(Exception):
+    """A value that has to be decoded to know what a reader will see."""
+
+
+def _copy_call(call: ToolCall) -> ToolCall:
+    if call.malformed is not None or call.placeholders != ():
+        raise _NotPlain
+    if type(call.id) is not str or type(call.name) is not str or type(call.arguments) is not dict:
+        raise _NotPlain
+    return ToolCall(call.id, call.name, _copy_json(call.arguments, MAX_PLAIN_DEPTH))
+
+
+def _copy_json(value: Any, depth: int) -> Any:
+    kind = type(value)
+    if kind is str or value is None or kind is bool:
+        return value
+    if (kind is int and -MAX_PLAIN_INT <= value <= MAX_PLAIN_INT) or (kind is float and isfinite(value)):
+        return value
+    if kind is list and depth:
+        return [_copy_json(item, depth - 1) for item in value]
+    if kind is not dict or not depth:
+        raise _NotPlain
+    copy = {}
+    for key, item in value.items():
+        if type(key) is not str:
+            raise _NotPlain
+        copy[key] = _copy_json(item, depth - 1)
+    return copy
 
 
 def _is_plain_result(part: object) -> bool:
