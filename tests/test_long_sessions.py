@@ -30,6 +30,8 @@ from bough.cli.main import bough as command
 from bough.core.drafts import Draft
 from bough.core.usage import Call, Usage
 from bough.models.prices import Rates
+from bough.replay.diff import diff
+from support.server import LocalServer
 from support.statement_steps import Steps
 
 SHORT, LONG = 1_000, 20_000
@@ -106,12 +108,17 @@ VERBS: dict[str, Callable[[Session], Any]] = {
     "context": lambda session: session.context(),
     "context at": lambda session: session.context(MIDDLE),
     "request": lambda session: session.request("anthropic"),
+    "request at": lambda session: session.request("anthropic", at=MIDDLE),
     "fit": lambda session: session.fit(Budget(messages=4)),
     "window_use": lambda session: session.window_use(),
     "labels": lambda session: session.labels(),
     "label": lambda session: session.label(5, "here"),
     "usage": lambda session: session.usage(),
     "usage of the path": lambda session: session.usage("path"),
+    "usage since": lambda session: session.usage(since=session.log.leaf_at(session.leaf.seq - 4)),
+    "calls of an entry": lambda session: session.log.store.calls_between("ses_long", 1, MIDDLE, MIDDLE),
+    "latest call": lambda session: session.log.store.latest_answer_call("ses_long", 1, MIDDLE),
+    "diff": lambda session: diff((session, session.leaf.seq - 6), session),
     "state": lambda session: session.state,
     "next_action": lambda session: session.next_action(),
     "pending_approvals": lambda session: session.pending_approvals(),
@@ -128,6 +135,7 @@ COMMANDS = [
     "ls",
     "show ses_long -n 3",
     "show ses_long -n 3 --json",
+    f"show ses_long@{MIDDLE}",
     "log ses_long -n 3",
     "log ses_long --events -n 3",
     "tail ses_long",
@@ -172,3 +180,29 @@ def test_no_command_does_more_work(
             assert result.exit_code == 0, result.output
         counts.append(steps.steps)
     check(counts)
+
+
+PAGES = [
+    "/turns",
+    f"/turns?before={MIDDLE}",
+    f"/calls?first={MIDDLE}",
+    f"/path?around={MIDDLE}",
+    f"/entries/{MIDDLE}",
+    f"/request?at={MIDDLE}",
+    f"/usage?view=path&leaf={MIDDLE}&since={MIDDLE - 9}&groups=false",
+    "/usage?view=path&groups=false",
+    "/usage?view=tree&groups=false",
+]
+
+
+def test_no_page_does_more_work(stores: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: dict[str, list[int]] = {page: [] for page in PAGES}
+    for path in stores:
+        with monkeypatch.context() as patch:
+            steps = Steps(patch)
+            with bough.open(path, synchronous="normal") as store, LocalServer(store) as server:
+                for page in PAGES:
+                    steps.steps = 0
+                    server.get(f"/api/sessions/ses_long{page}")
+                    counts[page].append(steps.steps)
+    assert {page: pair for page, pair in counts.items() if not 0 < pair[1] <= 1.2 * pair[0] + 1_500} == {}

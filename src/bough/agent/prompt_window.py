@@ -6,6 +6,7 @@ Does not know providers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 from msgspec import Struct
 
@@ -22,6 +23,8 @@ from ..models.windows import SMALL_REQUEST, window_by_name
 from ..stores.base import Fact
 from ..stores.message_limits import message_limits
 
+MAX_FACTS = 144
+"""Facts of the journal that are looked through for the start of a turn; beyond them those of all limits are read."""
 MessageLimits = Mapping[Leaf, int]
 """The maximum number of messages of a turn's model calls, by the leaf of the turn's input. Other turns: no maximum."""
 
@@ -119,7 +122,7 @@ def _message_limit(log: Log, leaf: Leaf) -> int | None:
     """Return the limit of the turn whose input is at this leaf."""
     resumed: list[Fact] = []
     started: Fact | None = None
-    for fact in log.facts_backwards():
+    for fact in islice(log.facts_backwards(), MAX_FACTS):
         if fact.kind == "turn_resumed" and fact.data.get("turn") == leaf.seq:
             resumed.append(fact)
         elif fact.kind == "turn_started" and fact.data["turn"] == leaf.seq:

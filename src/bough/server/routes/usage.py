@@ -32,11 +32,17 @@ def session_usage(
     view: Annotated[UsageView, QueryParameter(description="own, path or tree")] = "own",
     since: Annotated[str | None, QueryParameter(description="After this position of the path")] = None,
     leaf: Annotated[str | None, QueryParameter(description="Of the path to this position")] = None,
+    groups: Annotated[
+        bool, QueryParameter(description="Also by model, purpose and bucket, which reads every call")
+    ] = True,
 ) -> SessionUsage:
     """Sum the model calls of a session: its own, those of its path, or including tasks."""
     context, caller = context_and_caller(request)
     session = context.session_at(context.session(caller, session_id), leaf)
     behind = None if since is None else context.position(session, since)
+    if not groups:
+        total_only = to_json(session.usage(view, behind))
+        return SessionUsage(view=view, total=total_only, models=[], purposes=[], buckets=[])
     calls = session.model_calls(view, behind)
     return SessionUsage(
         view=view,

@@ -118,8 +118,8 @@ async function usageTab(entry, host) {
   const at = placeOf(entry), turn = entry.turn, path = sessionPath(host.id, "/usage");
   const [detail, turnUsage, pathUsage, tree, storage] = await Promise.all([
     fetchJson(sessionPath(host.id, `/entries/${at}`)),
-    turn ? fetchJson(path, { view: "path", leaf: at, since: turn - 1 }) : null,
-    fetchJson(path, { view: "path", leaf: at }), fetchJson(path, { view: "tree" }), fetchJson(sessionPath(host.id, "/storage")),
+    turn ? fetchJson(path, { view: "path", leaf: at, since: turn - 1, groups: false }) : null,
+    fetchJson(path, { view: "path", leaf: at, groups: false }), fetchJson(path, { view: "tree" }), fetchJson(sessionPath(host.id, "/storage")),
   ]);
   const used = detail.call?.usage ?? {}, isUnknown = used.input_tokens === undefined && used.output_tokens === undefined;
   const message = detail.call && { calls: 1, unknown_calls: isUnknown ? 1 : 0, ...used, cost_microcents: detail.call.cost_microcents };

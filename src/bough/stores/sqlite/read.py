@@ -42,6 +42,8 @@ from ..rows import (
     stored_from,
 )
 
+BLOCK_SIZE = 256
+"""Calls in a row of usage_block."""
 SELECT_SESSION = f"""
 select {SESSION_COLUMNS} from session where id = :id and space = :space and (:owner is null or owner = :owner)
 """
@@ -120,7 +122,8 @@ with recursive line (id) as (
 select id from branch where id not in (select id from line) order by id
 """
 SELECT_CALLS = f"select {CALL_COLUMNS} from usage where id > ? and id < ? order by id"
-CALLS_AT = "id > ? and id < ? and branch = ? and coalesce(answer_seq, after_seq)"
+SELECT_BLOCKS = "select id << 8, first_seq, last_seq from usage_block where id >= ? and id < ? order by id"
+CALLS_AT = "id >= ? and id < ? and branch = ? and coalesce(answer_seq, after_seq)"
 SELECT_CALLS_BETWEEN = f"select {CALL_COLUMNS} from usage where {CALLS_AT} between ? and ? order by id"
 # A branch grows at its end, so that a later call answers a later entry: found at once if it is one of the newest.
 SELECT_LATEST_ANSWER_CALL = f"""
@@ -137,7 +140,8 @@ select {FACT_COLUMNS} from journal indexed by journal_label where id > ? and id 
 """
 SELECT_LIMIT_FACTS = f"""
 select {FACT_COLUMNS} from journal where id > ?1 and id < ?2 and kind in ({str(LIMIT_FACT_KINDS)[1:-1]})
-and exists (select 1 from journal where id > ?1 and id < ?2 and data like '%"max_messages"%') order by id
+and exists (select 1 from journal indexed by journal_limit where id > ?1 and id < ?2 and instr(data, '"max_messages"') > 0)
+order by id
 """
 SELECT_INBOX = "select number, body, at from inbox where session_number = ? order by number limit ?"
 SELECT_ENTRY_SIZE = """
@@ -309,18 +313,31 @@ class SessionReader:
         return [
             call_from(row)
             for owner in self._owners(number, branch)
-            for row in self.connection.execute(
-                SELECT_CALLS_BETWEEN, (owner << 32, (owner + 1) << 32, branch, first, last)
-            )
+            for span in self._call_spans(owner, first, last)
+            for row in self.connection.execute(SELECT_CALLS_BETWEEN, (*span, branch, first, last))
         ]
 
     def latest_answer_call(self, number: int, branch: int, last: int) -> Call | None:
         for owner in self._owners(number, branch):
-            span = (owner << 32, (owner + 1) << 32, branch, last)
-            row = self.connection.execute(SELECT_LATEST_ANSWER_CALL, span).fetchone()
-            if row is not None:
-                return call_from(row)
+            for span in reversed(self._call_spans(owner, 0, last)):
+                row = self.connection.execute(SELECT_LATEST_ANSWER_CALL, (*span, branch, last)).fetchone()
+                if row is not None:
+                    return call_from(row)
         return None
+
+    def _call_spans(self, number: int, first: int, last: int) -> list[tuple[int, int]]:
+        """Return ranges of ids, without their ends, outside of which a session has no call at entries `first` to `last`."""
+        spans: list[tuple[int, int]] = []
+        begin = number << 32
+        blocks: list[Any] = self.connection.execute(
+            SELECT_BLOCKS, (number << 24, (number + 1) << 24)
+        ).fetchall()
+        for block, first_seq, last_seq in blocks:
+            if last_seq < first or first_seq > last:
+                if begin < block:
+                    spans.append((begin, block))
+                begin = block + BLOCK_SIZE
+        return [*spans, (begin, (number + 1) << 32)]
 
     def _owners(self, number: int, branch: int) -> list[int]:
         """Return the session that made the calls of a branch, unless the branch is not in the tree of `number`."""

@@ -154,6 +154,25 @@ create table usage (
     failed             integer not null,
     at                 integer not null
 );
+-- Which entries 256 calls of a session belong to, so that a page of a long session reads only the calls of its entries. It is
+-- written once for so many calls, when most of them have their answers; an index of all calls would cost each step a page. A
+-- block without a row is read: one that is not full yet, or of which a call was changed later.
+create table usage_block (
+    id        integer primary key, -- usage.id >> 8
+    first_seq integer not null,    -- the least and the greatest seq of its calls, on any branch
+    last_seq  integer not null
+);
+create trigger usage_fills_block after insert on usage when new.id & 255 = 15 and new.id & 4294967295 > 256 begin
+    insert or replace into usage_block (id, first_seq, last_seq)
+    select (new.id >> 8) - 1, min(coalesce(answer_seq, after_seq)), max(coalesce(answer_seq, after_seq)) from usage
+    where id >= ((new.id >> 8) - 1) << 8 and id < (new.id >> 8) << 8;
+end;
+create trigger usage_changes after update of id, after_seq, answer_seq on usage begin
+    delete from usage_block where id in (old.id >> 8, new.id >> 8);
+end;
+create trigger usage_ends after delete on usage begin
+    delete from usage_block where id = old.id >> 8;
+end;
 
 create table journal (
     id        integer primary key, -- session.number << 32 | the fact's number
@@ -170,6 +189,8 @@ create table journal (
 create index journal_key on journal (key) where substr(key, 1, 1) <> '~';
 -- Labels without reading the journal; an append of anything else does not touch it.
 create index journal_label on journal (id) where kind = 'labelled';
+-- Whether a turn of the session had a limit of messages, which few have.
+create index journal_limit on journal (id) where instr(data, '"max_messages"') > 0;
 
 -- Inputs for a session that is running, consumed in order by its runner.
 create table inbox (
