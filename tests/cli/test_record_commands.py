@@ -41,7 +41,13 @@ def test_a_program_is_recorded_and_its_exit_code_is_kept(tmp_path: Path) -> None
 def test_a_program_that_calls_nothing_or_does_not_exist_is_told(tmp_path: Path) -> None:
     quiet = bough("record", sys.executable, "-c", "pass", home=tmp_path)
     assert quiet.code == 0
-    assert "called no model through the proxy" in quiet.err
+    assert "sent nothing to the proxy, so nothing was recorded; it must take its base URL from" in quiet.err
+    lost = "import os, urllib.request as r; u = os.environ['OPENAI_BASE_URL'].replace('openai', 'other')\nr.urlopen(u)"
+    elsewhere = bough("record", sys.executable, "-c", lost, home=tmp_path)
+    assert "refused, because no upstream has this path: /other/v1 (1 ×)" in elsewhere.err
+    assert "called no model through the proxy" in elsewhere.err
+    bare = bough("record", "--upstream", "openai", "--", "true", home=tmp_path)
+    assert (bare.code, "'openai' has no address; write NAME=URL" in bare.err) == (2, True)
     missing = bough("record", "--", "no-such-program", home=tmp_path)
     assert missing.code == 127
     assert "there is no program 'no-such-program'" in missing.err

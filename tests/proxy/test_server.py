@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bough.proxy import server
 from bough.proxy.http_stream import BadMessage, ChunkedBody, Head, LengthBody
 from bough.proxy.server import ApiCall, Listener, Proxy
 from bough.proxy.upstreams import child_environment, find_upstreams
@@ -262,10 +263,10 @@ def test_other_paths_and_protocols_pass() -> None:
 @pytest.mark.parametrize(
     ("request_", "status", "message"),
     [
-        (post("/elsewhere/v1/messages"), 404, "/anthropic, /openai/v1, /gemini"),
+        (post("/elsewhere/v1/messages"), 404, "set the base URL to one of http://127.0.0.1/anthropic, "),
         (post(CHAT).replace(b"Host: 127.0.0.1", b"Host: evil.example"), 403, "127.0.0.1 only"),
         (b"HELLO\r\n\r\n", 400, "cannot read"),
-        (post(CHAT), 502, "cannot be reached"),
+        (post(CHAT), 502, "127.0.0.1:9/v1 cannot be reached: nothing listens there; check that it runs, or"),
     ],
 )
 def test_what_cannot_be_forwarded_says_why(request_: bytes, status: int, message: str) -> None:
@@ -279,7 +280,9 @@ def test_what_cannot_be_forwarded_says_why(request_: bytes, status: int, message
     asyncio.run(main())
 
 
-def test_an_upstream_with_a_wrong_certificate_is_refused(tmp_path: Path) -> None:
+def test_an_upstream_with_a_wrong_certificate_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names = ["-keyout", str(tmp_path / "key"), "-out", str(tmp_path / "cert"), "-subj", "/CN=other"]
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *names], check=True, capture_output=True
@@ -294,7 +297,32 @@ def test_an_upstream_with_a_wrong_certificate_is_refused(tmp_path: Path) -> None
         async with upstream(answer, tls) as url, proxied(url) as (port, _):
             response = await exchange(port, post(CHAT))
             assert b"502" in response.partition(b"\r\n")[0]
-            assert b"SSL_CERT_FILE" in response
+            assert b"not trusted: self-signed certificate; set SSL_CERT_FILE" in response
+            monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert"))
+            server._tls_context.cache_clear()
+            response = await exchange(port, post(CHAT))
+            assert b"certificate is not valid for '127.0.0.1'; write its address with the name" in response
+        async with upstream(answer, tls) as url, proxied(url.replace("https", "http")) as (port, _):
+            assert b"if it speaks TLS, its address begins with https://" in await exchange(port, post(CHAT))
+
+    try:
+        asyncio.run(main())
+    finally:
+        server._tls_context.cache_clear()
+
+
+def test_an_upstream_without_tls_is_told_and_its_password_is_not() -> None:
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async def main() -> None:
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as plain:
+            address = f"https://ann:hush@127.0.0.1:{plain.sockets[0].getsockname()[1]}"
+            async with proxied(address) as (port, _):
+                response = await exchange(port, post(CHAT))
+                assert b"does not speak TLS; if it is meant to be reached without, its address" in response
+                assert b"hush" not in response
 
     asyncio.run(main())
 

@@ -73,6 +73,8 @@ class Recorder(Listener):
         """Why calls were not recorded."""
         self.passed: Counter[str] = Counter()
         """Requests that do not call a model, by method and path."""
+        self.refused_paths: Counter[str] = Counter()
+        """Requests that no upstream has a prefix for, by path."""
         self._run = store.runtime.new_id("")
         self._positions: dict[int, CallPosition] = {}
         self._prompts: dict[str, list[str]] = {}
@@ -99,6 +101,9 @@ class Recorder(Listener):
 
     def passed_through(self, path: str) -> None:
         self.passed[path] += 1
+
+    def refused(self, path: str) -> None:
+        self.refused_paths[path] += 1
 
     def _put(self, is_ended: bool, call: ApiCall) -> None:
         if self._waiting_bytes > MAX_WAITING_BYTES:

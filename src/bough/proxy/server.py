@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import ssl
 from contextlib import suppress
 from functools import lru_cache
@@ -60,6 +61,7 @@ class Listener:
     def request_sent(self, call: ApiCall) -> None: ...
     def call_ended(self, call: ApiCall) -> None: ...
     def passed_through(self, path: str) -> None: ...
+    def refused(self, path: str) -> None: ...
 
 
 class Proxy:
@@ -174,11 +176,10 @@ class ClientConnection:
         for upstream in self._proxy.upstreams:
             if target == upstream.prefix or target.startswith((upstream.prefix + "/", upstream.prefix + "?")):
                 return upstream, target.removeprefix(upstream.prefix)
-        prefixes = ", ".join(upstream.prefix for upstream in self._proxy.upstreams)
-        raise _Refusal(
-            "404 Not Found",
-            f"no upstream for {target.partition('?')[0]}; a path begins with one of {prefixes}",
-        )
+        path = target.partition("?")[0]
+        self._proxy.listener.refused(path)
+        bases = ", ".join(f"http://{host}{upstream.prefix}" for upstream in self._proxy.upstreams)
+        raise _Refusal("404 Not Found", f"no upstream for {path}; set the base URL to one of {bases}")
 
     def _begin_call(self, head: Head, method: bytes, upstream: Upstream, path: str) -> ApiCall | None:
         wire = call_provider(path) if method == b"POST" else None
@@ -219,8 +220,9 @@ class ClientConnection:
             if self._is_client_gone:
                 raise ConnectionResetError from None
             if not is_kept or self._has_response_begun:
+                hint = "" if upstream.is_tls else "; if it speaks TLS, its address begins with https://"
                 raise _Refusal(
-                    "502 Bad Gateway", f"{upstream.url} closed the connection without an answer"
+                    "502 Bad Gateway", f"{upstream.display_url} closed the connection without an answer{hint}"
                 ) from None
         self._drop_server()
         return await self._pass(upload, await self._connect(upstream), method, call)
@@ -235,12 +237,8 @@ class ClientConnection:
             loop = asyncio.get_running_loop()
             opening = loop.create_connection(ByteStream, upstream.host, upstream.port, ssl=tls)
             _, stream = await asyncio.wait_for(opening, CONNECT_SECONDS)
-        except ssl.SSLCertVerificationError as error:
-            hint = "set SSL_CERT_FILE to the certificate of its authority"
-            raise _Refusal("502 Bad Gateway", f"{upstream.url}: {error.verify_message}; {hint}") from None
         except (OSError, TimeoutError) as error:
-            why = str(error) or f"no connection within {CONNECT_SECONDS:.0f} s"
-            raise _Refusal("502 Bad Gateway", f"{upstream.url} cannot be reached: {why}") from None
+            raise _Refusal("502 Bad Gateway", f"{upstream.display_url} {_explain(error)}") from None
         self._server = upstream, stream
         return stream
 
@@ -359,6 +357,33 @@ def _for_upstream(head: Head, method: bytes, upstream: Upstream, path: str) -> b
         headers.append((name, value))
     first_line = b" ".join([method, (upstream.path + path or "/").encode("latin-1"), b"HTTP/1.1"])
     return Head(first_line, tuple(headers)).encode()
+
+
+_NAME_MISMATCHES = (62, 64)
+"""OpenSSL's codes for a certificate of another host name or address."""
+
+
+def _explain(error: OSError) -> str:
+    """Say why there is no connection, and what to do about it."""
+    match error:
+        case ssl.SSLCertVerificationError(verify_code=code, verify_message=reason):
+            hint = "set SSL_CERT_FILE to the certificate of its authority"
+            if code in _NAME_MISMATCHES:
+                hint = "write its address with the name that its certificate has"
+            return f"has a certificate that is not trusted: {reason.rstrip('.')}; {hint}"
+        case ssl.SSLError(reason="WRONG_VERSION_NUMBER"):
+            return "does not speak TLS; if it is meant to be reached without, its address begins with http://"
+        case TimeoutError():
+            why = f"no connection within {CONNECT_SECONDS:.0f} s"
+        case socket.gaierror():
+            why = "its host has no address"
+        case OSError() if "Connect call failed" in str(
+            error
+        ):  # one error for several addresses has no number
+            why = "nothing listens there"
+        case _:
+            why = error.strerror or str(error)
+    return f"cannot be reached: {why}; check that it runs, or name another with --upstream NAME=URL"
 
 
 @lru_cache(maxsize=1)

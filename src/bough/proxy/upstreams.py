@@ -28,6 +28,12 @@ class Upstream(Struct, frozen=True):
             raise InvalidArgument(self.name, self.url, "an address that begins with http:// or https://")
 
     @property
+    def display_url(self) -> str:
+        """The address without credentials."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+    @property
     def is_tls(self) -> bool:
         return self.url.startswith("https:")
 

@@ -35,6 +35,8 @@ def _upstreams(_: click.Context, parameter: click.Parameter, pairs: tuple[str, .
     from ...proxy.upstreams import find_upstreams
 
     urls = dict(pair.partition("=")[::2] for pair in pairs)
+    for name in (name for name, url in urls.items() if not url):
+        raise click.BadParameter(f"{name!r} has no address; write NAME=URL", param=parameter)
     try:
         return find_upstreams(os.environ, urls)
     except BoughError as error:
@@ -166,11 +168,18 @@ def _report(store: Store, recorder: Recorder, program: str | None) -> None:
         )
     for path, count in recorder.passed.items():
         notify(f"passed through, not a call of a model: {path} ({count} ×)")
+    for path, count in recorder.refused_paths.items():
+        notify(f"refused, because no upstream has this path: {path} ({count} ×)")
     for reason in dict.fromkeys(recorder.gaps):
         notify(f"not recorded: {_count(recorder.gaps.count(reason), 'call')}: {reason}")
-    if program is not None and not recorder.calls and not recorder.gaps:
+    if program is None or recorder.calls or recorder.gaps:
+        return
+    if recorder.passed or recorder.refused_paths:
+        notify(f"{program} called no model through the proxy")
+    else:
         notify(
-            f"{program} called no model through the proxy; does it take its base URL from the environment?"
+            f"{program} sent nothing to the proxy, so nothing was recorded; it must take its base URL from "
+            "ANTHROPIC_BASE_URL, OPENAI_BASE_URL or GOOGLE_GEMINI_BASE_URL"
         )
 
 
