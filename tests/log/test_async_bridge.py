@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from bough.log import async_bridge
 from bough.log.async_bridge import MAX_THREADS, AsyncBridge, run_blocking, run_long, run_to_end
 
 UNFINISHED = """
@@ -48,6 +49,30 @@ class TestAsyncBridge:
 
         assert asyncio.run(use_all()) == list(range(len(bridges)))
         assert 0 < count_threads() <= MAX_THREADS
+
+    def test_the_event_loop_starts_no_thread_but_the_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Who starts a thread waits until it runs: 64 sessions that began at once stalled the loop for half a second."""
+        starters, start = list[bool](), threading.Thread.start
+        main = threading.get_ident()
+
+        def note(thread: threading.Thread) -> None:
+            starters.append(threading.get_ident() == main)
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", note)
+        monkeypatch.setattr(async_bridge, "_threads", async_bridge._Threads())
+        may_end = threading.Event()
+
+        async def run() -> None:
+            waiting = [asyncio.ensure_future(run_blocking(may_end.wait)) for _ in range(MAX_THREADS - 1)]
+            await asyncio.sleep(0)
+            assert await run_blocking(int, "7") == 7  # each call has a thread, though all before it wait
+            may_end.set()
+            await asyncio.gather(*waiting)
+
+        asyncio.run(run())
+        assert starters == [True] + [False] * (MAX_THREADS - 1)
+        async_bridge._threads.finish()
 
     def test_calls_in_order_run_one_after_the_other_whatever_they_take(self) -> None:
         bridge, calls, running = AsyncBridge(in_order=True), [], []

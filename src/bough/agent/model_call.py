@@ -7,7 +7,7 @@ when to stop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -30,7 +30,7 @@ from .events import Event, answer_data
 from .limits import LimitChecker
 from .prompt_window import trim
 from .tool_batch import ToolRunner
-from .writer import Writer, cancel_all, run_uncancelled
+from .writer import Writer, run_uncancelled
 
 FLUSH_CHARACTERS = 400
 FLUSH_MICROSECONDS = 500_000
@@ -147,7 +147,7 @@ class ModelCaller:
 
     async def _stream(self, model: Model, buffer: StreamBuffer) -> AsyncGenerator[Event | Answer, None]:
         """Yield deltas as events, then the answer; text is made durable soon after it was shown."""
-        saving = asyncio.ensure_future(self._save_periodically(buffer))
+        saving = PeriodicSave(lambda: None if buffer.is_saved else self._save(buffer))
         try:
             request = await self.next_request()
             self.writer.is_call_made = True
@@ -160,7 +160,7 @@ class ModelCaller:
                     await self._save(buffer)
                 yield Event("session:delta", delta)
         finally:
-            await run_uncancelled(cancel_all([saving]))  # a draft saved later would belong to another leaf
+            await saving.end()  # a draft saved later would belong to another leaf
         if any((rest := buffer.rest()).values()):
             yield Event("session:delta", rest)
 
@@ -217,12 +217,42 @@ class ModelCaller:
     async def _save(self, buffer: StreamBuffer) -> None:
         await self.writer.run_blocking(self.writer.save_draft, buffer.mark_saved(self.log.runtime.now()))
 
-    async def _save_periodically(self, buffer: StreamBuffer) -> None:
-        """Save what was shown even if the stream is silent."""
-        while True:
-            await asyncio.sleep(FLUSH_MICROSECONDS / 1_000_000)
-            if not buffer.is_saved:
-                await run_uncancelled(self._save(buffer))
+
+class PeriodicSave:
+    """Saves what was shown of an answer even if its stream is silent. Until it is due there is a timer and no task: most
+    calls of many sessions at once end before."""
+
+    def __init__(self, save: Callable[[], Coroutine[Any, Any, None] | None]) -> None:
+        self._save = save
+        self._saving: asyncio.Task[None] | None = None
+        self._wait()
+
+    def _wait(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(FLUSH_MICROSECONDS / 1_000_000, self._start)
+
+    def _start(self) -> None:
+        save = self._save()
+        if save is None:
+            self._wait()
+        else:
+            self._saving = asyncio.ensure_future(self._run(save))
+
+    async def _run(self, save: Coroutine[Any, Any, None]) -> None:
+        await save
+        self._wait()
+
+    async def end(self) -> None:
+        """Save no more; wait for what is being saved. If that fails, the append that follows does too and says why."""
+        self._timer.cancel()
+        if self._saving is not None:
+            await run_uncancelled(_settled(self._saving))
+            self._timer.cancel()
+
+
+async def _settled(task: asyncio.Task[None]) -> None:
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()  # retrieved, so that asyncio does not log it as never retrieved
 
 
 def _changed_endpoints(

@@ -42,16 +42,30 @@ class _Threads:
     def submit(self, work: Work) -> None:
         with self._lock:
             self._unfinished += 1
-            if len(self._threads) < min(self._unfinished, MAX_THREADS):
-                # Daemons: the interpreter waits for other threads before `finish` tells these to end.
-                thread = Thread(target=self._run, name=f"bough-log_{len(self._threads)}", daemon=True)
-                thread.start()
-                self._threads.append(thread)
+            thread = None if self._threads else self._new_thread()
+        if thread is not None:
+            thread.start()
         self._queue.put(work)
+
+    def _new_thread(self) -> Thread:
+        # Daemons: the interpreter waits for other threads before `finish` tells these to end.
+        thread = Thread(target=self._run, name=f"bough-log_{len(self._threads)}", daemon=True)
+        self._threads.append(thread)
+        return thread
+
+    def _start_spare(self) -> None:
+        """Start another thread if none is idle. A thread does it that has taken a call: who starts one waits until it
+        runs, which took an event loop up to half a second when many sessions began."""
+        with self._lock:
+            is_needed = len(self._threads) <= self._unfinished and len(self._threads) < MAX_THREADS
+            thread = self._new_thread() if is_needed and not self._is_ending else None
+        if thread is not None:
+            thread.start()
 
     def _run(self) -> None:
         queue, lock = self._queue, self._lock
         while (work := queue.get()) is not None:
+            self._start_spare()
             work()
             del work  # else it keeps its arguments until the next call
             with lock:
@@ -61,10 +75,12 @@ class _Threads:
         """Before the interpreter ends: run what was submitted."""
         with self._lock:
             threads, self._threads = self._threads, []
+            self._is_ending = True
         for _ in threads:
             self._queue.put(None)
         for thread in threads:
-            thread.join()
+            if thread.is_alive():
+                thread.join()
 
     def forget(self) -> None:
         self._forget_threads()
@@ -75,6 +91,7 @@ class _Threads:
         self._queue: SimpleQueue[Work | None] = SimpleQueue()
         self._lock = Lock()
         self._threads = []
+        self._is_ending = False
         self._unfinished = 0
         """Calls that are queued or running."""
         self._outcomes: WeakKeyDictionary[asyncio.AbstractEventLoop, _Outcomes] = WeakKeyDictionary()
