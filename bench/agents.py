@@ -3,13 +3,19 @@
 `own` are turns of one's own loop (`async with session.turn(…)`), one commit per message, `send` those of ours. Rounds
 alternate between the counts. Among the 64 of the last figures there are four sessions of 10,000 entries, whose whole history
 is made into a request before each answer.
+
+Beside each ratio is its bound: the time of a message of one session over the CPU time of one among many, which is what they
+would reach if the interpreter, which one thread has at a time, never waited. Only a disk that is slow compared with that CPU
+leaves room for more. A stall is printed with the CPU time of the whole process during it: the rest waited for other programs.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from time import perf_counter, thread_time
+from time import perf_counter, process_time, thread_time
+
+from msgspec import Struct
 
 import bough
 from bough import Limits, ScriptedModel, Session, Usage
@@ -62,57 +68,89 @@ def _answer(request: Request) -> Answer:
     return Answer(message, Usage(1_000, 100), None, "scripted", "scripted", finish)
 
 
-async def _watch(stalls: list[tuple[float, float]]) -> None:
-    """Note how much later than asked the event loop continues, and for how long it computed meanwhile: the rest is
-    waiting for other programs, and for the interpreter's lock."""
+class Stall(Struct, frozen=True):
+    """How much later than asked the event loop continued, in milliseconds."""
+
+    whole: float
+    computed: float
+    """For how long the loop's thread computed meanwhile."""
+    process: float
+    """For how long all threads of the process did: on an idle machine no stall is longer."""
+
+
+class Run(Struct, frozen=True):
+    """Sessions driven to their end; times in microseconds a message."""
+
+    rate: float
+    """Messages a second."""
+    cpu: float
+    loop_cpu: float
+    """Of the event loop's thread."""
+    stalls: list[Stall]
+
+
+async def _watch(stalls: list[Stall]) -> None:
     while True:
-        began, computed = perf_counter(), thread_time()
+        began, computed, process = perf_counter(), thread_time(), process_time()
         await asyncio.sleep(TICK)
-        stalls.append(((perf_counter() - began - TICK) * 1e3, (thread_time() - computed) * 1e3))
+        late = perf_counter() - began - TICK
+        stalls.append(Stall(late * 1e3, (thread_time() - computed) * 1e3, (process_time() - process) * 1e3))
 
 
-async def _drive_all(
-    sessions: Sequence[Session], loads: Sequence[Turns], long: int, drive: Drive
-) -> tuple[float, list[tuple[float, float]]]:
-    """Return messages a second, and the stalls in milliseconds: as they are, and what the loop computed in each."""
-    stalls: list[tuple[float, float]] = []
+async def _drive_all(sessions: Sequence[Session], loads: Sequence[Turns], long: int, drive: Drive) -> Run:
+    stalls: list[Stall] = []
     watching = asyncio.create_task(_watch(stalls))
-    began = perf_counter()
+    began, cpu, loop_cpu = perf_counter(), process_time(), thread_time()
     counts = await asyncio.gather(
         *(drive(each, loads[n % len(loads)], n < long) for n, each in enumerate(sessions))
     )
-    lasted = perf_counter() - began
+    messages, lasted = sum(counts), perf_counter() - began
     watching.cancel()
-    return sum(counts) / lasted, stalls
+    cpu, loop_cpu = process_time() - cpu, thread_time() - loop_cpu
+    return Run(messages / lasted, cpu / messages * 1e6, loop_cpu / messages * 1e6, stalls)
 
 
 def figures(plan: Plan) -> Iterator[Figure]:
     turns, entries = plan.pick(12, 3), plan.pick(LONG_ENTRIES, 1_000)
     loads = [turns_of(MESSAGES_PER_TURN * turns, seed=number) for number in range(8)]
     for name, drive in (("own", own), ("send", send)):
-        rates: dict[int, list[float]] = {count: [] for count in COUNTS}
+        runs: dict[int, list[Run]] = {count: [] for count in COUNTS}
         with bough.open(plan.path(f"agents-{name}")) as store:
             for number in range(plan.pick(6, 2)):
                 for count in COUNTS:
                     sessions = [store.start(agent="bench") for _ in range(count)]
                     each = loads if count < COUNTS[-1] else [load[: max(2, turns // 4)] for load in loads]
-                    rate, _ = asyncio.run(_drive_all(sessions, each, 0, drive))
+                    run = asyncio.run(_drive_all(sessions, each, 0, drive))
                     if number:  # the first round is for imports, threads and statements
-                        rates[count].append(rate)
+                        runs[count].append(run)
         for count in COUNTS:
-            rate, goal = middle(rates[count]), GOALS.get(count)
-            what = f"{name}: {count} session{'s' * (count > 1)} of one event loop"
-            target = None if goal is None else at_least(goal)
-            beside = {"messages/s": rate}
-            yield Figure(f"agents {name} {count}", what, rate / middle(rates[1]), "× one", target, beside)
+            yield _ratio(name, count, runs)
         with bough.open(plan.path(f"stalls-{name}")) as store:
             long = [store.session(long_session(store, entries).session_id) for _ in range(LONG)]
             sessions = long + [store.start(agent="bench") for _ in range(COUNTS[-1] - LONG)]
             each = [load[: max(1, turns // 4)] for load in loads]
-            _, stalls = asyncio.run(_drive_all(sessions, each, LONG, drive))
-        whole, computed = zip(*stalls, strict=True)
+            stalls = asyncio.run(_drive_all(sessions, each, LONG, drive)).stalls
+        whole, process = [stall.whole for stall in stalls], [stall.process for stall in stalls]
         beside = {"p99 ms": percentile(whole, 0.99), "p50 ms": percentile(whole, 0.5)}
         what = f"{name}: longest stall, {LONG} of {COUNTS[-1]} with {entries:,} entries"
         yield Figure(f"agents {name} stall", what, max(whole), "ms", at_most(20), beside)
+        what = f"{name}: longest computing of the process in a stall"
+        beside = {"p99 ms": percentile(process, 0.99)}
+        yield Figure(f"agents {name} stall CPU", what, max(process), "ms", at_most(20), beside)
         what = f"{name}: longest computing of the loop between two ticks"
-        yield Figure(f"agents {name} computing", what, max(computed), "ms", at_most(20))
+        computed = max(stall.computed for stall in stalls)
+        yield Figure(f"agents {name} computing", what, computed, "ms", at_most(20))
+
+
+def _ratio(name: str, count: int, runs: dict[int, list[Run]]) -> Figure:
+    rate, one = (middle([run.rate for run in runs[number]]) for number in (count, 1))
+    cpu, goal = middle([run.cpu for run in runs[count]]), GOALS.get(count)
+    beside = {
+        "bound": 1e6 / one / cpu,
+        "messages/s": rate,
+        "CPU µs": cpu,
+        "loop µs": middle([run.loop_cpu for run in runs[count]]),
+    }
+    what = f"{name}: {count} session{'s' * (count > 1)} of one event loop"
+    target = None if goal is None else at_least(goal)
+    return Figure(f"agents {name} {count}", what, rate / one, "× one", target, beside)
