@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,8 @@ import pytest
 from msgspec.structs import replace
 
 import bough
-from bough import Note, Session, Workspace, assistant, system, user
+from bough import Note, ScriptedModel, Session, Workspace, assistant, system, user
+from bough.core.codec import MAX_KEY_BYTES, MAX_NAME_BYTES
 from bough.errors import (
     IdTaken,
     InvalidArgument,
@@ -295,3 +298,31 @@ class TestOpen:
             with bough.open(tmp_path / "a.db") as store:
                 store.start("a").path()
         assert len(os.listdir("/proc/self/fd")) == before
+
+
+NAMES: dict[str, Callable[[Store, str], object]] = {
+    "session_id": lambda store, text: store.start(session_id=text),
+    "conversation_id": lambda store, text: store.start(conversation_id=text),
+    "agent": lambda store, text: store.start(text),
+    "owner": lambda store, text: store.start(owner=text),
+    "key": lambda store, text: store.start().send_sync("q", model=ScriptedModel(["a"]), key=text),
+    "turn": lambda store, text: store.start().turn("q", key=text).__enter__(),
+    "append": lambda store, text: store.start().append([user("q")], key=text),
+}
+
+
+@pytest.mark.parametrize("name", list(NAMES))
+def test_an_id_or_a_key_that_no_index_holds_is_refused_alike_by_all_stores(store: Store, name: str) -> None:
+    """PostgreSQL alone refused it, with a message about its btree, which over HTTP was a 503."""
+    # What repeats itself is compressed, and fits.
+    text = "".join(sha256(str(number).encode()).hexdigest() for number in range(200))
+    limit = MAX_KEY_BYTES if name in ("key", "turn", "append") else MAX_NAME_BYTES
+    NAMES[name](store, text[:limit])
+    rows = len(list(store.all_sessions()))
+    for longer in (text[: limit + 1], text, "ü" * (limit // 2 + 1)):
+        with pytest.raises(InvalidArgument, match=rf"at most {limit:,} bytes"):
+            NAMES[name](store, longer)
+    if limit == MAX_NAME_BYTES:
+        assert len(list(store.all_sessions())) == rows
+        longest = dict.fromkeys(("session_id", "owner", "conversation_id"), text[1 : limit + 1])
+        assert store.start(text[:limit], **longest).row.agent == text[:limit]

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ..errors import InvalidMessage, InvalidText, NotJson, NotText
+from ..errors import InvalidArgument, InvalidMessage, InvalidText, NotJson, NotText
 from .entries import KINDS, Evidence, Payload, Unknown, kind_of
 from .messages import Message, check_message
 
@@ -122,6 +122,17 @@ def from_json(body: bytes | str) -> Any:
 
 
 OptionalText = TypeVar("OptionalText", str, str | None)
+
+
+MAX_NAME_BYTES = 800
+"""Of ids and names that sessions are found by. An index of PostgreSQL holds 2,700 bytes, and up to three of them are in one."""
+MAX_KEY_BYTES = 1_000
+
+
+def check_length(value: str | None, field: str, limit: int = MAX_NAME_BYTES) -> None:
+    """Raise for an id, a name or a key that is too long for an index of some store."""
+    if value is not None and len(value) * 4 > limit and len(value.encode()) > limit:
+        raise InvalidArgument(field, value, f"at most {limit:,} bytes")
 
 
 def check_text(value: OptionalText, field: str) -> OptionalText:

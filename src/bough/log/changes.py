@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..core.codec import check_text, from_json, to_json
+from ..core.codec import MAX_KEY_BYTES, check_length, check_text, from_json, to_json
 from ..core.drafts import ExtraFact, NewEntry
 from ..core.entries import Entry, Payload, Settings
 from ..core.tree import Leaf
@@ -72,6 +72,7 @@ def check(
 ) -> None:
     """Raise for a key, calls, journal data or row values that not every store could keep."""
     check_text(key, "key")
+    check_length(key, "key", 2 * MAX_KEY_BYTES)  # that of a step is longer than the one it is made from
     for call in calls:
         check_call_text(call)  # their counts are known ones
     if data:
@@ -88,6 +89,7 @@ def check(
 def check_callers_key(key: str | None) -> None:
     """Raise for a key that a caller may not give: what begins with `MADE_KEY` is not looked up."""
     check_text(key, "key")
+    check_length(key, "key", MAX_KEY_BYTES)
     if key is not None and not (key and is_callers_key(key)):
         raise InvalidArgument("key", key, f"a text that does not begin with {MADE_KEY}")
 

@@ -12,7 +12,7 @@ from types import NoneType
 import msgspec
 from msgspec.structs import asdict, astuple, replace
 
-from ..core.codec import chain_id, check_json, check_text, decode, from_json
+from ..core.codec import chain_id, check_json, check_length, check_text, decode, from_json
 from ..core.drafts import NewEntry
 from ..core.entries import Note, Payload, Settings, Unknown, is_internal
 from ..core.media import extract_blobs, has_inline_bytes, may_hold_bytes
@@ -26,6 +26,7 @@ from ..stores.base import Fact, QueuedInput, SessionDetail, SessionRow, StoredEn
 from ..stores.message_limits import MessageLimit
 from ..stores.transfer import SessionExport
 from .fact_shapes import check_shape
+from .new_session import INDEXED_COLUMNS
 
 MAX_SEQ = 2**32 - 1
 ANSWER, INPUT, END = 1, 2, 4
@@ -133,6 +134,8 @@ class SessionWalker:
                 for text in texts:
                     if isinstance(text, str):
                         check_text(text, name)
+                        if name in INDEXED_COLUMNS:
+                            check_length(text, name)
                 if isinstance(value, int):
                     self._check_count(f"row {name}", value)
         except (BoughError, msgspec.MsgspecError) as error:

@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 import msgspec
 from msgspec.structs import replace
 
-from ..core.codec import check_json, check_text, decode_or_refuse, to_json
+from ..core.codec import check_json, check_length, check_text, decode_or_refuse, to_json
 from ..core.drafts import Draft, build_entries
 from ..core.entries import Note, Payload, Settings
 from ..core.messages import Message
@@ -27,6 +27,8 @@ TEXT_COLUMNS = (
     *("session_id", "space", "owner", "conversation_id", "agent", "title", "status", "relation"),
     *("parent_session", "trigger_type", "trigger_id", "model", "holder", "error"),
 )
+
+INDEXED_COLUMNS = ("session_id", "space", "owner", "conversation_id", "agent", "parent_session")
 
 ID_COLUMNS = (
     *("session_id", "space", "owner", "conversation_id", "agent", "parent_session"),
@@ -137,6 +139,8 @@ def check_row(row: SessionRow) -> None:
     """Raise for a row that not every store could keep unchanged: types first, then text."""
     for name in TEXT_COLUMNS:
         check_text(getattr(row, name), name)
+    for name in INDEXED_COLUMNS:
+        check_length(getattr(row, name), name)
     decode_or_refuse(_rows, to_json(msgspec.to_builtins(row), "session"), "session")
     if not row.session_id.isprintable() or row.session_id != row.session_id.strip() or not row.session_id:
         raise InvalidText("session id", "nothing, a blank at its ends, or what cannot be printed")
