@@ -23,7 +23,7 @@ from ..stores.base import NewSession, SessionRow
 from .call_status import MAX_TASK_DEPTH, ancestors, pending_approvals
 from .events import Event
 from .limits import LimitChecker, Limits
-from .tools.mcp.server import McpServer, ToolLike, split_tools
+from .tools.mcp.server import McpServer, ToolLike, for_one_turn, split_tools
 from .tools.tool import TaskNeedsApproval, Tool
 from .writer import Writer
 
@@ -85,7 +85,7 @@ class TaskRunner:
                 by_name,
                 limits or self._limits.limits,
                 options=options,
-                servers=servers,
+                servers=for_one_turn(servers),
             )
             async for event in child.run(text if is_new else None):
                 if event.type == "session:turn_completed":

@@ -18,7 +18,7 @@ from ..agent.cancellation import CANCEL_REQUESTED
 from ..agent.events import Event, RunResult, fact_event, run_result
 from ..agent.limits import Limits
 from ..agent.loop import Loop, build_loop
-from ..agent.tools.mcp.server import ToolLike, split_tools
+from ..agent.tools.mcp.server import ToolLike, for_one_turn, split_tools
 from ..agent.writer import Writer
 from ..core.entries import Entry
 from ..core.messages import Message
@@ -189,6 +189,7 @@ def start_run(
         check_options(one.provider, options)
     writer = Writer(log, models[0], is_one_shot=one_shot)
     by_name, servers = split_tools(tools)
+    servers = for_one_turn(servers) if one_shot else servers
     loop = build_loop(writer, models, by_name, limits or Limits(), options=options, servers=servers)
     return Run(loop, content, key)
 

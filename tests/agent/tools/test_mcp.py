@@ -189,15 +189,19 @@ class TestRun:
         assert results(session)[0].outcome == "unknown"
         assert not counter.exists()
 
-    def test_a_task_may_have_a_server(self, memory: Store) -> None:
+    def test_a_task_may_have_a_server_which_ends_with_it(self, memory: Store, tmp_path: Path) -> None:
+        file = tmp_path / "pids"
+
         @bough.tool(effect="idempotent")
         async def delegate(ctx: ToolContext) -> str:
             """Delegate."""
-            return await ctx.task("go", models=[calling("echo", text="below")], tools=[server()])
+            tools = [server("--pids", str(file))]
+            return await ctx.task("go", models=[calling("echo", text="below")], tools=tools)
 
         session = run(memory, "delegate", delegate)
         (child,) = session.children()
         assert text_of(results(child)[0]) == "below"
+        assert all(map(dies, map(int, file.read_text().split())))
 
     def test_secrets_in_a_result_are_redacted(self) -> None:
         with Store(MemoryStore(), real_runtime(Redactor({"TOKEN": "hunter2hunter2"}))) as store:

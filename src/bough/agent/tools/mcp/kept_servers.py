@@ -106,6 +106,8 @@ class KeptServers:
             asyncio.run_coroutine_threadsafe(self._close(), loop).result(CLOSE_SECONDS)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(1)
+        if not thread.is_alive():
+            loop.close()
         self._forget()
 
     async def _close(self) -> None:

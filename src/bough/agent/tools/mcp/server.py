@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ....core.tool_definitions import ToolSpec
 from ....errors import DuplicateTool, InvalidArgument, InvalidTool, McpServerUnavailable, shorten
@@ -182,6 +183,11 @@ def split_tools(tools: Iterable[ToolLike]) -> tuple[dict[str, Tool], tuple[McpSe
     items = list(tools)
     servers = tuple(item for item in items if isinstance(item, McpServer))
     return tools_by_name(item for item in items if not isinstance(item, McpServer)), servers
+
+
+def for_one_turn(servers: Iterable[McpServer]) -> tuple[McpServer, ...]:
+    """Return the servers of a session that has no turn after this one: none is kept for it."""
+    return tuple(replace(server, idle_timeout=0.0) for server in servers)
 
 
 def tools_by_name(tools: Iterable[ToolLike]) -> dict[str, Tool]:
