@@ -460,11 +460,15 @@ class Store:
         """Restore a session from the trash, with the tasks deleted with it; return their ids."""
         return self.backend.restore(session_id)
 
-    def purge(self, session_id: str, *, with_forks: bool = False) -> PurgeResult:
-        """Delete a trashed session for good. Entries that a surviving fork needs stay until that fork goes."""
+    def purge(self, session_id: str, *, with_forks: bool = False, scrub: bool = True) -> PurgeResult:
+        """Delete a trashed session for good. Entries that a surviving fork needs stay until that fork goes.
+
+        On SQLite the file is rewritten, so that no byte of it is left. To purge many sessions pass `scrub=False` with all
+        but the last: nobody reads them from then on, and the last purge removes their bytes, too.
+        """
         with suppress(NotFound):  # an earlier purge may have deleted it and not finished
             self.raise_if_running(self.family(session_id, forks=with_forks))
-        return self.backend.purge(session_id, with_forks=with_forks)
+        return self.backend.purge(session_id, with_forks=with_forks, scrub=scrub)
 
     def family(self, session_id: str, *, forks: bool = False) -> list[SessionRow]:
         """The rows of a session and all its tasks, which are deleted together; with `forks` its forks too."""

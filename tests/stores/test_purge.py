@@ -34,6 +34,8 @@ from bough import (
     user,
 )
 from bough.log.log import Draft
+from bough.stores.sqlite import search_index
+from bough.stores.sqlite import store as sqlite_store
 
 SOAK = os.environ.get("BOUGH_SOAK") == "1"
 STORES = 300 if SOAK else 18
@@ -130,6 +132,39 @@ class TestNoByteIsLeft:
         assert sum(occurrences(path, "OTHER").values()) > 20
         assert other.verify() == []
         assert disk.blob(next(m for e in other.path() if e.message for m in e.message.media)) == b"OTHER-blob"
+
+    def test_of_many_sessions_the_last_purge_removes_all(self, disk: Store, path: Path) -> None:
+        sessions = [start_with_text_everywhere(disk, f"CANARY{n}") for n in range(3)]
+        disk.index()
+        for session in sessions[:-1]:
+            assert not purge(disk, session, scrub=False).scrubbed
+            assert disk.search(session.session_id).hits == []
+            with pytest.raises(errors.NotFound):
+                disk.session(session.session_id)
+        assert purge(disk, sessions[-1]).scrubbed
+        assert occurrences(path, "CANARY") == occurrences(path, "canary") == {}
+
+    def test_words_leave_the_index_in_pieces_between_which_others_write(
+        self, disk: Store, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(search_index, "MERGED_PAGES", 1)
+        other, session = disk.start(), disk.start()
+        for n in range(40):
+            other.append([user(" ".join(f"word{n}x{m}" for m in range(200)))])
+            session.append([user(f"canary{n} " * 3)])
+            disk.index()
+        writes: list[int] = []
+        merge = search_index.merge_segments
+
+        def counted(*args: Any, **kwargs: Any) -> bool:
+            writes.append(1)
+            return merge(*args, **kwargs)
+
+        monkeypatch.setattr(sqlite_store, "merge_segments", counted)
+        purge(disk, session)
+        assert len(writes) > 3
+        assert occurrences(path, "canary") == {}
+        assert len(disk.search("word7x7").hits) == 1
 
     def test_bytes_lifted_out_of_tool_arguments_go_too(self, disk: Store, path: Path) -> None:
         url = "data:image/png;base64," + base64.b64encode(b"CANARY" * 30).decode()

@@ -581,7 +581,11 @@ class StoreBackend(ABC):
     def restore(self, session_id: str) -> list[str]: ...
 
     @abstractmethod
-    def purge(self, session_id: str, *, with_forks: bool = False) -> PurgeResult: ...
+    def purge(self, session_id: str, *, with_forks: bool = False, scrub: bool = True) -> PurgeResult:
+        """Delete a trashed session; nobody reads it from then on.
+
+        To remove the last byte a store may rewrite its file: of many sessions, scrub with the last one.
+        """
 
     @abstractmethod
     def lease(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import click
+from msgspec.structs import replace
 
 from ...core.time_text import parse_duration
 from ...errors import SessionRunning
@@ -94,7 +95,11 @@ def purge(
     _plan_surviving(surviving, "; --with-forks deletes these too")
     if not confirm_plan("Delete permanently?", yes=yes):
         return 1
-    purged = [store.purge(session.session_id, with_forks=with_forks) for session in selected]
+    purged = [
+        store.purge(session.session_id, with_forks=with_forks, scrub=session is selected[-1])
+        for session in selected
+    ]
+    purged = [replace(one, scrubbed=purged[-1].scrubbed) for one in purged]
     if is_json:
         print_json(purged=to_json_value(purged), surviving=[row.session_id for row in surviving])
         return 0
@@ -106,10 +111,10 @@ def purge(
         click.echo(
             f"deleted {plural(len(one.sessions), 'session')}, {one.entries:,} entries, {blobs}{remaining}"
         )
-        if not one.scrubbed:
-            notify(
-                "another process is reading the file, so its write-ahead log is cleaned by the next purge or gc"
-            )
+    if not purged[-1].scrubbed:
+        notify(
+            "another process is reading the file, so its write-ahead log is cleaned by the next purge or gc"
+        )
     return 0
 
 
@@ -148,7 +153,7 @@ def gc(
         return 1
     with progress_bar("gc", unit="sessions") as step:
         for done, row in enumerate(old, 1):
-            store.purge(row.session_id)
+            store.purge(row.session_id, scrub=done == len(old))
             step(done, len(old))
     trashed = [name for row in idle for name in _move_to_trash(store, row)]
     dropped = store.gc()

@@ -235,7 +235,7 @@ class MemoryStore(StoreBackend):
                     data.row = replace(data.row, trashed_at=None)
             return session_ids
 
-    def purge(self, session_id: str, *, with_forks: bool = False) -> PurgeResult:
+    def purge(self, session_id: str, *, with_forks: bool = False, scrub: bool = True) -> PurgeResult:
         with self._lock:
             if self._data(session_id).row.trashed_at is None:
                 raise NotTrashed(session_id)

@@ -740,7 +740,7 @@ class PostgresStore(StoreBackend):
     def _with_children(self, connection: Connection, session_id: str, query: str) -> list[str]:
         return [*descendants(partial(children, connection, query), session_id), session_id]
 
-    def purge(self, session_id: str, *, with_forks: bool = False) -> PurgeResult:
+    def purge(self, session_id: str, *, with_forks: bool = False, scrub: bool = True) -> PurgeResult:
         def work(writer: Connection) -> PurgeResult:
             lock_row(writer, LOCK, self.space)
             if lock_head(writer, session_id, self.owner).trashed_at is None:

@@ -67,7 +67,7 @@ from .life_lock import life_lock
 from .purge import NOT_QUEUED, SELECT_CHILDREN, SELECT_TASKS, SELECT_TRASHED_TASKS, SqlitePurge, children
 from .read import SessionReader
 from .search import SqliteSearch
-from .search_index import SqliteSearchIndex
+from .search_index import SqliteSearchIndex, merge_segments
 from .transfer import SqliteExporter, SqliteImporter
 
 R = TypeVar("R")
@@ -231,7 +231,7 @@ class SqliteStore(StoreBackend):
     def _with_children(self, reader: SessionReader, session_id: str, query: str) -> list[str]:
         return [*descendants(partial(children, reader.connection, query), session_id), session_id]
 
-    def purge(self, session_id: str, *, with_forks: bool = False) -> PurgeResult:
+    def purge(self, session_id: str, *, with_forks: bool = False, scrub: bool = True) -> PurgeResult:
         def work(reader: SessionReader) -> PurgeResult:
             if reader.row(session_id).trashed_at is None:
                 raise NotTrashed(session_id)
@@ -249,8 +249,15 @@ class SqliteStore(StoreBackend):
             if not self._read(lambda reader: self._is_unscrubbed(reader, session_id)):
                 raise
             result = PurgeResult((session_id,), 0, 0, 0)
-        is_scrubbed = self._connections.scrub()
+        is_scrubbed = scrub and self._scrub()
         return PurgeResult(result.sessions, result.entries, result.kept_entries, result.blobs, is_scrubbed)
+
+    def _scrub(self) -> bool:
+        """Remove every deleted byte from the file: first the words, in pieces that let other writers in between."""
+        is_first = True
+        while self._connections.write(partial(merge_segments, is_first=is_first)):
+            is_first = False
+        return self._connections.scrub()
 
     def _is_unscrubbed(self, reader: SessionReader, session_id: str) -> bool:
         has_table = "select 1 from sqlite_schema where name = 'purged'"
