@@ -28,7 +28,7 @@ from .measure import Plan, ms, size_on_disk
 from .postgres import DurableCluster
 from .report import Figure, at_most
 
-ROUNDS = 9
+ROUNDS = 25
 TEMPLATES = 100
 GAP = 600 * 1_000_000
 """Microseconds between two sessions."""
@@ -262,26 +262,32 @@ GROWS = {"doctor"}
 """It counts all sessions, by an index."""
 
 
-def measure(filled: FilledStore) -> dict[str, float]:
-    times: dict[str, float] = {}
-    stores = {space: filled.open(space) for space in ("default", "small")}
+def measure(few: FilledStore, many: FilledStore) -> dict[str, tuple[float, float]]:
+    """Ask both stores in turn, warm: what else the machine does then falls on both alike, and neither has just been filled."""
+    times: dict[str, tuple[float, float]] = {}
+    stores = [{space: filled.open(space) for space in ("default", "small")} for filled in (few, many)]
     try:
         for name, (space, work) in works().items():
-            each = []
+            each: tuple[list[int], list[int]] = ([], [])
             for _ in range(3 if name == "purge" else ROUNDS + 3):
                 gc.collect()
-                began = perf_counter_ns()
-                work(stores[space])
-                each.append(perf_counter_ns() - began)
-            times[name] = ms(min(each))  # of a busy machine only the best time says something
+                for spaces, durations in zip(stores, each, strict=True):
+                    began = perf_counter_ns()
+                    work(spaces[space])
+                    durations.append(perf_counter_ns() - began)
+            times[name] = (
+                ms(min(each[0])),
+                ms(min(each[1])),
+            )  # of a busy machine only the best time says something
     finally:
-        for store in stores.values():
-            store.close()
+        for spaces in stores:
+            for store in spaces.values():
+                store.close()
     return times
 
 
 def compare(kind: str, few: FilledStore, many: FilledStore) -> Iterator[Figure]:
-    times = [measure(few), measure(many)]
+    times = measure(few, many)
     yield Figure(
         f"many {kind} fill",
         f"{kind}: fill {many.sessions:,} sessions",
@@ -291,7 +297,7 @@ def compare(kind: str, few: FilledStore, many: FilledStore) -> Iterator[Figure]:
         {"sessions": many.sessions},
     )
     for name in works():
-        first, last = times[0][name], times[1][name]
+        first, last = times[name]
         beside = {f"ms at {few.sessions:,}": first, f"ms at {many.sessions:,}": last}
         target = None if name in GROWS else at_most(1.5)
         yield Figure(f"many {kind} {name}", f"{kind}: {name}", last / first, "× first", target, beside)

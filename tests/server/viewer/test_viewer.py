@@ -23,6 +23,13 @@ def place_of(store: Path, session_id: str, seq: int) -> str:
         return f"{entry.branch}:{entry.seq}"
 
 
+def test_an_address_that_is_no_page_says_so(viewer: ViewerPage) -> None:
+    page = viewer.open("/nowhere")
+    expect(page.get_by_role("main")).to_contain_text("There is no such page")
+    page.get_by_role("link", name="All sessions").click()
+    expect(page.get_by_role("heading", name="Home")).to_be_visible()
+
+
 class TestSessions:
     def test_a_row_tells_what_a_person_wants_to_know(self, viewer: ViewerPage) -> None:
         page = viewer.open("/")

@@ -29,11 +29,11 @@ export function columnChart(points, label, format) {
 
 export function barChart(points, label, format) {
   const max = Math.max(...points.map((point) => point.value), 1e-12);
-  return h("div.hbars", { role: "list", "aria-label": label }, points.map(({ name, value, note }) => {
+  return h("div.hbars", { role: "list", "aria-label": label }, points.map(({ name, value, text: valueText, note }) => {
     const bar = h("span.hbar");
     bar.style.width = `${(value / max) * 100}%`;
     return h("div.hbar-row", { role: "listitem" }, h("span.hbar-name", { title: name }, name), h("span.hbar-room", bar),
-      h("span.hbar-value", format(value)), h("span.muted", note));
+      h("span.hbar-value", valueText ?? format(value)), h("span.muted", note));
   }));
 }
 

@@ -35,6 +35,9 @@ export function plural(number, singular, pluralForm = `${singular}s`) {
   return `${number.toLocaleString("en")} ${number === 1 ? singular : pluralForm}`;
 }
 
+/** An error's text, which begins with a small letter at the command line. */
+export function sentence(text) { return text && text[0].toUpperCase() + text.slice(1); }
+
 /** A number of sessions, of which the server counts 1,000 at most. */
 export function sessionCount(number) { return number >= 1000 ? "1,000+" : String(number); }
 

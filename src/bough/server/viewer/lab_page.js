@@ -1,12 +1,13 @@
 // The list of lab runs, and one run: its sessions are loaded in pages, the turns of a session when it is opened.
 
 import { fetchJson } from "./api.js";
-import { fill, h } from "./dom.js";
+import { button, copy, fill, h } from "./dom.js";
 import { LabReport } from "./lab_report.js";
 import { ago, printable } from "./format.js";
 import { buildUrl, replaceUrl, route } from "./route.js";
 
 const PAGE = 500;
+const LAB_COMMAND = "bough lab run COHORT --prompt @new.txt";
 
 export class LabPage {
   constructor(id) {
@@ -26,7 +27,8 @@ export class LabPage {
       h("thead", h("tr", ["run", "cohort", "status", "started"].map((name) => h("th", { scope: "col" }, name)))),
       h("tbody", runs.map((run) => h("tr", h("td", h("a", { href: labLink(run.run_id) }, h("code", run.run_id))),
         h("td.cut", printable(run.title ?? "")), h("td", run.status), h("td", ago(run.started_at)))))))
-      : h("p.empty", "No lab run yet. ", h("code", "bough lab run COHORT --prompt @new.txt"), " makes one."));
+      : [h("p", "No lab run yet. A lab replays many sessions with another prompt, model or tool, and says whether it makes a difference."),
+        h("div.steps", h("div.command-row", h("code", LAB_COMMAND), button("copy", "", () => copy(LAB_COMMAND), { "aria-label": `Copy: ${LAB_COMMAND}`, title: "Copy", class: "quiet" })))]);
   }
 
   async #run() {

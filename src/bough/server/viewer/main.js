@@ -13,7 +13,7 @@ import { filters, followLinks, navigate, replaceUrl, route, sessionLink, buildUr
 import { openSearch } from "./search.js";
 import { SessionPage } from "./session_page.js";
 import { UsagePage } from "./usage_page.js";
-import { printable } from "./format.js";
+import { printable, sentence } from "./format.js";
 
 const TABS = {
   sessions: [["transcript", "Home"], ["sessions", "Sessions"]],
@@ -120,7 +120,7 @@ async function show() {
   if (name === "sessions" && page instanceof HomePage) { showPane(Object.keys(filters()).length ? "sessions" : "transcript"); return listing.show(); }
   page?.close();
   page = { session: () => new SessionPage(id, about, listing), diff: () => new DiffPage(), usage: () => new UsagePage(),
-    lab: () => new LabPage(id), sessions: () => new HomePage(about, start, () => listing.refresh()) }[name]();
+    lab: () => new LabPage(id), missing: () => new MissingPage(), sessions: () => new HomePage(about, start, () => listing.refresh()) }[name]();
   draw(name);
   const isList = name === "session" || name === "sessions";
   drawTabs(name);
@@ -137,7 +137,7 @@ async function again(query) {
 
 function draw(name) {
   document.title = { session: "Session · Bough", diff: "Compare · Bough", usage: "Usage · Bough", lab: "Lab · Bough" }[name] ?? "Bough";
-  if (name === "diff" || name === "usage" || name === "lab") fill(panes, page.element);
+  if (["diff", "usage", "lab", "missing"].includes(name)) fill(panes, page.element);
   else fill(panes, listing.element, page.element, name === "session" && about.level === "service" && page.inspector.element);
 }
 
@@ -149,10 +149,20 @@ async function openPage(opened, at) {
     if (heading && page === opened) document.title = `${printable(heading)} · Bough`;
   } catch (problem) {
     if (page !== opened) return;
-    opened.element.replaceChildren(h("div.empty", icon("error"), h("p.error-text", problem.message),
-      problem.hint && h("p.muted", problem.hint), h("a", { href: buildUrl("/", filters()) }, "All sessions")));
+    opened.element.replaceChildren(h("div.empty", icon("error"), h("p.error-text", sentence(problem.message)),
+      problem.hint && h("p.muted", sentence(problem.hint)), h("a", { href: buildUrl("/", filters()) }, "All sessions")));
     if (!(problem instanceof Problem)) throw problem;
   }
+}
+
+/** An address that is no page: an old link, or one that was typed. */
+class MissingPage {
+  element = h("main.page", { id: "main", tabindex: -1, "aria-label": "No such page" }, h("div.empty", icon("error"),
+    h("p.error-text", "There is no such page"), h("p.muted", printable(location.pathname)), h("a", { href: "/" }, "All sessions")));
+
+  close() { /* nothing of it goes on */ }
+
+  async open() { /* nothing to load */ }
 }
 
 begin();

@@ -13,7 +13,7 @@ function read() {
   if (parts[0] === "diff") return { page: "diff", id: null, query };
   if (parts[0] === "lab") return { page: "lab", id: parts[1] ? decodeURIComponent(parts[1]) : null, query };
   if (parts[0] === "usage") return { page: "usage", id: null, query };
-  return { page: "sessions", id: null, query };
+  return { page: parts.length ? "missing" : "sessions", id: null, query };
 }
 
 export function filters(query = route.now.query) {

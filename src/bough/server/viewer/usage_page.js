@@ -1,7 +1,7 @@
 // Cost by day, model and agent, and the storage of all sessions.
 
 import { fetchJson } from "./api.js";
-import { fill, h } from "./dom.js";
+import { button, fill, h } from "./dom.js";
 import { barChart, columnChart } from "./charts.js";
 import { navigate, route, sessionLink, buildUrl } from "./route.js";
 import { bytes, cost, count, plural, money, printable, tokens } from "./format.js";
@@ -33,9 +33,15 @@ export class UsagePage {
     try { await this.#count(storageTable); } catch (problem) { fill(storageTable, h("h2", "Storage"), h("p.error-text", problem.message)); }
   }
 
+  /** Wait for a click: of a large store every entry is read. */
+  #askForAll(section) {
+    return new Promise((resolve) => { section.append(button("chart", "Count all sessions", () => resolve(true))); });
+  }
+
   /** Sum all sessions page by page, showing partial sums. */
   async #count(section) {
     const active = emptySizes(), trashed = emptySizes();
+    let isAsked = false;
     for (const [sums, isTrash] of [[active, false], [trashed, true]]) {
       let page = null;
       do {
@@ -44,6 +50,7 @@ export class UsagePage {
         addSizes(sums, reply);
         page = reply.next;
         fill(section, h("h2", "Storage"), storageTable(active, trashed, page !== null || !isTrash));
+        if (page !== null && !isAsked) isAsked = await this.#askForAll(section);
       } while (page !== null);
     }
   }
@@ -89,7 +96,7 @@ function everyDay(days, since, measure) {
 function groupChart(title, groups, measure, format) {
   const points = groups.slice(0,
     12).map(({ name, totals }) => ({ name: printable(name || "none"), value: measure(totals),
-    note: plural(totals.calls, "call") }));
+    text: format === money ? cost(totals) : format(measure(totals)), note: plural(totals.calls, "call") }));
   return h("section", h("h2", title), points.length ? barChart(points, title, format) : h("p.empty", "No data."),
     groups.length > 12 && h("p.muted", `and ${groups.length - 12} more`));
 }
