@@ -86,15 +86,15 @@ class _UsedIds:
 
 
 def _outputs_of_user(items: Sequence[ContextItem]) -> dict[int, set[str]]:
-    """Return, by the seq of each answer, the calls whose outputs the user gives after it, before saying anything else.
+    """Return, by the seq of each answer, the calls whose outputs the user gives right after it.
 
-    A history is divided at an input, so an output behind one cannot be known where its call is written.
+    An output behind another input or answer is too late: the call was sent as text by then, and stays so.
     """
     outputs: set[str] = set()
     outputs_after: dict[int, set[str]] = {}
     for item in reversed(items):
-        if item.message.role == "assistant" and outputs:
-            outputs_after[item.seq] = set(outputs)
+        if item.message.role == "assistant":
+            outputs_after[item.seq], outputs = outputs, set()
         elif item.message.role == "user":
             block = proof_of(item.evidence, 0, NAME).get("item") or {}
             outputs = outputs if item.evidence is not None else set()
