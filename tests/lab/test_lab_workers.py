@@ -21,18 +21,20 @@ import pytest
 
 import bough
 from bough import ScriptedModel, Store
+from bough.core.context import Context
 from bough.engines.absurd import schema as absurd_schema
 from bough.engines.absurd.deaths import Deaths
 from bough.engines.absurd.worker import Worker
 from bough.errors import BudgetReached, EngineNotInstalled, InvalidArgument, InvalidLab, PostgresRequired
 from bough.lab import queue_runner
-from bough.lab.budget import RunStopping
-from bough.lab.control import JudgeSpec, RunControl, Start
+from bough.lab.budget import CostBudget, RunStopping
+from bough.lab.control import JudgeSpec, RunControl, SharedBudget, Start
 from bough.lab.lab import Lab
 from bough.lab.record import LabRecord
 from bough.lab.report import LabReport
 from bough.lab.scorers import Judge
 from bough.lab.worker_task import CellTasks
+from bough.models.model import Request
 from conftest import SOAK
 from support import lab_sessions, lab_worker
 from support.lab_sessions import RATES, answer, ledger, noisy, record_sessions
@@ -184,6 +186,17 @@ class TestBudget:
             controls[0].reserve(number, 0)
         controls[0].update()
         assert controls[0].why == "enough"
+
+    def test_a_model_without_a_price_is_refused_with_the_limit_of_the_run(self, store: Store) -> None:
+        control = RunControl.create(store.backend, store.runtime, "lab_x")
+        number = control.begin()
+        control.open(Start(number, "default", 1_000_000_000, 0))
+        budget = SharedBudget(control, number, CostBudget(0), lambda: False)
+        unpriced = ScriptedModel(["Yes."], model="unpriced")
+        with pytest.raises(
+            InvalidLab, match=r"unpriced has no price, so the limit of \$10\.00 cannot be held"
+        ):
+            asyncio.run(budget.reserve(unpriced, Request(Context((), ()), lambda _: None)))
 
     def test_what_a_dead_worker_had_reserved_counts_until_the_next_start(self, store: Store) -> None:
         control = RunControl.create(store.backend, store.runtime, "lab_x")

@@ -49,6 +49,16 @@ class TestAnswers:
         assert "lost at sea" in reader.show(reference)
         assert reader.search("nowhere").startswith("Nothing found")
 
+    def test_one_in_the_trash_is_read_by_its_whole_id_alone(self, archive: tuple[Archive, Session]) -> None:
+        reader, session = archive
+        reader._store.delete(session.session_id)
+        assert reader.search("lost sea").startswith("Nothing found")
+        assert reader.sessions() == "No session is like that."
+        for name in ("latest", session.session_id[:8]):
+            with pytest.raises(NotFound):
+                reader.show(name)
+        assert "lost at sea" in reader.show(session.session_id)
+
     def test_a_session_is_listed_and_shown_with_calls_and_results(
         self, archive: tuple[Archive, Session]
     ) -> None:

@@ -70,6 +70,8 @@ class TestSessions:
         assert (
             server.change("PATCH", f"/api/sessions/{name}", {"title": "x"}, 409)["code"] == "session_trashed"
         )
+        assert server.change("POST", f"/api/sessions/{name}/fork", {}, 409)["code"] == "session_trashed"
+        server.get(f"/api/sessions/{name}/path")
         assert server.post(f"/api/sessions/{name}/restore")["restored"] == [name]
         assert server.post("/api/sessions", {"session_id": name}, 409)["code"] == "id_taken"
 

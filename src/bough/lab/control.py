@@ -214,6 +214,7 @@ class SharedBudget:
         if start is None or start.limit is None:
             await asyncio.to_thread(self._control.check, self._number)
             return Reservation()
+        self._prices.limit = start.limit
         most = self._prices.most(model, request)
         return Reservation(most, await asyncio.to_thread(self._control.reserve, self._number, most))
 
