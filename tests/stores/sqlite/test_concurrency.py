@@ -419,16 +419,8 @@ class TestGroup:
     """The queue itself, with work that is no database."""
 
     @staticmethod
-    def submit_together(group: Group[Any, Any], requests: Sequence[Any]) -> list[object]:
-        outcomes: list[object] = [None] * len(requests)
-
-        def one(n: int) -> None:
-            try:
-                outcomes[n] = group.submit(requests[n])
-            except BaseException as error:  # noqa: BLE001 - handed to the test
-                outcomes[n] = error
-
-        threads = [threading.Thread(target=one, args=(n,), daemon=True) for n in range(len(requests))]
+    def run_in_order(group: Group[Any, Any], threads: Sequence[threading.Thread]) -> None:
+        """Let them all wait in this order, and then go on."""
         with group.lead:
             for n, thread in enumerate(threads):
                 thread.start()
@@ -439,6 +431,18 @@ class TestGroup:
         for thread in threads:
             thread.join(10)
             assert not thread.is_alive(), "a writer waits for ever"
+
+    def submit_together(self, group: Group[Any, Any], requests: Sequence[Any]) -> list[object]:
+        outcomes: list[object] = [None] * len(requests)
+
+        def one(n: int) -> None:
+            try:
+                outcomes[n] = group.submit(requests[n])
+            except BaseException as error:  # noqa: BLE001 - handed to the test
+                outcomes[n] = error
+
+        threads = [threading.Thread(target=one, args=(n,), daemon=True) for n in range(len(requests))]
+        self.run_in_order(group, threads)
         return outcomes
 
     @staticmethod
@@ -561,16 +565,7 @@ class TestGroup:
 
         threads = [threading.Thread(target=leave, daemon=True)]
         threads.append(threading.Thread(target=lambda: outcomes.append(group.submit(2)), daemon=True))
-        with group.lead:
-            for n, thread in enumerate(threads):
-                thread.start()
-                until = time.monotonic() + 10
-                while len(group._waiting) <= n and time.monotonic() < until:
-                    time.sleep(0.001)
-        group.wake_next()
-        for thread in threads:
-            thread.join(10)
-            assert not thread.is_alive(), "a writer waits for ever"
+        self.run_in_order(group, threads)
         assert 4 in outcomes
         assert done == [2]
 
