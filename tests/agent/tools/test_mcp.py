@@ -26,7 +26,7 @@ from bough import (
     ToolResult,
     assistant,
 )
-from bough.agent.tools.mcp import kept_servers
+from bough.agent.tools.mcp import connection, kept_servers
 from bough.agent.tools.mcp.server import McpServer, load_connections
 from bough.cli.mcp_option import connect_once
 from bough.core.redact import Redactor
@@ -513,9 +513,20 @@ class TestLife:
         assert all(map(dies, self.pids(first)))
         assert all(map(is_alive, self.pids(second)))
 
-    def test_one_that_died_between_turns_is_started_again_with_a_warning(self, memory: Store) -> None:
+    @pytest.mark.parametrize(
+        ("number", "reason"),
+        [
+            (signal.SIGKILL, "it ended with exit code 137"),
+            (signal.SIGSTOP, "it did not list its tools again"),
+        ],
+        ids=["died", "hangs"],
+    )
+    def test_one_that_is_gone_between_turns_is_started_again_with_a_warning(
+        self, memory: Store, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, reason: str
+    ) -> None:
         session = memory.start()
-        os.kill(int(self.pid(session, server())), signal.SIGKILL)
+        os.kill(int(self.pid(session, server())), number)
+        monkeypatch.setattr(connection, "RELIST_SECONDS", 0.3)
 
         async def events() -> list[bough.Event]:
             return [
@@ -524,7 +535,7 @@ class TestLife:
 
         (warning,) = [event for event in asyncio.run(events()) if event.type == "session:warning"]
         assert warning.data["code"] == "mcp_server_restarted"
-        assert "was started again: it ended with exit code 137" in warning.data["message"]
+        assert f"was started again: {reason}" in warning.data["message"]
         assert text_of(results(session)[-1]) == "x"
 
     def test_its_tools_are_those_it_lists_now(self, memory: Store, tmp_path: Path) -> None:

@@ -64,14 +64,13 @@ class McpServer(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     @property
     def process_key(self) -> object:
         """What a running process is the same by; the rest of the fields may differ from turn to turn."""
-        inherited = [(name, os.environ.get(name)) for name in INHERITED_VARIABLES]
+        inherited = tuple((name, os.environ.get(name)) for name in INHERITED_VARIABLES)
         return (
             self.argv,
-            self.cwd,
+            _absolute(self.cwd or ""),
             self.max_bytes,
             tuple(sorted(self.env.items())),
-            tuple(inherited),
-            os.getcwd(),
+            inherited,
         )
 
     def tool_name(self, name: str) -> str:
@@ -154,6 +153,13 @@ def mcp(
         cwd=cwd,
         hosts=frozenset(host.lower() for host in hosts),
     )
+
+
+def _absolute(folder: str) -> str:
+    try:
+        return os.path.abspath(folder)
+    except FileNotFoundError:  # the working directory was deleted
+        return folder
 
 
 def _parse(server: str | Sequence[str]) -> tuple[tuple[str, ...], str]:
