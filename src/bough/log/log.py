@@ -232,6 +232,22 @@ class Log:
                 ).ranges
             return self._ranges
 
+    def newest_entries(self, count: int, since: int = 0) -> list[Entry]:
+        """The last `count` of `all_entries`, of those after seq `since`: read branch by branch, the newest first."""
+        reach = {part.branch: part.last for part in self.ranges()}
+        entries: list[Entry] = []
+        for branch in reversed(self.store.branches(self.session_id)):
+            is_own = branch.session_id == self.session_id
+            last = branch.tail if is_own else reach.get(branch.branch, 0)
+            first = max(branch.parent_seq, since, last - (count - len(entries))) + 1
+            if first <= last:
+                leaf = Leaf(branch.branch, last)
+                read = self.store.path(self.session_id, leaf=leaf, first=first, last=last).entries
+                entries = [*read, *entries]
+            if len(entries) >= count:
+                break
+        return entries
+
     def all_entries(self) -> list[Entry]:
         """Every entry of the tree by (branch, seq), each read once: the session's own and the shared part of its path.
 
@@ -485,11 +501,8 @@ class Log:
             self._set_position(done.leaf, None, None)
         fact = self.store.journal(self.session_id, done.facts - 1, 1)[0]
         first = fact.data.get("first", done.leaf.seq + 1)
-        entries = [
-            stored.entry
-            for stored in self.store.entries(self.session_id)
-            if stored.branch == done.leaf.branch and first <= stored.entry.seq <= done.leaf.seq
-        ]
+        part = Range(done.leaf.branch, first, done.leaf.seq)
+        entries = [stored.entry for stored in self.store.entries(self.session_id, part)]
         payloads = tuple(entry.to_entry(done.leaf.branch).payload for entry in entries)
         return AppendResult(done.leaf, payloads, tuple(entries), done.facts, repeated=True)
 

@@ -466,8 +466,8 @@ class StoreBackend(ABC):
         """
 
     @abstractmethod
-    def entries(self, session_id: str) -> list[StoredEntry]:
-        """Return every entry of the branches it owns, reachable or not, by (branch, seq)."""
+    def entries(self, session_id: str, part: Range | None = None) -> list[StoredEntry]:
+        """Return every entry of the branches it owns, reachable or not, by (branch, seq); or a part of one of them."""
 
     @abstractmethod
     def branches(self, session_id: str) -> list[Branch]:

@@ -117,8 +117,10 @@ def log(
         selected = session.log_events(since, last)
         print_lines(encode_json({"schema_version": 1, **to_json_value(event)}).decode() for event in selected)
         return
-    if is_all:
-        entries = [entry for entry in session.log.all_entries() if entry.seq > since][-(last or 0) :]
+    if is_all and last is not None:
+        entries = session.log.newest_entries(last, since)
+    elif is_all:
+        entries = [entry for entry in session.log.all_entries() if entry.seq > since]
     else:
         entries = session.path(since=since, last=last)
     if not entries:

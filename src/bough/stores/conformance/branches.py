@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ...core.drafts import Draft, build_entries
 from ...core.entries import Note
 from ...core.messages import ToolCall, assistant, system, tool_result, user
-from ...core.tree import Leaf
+from ...core.tree import Leaf, Range
 from ...core.turns import Cursor
 from ...core.usage import Totals, total
 from ...errors import InvalidPosition, NotFound
@@ -33,7 +33,12 @@ class BranchConformance(StoreFactory):
             "1",
             "2",
         ]
-        assert len(writer.store.entries("ses_a")) == 3
+        everything = writer.store.entries("ses_a")
+        assert len(everything) == 3
+        assert writer.store.entries("ses_a", Range(root.branch, 2, 9)) == everything[1:2]
+        other = SessionWriter(writer.store, "ses_b")
+        other.append(user("of another session"))
+        assert writer.store.entries("ses_a", Range(other.leaf.branch, 1, 9)) == []
 
     def test_a_place_it_does_not_stand_on_is_refused_and_one_it_stands_on_is_not(self) -> None:
         store = self.open_store()

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ...core.drafts import Blob, NewEntry
 from ...core.entries import Entry
 from ...core.search import Search
-from ...core.tree import Branch, Leaf, contains_leaf, lineage, reachable_seqs, window
+from ...core.tree import Branch, Leaf, Range, contains_leaf, lineage, reachable_seqs, window
 from ...core.usage import Call, add, difference, total
 from ...errors import (
     Fenced,
@@ -399,11 +399,13 @@ class MemoryStore(StoreBackend):
         if not is_own and not contains_leaf(self.branches(row.session_id), row.session_id, leaf):
             raise InvalidPosition(str(leaf), 0, row.leaf.seq)
 
-    def entries(self, session_id: str) -> list[StoredEntry]:
+    def entries(self, session_id: str, part: Range | None = None) -> list[StoredEntry]:
         with self._lock:
             self._data(session_id)
             branches, entries = self.tables.branches, self.tables.entries
             keys = sorted(key for key in entries if branches[key[0]].session_id == session_id)
+            if part is not None:
+                keys = [(n, seq) for n, seq in keys if n == part.branch and part.first <= seq <= part.last]
             return [StoredEntry(key[0], entries[key]) for key in keys]
 
     def branches(self, session_id: str) -> list[Branch]:

@@ -111,6 +111,7 @@ from .transfer import (
     SELECT_BRANCHES,
     SELECT_SESSION,
     SELECT_STORED,
+    SELECT_STORED_PART,
     PostgresExporter,
     PostgresImporter,
 )
@@ -563,8 +564,11 @@ class PostgresStore(StoreBackend):
             why = f"branch {error} is missing on the way to {leaf}; session.verify() says more"
             raise StoreDamaged(self.url, why) from None
 
-    def entries(self, session_id: str) -> list[StoredEntry]:
-        return [stored_from(row) for row in self._session_rows(SELECT_STORED, session_id)]
+    def entries(self, session_id: str, part: Range | None = None) -> list[StoredEntry]:
+        if part is None:
+            return [stored_from(row) for row in self._session_rows(SELECT_STORED, session_id)]
+        bindings = {"branch": part.branch, "first": part.first, "last": part.last}
+        return [stored_from(row) for row in self._session_rows(SELECT_STORED_PART, session_id, **bindings)]
 
     def branches(self, session_id: str) -> list[Branch]:
         return [Branch(*row) for row in self._session_rows(SELECT_BRANCHES, session_id)]

@@ -60,6 +60,9 @@ select {ENTRY_COLUMNS}, entry.role,
 from bough.session join bough.branch on branch.session_number = session.number join bough.entry on entry.branch = branch.id
 where {MINE} order by entry.branch, entry.seq
 """
+SELECT_STORED_PART = SELECT_STORED.replace(
+    "order by", "and entry.branch = %(branch)s and entry.seq between %(first)s and %(last)s order by"
+)
 SELECT_OWNERS = "select distinct session_number from bough.branch where id = any(%s) order by 1"
 SELECT_TASKS = """
 select started_at, id from bough.session where parent_session = %(id)s and relation = 'task'

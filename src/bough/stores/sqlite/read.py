@@ -94,8 +94,8 @@ SELECT_STORED = f"""
 select {", ".join(f"entry.{name.strip()}" for name in ENTRY_COLUMNS.split(","))}, entry.role,
        (select group_concat(blob.hash, ' ') from blob_use join blob on blob.number = blob_number
         where blob_use.entry = entry.id)
-from branch join entry on entry.id between branch.id << 32 and (branch.id << 32) + 4294967295
-where branch.session_number = ? order by entry.id
+from branch join entry on entry.id between (branch.id << 32) + :first and (branch.id << 32) + :last
+where branch.session_number = :number and (:branch is null or branch.id = :branch) order by entry.id
 """
 SELECT_ANCESTOR_SESSIONS = """
 with recursive line (id) as (
@@ -283,8 +283,10 @@ class SessionReader:
             rows += self.connection.execute(SELECT_CONTROL_ENTRIES, span).fetchall()
         return entries_from(rows)
 
-    def stored_entries(self, number: int) -> list[StoredEntry]:
-        rows: list[tuple[Any, ...]] = self.connection.execute(SELECT_STORED, (number,)).fetchall()
+    def stored_entries(self, number: int, part: Range | None = None) -> list[StoredEntry]:
+        branch, first, last = (None, 0, 0xFFFFFFFF) if part is None else (part.branch, part.first, part.last)
+        bindings = {"number": number, "branch": branch, "first": first, "last": last}
+        rows: list[tuple[Any, ...]] = self.connection.execute(SELECT_STORED, bindings).fetchall()
         return [stored_from(row) for row in rows]
 
     def facts(self, number: int, after: int = 0, limit: int | None = None) -> Iterator[Fact]:

@@ -21,7 +21,7 @@ from ...core.drafts import Blob
 from ...core.entries import Entry
 from ...core.messages import Message
 from ...core.search import Search
-from ...core.tree import Branch, Leaf
+from ...core.tree import Branch, Leaf, Range
 from ...core.usage import Call, Totals
 from ...errors import Fenced, IdTaken, NotFound, NotTrashed, SessionRunning, SessionTrashed
 from ..base import (
@@ -408,8 +408,8 @@ class SqliteStore(StoreBackend):
     def control_entries(self, session_id: str, *, leaf: Leaf | None = None) -> list[Entry]:
         return self._read(lambda reader: reader.control_entries(session_id, leaf))
 
-    def entries(self, session_id: str) -> list[StoredEntry]:
-        return self._read(lambda reader: reader.stored_entries(reader.number(session_id)))
+    def entries(self, session_id: str, part: Range | None = None) -> list[StoredEntry]:
+        return self._read(lambda reader: reader.stored_entries(reader.number(session_id), part))
 
     def branches(self, session_id: str) -> list[Branch]:
         return self._read(lambda reader: reader.branches(reader.number(session_id)))
