@@ -33,6 +33,7 @@ from ...errors import (
     TruncatedReply,
     UnrecognizedReply,
 )
+from ...log.async_bridge import MANY_ENTRIES, run_long
 from ...wire import Answer, find_provider
 from ...wire.base import Request as History
 from ..model import Delta, Request
@@ -301,8 +302,9 @@ class VendorClient(ABC):
 
     async def _request(self, request: Request, body: RequestBody, fields: Mapping[str, Any]) -> History:
         """Return the vendor's request with these fields, and give `body` its bytes. Made on a thread, because
-        other sessions share the event loop."""
-        history, body.content = await asyncio.to_thread(self._encode, request, fields)
+        other sessions share the event loop; long ones one after the other."""
+        run = run_long if len(request.context.items) > MANY_ENTRIES else asyncio.to_thread
+        history, body.content = await run(self._encode, request, fields)
         return history
 
     def _encode(self, request: Request, fields: Mapping[str, Any]) -> tuple[History, bytes]:
