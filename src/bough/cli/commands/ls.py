@@ -9,7 +9,7 @@ import click
 
 from ...core.time_text import parse_time
 from ...core.usage import format_cost
-from ...errors import NotFound
+from ...errors import NotFound, SessionTrashed
 from ...store import Store
 from ...stores.base import SessionPage, SessionRow, Status
 from ..reference import complete, resolve_stored_session
@@ -100,9 +100,11 @@ def ls(
 
 
 def _parent(location: StoreLocation, store: Store, reference: str) -> str:
-    """Resolve the parent's id. A trashed or purged parent may still have forks: then return it as typed."""
+    """Resolve the parent's id, also of one in the trash. A purged parent may still have forks: then return it as typed."""
     try:
         return resolve_stored_session(location, reference).session.session_id
+    except SessionTrashed as trashed:
+        return trashed.session_id
     except NotFound:
         if not store.sessions(parent_session=reference, limit=1).sessions:
             raise
