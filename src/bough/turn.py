@@ -324,6 +324,8 @@ class Turn:
         return self._with_original_calls(message, appended.leaf.seq)
 
     def _with_original_calls(self, message: Message, seq: int) -> Message:
+        if not [call for call in message.calls if call.is_hidden]:
+            return message
         calls_made = (
             self._with_original(OpenCall(seq, index, call)).call for index, call in enumerate(message.calls)
         )

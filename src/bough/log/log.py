@@ -116,6 +116,9 @@ class Log:
 
     @property
     def cursor(self) -> Cursor:
+        cursor = self._cursor  # known, as it is between two steps of a turn, it needs no lock
+        if cursor is not None:
+            return cursor
         with self._lock:
             if self._cursor is None:
                 self._cursor = self.cursor_at(self.leaf)
@@ -323,7 +326,9 @@ class Log:
                 if repeated is not None:
                     return repeated
             fence = self.fence if fence is None else fence
-            drafts = [self._fill_draft(draft) for draft in drafts]
+            drafts = [
+                self._fill_draft(draft) if type(draft.payload) is Settings else draft for draft in drafts
+            ]
             leaf = self.leaf if after is None else after
             cursor = self.cursor if leaf == self.leaf else self.cursor_at(leaf)
             runtime = self.runtime
@@ -455,7 +460,7 @@ class Log:
 
     def _fill_draft(self, draft: Draft) -> Draft:
         payload = draft.payload
-        return replace(draft, payload=self.fill(payload)) if type(payload) is Settings else draft
+        return replace(draft, payload=self.fill(payload)) if isinstance(payload, Settings) else draft
 
     def fill(self, settings: Settings) -> Settings:
         """Replace every known `{{ctx.name}}` in a prompt by the session's workspace, as in the seeds."""

@@ -111,11 +111,12 @@ class Heads:
         return head if head is not None and change.after == head.leaf and change.move_to is None else None
 
     def remember(self, session_id: str, head: SqliteHead | None) -> None:
-        self._known.pop(session_id, None)
-        if head is not None and head.is_growing:
-            if len(self._known) >= self.MAX_SESSIONS:
-                self._known.clear()
-            self._known[session_id] = head
+        if head is None or not head.is_growing:
+            self._known.pop(session_id, None)
+            return
+        if len(self._known) >= self.MAX_SESSIONS and session_id not in self._known:
+            self._known.clear()
+        self._known[session_id] = head
 
 
 def apply(writer: apsw.Cursor, change: Change, heads: Heads) -> CommitResult:
