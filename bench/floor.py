@@ -1,6 +1,6 @@
 """The cost of the stored rows themselves: the rows of a Bough commit, written by hand with the bare driver.
 
-`ByHand` writes the same rows as `Ours` into tables of the same layout: the entries with their chain ids, the
+`ByHand` writes the same rows as `Ours` into tables of the same layout and page size: the entries with their chain ids, the
 head by compare-and-swap, a fact with its key, the call with its tokens. `OneRow` is the minimum that stores all of
 it: no head, no other tables, everything in columns of the entries. Neither has checks, redaction, locks or sessions;
 they are only baselines.
@@ -64,7 +64,7 @@ class ByHand(Rows):
         super().__init__()
         self.connection = apsw.Connection(str(path))
         self.connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-        self.connection.execute("pragma page_size = 8192")
+        self.connection.execute("pragma page_size = 2048")
         self.connection.execute("pragma journal_mode = wal")
         self.connection.execute(f"pragma synchronous = {synchronous}")
         self.connection.execute(self.SCHEMA)
