@@ -727,7 +727,9 @@ class TestOpening:
         database.run("alter sequence bough.session_number rename to session_no")
         database.run("insert into bough.migration (version) values (7)")
         for use in (bough.open, postgres_schema.migrate):
-            with pytest.raises(errors.PrereleaseFormat, match="with the version that wrote it, bough export"):
+            with pytest.raises(
+                errors.PrereleaseFormat, match="bough export REFERENCE -o FILE with the version that wrote it"
+            ):
                 use(database.owner_url)
 
     def test_what_migrate_writes_changes_only_with_its_version(self) -> None:

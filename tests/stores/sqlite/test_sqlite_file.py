@@ -119,7 +119,9 @@ def test_a_file_from_before_the_first_release_is_refused_with_the_way_out_and_no
         )
         connection.execute("pragma user_version = 1002")
     before = place.read_bytes()
-    with pytest.raises(PrereleaseFormat, match="with the version that wrote it, bough export"):
+    with pytest.raises(
+        PrereleaseFormat, match="bough export REFERENCE -o FILE with the version that wrote it"
+    ):
         bough.open(place)
     assert place.read_bytes() == before
     assert list(place.parent.iterdir()) == [place]
