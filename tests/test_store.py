@@ -326,3 +326,15 @@ def test_an_id_or_a_key_that_no_index_holds_is_refused_alike_by_all_stores(store
         assert len(list(store.all_sessions())) == rows
         longest = dict.fromkeys(("session_id", "owner", "conversation_id"), text[1 : limit + 1])
         assert store.start(text[:limit], **longest).row.agent == text[:limit]
+
+
+@pytest.mark.parametrize("text", ["a\0b", "half \ud800"])
+def test_a_filter_that_no_store_can_hold_is_refused_alike_by_all(store: Store, text: str) -> None:
+    """PostgreSQL alone refused a NUL, as if the store were broken: over HTTP a 503."""
+    for name in ("owner", "agent", "model", "conversation_id", "parent_session", "id_prefix", "title"):
+        with pytest.raises(InvalidText, match=name):
+            store.sessions(**{name: text})  # type: ignore[arg-type]
+    with pytest.raises(InvalidText):
+        store.sessions(tag=("a", text))
+    with pytest.raises(InvalidText):
+        store.latest(text)

@@ -41,6 +41,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.structs import replace
 
+from ..core.codec import check_text
 from ..core.drafts import Blob, ExtraFact, NewEntry
 from ..core.entries import Entry, Note
 from ..core.messages import Message
@@ -295,6 +296,12 @@ active while it is listed moves to the front, where the next listing has it.
 _CURSORS = {"created": re.compile("[0-9]{1,18}"), "active": re.compile("[0-9]{1,18}-[0-9]{1,18}")}
 
 
+_QUERY_TEXTS = (
+    *("owner", "agent", "model", "conversation_id", "parent_session"),
+    *("id_prefix", "title", "key"),
+)
+
+
 class SessionQuery(Struct, frozen=True, kw_only=True):
     owner: str | None = None
     """Within the tenant the store was opened for."""
@@ -330,6 +337,10 @@ class SessionQuery(Struct, frozen=True, kw_only=True):
         if self.before is not None and not is_cursor:
             raise InvalidArgument("before", self.before, "the `next` of a page")
         check_limit("limit", self.limit)
+        for name in _QUERY_TEXTS:  # PostgreSQL alone would refuse it
+            check_text(getattr(self, name), name)
+        for text in self.tag or ():
+            check_text(text, "tag")
 
     @property
     def position(self) -> tuple[int, ...] | None:
