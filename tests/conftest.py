@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,10 @@ from support.runtime import deterministic_runtime
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["BOUGH_CONFIG"] = os.devnull  # not that of whoever runs the tests
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # started in the background; every process would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SOAK = os.environ.get("BOUGH_SOAK") == "1"
 # The short form draws the same examples every time, so that a commit passes or fails; the long form draws new ones.

@@ -27,8 +27,11 @@ def sessions(draw: st.DrawFn) -> Session:
     session = Store(MemoryStore(), draw(runtimes())).start(draw(st.none() | st.just("agent")))
     for name in [*BLOBS, "gone"]:
         session.log.store.put_blob(Blob(name, "image/png", b""), 0)
-    written: list[Entry] = draw(paths())
-    for entry in written:
+    written: list[
+        tuple[int, Entry]
+    ] = []  # with the leaf before it: a result that ends a turn appends its answer too
+    for entry in draw(paths()):
+        written.append((session.leaf.seq, entry))
         _append(draw, session, entry)
     end = draw(st.sampled_from(["here", "rewound", "forked"]))
     if end == "here":
@@ -38,8 +41,10 @@ def sessions(draw: st.DrawFn) -> Session:
         session = session.fork(at=place)
     else:
         session.rewind(place)
-    for entry in written[session.leaf.seq :] if session.leaf.seq < len(written) else ():
-        _append(draw, session, entry)
+    place = session.leaf.seq
+    for seq, entry in written:
+        if seq >= place:
+            _append(draw, session, entry)
     return session
 
 

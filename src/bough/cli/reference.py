@@ -28,6 +28,7 @@ from ..stores.base import SessionRow
 from .rendering.error_text import CommandError
 from .rendering.output import clip
 from .store_option import StoreLocation
+from .text_argument import check_utf8
 
 NEWEST = ("latest", "@", "")
 """Names of the newest session; the empty one is the name in `@7`."""
@@ -163,6 +164,7 @@ def _leaf_on_branch(session: Session, name: str, branch: int, seq: int) -> Leaf:
 
 
 def _session_id(store: Store, name: str, *, trashed: bool) -> str:
+    check_utf8(name, "the reference")
     if name in NEWEST:
         rows = store.sessions(include_children=False, trashed=trashed, limit=1).sessions
         if not rows and trashed:

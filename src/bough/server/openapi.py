@@ -14,7 +14,6 @@ from msgspec import UNSET, Struct, UnsetType
 
 from ..core.usage import Totals, Usage
 from ..stores.base import Status
-from ..stores.search import SearchHit
 
 REF = "#/components/schemas/{name}"
 Json = dict[str, Any]
@@ -75,11 +74,23 @@ class EntryView(Struct, kw_only=True):
     omitted_chars: int | UnsetType = UNSET
 
 
-class HitView(SearchHit, frozen=True, kw_only=True):
-    """A match of a search; `reference` opens it."""
+class HitView(Struct, kw_only=True):
+    """A match of a search; `reference` opens it. Not `SearchHit` itself: generators of clients cannot read its tuples."""
 
     reference: str
     heading: str
+    session_id: str
+    branch: int
+    seq: int
+    turn: int
+    role: str | None
+    kind: str
+    tool: str | None
+    at: int
+    title: str | None
+    snippet: str
+    marks: list[list[int]]
+    on_path: bool
 
 
 class JobView(Struct, kw_only=True):

@@ -276,7 +276,7 @@ class TestPage:
         page.go_back()
         expect(page.locator("article.selected")).to_have_attribute("data-place", "1:6")
         page.goto(f"{viewer.url}whole-{CASE}.html#/s/ses_nowhere")
-        expect(page.locator(".error-text")).to_have_text("session ses_nowhere is not in this copy")
+        expect(page.locator(".error-text")).to_have_text("Session ses_nowhere is not in this copy")
 
     def test_the_inspector_shows_the_json_the_cost_and_what_the_model_saw(self, viewer: ViewerPage) -> None:
         page = open_page(viewer, CASE, "#/?at=1:4")

@@ -355,7 +355,6 @@ class TestManyWriters:
                 source = store.start()
                 source.append([user("1"), assistant("2")])
                 handle = store.session(source.session_id)
-                store.delete(source.session_id)
                 barrier = threading.Barrier(2)
                 with ThreadPoolExecutor(2) as pool:
                     forked = pool.submit(_fork, handle, barrier)
@@ -379,12 +378,13 @@ def _fork(session: bough.Session, barrier: threading.Barrier) -> bough.Session |
     barrier.wait()
     try:
         return session.fork(at=2)
-    except (errors.NotFound, errors.InvalidPosition):
+    except (errors.NotFound, errors.InvalidPosition, errors.SessionTrashed):
         return None
 
 
 def _purge(store: Store, session_id: str, barrier: threading.Barrier) -> Any:
     barrier.wait()
+    store.delete(session_id)
     return store.purge(session_id)
 
 

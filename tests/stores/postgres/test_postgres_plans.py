@@ -12,7 +12,7 @@ import pytest
 
 import bough
 from support.filled_store import READS, write_rare_sessions, write_sessions, write_small_space
-from support.postgres import Database
+from support.postgres import Database, DatabaseHost
 
 COPIES = 100
 MOST_ROWS = 600
@@ -46,9 +46,8 @@ select number, 1000 + n, space, 'appended', 0 from bough.session, generate_serie
 
 
 @pytest.fixture(scope="module")
-def filled(migrated_database: Database) -> Database:
-    database = migrated_database
-    database.empty()
+def filled(postgres: DatabaseHost) -> Database:
+    database = Database(postgres, "plans")  # to which no other test has a connection
     with bough.open(database.url) as store:
         write_sessions(store)
     ((most,),) = database.run("select max(id) from bough.branch")

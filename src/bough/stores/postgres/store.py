@@ -348,10 +348,10 @@ where {SET_SPACE} and session.space = %(space)s and (%(owner)s::text is null or 
   and session.active_at >= %(since)s::bigint - {ACTIVITY_STEP}
 """
 COUNT_STATUSES = f"""
-select status, counted.number from unnest(%(statuses)s::text[]) as status, lateral (
+select known.status, counted.number from unnest(%(statuses)s::text[]) as known (status), lateral (
     select count(*) as number from (
         select 1 from bough.session
-        where {SET_SPACE} and session.space = %(space)s and session.status = status and session.trashed_at is null
+        where {SET_SPACE} and session.space = %(space)s and session.status = known.status and session.trashed_at is null
         limit %(most)s) as listed) as counted
 where counted.number > 0
 """
