@@ -352,7 +352,7 @@ select known.status, counted.number from unnest(%(statuses)s::text[]) as known (
     select count(*) as number from (
         select 1 from bough.session
         where {SET_SPACE} and session.space = %(space)s and session.status = known.status and session.trashed_at is null
-        limit %(most)s) as listed) as counted
+        order by session.active_at desc, session.number desc limit %(most)s) as listed) as counted
 where counted.number > 0
 """
 COUNT_OWN_STATUSES = f"""
