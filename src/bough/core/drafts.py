@@ -6,12 +6,22 @@ it to the previous entry. Pure; the log passes the result to a store.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections import deque
+from collections.abc import Container, Sequence
 from typing import Any
 
 from msgspec import Struct
 
-from .codec import chain_id, check_text, decode, decode_evidence, encode, encode_evidence, round_trip
+from .codec import (
+    chain_id,
+    check_text,
+    decode,
+    decode_evidence,
+    encode,
+    encode_evidence,
+    plain_copy,
+    round_trip,
+)
 from .entries import PARTIAL, Entry, Evidence, Note, Payload, Settings, is_internal, kind_of
 from .evidence import move_evidence, redact_evidence
 from .media import (
@@ -23,7 +33,7 @@ from .media import (
     holds_attachment,
     letter_runs,
 )
-from .messages import Attachment, Message, assistant, plain_copy
+from .messages import Attachment, Message, assistant
 from .redact import MIN_GITHUB_LENGTH, Redactor
 from .turns import ENDED_BY_TOOL, Cursor, advance
 
@@ -106,16 +116,6 @@ CLOSING = Draft(assistant("(ended by a tool)"), finish=ENDED_BY_TOOL)
 """The public closing answer of a turn that a tool ended, so that no client waits for one."""
 
 
-def _with_closing(drafts: Sequence[Draft]) -> Iterator[Draft]:
-    """Yield the drafts, and the closing answer wherever a turn may need it: before the next input, and in the end."""
-    for draft in drafts:
-        if isinstance(draft.payload, Message) and draft.payload.role == "user":
-            yield CLOSING
-        yield draft
-    if drafts:
-        yield CLOSING
-
-
 def build_entries(
     cursor: Cursor, drafts: Sequence[Draft], at: int, *, seed: bool = False, redactor: Redactor | None = None
 ) -> EntryBatch:
@@ -124,9 +124,12 @@ def build_entries(
     payloads: list[Payload] = []
     blobs: dict[str, Blob] = {}
     facts: list[ExtraFact] = []
-    for draft in _with_closing(drafts):
-        if draft is CLOSING and not cursor.is_ended_by_tool:
-            continue
+    waiting = deque(drafts)
+    while waiting or (entries and cursor.is_ended_by_tool):
+        if cursor.is_ended_by_tool and (not waiting or _is_input(waiting[0])):
+            draft = CLOSING
+        else:
+            draft = waiting.popleft()
         finish = draft.finish
         stored = _canonical(draft, blobs, redactor)
         payload, body, evidence = stored.payload, stored.body, stored.evidence
@@ -160,6 +163,10 @@ def build_entries(
             facts.append(ExtraFact("turn_ended", {"turn": cursor.turn, "status": status}))
         cursor = after.with_id(entry_id)
     return EntryBatch(tuple(entries), tuple(payloads), tuple(blobs.values()), cursor, tuple(facts))
+
+
+def _is_input(draft: Draft) -> bool:
+    return isinstance(draft.payload, Message) and draft.payload.role == "user"
 
 
 def _word(text: str, field: str, redactor: Redactor | None) -> str | None:
@@ -198,7 +205,7 @@ def _canonical(draft: Draft, blobs: dict[str, Blob], redactor: Redactor | None) 
         runs = letter_runs(body)
     may_refer = has_long_word and has_run(runs)  # what is redacted makes no word longer
     if not may_refer and not draft.blobs and isinstance(payload, Message):
-        plain = plain_copy(payload)
+        plain = plain_copy(payload, body)
         if plain is not None:  # as most are: nothing to extract, decode or refer to
             return _Canonical(plain, body, evidence)
     own = tuple(blob.hash for blob in draft.blobs)

@@ -11,7 +11,6 @@ What every append runs compares `type(part)` and does not call `isinstance`: the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import isfinite
 from typing import Any, Literal, get_args
 
 from msgspec import Struct
@@ -139,7 +138,7 @@ class Message(Struct, frozen=True, omit_defaults=True, gc=False):
                 yield from (piece for piece in part.content if isinstance(piece, Media))
 
 
-_ALLOWED: dict[str, tuple[type, ...]] = {
+PARTS_BY_ROLE: dict[str, tuple[type, ...]] = {
     "system": (Text,),
     "user": (Text, Media, Attachment, ProviderBlock),
     "assistant": (Text, Reasoning, ToolCall, Media, Attachment, ProviderBlock),
@@ -149,7 +148,7 @@ _ALLOWED: dict[str, tuple[type, ...]] = {
 
 def check_message(message: Message) -> None:
     """Raise InvalidMessage for an unknown role or a part its role cannot have."""
-    allowed = _ALLOWED.get(message.role)
+    allowed = PARTS_BY_ROLE.get(message.role)
     if allowed is None:
         raise InvalidMessage(f"unknown role {message.role!r}; roles are {', '.join(ROLES)}")
     for part in message.parts:
@@ -160,84 +159,6 @@ def check_message(message: Message) -> None:
             )
     if message.role == "tool" and not message.parts:
         raise InvalidMessage("a tool message holds at least one ToolResult; use tool_result(call_id, …)")
-
-
-_OUTCOMES: frozenset[str] = frozenset(get_args(Outcome))
-MAX_PLAIN_DEPTH = 20
-MAX_PLAIN_INT = 2**63 - 1
-"""Arguments beyond this are decoded, and refused beyond the limits of the codec."""
-
-
-def plain_copy(message: Message) -> Message | None:
-    """Return the message as its bytes decode, if it has correctly typed text, text results and tool calls only; else None.
-
-    Most messages, and all long ones, do; they need be neither decoded nor checked again. Arguments are copied: what their
-    caller does with them later does not change the log's.
-    """
-    role, parts = message.role, message.parts
-    if message.details is not None or message.timestamp is not None or message.is_new is not False:
-        return None
-    if type(parts) is not tuple or role not in _ALLOWED or (role == "tool" and not parts):
-        return None
-    has_calls = False
-    for part in parts:
-        if role == "tool":
-            if not _is_plain_result(part):
-                return None
-        elif type(part) is ToolCall and role == "assistant":
-            has_calls = True
-        elif type(part) is not Text or type(part.text) is not str:
-            return None
-    if not has_calls:
-        return message
-    try:
-        return Message(role, tuple([_copy_call(part) if type(part) is ToolCall else part for part in parts]))
-    except _NotPlain:
-        return None
-
-
-class _NotPlain(Exception):
-    """A value that has to be decoded to know what a reader will see."""
-
-
-def _copy_call(call: ToolCall) -> ToolCall:
-    if call.malformed is not None or call.placeholders != ():
-        raise _NotPlain
-    if type(call.id) is not str or type(call.name) is not str or type(call.arguments) is not dict:
-        raise _NotPlain
-    return ToolCall(call.id, call.name, _copy_json(call.arguments, MAX_PLAIN_DEPTH))
-
-
-def _copy_json(value: Any, depth: int) -> Any:
-    kind = type(value)
-    if kind is str or value is None or kind is bool:
-        return value
-    if (kind is int and -MAX_PLAIN_INT <= value <= MAX_PLAIN_INT) or (kind is float and isfinite(value)):
-        return value
-    if kind is list and depth:
-        return [_copy_json(item, depth - 1) for item in value]
-    if kind is not dict or not depth:
-        raise _NotPlain
-    copy = {}
-    for key, item in value.items():
-        if type(key) is not str:
-            raise _NotPlain
-        copy[key] = _copy_json(item, depth - 1)
-    return copy
-
-
-def _is_plain_result(part: object) -> bool:
-    if type(part) is not ToolResult or part.details is not None or type(part.content) is not tuple:
-        return False
-    for piece in part.content:
-        if type(piece) is not Text or type(piece.text) is not str:
-            return False
-    return (
-        type(part.call_id) is str
-        and type(part.error) is bool
-        and type(part.ends_turn) is bool
-        and part.outcome in _OUTCOMES
-    )
 
 
 def _parts(role: str, content: tuple[str | Part, ...]) -> tuple[Part, ...]:

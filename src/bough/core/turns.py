@@ -43,7 +43,7 @@ class Cursor(Struct, frozen=True, gc=False):
     @property
     def is_ended_by_tool(self) -> bool:
         """Whether a tool ended the turn, and only its closing answer is missing."""
-        return self.ends_turn and bool(self.turn) and not self.open_calls
+        return self.ends_turn and self.turn > 0 and not self.open_calls
 
     def with_id(self, entry_id: bytes) -> Cursor:
         """Return the same cursor with the id of its entry."""

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from ..core.codec import MAX_KEY_BYTES, check_length, check_text, from_json, to_json
 from ..core.drafts import ExtraFact, NewEntry
 from ..core.entries import Entry, Payload, Settings
+from ..core.redact import Redactor
 from ..core.tree import Leaf
-from ..core.usage import MAX_COUNT, Call, check_call_text
+from ..core.usage import MAX_COUNT, Call, check_call_text, with_known_counts
 from ..errors import InvalidArgument, InvalidCount
 from ..stores.base import MADE_KEY, STATUSES, Change, Fact, is_callers_key
 from .runtime import Runtime
@@ -67,14 +68,11 @@ class Cut(Struct, frozen=True):
         return self.at != self.requested
 
 
-def check(
-    key: str | None, calls: Sequence[Call], data: Mapping[str, Any] | None, row: Mapping[str, Any] | None
-) -> None:
-    """Raise for a key, calls, journal data or row values that not every store could keep."""
-    check_text(key, "key")
-    check_length(key, "key", 2 * MAX_KEY_BYTES)  # that of a step is longer than the one it is made from
-    for call in calls:
-        check_call_text(call)  # their counts are known ones
+def check(key: str | None, data: Mapping[str, Any] | None, row: Mapping[str, Any] | None) -> None:
+    """Raise for a key, journal data or row values that not every store could keep."""
+    if key is not None:
+        check_text(key, "key")
+        check_length(key, "key", 2 * MAX_KEY_BYTES)  # that of a step is longer than the one it is made from
     if data:
         to_json(dict(data), "journal data")
     for name, value in row.items() if row else ():
@@ -84,6 +82,15 @@ def check(
             check_text(value, name)
         elif isinstance(value, int) and not 0 <= value <= MAX_COUNT:
             raise InvalidCount(name, value)
+
+
+def storable_call(call: Call, redactor: Redactor) -> Call:
+    """Return the call without what a provider may have misreported: bad counts are unknown, and secrets in names redacted."""
+    call = with_known_counts(call)
+    check_call_text(call)
+    model, provider = redactor.redact_word(call.model), redactor.redact_word(call.provider)
+    is_same = model == call.model and provider == call.provider
+    return call if is_same else replace(call, model=model, provider=provider)
 
 
 def check_callers_key(key: str | None) -> None:

@@ -28,7 +28,7 @@ from ..core.messages import Message, ToolCall, assistant, to_user_message
 from ..core.state import State, fold_state, merge_state, state_updates
 from ..core.tree import Leaf, Range, contains_leaf, shared_seq
 from ..core.turns import Action, Cursor, OpenCall, action_at_end, cursor_after, cursor_from_tail
-from ..core.usage import Call, Totals, with_known_counts
+from ..core.usage import Call, Totals
 from ..errors import (
     InvalidOperation,
     InvalidPosition,
@@ -57,6 +57,7 @@ from .changes import (
     latest_model,
     new_key,
     started_calls,
+    storable_call,
     turn_status,
     with_data,
 )
@@ -326,16 +327,16 @@ class Log:
                 if repeated is not None:
                     return repeated
             fence = self.fence if fence is None else fence
-            drafts = [
-                self._fill_draft(draft) if type(draft.payload) is Settings else draft for draft in drafts
-            ]
+            settings = [draft for draft in drafts if type(draft.payload) is Settings]
+            if settings:
+                drafts = [self._fill_draft(draft) for draft in drafts]
             leaf = self.leaf if after is None else after
             cursor = self.cursor if leaf == self.leaf else self.cursor_at(leaf)
             runtime = self.runtime
             at, redactor = runtime.now(), runtime.redactor
-            calls = tuple(map(with_known_counts, calls))
-            check(key, calls, data, row)
-            redactor.check_name(key, "key")
+            check(key, data, row)
+            if key is not None:
+                redactor.check_name(key, "key")
             try:
                 written = build_entries(cursor, drafts, at, redactor=redactor)
             except (OpenBatch, OrphanResult):
@@ -352,11 +353,15 @@ class Log:
                 after=leaf,
                 entries=written.entries,
                 blobs=written.blobs,
-                calls=self._redact_calls(calls),
+                calls=tuple([storable_call(call, redactor) for call in calls]) if calls else (),
                 replaces_call=replaces_call,
                 state=encoded,
                 facts=(*turn_facts, *facts, *started),
-                columns={**turn_status(turn_facts), **latest_model(written.payloads), **(row or {})},
+                columns={
+                    **turn_status(turn_facts),
+                    **(latest_model(written.payloads) if settings else {}),
+                    **(row or {}),
+                },
                 inherited_turns=int(self._answers_inherited(leaf, cursor.turn, written.payloads)),
                 inbox_number=takes,
                 fence=fence,
@@ -511,16 +516,6 @@ class Log:
         payloads = tuple(entry.to_entry(done.leaf.branch).payload for entry in entries)
         return AppendResult(done.leaf, payloads, tuple(entries), done.facts, repeated=True)
 
-    def _redact_calls(self, calls: Sequence[Call]) -> tuple[Call, ...]:
-        """Redact what a provider says of itself."""
-        redact = self.runtime.redactor.redact_word
-        redacted = []
-        for call in calls:
-            model, provider = redact(call.model), redact(call.provider)
-            is_same = model == call.model and provider == call.provider
-            redacted.append(call if is_same else replace(call, model=model, provider=provider))
-        return tuple(redacted)
-
     def partial_text(self) -> str | None:
         """The part of the open turn's answer that was shown before it broke off: a draft, or an entry already."""
         turn, open_calls = self.cursor.turn, self.cursor.open_calls
@@ -569,8 +564,7 @@ class Log:
         `drops_call` the ledger row of a call that was announced and not made.
         """
         with self._lock:
-            calls = tuple(map(with_known_counts, calls))
-            check(key, calls, data, row)
+            check(key, data, row)
             redactor = self.runtime.redactor
             redactor.check_name(key, "key")
             check_names(redactor, {"tags": tags})
@@ -583,7 +577,7 @@ class Log:
                 data=redactor.redact_json(dict(data or {})),
                 columns={**(row or {}), **text},
                 tags=dict(tags or {}),
-                calls=self._redact_calls(calls),
+                calls=tuple([storable_call(call, redactor) for call in calls]),
                 replaces_call=replaces_call,
                 drops_call=drops_call,
                 after=self.leaf if calls or only_at_leaf else None,
