@@ -92,7 +92,7 @@ docs: $(VENV)/.test $(VENV)/.browser ## the documentation: reference, command li
 	@$(BIN)/python docs/pictures.py
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-bench: $(VENV)/.test ## Bough against the bare driver, in one run; writes bench/result.json
+bench: $(VENV)/.test $(FRAMEWORKS)/.test ## Bough against the bare driver, in one run; writes bench/result.json
 	@$(BIN)/python -m bench
 
 soak: $(VENV)/.test $(VENV)/.browser $(VENV)/.bouncer $(FRAMEWORKS)/.test $(ENCRYPTED)/.test ## the long forms: fuzz, state machine, kill storms

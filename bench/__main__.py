@@ -20,6 +20,7 @@ from . import (
     load,
     long_sessions,
     many_sessions,
+    peers,
     postgres,
     proxy,
     runner,
@@ -36,6 +37,7 @@ from .report import Figure, keep, others, versions
 HERE = Path(__file__).parent
 PARTS: dict[str, Callable[[Plan], Iterator[Figure]]] = {
     "append": append.figures,
+    "peers": peers.figures,
     "load": load.figures,
     "long": long_sessions.figures,
     "many": many_sessions.figures,
