@@ -102,14 +102,7 @@ class BranchConformance(StoreFactory):
         at, cursor = writer.leaf, writer.cursor
         writer.append(assistant("2"))
         before = read_everything(writer.store, "ses_a")
-        fork = SessionWriter(
-            writer.store,
-            "ses_f",
-            fork_point=(at, cursor),
-            relation="fork",
-            parent_session="ses_a",
-            parent_seq=1,
-        )
+        fork = writer.fork("ses_f", (at, cursor))
         assert read_everything(writer.store, "ses_a") == before
         assert fork.texts() == ["1"]
         fork.cursor = cursor
@@ -207,14 +200,7 @@ class UsageConformance(StoreFactory):
         writer = SessionWriter(self.open_store())
         writer.append(user("q"))
         writer.append(assistant("a"), calls=(call("1", 1, 2),))
-        fork = SessionWriter(
-            writer.store,
-            "ses_f",
-            fork_point=(writer.leaf, writer.cursor),
-            relation="fork",
-            parent_session="ses_a",
-            parent_seq=2,
-        )
+        fork = writer.fork("ses_f")
         assert fork.store.calls("ses_f") == []
         assert [row.call_id for row in fork.store.inherited_calls("ses_f")] == ["1"]
 
@@ -224,14 +210,7 @@ class UsageConformance(StoreFactory):
         branch = writer.leaf.branch
         failed = replace(call("2", 1, None), failed=True)
         writer.append(assistant("a"), calls=(call("1", 1, 2), failed))
-        SessionWriter(
-            writer.store,
-            "ses_f",
-            fork_point=(writer.leaf, writer.cursor),
-            relation="fork",
-            parent_session="ses_a",
-            parent_seq=2,
-        )
+        writer.fork("ses_f")
         writer.append(user("r"))
         titled = replace(call("4", 3, 4), purpose="title")
         writer.append(assistant("b"), calls=(call("3", 3, 4), titled))

@@ -27,7 +27,16 @@ from ...errors import (
 from ..base import ACTIVITY_STEP, SessionQuery, SessionRow, StoreBackend, UnreferencedBlobs
 from ..memory.store import MemoryStore
 from ..message_limits import MessageLimit
-from .writer import SessionWriter, StoreFactory, assert_raises, call, make_blob, media_of, read_everything
+from .writer import (
+    SessionWriter,
+    StoreFactory,
+    assert_raises,
+    call,
+    delete,
+    make_blob,
+    media_of,
+    read_everything,
+)
 
 
 class QueryConformance(StoreFactory):
@@ -120,8 +129,7 @@ class QueryConformance(StoreFactory):
         elsewhere = MemoryStore()
         with store.export_sessions("ses_1") as exports:
             elsewhere.import_sessions(exports, 400)
-        store.trash("ses_1", 401)
-        store.purge("ses_1")
+        delete(store, "ses_1")
         with elsewhere.export_sessions("ses_1") as exports:
             store.import_sessions(exports, 402)
         assert listed() == "130"
@@ -307,14 +315,7 @@ class DeleteConformance(StoreFactory):
         at, cursor = writer.leaf, writer.cursor
         writer.append(user("3"))
         writer.append(assistant("4"), calls=(call("gone", 3, 4),))
-        fork = SessionWriter(
-            writer.store,
-            "ses_f",
-            fork_point=(at, cursor),
-            relation="fork",
-            parent_session="ses_a",
-            parent_seq=2,
-        )
+        fork = writer.fork("ses_f", (at, cursor))
         fork.cursor = cursor
         fork.append(user("mine"))
         return writer, fork
@@ -343,18 +344,10 @@ class DeleteConformance(StoreFactory):
         unlimited.append(user("1"), facts=(ExtraFact("turn_started", {"turn": 1}),))
         assert writer.store.limit_facts("ses_unlimited") == []
         for name in ("ses_f", "ses_g"):
-            SessionWriter(
-                writer.store,
-                name,
-                fork_point=(at, cursor),
-                relation="fork",
-                parent_session="ses_a",
-                parent_seq=2,
-            )
+            writer.fork(name, (at, cursor))
         for session_id in ("ses_a", "ses_f"):
             assert _inherited_limits(writer.store, "ses_g") == (MessageLimit(1, 1, 5),)
-            writer.store.trash(session_id, 500)
-            writer.store.purge(session_id)
+            delete(writer.store, session_id)
         assert _inherited_limits(writer.store, "ses_g") == (MessageLimit(1, 1, 5),)
 
     def test_a_purge_leaves_what_another_fork_inherits_from_a_session_purged_before(self) -> None:
@@ -366,22 +359,16 @@ class DeleteConformance(StoreFactory):
         writer.move(start, start_cursor)
         writer.append(assistant("other"), calls=(call("second", 1, 2),))
         for name, at in (("ses_f", short), ("ses_g", writer.leaf)):
-            SessionWriter(writer.store, name, fork_point=(at, cursor), relation="fork")
-        for session_id in ("ses_a", "ses_f"):
-            writer.store.trash(session_id, 500)
-            writer.store.purge(session_id)
+            writer.fork(name, (at, cursor))
+        delete(writer.store, "ses_a", "ses_f")
         assert [row.call_id for row in writer.store.inherited_calls("ses_g")] == ["second"]
 
     def test_nothing_is_forked_where_what_it_would_stand_on_is_gone(self) -> None:
         """The branch is still there: another fork stands on the beginning of it."""
         writer, fork = self._fork()
         at, cursor = writer.leaf, writer.cursor
-        writer.store.trash("ses_a", 500)
-        writer.store.purge("ses_a")
-        assert_raises(
-            InvalidPosition,
-            lambda: SessionWriter(writer.store, "ses_late", fork_point=(at, cursor), relation="fork"),
-        )
+        delete(writer.store, "ses_a")
+        assert_raises(InvalidPosition, lambda: writer.fork("ses_late", (at, cursor)))
         assert_raises(NotFound, lambda: writer.store.session("ses_late"))
         assert fork.texts() == ["1", "2", "mine"]
 
@@ -395,8 +382,7 @@ class DeleteConformance(StoreFactory):
         store = self.open_store()
         writer = SessionWriter(store)
         writer.append(user("old"))
-        store.trash("ses_a", 500)
-        store.purge("ses_a")
+        delete(store, "ses_a")
         again = SessionWriter(store)
         assert again.is_new
         assert again.texts() == []

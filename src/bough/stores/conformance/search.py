@@ -13,7 +13,7 @@ from ...core.search import parse_query
 from ...errors import InvalidArgument, NotFound
 from ..base import Change, StoreBackend
 from ..search import SearchHit, SearchPage
-from .writer import SessionWriter, StoreFactory, assert_raises
+from .writer import SessionWriter, StoreFactory, assert_raises, delete
 
 NOW = 10_000_000_000_000
 
@@ -128,14 +128,8 @@ class SearchConformance(StoreFactory):
                 writer.append(user(f"needle {n}"))
         whole = places(store, "needle")
         assert whole == [*(f"b:{n}" for n in (4, 3, 2, 1, 0)), *(f"a:{n}" for n in (4, 3, 2, 1, 0))]
-        hits_seen, before = [], None
-        while True:
-            part = page(store, "needle", limit=3, before=before)
-            hits_seen += [f"{hit.session_id[4:]}:{hit.seq}" for hit in part.hits]
-            if part.next is None:
-                break
-            before = part.next
-        assert hits_seen == whole
+        pages = self._pages(store, "needle", lambda: None)
+        assert [f"{hit.session_id[4:]}:{hit.seq}" for hit in pages] == whole
 
     def test_a_search_that_matches_everything_goes_page_by_page_while_the_store_grows(self) -> None:
         """What is new is before the first page: nothing is listed twice, and nothing that was there is missing."""
@@ -159,8 +153,8 @@ class SearchConformance(StoreFactory):
     def _pages(self, store: StoreBackend, typed: str, between: Callable[[], None]) -> Iterator[SearchHit]:
         before = None
         for _ in range(100):
-            part = page(store, typed, limit=5, before=before)
-            assert len(part.hits) <= 5
+            part = page(store, typed, limit=3, before=before)
+            assert len(part.hits) <= 3
             yield from part.hits
             if part.next is None:
                 return
@@ -207,13 +201,7 @@ class SearchConformance(StoreFactory):
     def test_what_forks_share_is_found_once_as_its_owners(self) -> None:
         writer = SessionWriter(self.open_store())
         writer.append(user("shared herring"))
-        fork = SessionWriter(
-            writer.store,
-            "ses_b",
-            relation="fork",
-            parent_session="ses_a",
-            fork_point=(writer.leaf, writer.cursor),
-        )
+        fork = writer.fork("ses_b")
         fork.append(assistant("herring of the fork"))
         writer.append(assistant("herring of the source"))
         assert places(writer.store, "herring") == ["b:2", "a:2", "a:1"]
@@ -222,13 +210,7 @@ class SearchConformance(StoreFactory):
     def test_a_session_named_is_searched_with_all_it_stands_on(self) -> None:
         writer = SessionWriter(self.open_store(), title="herring")
         writer.append(user("shared herring"))
-        fork = SessionWriter(
-            writer.store,
-            "ses_b",
-            relation="fork",
-            parent_session="ses_a",
-            fork_point=(writer.leaf, writer.cursor),
-        )
+        fork = writer.fork("ses_b")
         fork.append(assistant("herring of the fork"))
         writer.append(assistant("herring of the source"))
         assert places(writer.store, "herring session:ses_b") == ["b:2", "b:1"]
@@ -271,21 +253,18 @@ class SearchConformance(StoreFactory):
         writer = SessionWriter(self.open_store(), title="herring", agent="gone")
         writer.append(user("herring one"))
         writer.append(assistant("herring two"))
-        short = SessionWriter(writer.store, "ses_b", relation="fork", fork_point=(writer.leaf, writer.cursor))
+        short = writer.fork("ses_b")
         writer.append(user("herring three"))
-        long = SessionWriter(writer.store, "ses_c", relation="fork", fork_point=(writer.leaf, writer.cursor))
+        long = writer.fork("ses_c")
         writer.append(assistant("herring four"))
         assert places(writer.store, "herring") == ["a:4", "a:3", "a:2", "a:1", "a:0"]
-        writer.store.trash("ses_a", 5)
-        writer.store.purge("ses_a")
+        delete(writer.store, "ses_a")
         assert places(short.store, "herring") == ["c:3", "b:2", "b:1"]
         assert places(short.store, "herring agent:gone") == []
         assert places(short.store, "herring session:ses_c") == ["c:3", "c:2", "c:1"]
-        short.store.trash("ses_b", 6)
-        short.store.purge("ses_b")
+        delete(short.store, "ses_b")
         assert places(long.store, "herring") == ["c:3", "c:2", "c:1"]
-        long.store.trash("ses_c", 7)
-        long.store.purge("ses_c")
+        delete(long.store, "ses_c")
         assert places(long.store, "herring") == places(long.store, "-x") == []
 
     def test_a_snippet_shows_where_and_marks_what(self) -> None:

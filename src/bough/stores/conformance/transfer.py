@@ -15,7 +15,16 @@ from ...errors import IdConflict, NotFound
 from ..base import StoreBackend
 from ..memory.store import MemoryStore
 from ..transfer import ImportResult, SessionExport, SessionExports
-from .writer import SessionWriter, StoreFactory, assert_raises, call, make_blob, media_of, read_everything
+from .writer import (
+    SessionWriter,
+    StoreFactory,
+    assert_raises,
+    call,
+    delete,
+    make_blob,
+    media_of,
+    read_everything,
+)
 
 
 def read_exports(store: StoreBackend, *session_ids: str, children: bool = False) -> list[Any]:
@@ -23,13 +32,8 @@ def read_exports(store: StoreBackend, *session_ids: str, children: bool = False)
     with store.export_sessions(*session_ids, children=children) as dumps:
         return [
             (
-                *(
-                    replace(dump.row, space=""),
-                    dump.detail,
-                    dump.branches,
-                    dump.inherited_calls,
-                    dump.inherited_limits,
-                ),
+                *(replace(dump.row, space=""), dump.detail, dump.branches),
+                *(dump.inherited_calls, dump.inherited_limits),
                 *map(list, (dump.entries, dump.calls, dump.facts, dump.inbox)),
                 dump.inherited_hash(),
             )
@@ -60,14 +64,7 @@ class TransferConformance(StoreFactory):
 
     def _fork_to_move(self) -> SessionWriter:
         writer = self._session_to_move()
-        return SessionWriter(
-            writer.store,
-            "ses_f",
-            fork_point=(writer.leaf, writer.cursor),
-            seeds=[user("f")],
-            relation="fork",
-            parent_session="ses_a",
-        )
+        return writer.fork("ses_f", seeds=[user("f")])
 
     def test_what_is_taken_in_elsewhere_tells_the_same(self) -> None:
         writer, there = self._session_to_move(), MemoryStore()
@@ -84,8 +81,7 @@ class TransferConformance(StoreFactory):
         writer, there = self._session_to_move(), MemoryStore()
         before = read_everything(writer.store, "ses_a")
         move(writer.store, there, "ses_a")
-        writer.store.trash("ses_a", 500)
-        writer.store.purge("ses_a")
+        delete(writer.store, "ses_a")
         SessionWriter(writer.store, "ses_other")
         move(there, writer.store, "ses_a")
         assert read_exports(writer.store, "ses_a") == read_exports(there, "ses_a")
@@ -98,8 +94,7 @@ class TransferConformance(StoreFactory):
     def test_it_goes_on_growing_where_it_stands(self) -> None:
         writer, there = self._session_to_move(), MemoryStore()
         move(writer.store, there, "ses_a")
-        writer.store.trash("ses_a", 500)
-        writer.store.purge("ses_a")
+        delete(writer.store, "ses_a")
         move(there, writer.store, "ses_a")
         writer.leaf = writer.row.leaf
         writer.append(user("on"))
@@ -135,8 +130,7 @@ class TransferConformance(StoreFactory):
         store, there = self.open_store(), self._session_to_move().store
         far = MemoryStore()
         move(there, far, "ses_a")
-        store.trash("ses_a", 500)
-        store.purge("ses_a")
+        delete(store, "ses_a")
 
         def broken(dump: SessionExport) -> SessionExport:
             def entries() -> Iterator[Any]:
@@ -173,8 +167,7 @@ class TransferConformance(StoreFactory):
         writer, there = self._fork_to_move(), MemoryStore()
         before = read_exports(writer.store, "ses_f")
         move(writer.store, there, "ses_f")
-        writer.store.trash("ses_f", 500)
-        writer.store.purge("ses_f")
+        delete(writer.store, "ses_f")
         assert move(there, writer.store, "ses_f").entries == 1
         assert read_exports(writer.store, "ses_f") == before
         assert [branch.session_id for branch in writer.store.branches("ses_f")] == ["ses_a", "ses_a", "ses_f"]
@@ -216,8 +209,7 @@ class TransferConformance(StoreFactory):
     def test_it_becomes_the_owners_who_takes_it_in(self) -> None:
         writer, far = self._session_to_move(), MemoryStore()
         move(writer.store, far, "ses_a")
-        writer.store.trash("ses_a", 500)
-        writer.store.purge("ses_a")
+        delete(writer.store, "ses_a")
         ann = self.open_store(owner="ann")
         move(far, ann, "ses_a")
         assert ann.session("ses_a").owner == "ann"

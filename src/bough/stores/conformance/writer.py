@@ -76,6 +76,12 @@ class SessionWriter:
         self.leaf, self.cursor = result.leaf, cursor
         return result
 
+    def fork(self, session_id: str, at: tuple[Leaf, Cursor] | None = None, **row: Any) -> SessionWriter:
+        """Create a fork of the session at a leaf with its cursor, or at its own leaf."""
+        leaf, cursor = at or (self.leaf, self.cursor)
+        row = {"relation": "fork", "parent_session": self.session_id, "parent_seq": leaf.seq, **row}
+        return SessionWriter(self.store, session_id, fork_point=(leaf, cursor), **row)
+
     def texts(self) -> list[str]:
         return [entry.message.text for entry in self.store.path(self.session_id).entries if entry.message]
 
@@ -101,6 +107,13 @@ def read_everything(store: StoreBackend, session_id: str) -> tuple[Any, ...]:
         store.calls(session_id),
         store.inherited_calls(session_id),
     )
+
+
+def delete(store: StoreBackend, *session_ids: str) -> None:
+    """Trash and purge sessions, one after the other."""
+    for session_id in session_ids:
+        store.trash(session_id, 500)
+        store.purge(session_id)
 
 
 def make_blob(data: bytes) -> Blob:
