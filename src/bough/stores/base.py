@@ -48,7 +48,7 @@ from ..core.messages import Message
 from ..core.search import Search
 from ..core.tree import Branch, Leaf, Range
 from ..core.usage import Call, Totals
-from ..errors import InvalidArgument, NotFound, SessionRunning, StoreDamaged
+from ..errors import InvalidArgument, NotFound, SessionRunning, SessionTrashed, StoreDamaged
 from .counts import (
     CountColumn,
     DailyUsage,
@@ -351,6 +351,16 @@ class SessionQuery(Struct, frozen=True, kw_only=True):
 def check_limit(name: str, limit: object) -> None:
     if type(limit) is not int or not 0 < limit <= 100_000:
         raise InvalidArgument(name, limit, "a number from 1 to 100,000")
+
+
+def next_fence(row: SessionRow, holder: str, at: int, take_from: int | None) -> int:
+    """Return the fence with which this holder may take the lease, as `StoreBackend.lease` says; raise if it may not."""
+    if row.trashed_at is not None:
+        raise SessionTrashed(row.session_id)
+    is_held = row.holder is not None and (row.lease_until or 0) > at and row.fence != take_from
+    if is_held and row.holder != holder:
+        raise SessionRunning(row.session_id, row.holder, row.lease_until)
+    return row.fence if row.holder == holder else row.fence + 1
 
 
 PAGE_SIZE = 500

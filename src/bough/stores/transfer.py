@@ -150,6 +150,10 @@ def select_inherited_calls(
     return sorted(inherited, key=lambda call: (call.branch, call.seq, call.at, call.call_id))
 
 
+def _renumber_calls(calls: Iterable[Call], numbers: Mapping[int, int]) -> Iterator[Call]:
+    return (replace(call, branch=numbers[call.branch]) for call in calls)
+
+
 def hash_inherited(
     entries: Iterable[StoredEntry], calls: Sequence[Call], limits: Sequence[MessageLimit]
 ) -> bytes:
@@ -183,53 +187,12 @@ def is_same_session(present: SessionExport, incoming: SessionExport) -> bool:
     return all(one == other for ours, theirs in pairs for one, other in zip_longest(ours, theirs))
 
 
-def match_parent_branches(
-    export: SessionExport,
-    parent_branches: Sequence[Branch],
-    hash_branches: Callable[[tuple[Branch, ...], dict[int, int]], bytes],
-) -> dict[int, int] | None:
-    """Find where in a parent's tree a fork can be attached: the store's numbers by the export's, or None.
-
-    `parent_branches` are the branches the parent owns or inherits; `hash_branches` hashes what a line of them holds.
-    """
-    inherited = [branch for branch in export.branches if branch.session_id is None]
-    by_number = {branch.branch: branch for branch in parent_branches}
-    for top in parent_branches:
-        line = _line(by_number, top)
-        if len(line) != len(inherited) or top.tail < inherited[-1].tail:
-            continue
-        if [branch.parent_seq for branch in line] != [branch.parent_seq for branch in inherited]:
-            continue
-        numbers = {ours.branch: theirs.branch for ours, theirs in zip(line, inherited, strict=True)}
-        if hash_branches(tuple(inherited), numbers) == export.inherited_hash():
-            return {theirs: ours for ours, theirs in numbers.items()}
-    return None
-
-
 def _line(branches: Mapping[int, Branch], top: Branch) -> list[Branch]:
+    """Return a branch after its ancestors."""
     line = [top]
     while line[-1].parent is not None and line[-1].parent < line[-1].branch:
         line.append(branches[line[-1].parent])
     return line[::-1]
-
-
-def refuse_different(
-    incoming: SessionExport,
-    references: BlobReferences,
-    export: Callable[[str], tuple[SessionExport, Mapping[int, int]]],
-) -> None:
-    """`IdConflict` if its id holds another session here, or another tenant's, about which nothing may be revealed."""
-    session_id = incoming.row.session_id
-    try:
-        present, numbers = export(session_id)
-    except NotFound:
-        raise IdConflict(session_id) from None
-    own_numbers = {number: own for own, number in numbers.items()}
-    entries = references.entries(incoming.entries, own_numbers)
-    if not is_same_session(
-        present, replace(incoming, entries=entries, inbox=references.inbox(incoming.inbox))
-    ):
-        raise IdConflict(session_id)
 
 
 def sessions_with_tasks(roots: Sequence[str], tasks: Callable[[str], Iterable[tuple[int, str]]]) -> list[str]:
@@ -378,7 +341,7 @@ class SessionExporter(ABC):
         return export, numbers
 
     def hash_branches(self, branches: Sequence[Branch], numbers: Mapping[int, int]) -> bytes:
-        """Return the hash of what these branches hold, in an export's numbers; for `match_parent_branches`."""
+        """Return the hash of what these branches hold, in an export's numbers."""
         return hash_inherited(self._entries(branches, numbers), *self._inherited(branches, numbers))
 
     def blobs(self, mimes: Mapping[str, str]) -> Iterator[BlobStream]:
@@ -461,9 +424,7 @@ class SessionImporter(ABC):
         """Insert entries, each with its branch and without its blobs, which `link_blobs` adds."""
 
     @abstractmethod
-    def insert_calls(
-        self, key: Any, calls: Iterable[Call], numbers: Mapping[int, int], owner: str | None
-    ) -> None: ...
+    def insert_calls(self, key: Any, calls: Iterable[Call], owner: str | None) -> None: ...
 
     @abstractmethod
     def insert_facts(self, key: Any, facts: Iterable[Fact], owner: str | None) -> None: ...
@@ -497,11 +458,24 @@ class SessionImporter(ABC):
     def _import(self, export: SessionExport) -> None:
         session_id = export.row.session_id
         if self.has_session(session_id):
-            refuse_different(export, self.references, self.exporter.export)
+            self._refuse_different(export)
             self.known.append(session_id)
         else:
             self.write(export)
             self.added.append(session_id)
+
+    def _refuse_different(self, incoming: SessionExport) -> None:
+        """`IdConflict` if its id holds another session here, or another tenant's, about which nothing may be revealed."""
+        session_id = incoming.row.session_id
+        try:
+            present, numbers = self.exporter.export(session_id)
+        except NotFound:
+            raise IdConflict(session_id) from None
+        own_numbers = {number: own for own, number in numbers.items()}
+        entries = self.references.entries(incoming.entries, own_numbers)
+        inbox = self.references.inbox(incoming.inbox)
+        if not is_same_session(present, replace(incoming, entries=entries, inbox=inbox)):
+            raise IdConflict(session_id)
 
     def write(self, export: SessionExport) -> None:
         owner, numbers = export.row.owner, self._parent_branches(export)
@@ -512,21 +486,31 @@ class SessionImporter(ABC):
         self._write_branches(key, [b for b in export.branches if b.session_id is not None], numbers)
         self.set_leaf(key, Leaf(numbers[export.row.leaf.branch], export.row.leaf.seq))
         self.insert_entries(self._new_entries(export.entries, numbers, shared), owner)
-        self.insert_calls(key, export.calls, numbers, owner)
+        self.insert_calls(key, _renumber_calls(export.calls, numbers), owner)
         self.insert_facts(key, (renumber_fact(fact, numbers) for fact in export.facts), owner)
         self.insert_inbox(key, self.references.inbox(export.inbox), owner)
 
     def _parent_branches(self, export: SessionExport) -> dict[int, int]:
-        """Return the branches of its parent to which a fork can be attached; empty if there are none."""
+        """Return the branches of its parent, by the export's numbers, that hold what a fork inherits; empty if none do."""
         parent = export.row.parent_session
-        if parent is None or export.branches[0].session_id is not None:
+        inherited = [branch for branch in export.branches if branch.session_id is None]
+        if parent is None or not inherited:
             return {}
         try:
             key, _ = self.exporter.find(parent)
         except NotFound:
             return {}
-        branches = self.exporter.branch_tree(parent, key)
-        return match_parent_branches(export, branches, self.exporter.hash_branches) or {}
+        branches = {branch.branch: branch for branch in self.exporter.branch_tree(parent, key)}
+        for top in branches.values():
+            line = _line(branches, top)
+            if len(line) != len(inherited) or top.tail < inherited[-1].tail:
+                continue
+            if [branch.parent_seq for branch in line] != [branch.parent_seq for branch in inherited]:
+                continue
+            numbers = {ours.branch: theirs.branch for ours, theirs in zip(line, inherited, strict=True)}
+            if self.exporter.hash_branches(inherited, numbers) == export.inherited_hash():
+                return {theirs: ours for ours, theirs in numbers.items()}
+        return {}
 
     def _write_inherited(self, export: SessionExport, numbers: dict[int, int]) -> None:
         """Write what it inherits as if the owner had been purged."""
@@ -534,7 +518,7 @@ class SessionImporter(ABC):
         if inherited:
             key, owner = self.reserve_key(), export.row.owner
             self._write_branches(key, inherited, numbers)
-            self.insert_calls(key, export.inherited_calls, numbers, owner)
+            self.insert_calls(key, _renumber_calls(export.inherited_calls, numbers), owner)
             limits = (replace(limit, branch=numbers[limit.branch]) for limit in export.inherited_limits)
             self.insert_facts(key, limits_as_facts(limits), owner)
 

@@ -295,9 +295,10 @@ class CancelWatcher:
 
     def _check(self, space: str, runs: list[tuple[Claim, CancellableRun]]) -> None:
         """Ask for the lengths of all journals of a tenant with one query, and read only those that grew."""
-        lengths = self._worker.store(space).lengths([run.session_id for _, run in runs])
+        heads = self._worker.store(space).heads([run.session_id for _, run in runs])
         for claim, run in runs:
-            has_grown = lengths.get(run.session_id, 0) > run.facts_read
+            head = heads.get(run.session_id)
+            has_grown = head is not None and head.facts > run.facts_read
             if has_grown and run.is_cancel_requested() and claim in self._worker.claims:
                 claim.cancel()
 

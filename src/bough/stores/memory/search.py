@@ -11,7 +11,6 @@ from ...core.messages import Message
 from ...core.search import TITLE, Search, index_columns, matches
 from ...core.search_text import is_error, searchable_text, tool_names
 from ...core.tree import Leaf, lineage, reachable_seqs
-from ...errors import NotFound
 from ..search import HitLocation, SearchHit, SearchPage, entry_hit, ranges_contain, title_hit
 from .tables import SessionData, Tables
 
@@ -46,10 +45,7 @@ class MemorySearch(Struct, frozen=True):
         """Yield every title and entry with the session it is listed under: the one searched, or its owner."""
         sessions = self.tables.sessions
         if session_id is not None:
-            data = sessions.get(session_id)
-            if data is None or data.row.space != self.space or self.owner not in (None, data.row.owner):
-                raise NotFound(session_id)
-            yield from self._session_places(data)
+            yield from self._session_places(self.tables.find(session_id, self.space, self.owner))
             return
         listed: set[Leaf] = set()
         # Each session lists what it owns; the oldest heir also lists what a purged session left behind.

@@ -22,9 +22,7 @@ from ...errors import (
     IdTaken,
     InvalidPosition,
     MissingBlob,
-    NotFound,
     NotTrashed,
-    SessionRunning,
     SessionTrashed,
     StaleLeaf,
 )
@@ -44,6 +42,7 @@ from ..base import (
     StoredEntry,
     UnreferencedBlobs,
     is_callers_key,
+    next_fence,
 )
 from ..search import IndexProgress, SearchPage
 from ..transfer import ImportResult, SessionExports
@@ -69,10 +68,7 @@ class MemoryStore(StoreBackend):
         """Do nothing: the store is freed with its last reference."""
 
     def _data(self, session_id: str) -> SessionData:
-        data = self.tables.sessions.get(session_id)
-        if data is None or data.row.space != self.space or self.owner not in (None, data.row.owner):
-            raise NotFound(session_id)
-        return data
+        return self.tables.find(session_id, self.space, self.owner)
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -82,7 +78,8 @@ class MemoryStore(StoreBackend):
             if present is None:
                 return self._insert(new), True
             row = present.row
-            seeds = [entry.entry_id for entry in self._path(row.leaf, 1, present.journal[0].data["last"])]
+            stored = self._stored(row.leaf, 1, present.journal[0].data["last"])
+            seeds = [seed.entry.entry_id for seed in stored]
             is_same_tenant = (row.space, row.owner) == (self.space, new.row.owner)
             is_same = new.fork_point is None and seeds == [seed.entry_id for seed in new.seeds]
             if not (is_same_tenant and is_same):
@@ -178,9 +175,7 @@ class MemoryStore(StoreBackend):
             data.row,
             leaf=leaf,
             totals=totals,
-            turns=data.row.turns
-            + change.inherited_turns
-            + sum(entry.turn == entry.seq for entry in change.entries),
+            turns=data.row.turns + change.inherited_turns + change.inputs,
             facts=len(data.journal),
             updated_at=change.at,
             tags=_merge_tags(data.row.tags, change.tags) if change.tags else data.row.tags,
@@ -282,14 +277,8 @@ class MemoryStore(StoreBackend):
     ) -> int:
         with self._lock:
             data = self._data(session_id)
-            row = data.row
-            if row.trashed_at is not None:
-                raise SessionTrashed(session_id)
-            is_held = row.holder is not None and (row.lease_until or 0) > at and row.fence != take_from
-            if is_held and row.holder != holder:
-                raise SessionRunning(session_id, row.holder, row.lease_until)
-            fence = row.fence if row.holder == holder else row.fence + 1
-            data.row = replace(row, holder=holder, lease_until=until, fence=fence)
+            fence = next_fence(data.row, holder, at, take_from)
+            data.row = replace(data.row, holder=holder, lease_until=until, fence=fence)
             return fence
 
     def renew(self, session_id: str, fence: int, until: int) -> bool:
@@ -360,13 +349,10 @@ class MemoryStore(StoreBackend):
             times = {data.row.session_id: data.active_at for data in page}
             return SessionPage([data.row for data in page], after, times)
 
-    def _path(self, leaf: Leaf, first: int, last: int) -> list[Entry]:
-        ranges = window(lineage(self.tables.branches, leaf), first, last)
-        return [
-            self.tables.entries[part.branch, seq].to_entry(part.branch)
-            for part in ranges
-            for seq in range(part.first, part.last + 1)
-        ]
+    def _stored(self, leaf: Leaf, first: int, last: int) -> Iterator[StoredEntry]:
+        for part in window(lineage(self.tables.branches, leaf), first, last):
+            for seq in range(part.first, part.last + 1):
+                yield StoredEntry(part.branch, self.tables.entries[part.branch, seq])
 
     def path(
         self,
@@ -384,8 +370,10 @@ class MemoryStore(StoreBackend):
             end = data.row.leaf if leaf is None else leaf
             self._refuse_foreign_leaf(data.row, end)
             first = first if newest is None else max(first, end.seq - newest + 1)
-            entries = self._path(end, first, end.seq if last is None else last)
-            entries = [entry for entry in entries if not (public and entry.internal)]
+            stored = self._stored(end, first, end.seq if last is None else last)
+            entries = [
+                one.entry.to_entry(one.branch) for one in stored if not (public and one.entry.internal)
+            ]
             ranges = tuple(lineage(self.tables.branches, end))
             if not detail:
                 return PathSnapshot(data.row, ranges, entries)
@@ -441,20 +429,14 @@ class MemoryStore(StoreBackend):
             facts = self._data(session_id).journal[after:]
             return facts if limit is None else facts[:limit]
 
-    def facts_of_kind(self, session_id: str, kind: str) -> list[Fact]:
-        with self._lock:
-            return [fact for fact in self._data(session_id).journal if fact.kind == kind]
-
     def control_entries(self, session_id: str, *, leaf: Leaf | None = None) -> list[Entry]:
         with self._lock:
             row = self._data(session_id).row
             end = row.leaf if leaf is None else leaf
             self._refuse_foreign_leaf(row, end)
+            stored = self._stored(end, 1, end.seq)
             return [
-                self.tables.entries[part.branch, seq].to_entry(part.branch)
-                for part in lineage(self.tables.branches, end)
-                for seq in range(part.first, part.last + 1)
-                if self.tables.entries[part.branch, seq].kind not in ("message", "note")
+                one.entry.to_entry(one.branch) for one in stored if one.entry.kind not in ("message", "note")
             ]
 
     def calls(self, session_id: str) -> list[Call]:

@@ -10,6 +10,7 @@ from msgspec.structs import astuple, replace
 from ...core.drafts import Blob, NewEntry
 from ...core.tree import Branch, Leaf
 from ...core.usage import Call
+from ...errors import NotFound
 from ..base import Fact, QueuedInput, SessionDetail, SessionQuery, SessionRow, is_callers_key
 
 
@@ -52,6 +53,13 @@ class Tables(Struct):
         """Become `before` again, in place: the stores of other tenants share these tables."""
         for name in self.__struct_fields__:
             setattr(self, name, getattr(before, name))
+
+    def find(self, session_id: str, space: str, owner: str | None) -> SessionData:
+        """Return what belongs to a tenant's session; `NotFound` if there is none."""
+        data = self.sessions.get(session_id)
+        if data is None or data.row.space != space or owner not in (None, data.row.owner):
+            raise NotFound(session_id)
+        return data
 
     def data(self, session_id: str) -> SessionData:
         """Return what belongs to a session, also of a purged one."""

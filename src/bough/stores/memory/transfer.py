@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -97,10 +97,8 @@ class MemoryImporter(SessionImporter):
         for branch, entry in entries:
             self.tables.entries[branch, entry.seq] = replace(entry, media=())
 
-    def insert_calls(
-        self, key: str, calls: Iterable[Call], numbers: Mapping[int, int], owner: str | None
-    ) -> None:
-        self.tables.data(key).calls += [replace(call, branch=numbers[call.branch]) for call in calls]
+    def insert_calls(self, key: str, calls: Iterable[Call], owner: str | None) -> None:
+        self.tables.data(key).calls += calls
 
     def insert_facts(self, key: str, facts: Iterable[Fact], owner: str | None) -> None:
         self.tables.data(key).journal += facts

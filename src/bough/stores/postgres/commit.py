@@ -25,6 +25,7 @@ from ...core.usage import Totals, total
 from ...errors import Fenced, InvalidPosition, MissingBlob, NotFound, SessionTrashed, StaleLeaf
 from ..base import MADE_KEY, SETTABLE_COLUMNS, Change, CommitResult, is_callers_key
 from ..rows import call_row, entry_row
+from ..session_rows import json_text
 from .connections import SET_LOCK_TIMEOUT, SET_SPACE
 from .rows import (
     CALL_NAMES,
@@ -33,7 +34,6 @@ from .rows import (
     ENTRY_TYPES,
     FACT_COLUMNS,
     insert_into,
-    json_text,
     named_row,
     named_rows,
 )
@@ -172,9 +172,6 @@ def values_of(
 ) -> dict[str, Any]:
     """Return the values of the statement by name. `parent`: where a branch that it opens begins."""
     entries, after, to = change.entries, change.after, change.move_to
-    turns = change.inherited_turns
-    for entry in entries:
-        turns += entry.turn == entry.seq
     state = change.state
     values: dict[str, Any] = {
         "space": space,
@@ -185,7 +182,7 @@ def values_of(
         "inactive_before": change.inactive_before,
         "fence": change.fence,
         "new_facts": 1 + len(change.facts),
-        "new_turns": turns,
+        "new_turns": change.inherited_turns + change.inputs,
         "input": change.inbox_number,
         "state": state.decode() if isinstance(state, bytes) else None,
     }

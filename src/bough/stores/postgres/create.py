@@ -11,18 +11,10 @@ from ...core.tree import Leaf
 from ...errors import IdTaken, InvalidPosition, StoreError
 from ..base import NewSession, SessionRow
 from ..rows import entry_row
+from ..session_rows import SESSION_NAMES, detail_row, json_text, session_row
 from .commit import MAX_ROWS, check_blobs, insert_blobs, tie_blobs
 from .connections import SET_LOCK_TIMEOUT, SET_SPACE, PostgresConnections
-from .rows import (
-    ENTRY_NAMES,
-    ENTRY_TYPES,
-    SESSION_NAMES,
-    detail_row,
-    json_text,
-    named_row,
-    named_rows,
-    session_row,
-)
+from .rows import ENTRY_NAMES, ENTRY_TYPES, named_row, named_rows
 from .statement import Connection, Rows, Statement, Step, run_statement
 
 # A purge reads every branch of a space to see what is still needed, and no fork may come between. So purges take
@@ -85,15 +77,13 @@ select branch from created""")
 def values_of(new: NewSession) -> dict[str, Any]:
     row, parent = new.row, new.fork_point
     seq = new.seeds[-1].seq if new.seeds else parent.seq if parent else 0
-    spec, policy, workspace, state = detail_row(new.detail)
-    data = new.origin
     values = session_row(row, branch=None, seq=seq, facts=1)
-    values |= {"spec": spec, "policy": policy, "workspace": workspace, "detail_state": state}
+    values |= zip(("spec", "policy", "workspace", "detail_state"), detail_row(new.detail), strict=True)
     values |= {
         "fork_branch": parent.branch if parent else None,
         "fork_seq": parent.seq if parent else 0,
         "key": new.key,
-        "data": json_text(data, "journal data"),
+        "data": json_text(new.origin, "journal data"),
     }
     for n, seed in enumerate(new.seeds):
         values.update(zip(named_row("seed", ENTRY_NAMES, n), entry_row(seed), strict=True))

@@ -11,24 +11,16 @@ from operator import itemgetter
 from typing import Any
 
 from ...core.tree import Branch
-from ..base import LIMIT_FACT_KINDS, Fact
+from ..base import Fact
 from ..purge import Purge
-from ..rows import fact_from
 from .connections import Connection
-from .rows import json_text
 from .search_index import remove_from_index
-from .transfer import SELECT_LIMIT_FACTS
+from .transfer import PostgresExporter, PostgresImporter
 
-SELECT_TASKS = """
-select id, parent_session from bough.session where parent_session = any(%s) and relation = 'task' order by number
-"""
-SELECT_TRASHED_TASKS = """
-select id, parent_session from bough.session
-where parent_session = any(%s) and relation = 'task' and trashed_at is not null order by number
-"""
-SELECT_CHILDREN = (
-    "select id, parent_session from bough.session where parent_session = any(%s) order by number"
-)
+CHILDREN = "select id, parent_session from bough.session where parent_session = any(%s){} order by number"
+SELECT_CHILDREN = CHILDREN.format("")
+SELECT_TASKS = CHILDREN.format(" and relation = 'task'")
+SELECT_TRASHED_TASKS = CHILDREN.format(" and relation = 'task' and trashed_at is not null")
 SELECT_CANDIDATES = """
 with recursive line (id) as (
     select id from bough.branch where session_number = any(%s)
@@ -67,9 +59,6 @@ DELETE_BLOBS = f"""
 delete from bough.blob where number = any(%s) and not exists (select 1 from bough.blob_use where blob_number = blob.number)
   and {NOT_QUEUED}
 """
-INSERT_FACT = """
-insert into bough.journal (session_number, space, owner, number, kind, branch, data, at) values (%s, %s, %s, %s, %s, %s, %s, %s)
-"""
 
 
 def children(connection: Connection, query: Any, parents: list[str]) -> list[str]:
@@ -80,8 +69,8 @@ def children(connection: Connection, query: Any, parents: list[str]) -> list[str
 
 
 class PostgresPurge(Purge):
-    def __init__(self, writer: Connection, space: str) -> None:
-        self.writer, self.space = writer, space
+    def __init__(self, exporter: PostgresExporter) -> None:
+        self.exporter, self.writer, self.space = exporter, exporter.connection, exporter.space
 
     def session_numbers(self, session_ids: list[str]) -> list[int]:
         query = "select number from bough.session where id = any(%s) for update"
@@ -97,19 +86,14 @@ class PostgresPurge(Purge):
         remove_from_index(self.writer, self.space, branches, numbers)
 
     def limit_facts(self, number: int) -> list[Fact]:
-        bindings = {"session": number, "kinds": list(LIMIT_FACT_KINDS)}
-        return list(map(fact_from, self.writer.execute(SELECT_LIMIT_FACTS, bindings, binary=True)))
+        return self.exporter.limit_facts(number)
 
     def replace_journal(self, number: int, facts: list[Fact]) -> None:
-        query = "select space, owner from bough.journal where session_number = %s limit 1"
-        tenant = self.writer.execute(query, (number,)).fetchone()
+        query = "select owner from bough.journal where session_number = %s limit 1"
+        owner = self.writer.execute(query, (number,)).fetchone()
         self.writer.execute("delete from bough.journal where session_number = %s", (number,))
-        for fact in facts:
-            assert tenant is not None  # it had facts
-            rest = {name: value for name, value in fact.data.items() if name != "branch"}
-            data, branch = json_text(rest, "journal data"), fact.data.get("branch")
-            values = (number, *tenant, fact.number, fact.kind, branch, data, fact.at)
-            self.writer.execute(INSERT_FACT, values)
+        if owner is not None:
+            PostgresImporter(self.exporter).insert_facts(number, facts, owner[0])
 
     def delete_sessions(self, numbers: list[int]) -> None:
         for table in ("draft", "inbox", "session_detail"):

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
-from ...core.codec import to_json
-from ..base import SessionDetail, SessionRow
-from ..rows import SESSION_COLUMNS as NAMES
+from ..session_rows import SESSION_NAMES
 
-SESSION_NAMES = tuple(name.strip() for name in NAMES.split(","))
 SESSION_COLUMNS = ", ".join(
     f"session.{name}::text" if name == "tags" else f"session.{name}" for name in SESSION_NAMES
 )
@@ -35,33 +31,6 @@ CALL_TYPES = (
 CALL_COLUMNS = ", ".join(f"usage.{name}" for name in CALL_NAMES)
 JOURNAL_NAMES = ("number", "kind", "key", "branch", "first_seq", "last_seq", "data", "at")
 FACT_COLUMNS = ", ".join(f"journal.{name}" for name in JOURNAL_NAMES)
-
-
-def session_row(row: SessionRow, **overrides: Any) -> dict[str, Any]:
-    """Return the row by column, without `number`."""
-    values = {
-        **{name: getattr(row, name) for name in row.__struct_fields__},
-        **{name: getattr(row.totals, name) for name in row.totals.__struct_fields__},
-        "id": row.session_id,
-        "tool_names": json_text(row.tool_names, "tool names"),
-        "tags": json_text(row.tags, "tags"),
-        **overrides,
-    }
-    return {name: values[name] for name in SESSION_NAMES[1:]}
-
-
-def json_text(value: Any, name: str) -> str | None:
-    """Return the value as JSON; None if it is empty."""
-    return to_json(value, name).decode() if value else None
-
-
-def detail_row(detail: SessionDetail) -> list[str | None]:
-    parts = (detail.spec, detail.policy, detail.workspace, detail.state)
-    return [None if text is None else text.decode() for text in parts]
-
-
-def detail_from(row: tuple[Any, ...]) -> SessionDetail:
-    return SessionDetail(*(None if text is None else text.encode() for text in row))
 
 
 def insert_into(table: str, *names: str) -> str:

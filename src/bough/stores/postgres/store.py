@@ -34,7 +34,6 @@ from ...errors import (
     NotFound,
     NotTrashed,
     ServerUnreachable,
-    SessionRunning,
     SessionTrashed,
     StoreDamaged,
 )
@@ -60,6 +59,7 @@ from ..base import (
     UnreferencedBlobs,
     check_limit,
     is_callers_key,
+    next_fence,
 )
 from ..counts import (
     SELECT_DAILY_USAGE,
@@ -76,6 +76,7 @@ from ..purge import descendants
 from ..rows import call_from, entries_from, fact_from, session_from, stored_from
 from ..search import IndexProgress, SearchPage
 from ..session_query import page_from, session_conditions, sort_clause
+from ..session_rows import detail_from
 from ..transfer import ImportResult, SessionExports
 from .commit import (
     IS_CALLERS_KEY,
@@ -102,7 +103,7 @@ from .create import (
     lock_row,
 )
 from .purge import NOT_QUEUED, SELECT_CHILDREN, SELECT_TASKS, SELECT_TRASHED_TASKS, PostgresPurge, children
-from .rows import CALL_COLUMNS, ENTRY_COLUMNS, FACT_COLUMNS, SESSION_COLUMNS, detail_from
+from .rows import CALL_COLUMNS, ENTRY_COLUMNS, FACT_COLUMNS, SESSION_COLUMNS
 from .search import PostgresSearch
 from .search_index import PostgresSearchIndex
 from .statement import Connection, Statement, run_statement
@@ -112,6 +113,7 @@ from .transfer import (
     SELECT_SESSION,
     SELECT_STORED,
     SELECT_STORED_PART,
+    TREE,
     PostgresExporter,
     PostgresImporter,
 )
@@ -196,10 +198,6 @@ DETAIL = "".join(
 DETAIL += ", (select count(*) from bough.inbox where inbox.session_number = me.number)"
 PUBLIC_ONLY = " and not entry.internal"
 CONTROL_ENTRIES_ONLY = " and entry.kind is not null and entry.kind <> 'note'"
-SELECT_DETAIL = f"""
-select spec, policy, workspace, state
-from bough.session join bough.session_detail on session_detail.session_number = session.number where {MINE}
-"""
 SELECT_WITH_DETAIL = f"""
 select detail.*, {SESSION_COLUMNS} from bough.session cross join lateral (
     select spec, policy, workspace, state from bough.session_detail where session_detail.session_number = session.number
@@ -230,31 +228,19 @@ select {FACT_COLUMNS}, session.branch, session.seq from bough.session
 left join bough.journal on journal.session_number = session.number and journal.key = %(key)s and {IS_CALLERS_KEY}
 where {MINE} order by journal.number desc nulls last limit 1
 """
-SELECT_LENGTHS = f"""
-select id, facts from bough.session
-where {SET_SPACE} and id = any(%(ids)s::text[]) and (%(owner)s::text is null or owner = %(owner)s)
-"""
 SELECT_CALLS = f"""
 select {CALL_COLUMNS} from bough.session left join bough.usage on usage.session_number = session.number where {MINE}
 order by usage.number
 """
 SELECT_INHERITED_CALLS = f"""
-with recursive line (id) as (
-    select branch.id from bough.session join bough.branch on branch.session_number = session.number where {MINE}
-    union
-    select branch.parent from line join bough.branch on branch.id = line.id where branch.parent is not null
-), others as (
+{TREE}, others as (
     select distinct branch.session_number from line join bough.branch on branch.id = line.id
     where {SET_SPACE} and branch.session_number <> (select session.number from bough.session where {MINE})
 )
 select {CALL_COLUMNS} from others join bough.usage using (session_number) where {SET_SPACE} order by usage.session_number, usage.number
 """
 SELECT_TREE_CALLS = f"""
-with recursive line (id) as (
-    select branch.id from bough.session join bough.branch on branch.session_number = session.number where {MINE}
-    union
-    select branch.parent from line join bough.branch on branch.id = line.id where branch.parent is not null
-)
+{TREE}
 select {CALL_COLUMNS} from line join bough.branch on branch.id = line.id
 join bough.usage on usage.session_number = branch.session_number and usage.branch = branch.id
 where {SET_SPACE} and branch.id = %(branch)s
@@ -299,13 +285,8 @@ where {MINE}
 SELECT_BLOB = f"""
 select hash, mime, bytes from bough.blob where {SET_SPACE} and space = %(space)s and hash = %(hash)s
 """
-SELECT_UNREFERENCED = f"""
-select count(*), coalesce(sum(size), 0)::bigint from bough.blob
-where {SET_SPACE} and space = %(space)s and at < %(before)s
-  and not exists (select 1 from bough.blob_use where blob_number = blob.number) and {NOT_QUEUED}
-"""
-DELETE_UNREFERENCED = f"""
-delete from bough.blob where space = %s and at < %s
+UNREFERENCED = f"""
+from bough.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
   and not exists (select 1 from bough.blob_use where blob_number = blob.number) and {NOT_QUEUED}
 """
 SAVE_DRAFT = """
@@ -438,12 +419,6 @@ class PostgresStore(StoreBackend):
             raise NotFound(session_id)
         return [] if rows[0][0] is None else rows
 
-    def _row(self, connection: Connection, session_id: str) -> SessionRow:
-        row = connection.execute(SELECT_SESSION, self._named(session_id), binary=True).fetchone()
-        if row is None:
-            raise NotFound(session_id)
-        return session_from(row)
-
     def session(self, session_id: str) -> SessionRow:
         rows = self._connections.query(SELECT_SESSION, self._named(session_id))
         if not rows:
@@ -451,7 +426,7 @@ class PostgresStore(StoreBackend):
         return session_from(rows[0])
 
     def detail(self, session_id: str) -> SessionDetail:
-        return detail_from(self._session_rows(SELECT_DETAIL, session_id)[0])
+        return self.session_with_detail(session_id)[1]
 
     def session_with_detail(self, session_id: str) -> tuple[SessionRow, SessionDetail]:
         row = self._session_rows(SELECT_WITH_DETAIL, session_id)[0]
@@ -583,11 +558,6 @@ class PostgresStore(StoreBackend):
     def facts_of_kind(self, session_id: str, kind: str) -> list[Fact]:
         query = SELECT_LABELS if kind == LABEL else SELECT_FACTS_OF_KIND
         return [fact_from(row) for row in self._joined_rows(query, session_id, kind=kind)]
-
-    def lengths(self, session_ids: Sequence[str]) -> dict[str, int]:
-        """Return how many facts each has, without those that are missing."""
-        bindings = {"space": self.space, "owner": self.owner, "ids": list(session_ids)}
-        return dict(self._connections.query(SELECT_LENGTHS, bindings))
 
     def calls(self, session_id: str) -> list[Call]:
         return [call_from(row) for row in self._joined_rows(SELECT_CALLS, session_id)]
@@ -750,12 +720,10 @@ class PostgresStore(StoreBackend):
             if lock_head(writer, session_id, self.owner).trashed_at is None:
                 raise NotTrashed(session_id)
             query = SELECT_CHILDREN if with_forks else SELECT_TRASHED_TASKS
-            return PostgresPurge(writer, self.space).run(self._with_children(writer, session_id, query))
+            session_ids = self._with_children(writer, session_id, query)
+            return PostgresPurge(self._exporter(writer)).run(session_ids)
 
-        def was_committed(_: PurgeResult) -> bool:
-            return not self._connections.query(SELECT_SESSION, self._named(session_id))
-
-        return self._connections.write(work, was_committed)
+        return self._connections.write(work, lambda _: not self._has(session_id))
 
     def lease(
         self, session_id: str, holder: str, until: int, at: int, *, take_from: int | None = None
@@ -772,13 +740,8 @@ class PostgresStore(StoreBackend):
         self, writer: Connection, session_id: str, holder: str, until: int, at: int, take_from: int | None
     ) -> int:
         lock_head(writer, session_id, self.owner)
-        row = self._row(writer, session_id)
-        if row.trashed_at is not None:
-            raise SessionTrashed(session_id)
-        is_held = row.holder is not None and (row.lease_until or 0) > at and row.fence != take_from
-        if is_held and row.holder != holder:
-            raise SessionRunning(session_id, row.holder, row.lease_until)
-        fence = row.fence if row.holder == holder else row.fence + 1
+        _, row = self._exporter(writer).find(session_id)
+        fence = next_fence(row, holder, at, take_from)
         query = "update bough.session set holder = %s, lease_until = %s, fence = %s where id = %s"
         writer.execute(query, (holder, until, fence, session_id))
         return fence
@@ -810,11 +773,8 @@ class PostgresStore(StoreBackend):
         self._connections.write(work)
 
     def draft(self, session_id: str) -> str | None:
-        rows = self._connections.query(SELECT_DRAFT, self._named(session_id))
-        if not rows:
-            raise NotFound(session_id)
-        text: bytes | None = rows[0][0]
-        return None if text is None else text.decode()
+        rows = self._joined_rows(SELECT_DRAFT, session_id)
+        return rows[0][0].decode() if rows else None
 
     def enqueue(self, session_id: str, body: bytes, at: int) -> int:
         key = secrets.token_hex(16)
@@ -845,13 +805,13 @@ class PostgresStore(StoreBackend):
         return Blob(*rows[0]) if rows else None
 
     def unreferenced_blobs(self, before: int) -> UnreferencedBlobs:
-        return UnreferencedBlobs(
-            *self._connections.query(SELECT_UNREFERENCED, {"space": self.space, "before": before})[0]
-        )
+        query = f"select count(*), coalesce(sum(size), 0)::bigint {UNREFERENCED}"
+        return UnreferencedBlobs(*self._connections.query(query, {"space": self.space, "before": before})[0])
 
     def delete_unreferenced_blobs(self, before: int) -> int:
         def work(writer: Connection) -> int:
-            return writer.execute(DELETE_UNREFERENCED, (self.space, before)).rowcount
+            query: Any = f"delete {UNREFERENCED}"
+            return writer.execute(query, {"space": self.space, "before": before}).rowcount
 
         return self._connections.write(work, lambda _: not self.unreferenced_blobs(before).blobs)
 

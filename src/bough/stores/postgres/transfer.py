@@ -6,7 +6,7 @@ Entries, calls and facts stream through server-side cursors.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from psycopg.errors import UniqueViolation
@@ -17,6 +17,7 @@ from ...core.usage import Call
 from ...errors import IdConflict, NotFound
 from ..base import LIMIT_FACT_KINDS, Fact, QueuedInput, SessionDetail, SessionRow
 from ..rows import call_from, call_row, entry_row, fact_from, session_from, split_fact_data, stored_from
+from ..session_rows import SESSION_NAMES, detail_from, detail_row, json_text, session_row
 from ..transfer import PIECE_BYTES, BlobStream, SessionExport, SessionExporter, SessionImporter
 from .commit import TIE_BLOB, insert_branch
 from .connections import SET_SPACE, Connection, Row
@@ -30,11 +31,6 @@ from .rows import (
     FACT_COLUMNS,
     JOURNAL_NAMES,
     SESSION_COLUMNS,
-    SESSION_NAMES,
-    detail_from,
-    detail_row,
-    json_text,
-    session_row,
 )
 
 STREAM_ROWS = 200
@@ -42,12 +38,16 @@ STREAM_ROWS = 200
 MINE = f"{SET_SPACE} and session.id = %(id)s and (%(owner)s::text is null or session.owner = %(owner)s)"
 SELECT_SESSION = f"select {SESSION_COLUMNS} from bough.session where {MINE}"
 SELECT_DETAIL = "select spec, policy, workspace, state from bough.session_detail where session_number = %s"
-SELECT_BRANCHES = f"""
+TREE = f"""
 with recursive line (id) as (
     select branch.id from bough.session join bough.branch on branch.session_number = session.number where {MINE}
     union
     select branch.parent from line join bough.branch on branch.id = line.id where branch.parent is not null
 )
+"""
+"""The branches of a session and their ancestors."""
+SELECT_BRANCHES = f"""
+{TREE}
 select branch.id, session.id, branch.parent, branch.parent_seq,
        coalesce((select max(entry.seq) from bough.entry where entry.branch = branch.id), branch.parent_seq)
 from line join bough.branch on branch.id = line.id left join bough.session on session.number = branch.session_number
@@ -235,13 +235,9 @@ class PostgresImporter(SessionImporter):
         rows = ((branch, self.space, owner, *entry_row(entry)) for branch, entry in entries)
         self._insert_arrays(INSERT_ENTRIES, rows)
 
-    def insert_calls(
-        self, key: int, calls: Iterable[Call], numbers: Mapping[int, int], owner: str | None
-    ) -> None:
-        rows = (
-            (key, self.space, owner, n, *call_row(call, numbers[call.branch]))
-            for n, call in enumerate(calls, 1)
-        )
+    def insert_calls(self, key: int, calls: Iterable[Call], owner: str | None) -> None:
+        numbered = enumerate(calls, 1)
+        rows = ((key, self.space, owner, n, *call_row(call, call.branch)) for n, call in numbered)
         self._insert_arrays(INSERT_CALLS, rows)
         self.writer.execute(SET_ACTIVITY, {"number": key})
 

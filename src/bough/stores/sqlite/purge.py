@@ -14,11 +14,10 @@ from .read import SessionReader
 from .search_index import remove_from_index
 from .transfer import insert_facts
 
-SELECT_TASKS = "select id from session where parent_session = ? and relation = 'task' order by number"
-SELECT_TRASHED_TASKS = """
-select id from session where parent_session = ? and relation = 'task' and trashed_at is not null order by number
-"""
-SELECT_CHILDREN = "select id from session where parent_session = ? order by number"
+CHILDREN = "select id from session where parent_session = ?{} order by number"
+SELECT_CHILDREN = CHILDREN.format("")
+SELECT_TASKS = CHILDREN.format(" and relation = 'task'")
+SELECT_TRASHED_TASKS = CHILDREN.format(" and relation = 'task' and trashed_at is not null")
 SELECT_CANDIDATES = """
 with recursive line (id) as (
     select branch.id from branch join json_each(?) as purged on purged.value = branch.session_number

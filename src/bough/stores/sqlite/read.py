@@ -41,6 +41,7 @@ from ..rows import (
     session_from,
     stored_from,
 )
+from ..session_rows import detail_from
 
 BLOCK_SIZE = 256
 """Calls in a row of usage_block."""
@@ -48,12 +49,16 @@ SELECT_SESSION = f"""
 select {SESSION_COLUMNS} from session where id = :id and space = :space and (:owner is null or owner = :owner)
 """
 SELECT_DETAIL = "select spec, policy, workspace, state from session_detail where session_number = ?"
-SELECT_BRANCHES = """
+TREE = """
 with recursive line (id) as (
     select id from branch where session_number = :number
     union
     select branch.parent from line join branch on branch.id = line.id where branch.parent is not null
 )
+"""
+"""The branches of a session and their ancestors."""
+SELECT_BRANCHES = f"""
+{TREE}
 select branch.id, session.id, branch.parent, branch.parent_seq,
        coalesce((select max(entry.id) & 4294967295 from entry
                  where entry.id between branch.id << 32 and (branch.id << 32) + 4294967295), branch.parent_seq)
@@ -97,20 +102,12 @@ select {", ".join(f"entry.{name.strip()}" for name in ENTRY_COLUMNS.split(","))}
 from branch join entry on entry.id between (branch.id << 32) + :first and (branch.id << 32) + :last
 where branch.session_number = :number and (:branch is null or branch.id = :branch) order by entry.id
 """
-SELECT_ANCESTOR_SESSIONS = """
-with recursive line (id) as (
-    select id from branch where session_number = :number
-    union
-    select branch.parent from line join branch on branch.id = line.id where branch.parent is not null
-)
+SELECT_ANCESTOR_SESSIONS = f"""
+{TREE}
 select distinct session_number from line join branch on branch.id = line.id where session_number <> :number order by 1
 """
-SELECT_BRANCH_OWNER = """
-with recursive line (id) as (
-    select id from branch where session_number = :number
-    union
-    select branch.parent from line join branch on branch.id = line.id where branch.parent is not null
-)
+SELECT_BRANCH_OWNER = f"""
+{TREE}
 select session_number from line join branch on branch.id = line.id where branch.id = :branch
 """
 SELECT_LOST_BRANCHES = """
@@ -186,7 +183,7 @@ class SessionReader:
         row: tuple[Any, ...] | None = self.connection.execute(SELECT_DETAIL, (number,)).fetchone()
         if row is None:  # it is inserted together with the session
             raise StoreDamaged(self.url, f"session {number} has lost its row in session_detail")
-        return SessionDetail(*(None if text is None else text.encode() for text in row))
+        return detail_from(row)
 
     def branches(self, number: int) -> list[Branch]:
         return [Branch(*row) for row in self.connection.execute(SELECT_BRANCHES, {"number": number})]

@@ -12,7 +12,7 @@ from typing import Any
 from ...core.search import Term
 from ...core.tree import Leaf, Range
 from ..database_search import Candidate, DatabaseSearch
-from .read import SessionReader
+from .read import TREE, SessionReader
 from .search_index import tenant_words
 
 SELECT_CANDIDATES = """
@@ -26,13 +26,9 @@ where search match ? and search.rowid >= ? and search.rowid < ? and {conditions}
 order by search.rowid desc limit ?
 """
 SELECT_NUMBER = "select number from session where id = ? and space = ? and (?3 is null or owner = ?3)"
-SELECT_BRANCHES = """
-with recursive line (id) as (
-    select id from branch where session_number = ?1
-    union
-    select branch.parent from line join branch on branch.id = line.id where branch.parent is not null
-)
-select branch.id, branch.session_number = ?1, branch.parent, branch.parent_seq from line join branch using (id)
+SELECT_BRANCHES = f"""
+{TREE}
+select branch.id, branch.session_number = :number, branch.parent, branch.parent_seq from line join branch using (id)
 """
 
 
@@ -44,7 +40,7 @@ class SqliteSearch(DatabaseSearch):
         return None if row is None else row[0]
 
     def branch_tree(self, session_number: int) -> list[tuple[int, bool, int | None, int]]:
-        rows: list[Any] = self.reader.execute(SELECT_BRANCHES, (session_number,)).fetchall()
+        rows: list[Any] = self.reader.execute(SELECT_BRANCHES, {"number": session_number}).fetchall()
         return rows
 
     def candidates(self, first: int, end: int, session_number: int | None) -> Iterator[Candidate]:

@@ -23,7 +23,7 @@ from ...core.messages import Message
 from ...core.search import Search
 from ...core.tree import Branch, Leaf, Range
 from ...core.usage import Call, Totals
-from ...errors import Fenced, IdTaken, NotFound, NotTrashed, SessionRunning, SessionTrashed
+from ...errors import Fenced, IdTaken, NotFound, NotTrashed, SessionTrashed
 from ..base import (
     ACTIVITY_STEP,
     STATUSES,
@@ -43,6 +43,7 @@ from ..base import (
     StoredEntry,
     UnreferencedBlobs,
     check_limit,
+    next_fence,
 )
 from ..counts import (
     SELECT_DAILY_USAGE,
@@ -59,6 +60,7 @@ from ..purge import descendants
 from ..rows import SESSION_COLUMNS, session_from
 from ..search import IndexProgress, SearchPage
 from ..session_query import COMMON_STATUSES, page_from, session_conditions, sort_clause
+from ..session_rows import SESSION_NAMES
 from ..transfer import ImportResult, SessionExports
 from .commit import Heads, apply, find_change, insert_blobs, insert_session
 from .connections import SqliteConnections
@@ -117,9 +119,7 @@ TAGGED = """
 (select session_number as tagged_number, active_at as tagged_at from session_tag
  where space = :space and name = :tag_name and value = :tag_value)
 """
-SESSION_COLUMNS_OF_LIST = (
-    ", ".join(f"session.{name.strip()}" for name in SESSION_COLUMNS.split(",")) + ", session.active_at"
-)
+SESSION_COLUMNS_OF_LIST = ", ".join(f"session.{name}" for name in (*SESSION_NAMES, "active_at"))
 UNREFERENCED = f"from blob where space = ? and at < ? and number not in (select blob_number from blob_use) and {NOT_QUEUED}"
 
 
@@ -287,13 +287,7 @@ class SqliteStore(StoreBackend):
         self, session_id: str, holder: str, until: int, at: int, *, take_from: int | None = None
     ) -> int:
         def work(reader: SessionReader) -> int:
-            row = reader.row(session_id)
-            if row.trashed_at is not None:
-                raise SessionTrashed(session_id)
-            is_leased = row.holder is not None and (row.lease_until or 0) > at and row.fence != take_from
-            if is_leased and row.holder != holder:
-                raise SessionRunning(session_id, row.holder, row.lease_until)
-            fence = row.fence if row.holder == holder else row.fence + 1
+            fence = next_fence(reader.row(session_id), holder, at, take_from)
             query = "update session set holder = ?, lease_until = ?, fence = ? where id = ?"
             reader.connection.execute(query, (holder, until, fence, session_id))
             return fence

@@ -6,24 +6,17 @@ Entries, calls and facts stream: a session of a gigabyte needs the memory of its
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import apsw
 
-from ...core.codec import to_json
 from ...core.drafts import NewEntry
 from ...core.tree import Branch, Leaf
 from ...core.usage import Call
 from ..base import Fact, QueuedInput, SessionDetail, SessionRow
-from ..rows import (
-    ENTRY_COLUMNS,
-    SESSION_COLUMNS,
-    call_row,
-    entry_row,
-    split_fact_data,
-    stored_from,
-)
+from ..rows import ENTRY_COLUMNS, call_row, entry_row, split_fact_data, stored_from
+from ..session_rows import SESSION_NAMES, detail_row, json_text, session_row
 from ..transfer import PIECE_BYTES, BlobStream, SessionExporter, SessionImporter
 from .commit import INSERT_BRANCH, INSERT_CALL, INSERT_ENTRY, INSERT_FACT
 from .read import SessionReader
@@ -40,8 +33,7 @@ SELECT_BLOB = "select number, size from blob where space = ? and hash = ?"
 
 
 INSERT_SESSION = f"""
-insert into session ({SESSION_COLUMNS.partition(",")[2]}, active_at)
-values ({", ".join("?" * SESSION_COLUMNS.count(","))}, ?)
+insert into session ({", ".join(SESSION_NAMES[1:])}, active_at) values ({", ".join("?" * len(SESSION_NAMES))})
 """
 INSERT_DETAIL = (
     "insert into session_detail (session_number, spec, policy, workspace, state) values (?, ?, ?, ?, ?)"
@@ -96,21 +88,10 @@ class SqliteImporter(SessionImporter):
         return self.writer.execute(query, (session_id,)).fetchone() is not None
 
     def insert_session(self, row: SessionRow, detail: SessionDetail) -> int:
-        values = {
-            **{name: getattr(row, name) for name in row.__struct_fields__},
-            **{name: getattr(row.totals, name) for name in row.totals.__struct_fields__},
-            "id": row.session_id,
-            "branch": 0,
-            "seq": 0,
-            "tool_names": to_json(row.tool_names, "tool names").decode() if row.tool_names else None,
-            "tags": to_json(row.tags, "tags").decode() if row.tags else None,
-        }
-        columns = [name.strip() for name in SESSION_COLUMNS.split(",")][1:]
-        self.writer.execute(INSERT_SESSION, [*(values[name] for name in columns), row.updated_at])
+        values = session_row(row, branch=0, seq=0)
+        self.writer.execute(INSERT_SESSION, [*values.values(), row.updated_at])
         number = self.writer.last_insert_rowid()
-        texts = (detail.spec, detail.policy, detail.workspace, detail.state)
-        bindings = (number, *(None if text is None else text.decode() for text in texts))
-        self.writer.execute(INSERT_DETAIL, bindings)
+        self.writer.execute(INSERT_DETAIL, (number, *detail_row(detail)))
         return number
 
     def reserve_key(self) -> int:
@@ -132,10 +113,8 @@ class SqliteImporter(SessionImporter):
         rows = ((branch << 32 | entry.seq, *entry_row(entry)[1:]) for branch, entry in entries)
         self.writer.executemany(INSERT_ENTRY, rows)
 
-    def insert_calls(
-        self, key: int, calls: Iterable[Call], numbers: Mapping[int, int], owner: str | None
-    ) -> None:
-        rows = ((*call_row(call, numbers[call.branch]), key << 32 | n) for n, call in enumerate(calls, 1))
+    def insert_calls(self, key: int, calls: Iterable[Call], owner: str | None) -> None:
+        rows = ((*call_row(call, call.branch), key << 32 | n) for n, call in enumerate(calls, 1))
         self.writer.executemany(INSERT_CALL, rows)
         self.writer.execute(SET_ACTIVITY, (key << 32, (key + 1) << 32, key))
 
@@ -166,7 +145,7 @@ def insert_facts(writer: apsw.Connection, number: int, facts: Iterable[Fact]) ->
     def rows() -> Iterator[tuple[Any, ...]]:
         for fact in facts:
             columns, rest = split_fact_data(fact.data)
-            data = to_json(rest, "journal data").decode() if rest else None
+            data = json_text(rest, "journal data")
             yield (number << 32 | fact.number, fact.kind, fact.key, *columns, data, fact.at)
 
     writer.executemany(INSERT_FACT, rows())
