@@ -1,6 +1,6 @@
 """Import sessions from other tools. The sources are only read, and what could not be converted is reported.
 
-`IMPORTERS` lists the known tools. Each has a module with `read_sessions(source)`, loaded when it is needed.
+`IMPORTERS` lists the known tools. Each has a module of its name with `read_sessions(source)`, loaded when it is needed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ class Importer(Struct, frozen=True):
     name: str
     source: str
     """What to name as its source, for people."""
-    module: str
     default_paths: tuple[str, ...] = ()
     """Where the tool keeps its sessions by default; the first that exists is used."""
 
@@ -31,99 +30,62 @@ class Importer(Struct, frozen=True):
         return next((str(path) for path in paths if path.exists()), None)
 
     def sessions(self, source: str) -> Iterator[SessionRecord]:
-        read: Callable[[str], Iterator[SessionRecord]] = import_module(
-            f".{self.module}", __name__
-        ).read_sessions
+        module = import_module(f".{self.name.replace('-', '_')}", __name__)
+        read: Callable[[str], Iterator[SessionRecord]] = module.read_sessions
         return read(source)
+
+
+def _config_folders(name: str) -> tuple[str, ...]:
+    """Return where a program may keep its data on Linux, macOS and Windows."""
+    return tuple(f"~/{root}/{name}" for root in (".config", "Library/Application Support", "AppData/Roaming"))
 
 
 IMPORTERS = {
     importer.name: importer
     for importer in (
-        Importer("adk", "a SQLite file of ADK's sessions", "adk"),
-        Importer(
-            "chat", "a JSON Lines file of messages, or of conversations in a fine-tuning format", "chat"
-        ),
-        Importer("chatgpt", "conversations.json of a data export, its folder or its .zip", "chatgpt"),
-        Importer("claude-ai", "conversations.json of a data export, its folder or its .zip", "claude_ai"),
-        Importer(
-            "claude-code",
-            "its projects folder, or one .jsonl file in it",
-            "claude_code",
-            ("~/.claude/projects",),
-        ),
+        Importer("adk", "a SQLite file of ADK's sessions"),
+        Importer("chat", "a JSON Lines file of messages, or of conversations in a fine-tuning format"),
+        Importer("chatgpt", "conversations.json of a data export, its folder or its .zip"),
+        Importer("claude-ai", "conversations.json of a data export, its folder or its .zip"),
+        Importer("claude-code", "its projects folder, or one .jsonl file in it", ("~/.claude/projects",)),
         Importer(
             "cline",
             "its data folder ~/.cline/data, the extension's folder in globalStorage, or one file of a task",
-            "cline",
-            (
-                "~/.cline/data",
-                "~/.config/Code/User/globalStorage/saoudrizwan.claude-dev",
-                "~/Library/Application Support/Code/User/globalStorage/saoudrizwan.claude-dev",
-                "~/AppData/Roaming/Code/User/globalStorage/saoudrizwan.claude-dev",
-            ),
+            ("~/.cline/data", *_config_folders("Code/User/globalStorage/saoudrizwan.claude-dev")),
         ),
-        Importer("codex", "a rollout-….jsonl file, or a folder of them", "codex", ("~/.codex/sessions",)),
+        Importer("codex", "a rollout-….jsonl file, or a folder of them", ("~/.codex/sessions",)),
         Importer(
             "copilot-cli",
             "its folder ~/.copilot/session-state, or one events.jsonl in it",
-            "copilot_cli",
             ("~/.copilot/session-state",),
         ),
         Importer(
-            "droid",
-            "its folder ~/.factory/sessions, or one .jsonl file in it",
-            "droid",
-            ("~/.factory/sessions",),
+            "droid", "its folder ~/.factory/sessions, or one .jsonl file in it", ("~/.factory/sessions",)
         ),
-        Importer(
-            "gemini-cli",
-            "its folder ~/.gemini/tmp, or one session file in it",
-            "gemini_cli",
-            ("~/.gemini/tmp",),
-        ),
+        Importer("gemini-cli", "its folder ~/.gemini/tmp, or one session file in it", ("~/.gemini/tmp",)),
         Importer(
             "goose",
             "its folder of sessions, sessions.db in it, or an older .jsonl file",
-            "goose",
             ("~/.local/share/goose/sessions", "~/AppData/Roaming/Block/goose/data/sessions"),
         ),
-        Importer("inspect", "a log of Inspect (.eval or .json), or a folder of them", "inspect", ("logs",)),
-        Importer("langgraph", "a SQLite file of LangGraph's SqliteSaver", "langgraph"),
+        Importer("inspect", "a log of Inspect (.eval or .json), or a folder of them", ("logs",)),
+        Importer("langgraph", "a SQLite file of LangGraph's SqliteSaver"),
+        Importer("llm", "the logs.db of llm, or its folder", _config_folders("io.datasette.llm")),
+        Importer("openai-agents", "a SQLite file of OpenAI Agents sessions"),
         Importer(
-            "llm",
-            "the logs.db of llm, or its folder",
-            "llm",
-            (
-                "~/.config/io.datasette.llm",
-                "~/Library/Application Support/io.datasette.llm",
-                "~/AppData/Roaming/io.datasette.llm",
-            ),
+            "opencode", "opencode.db, or the folder that opencode keeps it in", ("~/.local/share/opencode",)
         ),
-        Importer("openai-agents", "a SQLite file of OpenAI Agents sessions", "openai_agents"),
-        Importer(
-            "opencode",
-            "opencode.db, or the folder that opencode keeps it in",
-            "opencode",
-            ("~/.local/share/opencode",),
-        ),
-        Importer("pi", "its sessions folder, or one .jsonl file in it", "pi", ("~/.pi/agent/sessions",)),
+        Importer("pi", "its sessions folder, or one .jsonl file in it", ("~/.pi/agent/sessions",)),
         Importer(
             "qwen-code",
             "its folder ~/.qwen/projects, or one .jsonl file in it",
-            "qwen_code",
             ("~/.qwen/projects", "~/.qwen/tmp"),
         ),
-        Importer("redis", "redis://[user:password@]host[:port][/db][?match=PATTERN]", "redis"),
+        Importer("redis", "redis://[user:password@]host[:port][/db][?match=PATTERN]"),
         Importer(
             "roo-code",
             "the extension's folder in globalStorage, or one api_conversation_history.json in it",
-            "roo_code",
-            (
-                "~/.config/Code/User/globalStorage/rooveterinaryinc.roo-cline",
-                "~/Library/Application Support/Code/User/globalStorage/rooveterinaryinc.roo-cline",
-                "~/AppData/Roaming/Code/User/globalStorage/rooveterinaryinc.roo-cline",
-            ),
+            _config_folders("Code/User/globalStorage/rooveterinaryinc.roo-cline"),
         ),
     )
 }
