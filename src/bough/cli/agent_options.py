@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from functools import wraps
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from math import isfinite
@@ -37,11 +36,12 @@ from ..models.prices import MICROCENTS_PER_DOLLAR
 from ..session import Session
 from ..store import Store
 from ..wire.options import check_options
-from .config import complete_model, load_config, model_options, resolve_models
+from .config import load_config, model_option, model_options
 from .mcp_option import connect_once, load_servers, mcp_options
+from .option_group import struct_options
 from .rendering.error_text import CommandError
 from .rendering.output import notify
-from .text_argument import text_or_file
+from .text_argument import text_option
 
 NO_MODEL = """\
 no model was given. Pass --model NAME, set BOUGH_MODEL, or choose one for good: bough config set model NAME
@@ -393,13 +393,10 @@ def _tags(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) ->
 
 
 _AGENT = (
-    click.option(
+    model_option(
         "--model",
         "models",
         multiple=True,
-        metavar="NAME",
-        callback=resolve_models,
-        shell_complete=complete_model,
         help="The model, or an alias of it (bough config alias); repeat it for a fallback chain.",
     ),
     model_options,
@@ -448,7 +445,7 @@ _AGENT = (
     ),
 )
 _START = (
-    click.option("--system", callback=text_or_file, metavar="TEXT|@FILE", help="The system prompt."),
+    text_option("--system", help="The system prompt."),
     click.option("--agent", metavar="NAME", help="The agent's name; bough ls --agent filters by it."),
     click.option("--title", help="The session's title."),
     click.option(
@@ -467,23 +464,7 @@ _START = (
 )
 
 
-def agent_options(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the agent options to a command, which receives them as `options`."""
-    return _with_options(verb, _AGENT)
-
-
-def start_options(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the agent options and those of a new session: prompt, title, tags, conversation."""
-    return _with_options(verb, (*_AGENT, *_START))
-
-
-def _with_options(verb: Callable[..., Any], options: tuple[Any, ...]) -> Callable[..., Any]:
-    @wraps(verb)
-    def command(*args: Any, **parameters: Any) -> Any:
-        fields = {name: parameters.pop(name) for name in AgentOptions.__struct_fields__ if name in parameters}
-        return verb(*args, options=AgentOptions(**fields), **parameters)
-
-    decorated: Callable[..., Any] = command
-    for option in reversed(options):
-        decorated = option(decorated)
-    return decorated
+agent_options = struct_options("options", AgentOptions, *_AGENT)
+"""The options of an agent; the command receives them as `options`."""
+start_options = struct_options("options", AgentOptions, *_AGENT, *_START)
+"""The options of an agent, and those of a new session: prompt, title, tags, conversation."""

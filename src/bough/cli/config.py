@@ -29,6 +29,7 @@ from click.shell_completion import CompletionItem
 from msgspec import Struct
 
 from ..errors import InvalidOption
+from .option_group import Decorator
 from .rendering.error_text import CommandError
 
 KEYS = "model, store, aliases.NAME or options.MODEL.OPTION"
@@ -268,8 +269,19 @@ def _line_number(text: str, place: tuple[str, ...]) -> int:
 # -- options of commands ---------------------------------------------------------------------------------
 
 
-def resolve_models(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-    """Option callback: replace aliases of models by their names."""
+def model_option(*names: str, help: str, metavar: str = "NAME", multiple: bool = False) -> Decorator:
+    """Return an option that names a model, or with `multiple` several, whose aliases are replaced."""
+    return click.option(
+        *names,
+        metavar=metavar,
+        multiple=multiple,
+        callback=_resolve_models,
+        shell_complete=complete_model,
+        help=help,
+    )
+
+
+def _resolve_models(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     if not value:
         return value
     config = load_config()

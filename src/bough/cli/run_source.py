@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import wraps
-from typing import Any
+from collections.abc import Sequence
 
 import click
 from msgspec import Struct
@@ -16,6 +14,7 @@ from ..session import Session
 from ..store import Store
 from ..stores.base import SessionRow
 from .agent_options import AgentOptions, CommandAgent, agent_for
+from .option_group import struct_options
 from .picker import can_pick, pick
 from .reference import Position, complete, resolve_stored, resolve_stored_session
 from .rendering.error_text import CommandError
@@ -173,7 +172,9 @@ def _refuse_replay(session: Session) -> None:
         raise SessionIsReplay(session.session_id)
 
 
-_OPTIONS = (
+source_options = struct_options(
+    "source",
+    Source,
     click.option(
         "--resume",
         "resume_from",
@@ -199,17 +200,4 @@ _OPTIONS = (
         help="With --overwrite: rewind to entry N first. Later entries are kept on their branch; bough tree shows them.",
     ),
 )
-
-
-def source_options(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --resume, --copy --to-point and --overwrite --from-point to a command, which receives them as `source`."""
-
-    @wraps(verb)
-    def command(*args: Any, **parameters: Any) -> Any:
-        source = Source(**{name: parameters.pop(name) for name in Source.__struct_fields__})
-        return verb(*args, source=source, **parameters)
-
-    decorated: Callable[..., Any] = command
-    for option in reversed(_OPTIONS):
-        decorated = option(decorated)
-    return decorated
+"""--resume, --copy --to-point and --overwrite --from-point; the command receives them as `source`."""

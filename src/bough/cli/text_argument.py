@@ -7,11 +7,16 @@ from pathlib import Path
 
 import click
 
+from .option_group import Decorator
 from .rendering.error_text import CommandError
 
 
-def text_or_file(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """Option callback for TEXT|@FILE: return the text, or the contents of the file."""
+def text_option(name: str, *, help: str, metavar: str = "TEXT|@FILE") -> Decorator:
+    """Return an option whose value is a text, or the contents of a file."""
+    return click.option(name, metavar=metavar, callback=_text_or_file, help=help)
+
+
+def _text_or_file(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     if value is None:
         return None
     return check_utf8(value, param.opts[-1]) if not value.startswith("@") else _of_file(value[1:])

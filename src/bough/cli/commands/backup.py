@@ -12,7 +12,7 @@ from ...engines.absurd.queue import DEFAULT_QUEUE
 from ...stores.sqlite.file import FORMAT
 from ...stores.sqlite.health import format_of
 from ..rendering.error_text import CommandError, require_folder
-from ..rendering.output import confirm_plan, json_option, notify, print_json
+from ..rendering.output import confirm_plan, json_option, notify, print_json, yes_option
 from ..store_option import StoreLocation, pass_location
 from .worker import load_absurd
 
@@ -49,7 +49,7 @@ def backup(location: StoreLocation, to: str | None, force: bool, is_json: bool) 
 
 
 @click.command()
-@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @click.option(
     "--service-role",
     default="bough_service",

@@ -20,10 +20,10 @@ from ..rendering.output import (
     print_json,
     progress_bar,
     to_json_value,
+    yes_option,
 )
 from ..store_option import StoreLocation, pass_location
 
-yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 references_argument = click.argument(
     "references", nargs=-1, required=True, metavar="REFERENCE…", shell_complete=complete
 )

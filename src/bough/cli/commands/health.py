@@ -22,6 +22,7 @@ from ..rendering.output import (
     progress_bar,
     safe,
     to_json_value,
+    yes_option,
 )
 from ..store_option import StoreLocation, pass_location
 
@@ -85,7 +86,7 @@ _MARKS = {"ok": ("✓", "green"), "warning": ("•", "yellow"), "problem": ("✗
     is_flag=True,
     help="Mark sessions whose process died as interrupted, after listing them.",
 )
-@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @json_option
 @pass_location
 def doctor(location: StoreLocation, other: str | None, fix: bool, yes: bool, is_json: bool) -> int:

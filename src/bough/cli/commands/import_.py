@@ -27,6 +27,7 @@ from ..rendering.output import (
     progress_bar,
     safe,
     to_json_value,
+    yes_option,
 )
 from ..store_option import StoreLocation, pass_location
 from .import_watch import watch
@@ -187,7 +188,7 @@ def _summary_lines(reports: Sequence[ToolImportResult], *, is_dry: bool) -> Iter
 @click.option("--to-space", metavar="SPACE", help="The other store's space. Default: the same.")
 @click.option("--all", "is_all", is_flag=True, help="Every session that is not in the trash.")
 @click.option("--new-id", is_flag=True, help="Copy under new ids.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @json_option
 @pass_location
 def copy(

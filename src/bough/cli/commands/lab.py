@@ -21,7 +21,8 @@ from ...models.availability import available_models
 from ...models.names import is_model_name, model_by_name
 from ...store import Store
 from ..agent_options import load_module, load_tools
-from ..config import complete_model, model_options, resolve_models
+from ..config import model_option, model_options
+from ..option_group import option_group
 from ..reference import resolve_stored_session
 from ..rendering.error_text import CommandError, print_error
 from ..rendering.output import (
@@ -37,7 +38,7 @@ from ..rendering.output import (
     to_json_value,
 )
 from ..store_option import StoreLocation, pass_location
-from ..text_argument import text_or_file
+from ..text_argument import text_option
 from .regression import max_cost_option, promote
 from .replay import open_report
 from .worker import parse_engine, require_postgres
@@ -61,40 +62,22 @@ def lab() -> None:
 lab.add_command(promote)
 
 
-_COHORT_OPTIONS = (
+cohort_options = option_group(
     click.argument("cohort", nargs=-1, required=True, metavar="COHORT…"),
     click.option("--sample", type=click.IntRange(1), metavar="N", help="Take so many of the sessions."),
     click.option("--seed", type=int, default=0, show_default=True, help="Which ones --sample takes."),
 )
 
 
-def cohort_options(verb: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(_COHORT_OPTIONS):
-        verb = option(verb)
-    return verb
-
-
 @lab.command()
 @cohort_options
-@click.option(
-    "--model",
-    metavar="NAME",
-    callback=resolve_models,
-    shell_complete=complete_model,
-    help="The candidate's model. Default: the baseline's.",
-)
-@click.option("--prompt", metavar="TEXT|@FILE", callback=text_or_file, help="The candidate's system prompt.")
-@click.option(
-    "--prompt-patch", metavar="TEXT|@FILE", callback=text_or_file, help="Text added to its system prompt."
-)
+@model_option("--model", help="The candidate's model. Default: the baseline's.")
+@text_option("--prompt", help="The candidate's system prompt.")
+@text_option("--prompt-patch", help="Text added to its system prompt.")
 @model_options
 @click.option("--tools", multiple=True, metavar="FILE.py|MODULE", help="The candidate's tools.")
-@click.option(
-    "--baseline-model",
-    metavar="NAME",
-    callback=resolve_models,
-    shell_complete=complete_model,
-    help="The model of the baseline. Default: the one that each session ran with.",
+@model_option(
+    "--baseline-model", help="The model of the baseline. Default: the one that each session ran with."
 )
 @click.option(
     "--baseline-tools", multiple=True, metavar="FILE.py|MODULE", help="The baseline's tools, for mode dry."
@@ -127,18 +110,9 @@ def cohort_options(verb: Callable[..., Any]) -> Callable[..., Any]:
     metavar="FILE.py[:NAME]",
     help="Score with the functions there whose parameter is named turn or session; repeatable.",
 )
-@click.option(
-    "--judge",
-    "judge_model",
-    metavar="MODEL",
-    callback=resolve_models,
-    shell_complete=complete_model,
-    help="Let this model score each turn from 0 to 1.",
-)
-@click.option(
+@model_option("--judge", "judge_model", metavar="MODEL", help="Let this model score each turn from 0 to 1.")
+@text_option(
     "--judge-prompt",
-    metavar="TEXT|@FILE",
-    callback=text_or_file,
     help="What the judge is to look at. Default: correct by the results, complete, polite.",
 )
 @click.option(

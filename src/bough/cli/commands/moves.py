@@ -12,7 +12,7 @@ from ...core.context import active_compactions
 from ...errors import FilesChanged, InvalidOperation, InvalidPosition
 from ...log.changes import Cut
 from ...session import Session
-from ..config import complete_model, model_options, resolve_models
+from ..config import model_option, model_options
 from ..reference import (
     reference,
     required_reference,
@@ -30,27 +30,18 @@ from ..rendering.output import (
     plural,
     print_json,
     to_json_value,
+    yes_option,
 )
 from ..store_option import StoreLocation, pass_location
-from ..text_argument import read_stdin, text_or_file
-from .delete import yes_option
+from ..text_argument import read_stdin, text_option
 
 
 @click.command()
 @reference
-@click.option(
-    "--model", help="The new session's model.", callback=resolve_models, shell_complete=complete_model
-)
+@model_option("--model", help="The new session's model.")
 @model_options
-@click.option(
-    "--prompt", metavar="TEXT|@FILE", callback=text_or_file, help="The new session's system prompt."
-)
-@click.option(
-    "--prompt-patch",
-    metavar="TEXT|@FILE",
-    callback=text_or_file,
-    help="Text added to the system prompt.",
-)
+@text_option("--prompt", help="The new session's system prompt.")
+@text_option("--prompt-patch", help="Text added to the system prompt.")
 @click.option("--tools", metavar="NAMES", help="Only these tools, separated by commas.")
 @click.option("--title", help="The new session's title.")
 @json_option
@@ -262,11 +253,8 @@ def _unwritten_files(session: Session) -> int:
 
 @click.command()
 @reference
-@click.option(
-    "--summary",
-    metavar="TEXT|@FILE|-",
-    callback=text_or_file,
-    help="The summary. Default: an outline, made without a model.",
+@text_option(
+    "--summary", metavar="TEXT|@FILE|-", help="The summary. Default: an outline, made without a model."
 )
 @click.option("--keep-from", type=click.IntRange(1), help="The first entry the model still receives in full.")
 @click.option(

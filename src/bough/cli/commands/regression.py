@@ -16,12 +16,12 @@ from ...models.availability import available_models
 from ...models.names import is_model_name
 from ...models.prices import MICROCENTS_PER_DOLLAR
 from ..agent_options import load_tools
-from ..config import complete_model, model_options, resolve_models
+from ..config import model_option, model_options
 from ..reference import required_reference, resolve
 from ..rendering.error_text import CommandError, print_error
-from ..rendering.output import notify, plural, print_json, progress_bar, safe, to_json_value
+from ..rendering.output import json_option, notify, plural, print_json, progress_bar, safe, to_json_value
 from ..store_option import StoreLocation, pass_location
-from ..text_argument import text_or_file
+from ..text_argument import text_option
 
 if TYPE_CHECKING:
     from ...lab.regression import RegressionReport
@@ -152,20 +152,15 @@ def _is_file_name(name: str) -> bool:
 
 @click.command()
 @click.argument("places", nargs=-1, required=True, metavar="DIR|CASE...", type=click.Path(path_type=Path))
-@click.option(
+@model_option(
     "--model",
     "models",
     multiple=True,
-    metavar="NAME",
-    callback=resolve_models,
-    shell_complete=complete_model,
     help="Ask this model; repeat it for a fallback chain. Default: the case's, else the recorded answers.",
 )
 @model_options
-@click.option("--prompt", metavar="TEXT|@FILE", callback=text_or_file, help="Another system prompt.")
-@click.option(
-    "--prompt-patch", metavar="TEXT|@FILE", callback=text_or_file, help="Text added to the system prompt."
-)
+@text_option("--prompt", help="Another system prompt.")
+@text_option("--prompt-patch", help="Text added to the system prompt.")
 @click.option(
     "--tools",
     "sources",
@@ -177,7 +172,7 @@ def _is_file_name(name: str) -> bool:
     "--workers", type=click.IntRange(1), default=4, show_default=True, help="How many cases run at once."
 )
 @max_cost_option
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@json_option
 @click.option("-q", "--quiet", is_flag=True, help="Print only cases that did not pass.")
 def test(
     places: tuple[Path, ...],

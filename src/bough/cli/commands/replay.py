@@ -16,37 +16,27 @@ from ...models.availability import available_models
 from ...models.names import is_model_name
 from ...session import Session
 from ..agent_options import load_tools
-from ..config import complete_model, model_options, resolve_models
+from ..config import model_option, model_options
 from ..mcp_option import load_servers
 from ..reference import bundle_file, complete, reference, resolve
 from ..rendering.error_text import CommandError, print_error, require_folder
 from ..rendering.output import format_options, notify, print_json, progress_bar, safe, to_json_value
 from ..store_option import StoreLocation, pass_location
-from ..text_argument import text_or_file
+from ..text_argument import text_option
 
 
 @click.command()
 @reference
-@click.option(
+@model_option(
     "--model",
     "models",
     multiple=True,
-    metavar="NAME",
-    callback=resolve_models,
-    shell_complete=complete_model,
     help="The model of the replay; repeat it for a fallback chain. Default: the recorded one, which is "
     "called again if the prompt or an option differs.",
 )
 @model_options
-@click.option(
-    "--prompt", metavar="TEXT|@FILE", callback=text_or_file, help="The system prompt of the replay."
-)
-@click.option(
-    "--prompt-patch",
-    metavar="TEXT|@FILE",
-    callback=text_or_file,
-    help="Text added to the system prompt.",
-)
+@text_option("--prompt", help="The system prompt of the replay.")
+@text_option("--prompt-patch", help="Text added to the system prompt.")
 @click.option(
     "--from",
     "start",

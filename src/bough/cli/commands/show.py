@@ -133,7 +133,7 @@ def log(
 
 @click.command()
 @reference
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@json_option
 @pass_location
 def tree(location: StoreLocation, reference: str, is_json: bool) -> None:
     """Draw a session's tree of branches.

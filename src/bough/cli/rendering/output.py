@@ -17,6 +17,7 @@ from unicodedata import category, east_asian_width
 import click
 import msgspec
 
+from ..option_group import Decorator, option_group
 from .error_text import CommandError, suggestions
 
 SCHEMA_VERSION = 1
@@ -27,9 +28,10 @@ MIN_LAST_COLUMN = 12
 _CONTROL = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 
 json_option = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
-def format_options(default: str | None, **formats: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def format_options(default: str | None, **formats: str) -> Decorator:
     """Add a flag for each format; the command receives the chosen one as `format_`. Two formats are refused."""
 
     def decorate(verb: Callable[..., Any]) -> Callable[..., Any]:
@@ -40,10 +42,10 @@ def format_options(default: str | None, **formats: str) -> Callable[[Callable[..
                 raise CommandError(f"--{typed[0]} and --{typed[1]} exclude each other; use one")
             return verb(*args, format_=typed[0] if typed else default, **parameters)
 
-        decorated: Callable[..., Any] = command
-        for name in reversed(formats):
-            decorated = click.option(f"--{name}", f"as_{name}", is_flag=True, help=formats[name])(decorated)
-        return decorated
+        options = (
+            click.option(f"--{name}", f"as_{name}", is_flag=True, help=help) for name, help in formats.items()
+        )
+        return option_group(*options)(command)
 
     return decorate
 
