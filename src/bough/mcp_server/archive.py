@@ -6,9 +6,10 @@ Does not know MCP.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import reduce
 from itertools import islice
 from typing import Literal, get_args
 
@@ -17,12 +18,14 @@ import msgspec
 from ..core.entries import BranchSummary, Compaction, Entry, Note, Settings
 from ..core.messages import Media, Message, Reasoning, Text, ToolCall, ToolResult
 from ..core.time_text import parse_time
-from ..core.usage import Call, Totals, format_cost, total
+from ..core.usage import Call, Totals, add, format_cost
 from ..errors import IndexBehind, InvalidArgument, NotFound
+from ..log.session_list import hit_headings
 from ..replay.diff import diff
 from ..session import Session
 from ..store import Store
 from ..stores.base import SessionRow, Status
+from ..stores.counts import QUARTER, sum_usage
 from ..stores.search import SearchHit
 
 MAX_BYTES = 24_000
@@ -31,14 +34,10 @@ MAX_ENTRY = 1_500
 """The maximum characters of one entry among others."""
 MAX_ROWS = 50
 Group = Literal["day", "model", "agent", "session"]
+GROUPS = get_args(Group)
 STATUSES = get_args(Status)
 
-_KEYS: dict[str, Callable[[SessionRow, Call], str]] = {
-    "day": lambda row, call: _time(call.at)[:10],
-    "model": lambda row, call: call.model or "(unknown)",
-    "agent": lambda row, call: row.agent or "(none)",
-    "session": lambda row, call: row.session_id,
-}
+_NO_NAME = {"model": "(unknown)", "agent": "(none)"}
 
 
 class Archive:
@@ -62,8 +61,8 @@ class Archive:
         page = self._store.search(query, limit=limit, before=cursor, catch_up=False)
         if not page.hits:
             return "Nothing found. Try fewer words, a prefix* or another filter."
-        names = self._headings({hit.session_id for hit in page.hits})
-        lines = [_hit_text(hit, names.get(hit.session_id, "")) for hit in page.hits]
+        names = hit_headings(self._store.backend, page.hits)
+        lines = [_hit_text(hit, names[hit.session_id]) for hit in page.hits]
         if page.unindexed_sessions:
             lines.append(f"[{page.unindexed_sessions} sessions cannot be indexed now; they may be missing]")
         return _bounded(lines, None if page.next is None else f"more: cursor={page.next!r}")
@@ -163,19 +162,19 @@ class Archive:
 
         `since` is a date, yesterday, or an age such as 7d.
         """
-        if by not in _KEYS:
-            raise InvalidArgument("by", by, ", ".join(_KEYS))
+        if by not in GROUPS:
+            raise InvalidArgument("by", by, ", ".join(GROUPS))
         floor = 0 if since is None else parse_time("since", since, self._store.runtime.now())
-        groups: dict[str, list[Call]] = {}
-        for row, call in self._calls(session):
-            if call.at >= floor:
-                groups.setdefault(_KEYS[by](row, call), []).append(call)
-        if not groups:
+        calls = ((row, call) for row, call in self._calls(session) if call.at >= floor)
+        sums: dict[str, Totals] = {}
+        for value, each in sum_usage(calls, "quarter" if by == "day" else by).items():
+            name = _time(int(value) * QUARTER)[:10] if by == "day" else value or _NO_NAME[by]
+            sums[name] = add(sums.get(name, Totals()), each)
+        if not sums:
             return "No model was called."
-        sums = {name: total(calls) for name, calls in groups.items()}
         order = sorted(sums) if by == "day" else sorted(sums, key=lambda name: -sums[name].cost_microcents)
         lines = [_totals_text(name, sums[name]) for name in order[:MAX_ROWS]]
-        lines.append(_totals_text("total", total(call for calls in groups.values() for call in calls)))
+        lines.append(_totals_text("total", reduce(add, sums.values())))
         return _bounded(
             lines, None if len(order) <= MAX_ROWS else f"{len(order) - MAX_ROWS} more; narrow with since="
         )
@@ -212,13 +211,6 @@ class Archive:
         if not rows:
             raise NotFound(name)
         return self._store.session(rows[0].session_id), seq
-
-    def _headings(self, ids: Iterable[str]) -> dict[str, str]:
-        rows: list[SessionRow] = []
-        for session_id in ids:
-            with suppress(NotFound):
-                rows.append(self._store.session(session_id).row)
-        return self._store.headings(rows)
 
     def _calls(self, session: str | None) -> Iterator[tuple[SessionRow, Call]]:
         if session is not None:

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
+from functools import reduce
 from typing import cast
 
 import click
 
 from ...core.time_text import parse_time
-from ...core.usage import Call, Totals, add, format_cost, total
+from ...core.usage import Totals, add, format_cost
 from ...log.storage import SessionStorage
 from ...session import Session, UsageView
 from ...store import Store
-from ...stores.base import SessionRow
-from ...stores.counts import QUARTER, UsageColumn
+from ...stores.counts import QUARTER, UsageColumn, sum_usage
 from ..reference import complete, resolve
 from ..rendering.error_text import CommandError
 from ..rendering.output import clip, json_option, print_json, table, to_json_value
 from ..store_option import StoreLocation, pass_location
 
-SessionCall = tuple[SessionRow, Call]
-_KEYS: dict[str, Callable[[SessionCall], str]] = {
-    "day": lambda calls: datetime.fromtimestamp(calls[1].at / 1e6).strftime("%Y-%m-%d"),
-    "model": lambda call: call[1].model or "(unknown)",
-    "agent": lambda call: call[0].agent or "(none)",
-    "session": lambda call: call[0].session_id,
-    "purpose": lambda call: call[1].purpose,
-    "bucket": lambda call: call[1].bucket,
-}
+_GROUPS = ("day", "model", "agent", "session", "purpose", "bucket")
 
 
 @click.command()
@@ -41,7 +33,7 @@ _KEYS: dict[str, Callable[[SessionCall], str]] = {
 @click.option(
     "--since", metavar="SEQ|TIME", help="Only calls after this entry of the path, or since this time."
 )
-@click.option("--by", type=click.Choice(list(_KEYS)), help="Print one line per day, model, agent, …")
+@click.option("--by", type=click.Choice(_GROUPS), help="Print one line per day, model, agent, …")
 @click.option("--storage", is_flag=True, help="For one session: its size in bytes, too.")
 @json_option
 @pass_location
@@ -73,21 +65,19 @@ def usage(
         if by is None and since is None:  # sums that the session has already
             groups = {"total": session.usage(view or "own")}
         else:
-            groups = _grouped(_of_one(session, view or "own", since), by)
+            groups = _of_one(session, view or "own", by, since)
         if storage:
             stored, turns = session.storage(), session.row.turns
     else:
         store = location.open()
         floor = 0 if since is None else parse_time("--since", since, store.runtime.now())
         groups = _of_all(store, by, floor)
-    whole = Totals()
-    for sums in groups.values():
-        whole = add(whole, sums)
+    whole = reduce(add, groups.values(), Totals())
     if is_json:
         print_json(
             usage=[{"name": name, **to_json_value(sums)} for name, sums in groups.items()],
-            total=to_json_value(whole),
-            **({} if stored is None else {"storage": to_json_value(stored)}),
+            total=whole,
+            **({} if stored is None else {"storage": stored}),
         )
         return
     rows = [_line(name, sums) for name, sums in groups.items()]
@@ -112,22 +102,31 @@ def _storage_rows(stored: SessionStorage, turns: int) -> Iterator[tuple[str, ...
     yield "  definitions of tools", f"{stored.tool_sets:,}", f"{stored.tool_bytes:,}", ""
 
 
-def _of_one(session: Session, view: UsageView, since: str | None) -> list[SessionCall]:
-    row = session.row
+def _of_one(session: Session, view: UsageView, by: str | None, since: str | None) -> dict[str, Totals]:
     if since is not None and since.isdigit():
-        return [(row, call) for call in session.model_calls(view, since=session.log.leaf_at(int(since)))]
-    floor = 0 if since is None else parse_time("--since", since, session.log.runtime.now())
-    return [(row, call) for call in session.model_calls(view) if call.at >= floor]
+        calls = session.model_calls(view, since=session.log.leaf_at(int(since)))
+    else:
+        floor = 0 if since is None else parse_time("--since", since, session.log.runtime.now())
+        calls = [call for call in session.model_calls(view) if call.at >= floor]
+    return _named(sum_usage(((session.row, call) for call in calls), _column(by)), by)
 
 
 def _of_all(store: Store, by: str | None, since: int) -> dict[str, Totals]:
     """Sum in the database: a store may have millions of calls."""
+    return _named(store.backend.usage_by(_column(by), since), by)
+
+
+def _column(by: str | None) -> UsageColumn:
     columns: dict[str | None, UsageColumn] = {"day": "quarter", None: "bucket"}
-    column = columns.get(by, cast("UsageColumn", by))
+    return columns.get(by, cast("UsageColumn", by))
+
+
+def _named(sums: Mapping[str, Totals], by: str | None) -> dict[str, Totals]:
+    """Return the sums by what each group is called, in order; those with the same name are added."""
     groups: dict[str, Totals] = {}
-    for value, sums in store.backend.usage_by(column, since).items():
+    for value, each in sums.items():
         name = _name(by, value)
-        groups[name] = add(groups[name], sums) if name in groups else sums
+        groups[name] = add(groups[name], each) if name in groups else each
     return {name: groups[name] for name in sorted(groups)} if groups or by else {"total": Totals()}
 
 
@@ -143,19 +142,6 @@ def _name(by: str | None, value: str) -> str:
         case "agent":
             return value or "(none)"
     return value
-
-
-def _grouped(calls: list[SessionCall], by: str | None) -> dict[str, Totals]:
-    if by is None:
-        return {"total": _sum(calls)}
-    groups: dict[str, list[SessionCall]] = {}
-    for call in calls:
-        groups.setdefault(_KEYS[by](call), []).append(call)
-    return {name: _sum(groups[name]) for name in sorted(groups)}
-
-
-def _sum(calls: Iterable[SessionCall]) -> Totals:
-    return total(call for _, call in calls)
 
 
 def _line(name: str, sums: Totals) -> tuple[str, ...]:

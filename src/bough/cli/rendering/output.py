@@ -52,7 +52,7 @@ def format_options(default: str | None, **formats: str) -> Decorator:
 
 def to_json_value(value: Any) -> Any:
     """Convert a value to JSON types."""
-    return msgspec.to_builtins(value, builtin_types=(bytes,), enc_hook=repr) if value is not None else None
+    return msgspec.to_builtins(value, builtin_types=(bytes,), enc_hook=repr)
 
 
 def encode_json(value: Any) -> bytes:
@@ -69,8 +69,13 @@ def _printable(value: Any) -> Any:
     return [_printable(item) for item in value] if isinstance(value, list | tuple) else value
 
 
+def encode_line(value: Any) -> bytes:
+    """Encode an object for a command that prints one per line."""
+    return encode_json({"schema_version": SCHEMA_VERSION, **to_json_value(value)})
+
+
 def encode_report(data: dict[str, Any]) -> bytes:
-    return msgspec.json.format(encode_json({"schema_version": SCHEMA_VERSION, **data}), indent=2)
+    return msgspec.json.format(encode_line(data), indent=2)
 
 
 def print_json(**data: Any) -> None:
