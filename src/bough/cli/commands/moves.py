@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
+from msgspec import Struct
 
 from ...agent.tools.file_rewind import FilesPlan, count_text
 from ...core.context import active_compactions
@@ -13,6 +16,7 @@ from ...errors import FilesChanged, InvalidOperation, InvalidPosition
 from ...log.changes import Cut
 from ...session import Session
 from ..config import model_option, model_options
+from ..option_group import Decorator, struct_options
 from ..reference import (
     reference,
     required_reference,
@@ -29,7 +33,6 @@ from ..rendering.output import (
     notify,
     plural,
     print_json,
-    to_json_value,
     yes_option,
 )
 from ..store_option import StoreLocation, pass_location
@@ -71,47 +74,82 @@ def fork(
         title=title,
     )
     if is_json:
-        print_json(
-            session={"id": new.session_id}, parent=position.session.session_id, cut=to_json_value(new.cut)
-        )
+        print_json(session={"id": new.session_id}, parent=position.session.session_id, cut=new.cut)
         return
     _print_cut(new.cut)
     click.echo(new.session_id)
 
 
-workspace_option = click.option(
-    "--workspace",
-    type=click.Path(exists=True, file_okay=False),
-    metavar="DIR",
-    help="With --files: the folder to restore in. Default: the current one.",
-)
-skip_option = click.option(
-    "--skip-changed", is_flag=True, help="With --files: skip files that cannot be restored."
-)
+class FileOptions(Struct, frozen=True):
+    """--files, and the options that need it."""
+
+    files: bool
+    workspace: str | None
+    skip_changed: bool
+    yes: bool
+
+    def __post_init__(self) -> None:
+        if not self.files and (self.workspace or self.skip_changed or self.yes):
+            raise CommandError("--workspace, --skip-changed and --yes need --files")
+
+    def move(
+        self,
+        session: Session,
+        plan_files: Callable[[str], FilesPlan],
+        question: str,
+        move: Callable[[str], Cut | None],
+        *,
+        is_json: bool,
+    ) -> int:
+        """Show which files change with a move of the leaf, ask, and move; return the exit code."""
+        folder = str(Path(self.workspace or ".").resolve())
+        plan = plan_files(folder)
+        _show_plan(plan, folder, skip_changed=self.skip_changed)
+        report = {
+            "session": {"id": session.session_id},
+            "files": [
+                {"kind": each.kind, "path": each.location, "reason": each.reason} for each in plan.actions
+            ],
+        }
+        if not confirm_plan(question.format(plural(len(plan.changes), "file")), yes=self.yes):
+            if is_json:
+                print_json(**report, is_done=False)
+            return 1
+        cut = move(folder)
+        if is_json:
+            print_json(**report, is_done=True, leaf=session.leaf, **({} if cut is None else {"cut": cut}))
+            return 0
+        notify(count_text(plan.actions))
+        _print_position(session, cut, is_json=False)
+        return 0
+
+
+def file_options(help: str) -> Decorator:
+    return struct_options(
+        "options",
+        FileOptions,
+        click.option("--files", is_flag=True, help=help),
+        click.option(
+            "--workspace",
+            type=click.Path(exists=True, file_okay=False),
+            metavar="DIR",
+            help="With --files: the folder to restore in. Default: the current one.",
+        ),
+        click.option(
+            "--skip-changed", is_flag=True, help="With --files: skip files that cannot be restored."
+        ),
+        yes_option,
+    )
 
 
 @click.command()
 @required_reference
 @click.option("--summary", help="What the abandoned branch found out; the model sees it.")
-@click.option(
-    "--files",
-    is_flag=True,
-    help="Restore the files that the agent's workspace tools wrote since: shows a plan, and asks.",
-)
-@workspace_option
-@skip_option
-@yes_option
+@file_options("Restore the files that the agent's workspace tools wrote since: shows a plan, and asks.")
 @json_option
 @pass_location
 def rewind(
-    location: StoreLocation,
-    reference: str,
-    summary: str | None,
-    files: bool,
-    workspace: str | None,
-    skip_changed: bool,
-    yes: bool,
-    is_json: bool,
+    location: StoreLocation, reference: str, summary: str | None, options: FileOptions, is_json: bool
 ) -> int:
     """Move back to an earlier entry; nothing is deleted.
 
@@ -133,29 +171,19 @@ def rewind(
         )
     if summary is not None and not summary.strip():
         raise CommandError("--summary is empty; pass some text, or omit it")
-    if not files:
-        if workspace or skip_changed or yes:
-            raise CommandError("--workspace, --skip-changed and --yes need --files")
-        _print_position(position.session, position.move_leaf(summary), is_json=is_json)
+    session, seq = position.session, position.seq
+    if not options.files:
+        _print_position(session, position.move_leaf(summary), is_json=is_json)
         return 0
     if not position.is_on_path:
         raise CommandError(f"--files goes back on the same branch only; {reference} is on another")
-    folder = str(Path(workspace or ".").resolve())
-    plan = position.session.plan_files(position.seq, folder)
-    _show_plan(plan, folder, skip_changed=skip_changed)
-    listed = [{"kind": each.kind, "path": each.location, "reason": each.reason} for each in plan.actions]
-    if not confirm_plan(f"Restore {plural(len(plan.changes), 'file')} and rewind?", yes=yes):
-        if is_json:
-            print_json(session={"id": position.session.session_id}, files=listed, is_done=False)
-        return 1
-    cut = position.session.rewind(position.seq, summary=summary, files=folder, skip_changed=skip_changed)
-    if is_json:
-        at = {"leaf": to_json_value(position.session.leaf), "cut": to_json_value(cut)}
-        print_json(session={"id": position.session.session_id}, files=listed, is_done=True, **at)
-        return 0
-    notify(count_text(plan.actions))
-    _print_position(position.session, cut, is_json=False)
-    return 0
+    return options.move(
+        session,
+        partial(session.plan_files, seq),
+        "Restore {} and rewind?",
+        lambda folder: session.rewind(seq, summary=summary, files=folder, skip_changed=options.skip_changed),
+        is_json=is_json,
+    )
 
 
 def _show_plan(plan: FilesPlan, folder: str, *, skip_changed: bool) -> None:
@@ -191,56 +219,28 @@ def undo(location: StoreLocation, reference: str, is_json: bool) -> None:
 
 @click.command()
 @reference
-@click.option(
-    "--files",
-    is_flag=True,
-    help="Write the files again that bough rewind --files restored: shows a plan, and asks.",
-)
-@workspace_option
-@skip_option
-@yes_option
+@file_options("Write the files again that bough rewind --files restored: shows a plan, and asks.")
 @json_option
 @pass_location
-def redo(
-    location: StoreLocation,
-    reference: str,
-    files: bool,
-    workspace: str | None,
-    skip_changed: bool,
-    yes: bool,
-    is_json: bool,
-) -> int:
+def redo(location: StoreLocation, reference: str, options: FileOptions, is_json: bool) -> int:
     """Undo the last rewind.
 
     Files stay as they are, unless --files writes what write_file and edit_file wrote after that entry once more. A
     file that was changed elsewhere since the rewind is refused.
     """
     session = resolve_stored_session(location, reference).session
-    if not files:
-        if workspace or skip_changed or yes:
-            raise CommandError("--workspace, --skip-changed and --yes need --files")
+    if not options.files:
         count = _unwritten_files(session)
         session.redo()
         if count:
             notify(f"{plural(count, 'file')} of the agent not written again: that is bough redo --files")
         _print_position(session, None, is_json=is_json)
         return 0
-    folder = str(Path(workspace or ".").resolve())
-    plan = session.plan_redo_files(folder)
-    _show_plan(plan, folder, skip_changed=skip_changed)
-    listed = [{"kind": each.kind, "path": each.location, "reason": each.reason} for each in plan.actions]
-    if not confirm_plan(f"Write {plural(len(plan.changes), 'file')} and redo?", yes=yes):
-        if is_json:
-            print_json(session={"id": session.session_id}, files=listed, is_done=False)
-        return 1
-    leaf = session.redo(files=folder, skip_changed=skip_changed)
-    if is_json:
-        at = {"leaf": to_json_value(leaf)}
-        print_json(session={"id": session.session_id}, files=listed, is_done=True, **at)
-        return 0
-    notify(count_text(plan.actions))
-    _print_position(session, None, is_json=False)
-    return 0
+
+    def redo_files(folder: str) -> None:
+        session.redo(files=folder, skip_changed=options.skip_changed)
+
+    return options.move(session, session.plan_redo_files, "Write {} and redo?", redo_files, is_json=is_json)
 
 
 def _unwritten_files(session: Session) -> int:
@@ -285,11 +285,7 @@ def compact(
     text = read_stdin() if summary == "-" else summary
     compaction = session.compact(text, first_kept=keep_from, context_tokens=context_tokens)
     if is_json:
-        print_json(
-            session={"id": session.session_id},
-            leaf=to_json_value(session.leaf),
-            compaction=to_json_value(compaction),
-        )
+        print_json(session={"id": session.session_id}, leaf=session.leaf, compaction=compaction)
         return
     if compaction.summary:
         click.echo(f"the model now receives a summary of everything before entry {compaction.first_kept}")
@@ -310,9 +306,7 @@ def uncompact(location: StoreLocation, reference: str, is_json: bool) -> None:
         )
     cancelled = session.uncompact()
     if is_json:
-        print_json(
-            session={"id": session.session_id}, leaf=to_json_value(session.leaf), cancels=cancelled.cancels
-        )
+        print_json(session={"id": session.session_id}, leaf=session.leaf, cancels=cancelled.cancels)
         return
     click.echo(
         f"the compaction at entry {cancelled.cancels} is cancelled; the model receives the earlier context again"
@@ -370,9 +364,7 @@ def _print_cut(cut: Cut | None) -> None:
 
 def _print_position(session: Session, cut: Cut | None, *, is_json: bool) -> None:
     if is_json:
-        print_json(
-            session={"id": session.session_id}, leaf=to_json_value(session.leaf), cut=to_json_value(cut)
-        )
+        print_json(session={"id": session.session_id}, leaf=session.leaf, cut=cut)
         return
     _print_cut(cut)
     click.echo(f"{session.session_id} is at {session.leaf}")
