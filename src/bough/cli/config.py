@@ -281,6 +281,17 @@ def model_option(*names: str, help: str, metavar: str = "NAME", multiple: bool =
     )
 
 
+def require_models(option: str, names: Iterable[str | None]) -> None:
+    """Refuse a name that is neither that of a model nor an alias."""
+    from ..models.names import is_model_name
+
+    for name in filter(None, names):
+        if not is_model_name(name):
+            raise CommandError(
+                f"{option} {name}: there is no model with this name; bough config alias lists yours"
+            )
+
+
 def _resolve_models(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     if not value:
         return value

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FunctionType
-from typing import Any, BinaryIO
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -18,10 +18,10 @@ from ...lab.record import RUN_PREFIX
 from ...lab.report import LabReport
 from ...lab.scorers import Judge, ScoreFunction, subject_of
 from ...models.availability import available_models
-from ...models.names import is_model_name, model_by_name
+from ...models.names import model_by_name
 from ...store import Store
 from ..agent_options import load_module, load_tools
-from ..config import model_option, model_options
+from ..config import model_option, model_options, require_models
 from ..option_group import option_group
 from ..reference import resolve_stored_session
 from ..rendering.error_text import CommandError, print_error
@@ -40,7 +40,7 @@ from ..rendering.output import (
 from ..store_option import StoreLocation, pass_location
 from ..text_argument import text_option
 from .regression import max_cost_option, promote
-from .replay import open_report
+from .replay import open_report, write_report
 from .worker import parse_engine, require_postgres
 
 
@@ -165,7 +165,9 @@ def run(
     bough lab run 'agent:support after:7d' --prompt @new.txt --max-cost 5 --yes
     bough lab run tag:golden=yes --model openai:MODEL --repeat 3 --fail-if 'tool_changed > baseline + 5%'
     """
-    _check_models({"--model": model, "--baseline-model": baseline_model, "--judge": judge_model})
+    require_models("--model", [model])
+    require_models("--baseline-model", [baseline_model])
+    require_models("--judge", [judge_model])
     how |= {"tools": load_tools(tools)} if tools else {}
     how |= {"baseline_tools": load_tools(baseline_tools)} if baseline_tools else {}
     scorers = load_scorers(score_files)
@@ -202,7 +204,7 @@ def run(
                     progress=progress,
                     notify=notify,
                 )
-            write_lab_report(report, file, is_json=is_json)
+            write_report(_report_text(report, is_json=is_json), file)
     except ModelUnavailable as unavailable:
         print_error(unavailable.command_text)
         return ExitCode.UNANSWERABLE
@@ -212,14 +214,6 @@ def run(
     if report.status == "incomplete":
         notify("the same command continues where it stopped")
     return report.exit_code
-
-
-def _check_models(names: Mapping[str, str | None]) -> None:
-    for option, name in names.items():
-        if name is not None and not is_model_name(name):
-            raise CommandError(
-                f"{option} {name}: there is no model with this name; bough config alias lists yours"
-            )
 
 
 def _queue(location: StoreLocation, engine: str) -> str | None:
@@ -273,16 +267,10 @@ def resolve_cohort(location: StoreLocation, store: Store, typed: Sequence[str]) 
     ]
 
 
-def write_lab_report(report: LabReport, file: BinaryIO | None, *, is_json: bool) -> None:
-    """Write a report as text or JSON to stdout or a file."""
-    data = {"exit_code": int(report.exit_code), **to_json_value(report)}
-    if file is not None:
-        text = encode_report(data) if is_json else "\n".join(report.lines()).encode()
-        file.write(text + b"\n")
-    elif is_json:
-        print_json(**data)
-    else:
-        click.echo(safe("\n".join(report.lines())))
+def _report_text(report: LabReport, *, is_json: bool) -> bytes | str:
+    if not is_json:
+        return "\n".join(report.lines())
+    return encode_report({"exit_code": int(report.exit_code), **to_json_value(report)})
 
 
 @contextmanager
@@ -376,7 +364,7 @@ def show(
     name = run_id if run_id in matches else matches[0]
     report = store.lab_report(name or matches[0])
     if html_file is None:
-        write_lab_report(report, None, is_json=is_json)
+        write_report(_report_text(report, is_json=is_json), None)
         return
     from ...lab.report_page import report_html
 

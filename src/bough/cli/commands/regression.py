@@ -13,10 +13,9 @@ from msgspec.structs import replace
 
 from ...errors import ExitCode, ModelUnavailable
 from ...models.availability import available_models
-from ...models.names import is_model_name
 from ...models.prices import MICROCENTS_PER_DOLLAR
 from ..agent_options import load_tools
-from ..config import model_option, model_options
+from ..config import model_option, model_options, require_models
 from ..reference import required_reference, resolve
 from ..rendering.error_text import CommandError, print_error
 from ..rendering.output import json_option, notify, plural, print_json, progress_bar, safe, to_json_value
@@ -201,10 +200,7 @@ def test(
     from ...lab.case_file import find_cases
     from ...lab.regression import ReplayOverrides, run_cases
 
-    if unknown := [name for name in models if not is_model_name(name)]:
-        raise CommandError(
-            f"--model {unknown[0]}: there is no model with this name; bough config alias lists yours"
-        )
+    require_models("--model", models)
     if missing := [place for place in places if not place.exists()]:
         raise CommandError(f"there is no file or folder {missing[0]}")
     cases = find_cases(places)
@@ -236,7 +232,7 @@ def test(
         report = asyncio.run(running)
     if is_json:
         counts = {status: report.count(status) for status in ("passed", "failed", "incomplete", "invalid")}
-        print_json(**counts, cases=to_json_value(report.cases))
+        print_json(**counts, cases=report.cases)
         return report.exit_code
     _print_report(report, quiet=quiet)
     return report.exit_code

@@ -13,14 +13,13 @@ import click
 from ...errors import ExitCode, IdConflict, ModelUnavailable
 from ...exchange.bundle.write import atomic_file
 from ...models.availability import available_models
-from ...models.names import is_model_name
 from ...session import Session
 from ..agent_options import load_tools
-from ..config import model_option, model_options
+from ..config import model_option, model_options, require_models
 from ..mcp_option import load_servers
 from ..reference import bundle_file, complete, reference, resolve
 from ..rendering.error_text import CommandError, print_error, require_folder
-from ..rendering.output import format_options, notify, print_json, progress_bar, safe, to_json_value
+from ..rendering.output import encode_report, format_options, notify, progress_bar, safe, to_json_value
 from ..store_option import StoreLocation, pass_location
 from ..text_argument import text_option
 
@@ -103,10 +102,7 @@ def replay(
     bough replay ses_3f --model openai:MODEL --prompt-patch "Never refund by yourself."
     bough replay ses_3f@7 --model openai:MODEL --mode dry --tools shop.py
     """
-    if unknown := [name for name in models if not is_model_name(name)]:
-        raise CommandError(
-            f"--model {unknown[0]}: there is no model with this name; bough config alias lists yours"
-        )
+    require_models("--model", models)
     if sources or servers or trust:
         how["tools"] = [*load_tools(sources), *load_servers(servers, trust=trust)]
     how |= {"options": model_options} if model_options else {}
@@ -116,7 +112,7 @@ def replay(
             how["start"] = seq if how["start"] is None else how["start"]
             with progress_bar("replay", unit="turns") as step:
                 report = session.replay_sync(model=available_models(models) or None, progress=step, **how)
-            write_report(report, format_, file)
+            write_report(report_text(report, format_), file)
     except ModelUnavailable as unavailable:
         print_error(unavailable.command_text)
         return ExitCode.UNANSWERABLE
@@ -174,7 +170,7 @@ def diff(
     with open_report(output) as file:
         comparison = compare(resolve(location, a).session_at(), resolve(location, b).session_at())
         if not quiet:
-            write_report(comparison, format_, file)
+            write_report(report_text(comparison, format_), file)
     if comparison.incomplete is not None:
         notify(f"a replay is incomplete: {safe(comparison.incomplete)}; replay again, then compare")
         return ExitCode.UNANSWERABLE
@@ -192,21 +188,22 @@ def open_report(output: str | None) -> Iterator[BinaryIO | None]:
         yield file
 
 
-def write_report(report: Any, format_: str | None, file: BinaryIO | None) -> None:
-    """Write a report as text, JSON or Markdown to stdout or a file."""
-    if format_ == "json" and file is None:
-        print_json(**report_data(report))
-        return
-    if format_ == "json":
-        from ..rendering.output import encode_report
+def write_report(report: bytes | str, file: BinaryIO | None) -> None:
+    """Write a report, JSON as bytes, to the file or to stdout."""
+    if file is not None:
+        file.write((report.encode() if isinstance(report, str) else report) + b"\n")
+    elif isinstance(report, str):
+        click.echo("\n".join(map(_coloured, safe(report).split("\n"))))
+    else:
+        click.echo(report)
 
-        text = encode_report(report_data(report)).decode()
-    else:
-        text = report.markdown() if format_ == "markdown" else "\n".join(report.lines())
-    if file is None:
-        click.echo("\n".join(map(_coloured, safe(text).split("\n"))))
-    else:
-        file.write(text.encode() + b"\n")
+
+def report_text(report: Any, format_: str | None) -> bytes | str:
+    """Return a report as text, as Markdown, or with its derived values as JSON."""
+    if format_ == "json":
+        derived = {"same": report.is_same, "first_divergence": report.first_divergence}
+        return encode_report({**derived, **to_json_value(report)})
+    return report.markdown() if format_ == "markdown" else "\n".join(report.lines())
 
 
 _COLOURS = {"  expected ": "red", "  actual ": "green"}
@@ -215,13 +212,3 @@ _COLOURS = {"  expected ": "red", "  actual ": "green"}
 def _coloured(line: str) -> str:
     """Colour the expected and the actual line like a diff."""
     return next((click.style(line, fg=_COLOURS[head]) for head in _COLOURS if line.startswith(head)), line)
-
-
-def report_data(report: Any) -> dict[str, Any]:
-    """Return the report and its derived values as JSON data."""
-    first = report.first_divergence
-    return {
-        "same": report.is_same,
-        "first_divergence": None if first is None else to_json_value(first),
-        **to_json_value(report),
-    }
