@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from ...agent.tools.mcp.server import shadowing_file
-from ..rendering.error_text import CommandError
+from ..rendering.error_text import CommandError, needs_extra
 from ..rendering.output import notify
 from ..store_option import StoreLocation, pass_location
 
@@ -46,7 +44,11 @@ def mcp(location: StoreLocation, http: bool, host: str, port: int, token: str | 
     claude mcp add bough -- bough mcp
     bough --owner ann mcp --http --token SECRET
     """
-    server, archive = _load()
+    file = shadowing_file()
+    if file is not None:
+        raise CommandError(f"{file} hides the Python package mcp; rename that file")
+    with needs_extra("mcp"):
+        from ...mcp_server import archive, server
     sessions = archive.Archive(location.open_or_create())
     if not http:
         server.serve_stdio(sessions)
@@ -63,16 +65,3 @@ def mcp(location: StoreLocation, http: bool, host: str, port: int, token: str | 
         notify(f"serving {location.display_url}, read only; Ctrl-C stops it")
 
     web.run(ready)
-
-
-def _load() -> tuple[Any, Any]:
-    file = shadowing_file()
-    if file is not None:
-        raise CommandError(f"{file} hides the Python package mcp; rename that file")
-    try:
-        from ...mcp_server import archive, server
-    except ModuleNotFoundError as missing:
-        raise CommandError(
-            f"{missing.name} is not installed; install it with: pip install 'bough[mcp]'"
-        ) from None
-    return server, archive

@@ -6,7 +6,7 @@ import sys
 import webbrowser
 from errno import EADDRNOTAVAIL
 from socket import gaierror
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 from msgspec.structs import replace
@@ -16,9 +16,12 @@ from ...store import open as open_store
 from ..agent_options import AgentOptions, agent_for, agent_options, command_tools, default_models
 from ..json_log import log_format_option, start_log
 from ..mcp_option import connect_once
-from ..rendering.error_text import CommandError
+from ..rendering.error_text import CommandError, needs_extra
 from ..rendering.output import is_terminal
 from ..store_option import StoreLocation, pass_location
+
+if TYPE_CHECKING:
+    from ...server.context import ServerAgent
 
 PORT = 8377
 
@@ -83,26 +86,43 @@ def _clients(_: click.Context, parameter: click.Parameter, pairs: tuple[str, ...
 @pass_location
 def serve(
     location: StoreLocation,
-    /,
     options: AgentOptions,
     host: str,
     port: int,
     opens: bool | None,
     page: str,
+    token: str | None,
+    clients: dict[str, str],
+    internal_token: str | None,
+    hosts: tuple[str, ...],
+    max_import: int,
     metrics: bool,
     log_format: str,
-    **door: Any,
 ) -> None:
     """Serve the API and the viewer over HTTP; Ctrl-C stops it.
 
     On loopback every local user has full access; on other addresses --token is required. With --model and --tools the
     server answers what is sent to it. docs/http.md describes the API.
     """
-    app, access = _import_app(), _access(host, door)
+    with needs_extra("server"):
+        from ...server import app
+        from ...server.auth import AccessSettings
+        from ...server.context import ServerContext
+        from ...server.metrics import Metrics
+    access = AccessSettings(
+        host=host,
+        token=token,
+        client_tokens=clients,
+        internal_token=internal_token,
+        allowed_hosts=tuple(name.lower() for name in hosts),
+        max_import_bytes=max_import * 1_000_000,
+    )
     store = location.open_or_create()
     report = start_log(log_format, store.runtime.redactor, "serve")
-    counters = _metrics(store) if metrics else None
-    context = app.ServerContext(
+    counters = Metrics() if metrics else None
+    if counters is not None:
+        store.runtime = replace(store.runtime, on_commit=counters.commits.observe)
+    context = ServerContext(
         store, access, _agent(options), lambda owner: _store_of(location, store, owner), counters
     )
     try:
@@ -113,7 +133,7 @@ def serve(
         raise CommandError(
             f"cannot listen on {host}:{port}: {error.strerror}; name another with {other}"
         ) from None
-    address = _address(host, listener.getsockname()[1], page, access.token)
+    address = _address(host, listener.getsockname()[1], page, token)
     wants_page = is_terminal() and sys.stdout.isatty() if opens is None else opens
 
     def ready() -> None:
@@ -129,40 +149,7 @@ def serve(
     report("stopped")
 
 
-def _metrics(store: Store) -> Any:
-    """Return the counters of this process; the store's commits are among them from now on."""
-    from ...server.metrics import Metrics
-
-    counters = Metrics()
-    store.runtime = replace(store.runtime, on_commit=counters.commits.observe)
-    return counters
-
-
-def _import_app() -> Any:
-    """Import the server, which needs the extra `server`."""
-    try:
-        from ...server import app
-    except ImportError as missing:
-        raise CommandError(
-            f"the server needs {missing.name}; install it with: pip install 'bough[server]'"
-        ) from None
-    return app
-
-
-def _access(host: str, door: dict[str, Any]) -> Any:
-    from ...server.auth import AccessSettings
-
-    return AccessSettings(
-        host=host,
-        token=door["token"],
-        client_tokens=door["clients"],
-        internal_token=door["internal_token"],
-        allowed_hosts=tuple(name.lower() for name in door["hosts"]),
-        max_import_bytes=door["max_import"] * 1_000_000,
-    )
-
-
-def _agent(options: AgentOptions) -> Any:
+def _agent(options: AgentOptions) -> ServerAgent:
     """Return the agent that answers; without --model, $BOUGH_MODEL and a configured one each session's own model does."""
     from ...server.context import ServerAgent
 

@@ -23,8 +23,8 @@ from ...log.runtime import environment_secrets
 from ...session import Session
 from ..agent_options import AgentOptions, load_module
 from ..json_log import Report, log_format_option, start_log
-from ..rendering.error_text import CommandError
-from ..rendering.output import notify, plural, print_json, to_json_value
+from ..rendering.error_text import CommandError, needs_extra
+from ..rendering.output import notify, plural, print_json
 from ..run_source import Source, reject_naming_options, resolve_runnable
 from ..store_option import StoreLocation, pass_location
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from ...engines.absurd.schema import InstallResult
 
 ENGINES = "local, absurd or absurd:QUEUE"
-NOT_INSTALLED = "{} is not installed; install it with: pip install 'bough[absurd]'"
 WORKER_OPTIONS = (
     "models",
     "tools",
@@ -110,12 +109,10 @@ def worker(
     """
     require_postgres(location)
     agents = load_agents(sources)
-    try:
+    with needs_extra("absurd"):
         from ...engines.absurd.worker import Worker
         from ...lab.worker_task import TASK as CELL_TASK
         from ...lab.worker_task import CellTasks
-    except ModuleNotFoundError as error:
-        raise CommandError(NOT_INSTALLED.format(error.name)) from None
     report = start_log(log_format, Redactor(environment_secrets()), "worker")
     seconds = parse_duration("lease", lease) // 1_000_000
     again = ["worker", "--queue", queue, "--lease", lease, "--grace", grace, "--log", log_format]
@@ -153,10 +150,8 @@ def _stop(working: Any, report: Report) -> None:
 
 
 def load_agents(sources: Iterable[str]) -> list[Agent]:
-    try:
+    with needs_extra("absurd"):
         from ...engines.absurd.engine import Agent
-    except ModuleNotFoundError as error:
-        raise CommandError(NOT_INSTALLED.format(error.name)) from None
     by_name: dict[str, Agent] = {}
     for source in sources:
         values = vars(load_module("--agents", source, source))
@@ -198,7 +193,7 @@ def enqueue_run(
     session = _session(location, source, options)
     task = _enqueue(session, content, queue, options, queue_if_busy=queue_if_busy, key=key)
     if is_json:
-        print_json(sent=to_json_value(task))
+        print_json(sent=task)
     else:
         click.echo(task.session_id)
         notify(f"task {task.task_id} in queue {queue!r}; follow it with: bough tail -f {task.session_id}")
@@ -246,10 +241,8 @@ def _enqueue(
 def load_absurd(location: StoreLocation) -> Callable[..., InstallResult]:
     """Return the function that installs Absurd's schema and a queue in the store's database."""
     require_postgres(location)
-    try:
+    with needs_extra("absurd"):
         from ...engines.absurd.schema import install
-    except ModuleNotFoundError as error:
-        raise CommandError(NOT_INSTALLED.format(error.name)) from None
     return install
 
 

@@ -6,7 +6,8 @@ import errno
 import os
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,6 +66,17 @@ def require_folder(target: Path) -> None:
     """Check that the target's folder exists, before the work that would be lost."""
     if not target.parent.is_dir():
         raise CommandError(f"cannot write {target}: there is no folder {target.parent}")
+
+
+@contextmanager
+def needs_extra(extra: str) -> Iterator[None]:
+    """Say which extra to install if an import in this block fails."""
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        raise CommandError(
+            f"{missing.name} is not installed; install it with: pip install 'bough[{extra}]'"
+        ) from None
 
 
 class ErrorReport(NamedTuple):
