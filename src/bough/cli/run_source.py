@@ -36,12 +36,7 @@ class Source(Struct, frozen=True, kw_only=True):
     from_point: int | None = None
 
     def __post_init__(self) -> None:
-        if (
-            len(
-                [name for name in (self.resume_from, self.copy_from, self.overwrite_from) if name is not None]
-            )
-            > 1
-        ):
+        if len(self._named) > 1:
             raise CommandError("--resume, --copy and --overwrite exclude each other; use one")
         if self.to_point is not None and self.copy_from is None:
             raise CommandError("--to-point needs --copy REFERENCE")
@@ -49,11 +44,12 @@ class Source(Struct, frozen=True, kw_only=True):
             raise CommandError("--from-point needs --overwrite REFERENCE")
 
     @property
+    def _named(self) -> list[str]:
+        return [name for name in (self.resume_from, self.copy_from, self.overwrite_from) if name is not None]
+
+    @property
     def reference(self) -> str | None:
-        return next(
-            (name for name in (self.resume_from, self.copy_from, self.overwrite_from) if name is not None),
-            None,
-        )
+        return next(iter(self._named), None)
 
     def session(self, location: StoreLocation, options: AgentOptions) -> tuple[Session, CommandAgent]:
         """Return the session to run in and its agent. Nothing is created or moved before both are valid."""

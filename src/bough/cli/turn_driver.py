@@ -58,8 +58,8 @@ class TurnEnd(Struct, frozen=True):
 class Driver:
     """Runs turns one after the other. Ctrl-C cancels the turn; a second Ctrl-C ends the program."""
 
-    def __init__(self, pass_location: StoreLocation) -> None:
-        self._here = pass_location
+    def __init__(self, location: StoreLocation) -> None:
+        self._location = location
         self._loop = asyncio.new_event_loop()
         self._has_cancelled = False
 
@@ -91,7 +91,7 @@ class Driver:
     def exit(self, code: int) -> int:
         """Return the exit code. After a cancel exit at once: Python would wait for a tool's thread, perhaps for hours."""
         if self._has_cancelled:
-            self._here.close()
+            self._location.close()
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
@@ -133,15 +133,10 @@ def run_turn(
             raise  # a task of this session, not the session itself
         except (NotFound, SessionTrashed) as error:
             raise TakenOver(f"the session was removed during the turn: {error.command_text}") from error
-        end = _end(last, waiting_calls(session))
+        end = _end(last, tuple(session.pending_approvals()))
         if end.reason != "waiting" or ask is None or not _decide(session, end.waiting, ask):
             return end
         run = session.resume(**arguments)
-
-
-def waiting_calls(session: Session) -> tuple[PendingApproval, ...]:
-    """Return the calls that wait for approval, those of its tasks included."""
-    return tuple(session.pending_approvals())
 
 
 def _decide(session: Session, waiting: tuple[PendingApproval, ...], ask: Ask) -> bool:

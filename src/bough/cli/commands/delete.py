@@ -19,7 +19,6 @@ from ..rendering.output import (
     plural,
     print_json,
     progress_bar,
-    to_json_value,
     yes_option,
 )
 from ..store_option import StoreLocation, pass_location
@@ -101,7 +100,7 @@ def purge(
     ]
     purged = [replace(one, scrubbed=purged[-1].scrubbed) for one in purged]
     if is_json:
-        print_json(purged=to_json_value(purged), surviving=[row.session_id for row in surviving])
+        print_json(purged=purged, surviving=[row.session_id for row in surviving])
         return 0
     for one in purged:
         remaining = (

@@ -21,7 +21,6 @@ from ..rendering.output import (
     print_json,
     progress_bar,
     safe,
-    to_json_value,
     yes_option,
 )
 from ..store_option import StoreLocation, pass_location
@@ -52,7 +51,7 @@ def verify(
     else:
         problems, count = _verify_many(location, sample, since)
     if is_json:
-        print_json(sessions=count, problems=to_json_value(problems))
+        print_json(sessions=count, problems=problems)
     else:
         for problem in problems:
             click.echo(str(problem))
@@ -101,7 +100,7 @@ def doctor(location: StoreLocation, other: str | None, fix: bool, yes: bool, is_
     findings = _check_health(location)
     has_problems = any(finding.level == "problem" for finding in findings)
     if is_json:
-        print_json(backend=location.display_url, healthy=not has_problems, findings=to_json_value(findings))
+        print_json(backend=location.display_url, healthy=not has_problems, findings=findings)
     else:
         click.echo(location.display_url)
         for finding in findings:

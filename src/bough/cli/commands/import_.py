@@ -26,7 +26,6 @@ from ..rendering.output import (
     print_json,
     progress_bar,
     safe,
-    to_json_value,
     yes_option,
 )
 from ..store_option import StoreLocation, pass_location
@@ -112,7 +111,7 @@ def import_(
             )
             click.echo(report.session_id)
     if is_json:
-        print_json(imported=to_json_value(reports))
+        print_json(imported=reports)
     return 0
 
 
@@ -131,7 +130,7 @@ def import_from_tool(
                 reports.append(result)
                 step(len(reports), None)
     if is_json:
-        print_json(imported=to_json_value(reports), dry_run=is_dry)
+        print_json(imported=reports, dry_run=is_dry)
     else:
         for result in reports:
             click.echo(safe("  ".join([result.session_id, *_outcome(result)])))

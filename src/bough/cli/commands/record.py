@@ -15,7 +15,7 @@ import click
 from ...core.usage import format_cost, format_tokens
 from ...errors import BoughError
 from ..rendering.error_text import CommandError, print_error
-from ..rendering.output import notify
+from ..rendering.output import notify, plural
 from ..signals import Callbacks, signal_handlers
 from ..store_option import StoreLocation, pass_location
 
@@ -163,18 +163,18 @@ def _report(store: Store, recorder: Recorder, program: str | None) -> None:
     for session_id in recorder.sessions:
         row = store.session(session_id).row
         used = f"{format_tokens(row.totals)}, {format_cost(row.totals)}"
-        notify(f"recorded {session_id}: {_count(row.turns, 'turn')}, {used}")
+        notify(f"recorded {session_id}: {plural(row.turns, 'turn')}, {used}")
     if recorder.sessions:
         newest = next(reversed(recorder.sessions))
         notify(
-            f"{_count(recorder.calls, 'call')} in {_count(len(recorder.sessions), 'session')}; look at one: bough show {newest}"
+            f"{plural(recorder.calls, 'call')} in {plural(len(recorder.sessions), 'session')}; look at one: bough show {newest}"
         )
     for path, count in recorder.passed.items():
         notify(f"passed through, not a call of a model: {path} ({count} ×)")
     for path, count in recorder.refused_paths.items():
         notify(f"refused, because no upstream has this path: {path} ({count} ×)")
     for reason in dict.fromkeys(recorder.gaps):
-        notify(f"not recorded: {_count(recorder.gaps.count(reason), 'call')}: {reason}")
+        notify(f"not recorded: {plural(recorder.gaps.count(reason), 'call')}: {reason}")
     if program is None or recorder.calls or recorder.gaps:
         return
     if recorder.passed or recorder.refused_paths:
@@ -184,7 +184,3 @@ def _report(store: Store, recorder: Recorder, program: str | None) -> None:
             f"{program} sent nothing to the proxy, so nothing was recorded; it must take its base URL from "
             "ANTHROPIC_BASE_URL, OPENAI_BASE_URL or GOOGLE_GEMINI_BASE_URL"
         )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

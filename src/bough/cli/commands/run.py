@@ -8,7 +8,6 @@ import time
 import click
 
 from ...agent.call_status import ancestors, is_awaited_by_worker, read_call_status
-from ...agent.tools.tool import PendingApproval as AskedCall
 from ...core.turns import OpenCall
 from ...core.usage import Totals, difference, format_cost, format_tokens
 from ...errors import ApprovalPending, ExitCode, SessionRunning, TaskTrashed
@@ -27,22 +26,20 @@ from ..agent_options import (
 from ..reference import complete, required_reference
 from ..rendering.error_text import FAILURE, CommandError, print_error
 from ..rendering.output import (
-    SCHEMA_VERSION,
     confirm_plan,
     dim,
-    encode_json,
+    encode_line,
     is_terminal,
     json_option,
     notify,
     print_json,
     safe,
-    to_json_value,
 )
 from ..rendering.turn_events import JsonWatcher, PlainWatcher, call_details, call_text
 from ..run_source import Source, pick_session, resolve_runnable, source_options
 from ..store_option import StoreLocation, pass_location
 from ..text_argument import check_utf8, read_stdin
-from ..turn_driver import CANCELLED_CODE, Driver, TurnEnd, run_turn, waiting_calls
+from ..turn_driver import CANCELLED_CODE, Driver, TurnEnd, run_turn
 from .worker import engine_option, enqueue_run, parse_engine
 
 
@@ -95,9 +92,6 @@ def run(
         )
     session, agent = source.session(location, options)
     if content is None and not _has_work(session):
-        notify(
-            f"{session.session_id} has no open turn; continue with: bough run --resume {session.session_id} TEXT"
-        )
         return 0
     try:
         return _run(location, session, agent, content, is_json=is_json, key=key)
@@ -174,9 +168,6 @@ def resume(
         )
         return 0
     if not _has_work(session):
-        notify(
-            f"{session.session_id} has no open turn; continue with: bough run --resume {session.session_id} TEXT"
-        )
         return 0
     return _run(location, session, agent_for(options, session), None, is_json=is_json)
 
@@ -258,10 +249,12 @@ def approve(
     to one call only, and the call runs once. bough resume continues the turn.
     """
     session = resolve_runnable(location, reference)
-    waiting = waiting_calls(session)
-    calls = _select_calls(waiting, number)
+    waiting = session.pending_approvals()
+    if number is not None and number > len(waiting):
+        raise CommandError(f"there is no call {number}; {len(waiting)} wait for approval")
+    calls = waiting if number is None else [waiting[number - 1]]
     if is_json:
-        print_json(session_id=session.session_id, waiting=[to_json_value(call) for call in waiting])
+        print_json(session_id=session.session_id, waiting=waiting)
     else:
         for n, call in enumerate(waiting, 1):
             where = (
@@ -276,7 +269,8 @@ def approve(
         return FAILURE if in_trash else 0
     if is_json and not (yes or deny):
         return 0
-    if not deny and not confirm_plan(f"Allow {_count_text(calls)}?", yes=yes):
+    question = "Allow this call?" if len(calls) == 1 else f"Allow these {len(calls)} calls?"
+    if not deny and not confirm_plan(question, yes=yes):
         return FAILURE
     for call in calls:
         session.approve(call, allow=not deny)
@@ -290,16 +284,6 @@ def _continue_hint(session: Session) -> str:
     if is_awaited_by_worker(top):  # the approval wakes it
         return "its worker continues"
     return f"continue with: bough resume {top.session_id}{original_flags(Session(top))}"
-
-
-def _select_calls(waiting: tuple[AskedCall, ...], number: int | None) -> tuple[AskedCall, ...]:
-    if number is not None and number > len(waiting):
-        raise CommandError(f"there is no call {number}; {len(waiting)} wait for approval")
-    return waiting if number is None else waiting[number - 1 : number]
-
-
-def _count_text(calls: tuple[AskedCall, ...]) -> str:
-    return "this call" if len(calls) == 1 else f"these {len(calls)} calls"
 
 
 def _content(text: str | None, *, is_new: bool) -> str | None:
@@ -316,8 +300,12 @@ def _content(text: str | None, *, is_new: bool) -> str | None:
 
 
 def _has_work(session: Session) -> bool:
-    """Whether a turn is open, or an input is queued."""
-    return bool(session.log.cursor.turn or session.log.store.inbox(session.session_id, 1))
+    """Return whether a turn is open, or an input is queued; if not, say so."""
+    name = session.session_id
+    if session.log.cursor.turn or session.log.store.inbox(name, 1):
+        return True
+    notify(f"{name} has no open turn; continue with: bough run --resume {name} TEXT")
+    return False
 
 
 def _run(
@@ -377,13 +365,12 @@ def _print_json_end(session: Session, end: TurnEnd, spent: Totals) -> None:
     last = session.path(last=1)[-1]
     has_answer = last.message is not None and last.message.role == "assistant" and not last.message.calls
     result = {
-        "schema_version": SCHEMA_VERSION,
         "type": "run",
         "session_id": session.session_id,
         "stop_reason": end.reason,
         "error": end.error,
         "answer": last.message.text if has_answer and last.message is not None else None,
-        "waiting": [to_json_value(call) for call in end.waiting],
-        "usage": to_json_value(spent),
+        "waiting": end.waiting,
+        "usage": spent,
     }
-    click.echo(encode_json(result))
+    click.echo(encode_line(result))

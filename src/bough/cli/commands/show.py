@@ -26,6 +26,7 @@ from ..rendering.output import (
     clip,
     dim,
     encode_json,
+    encode_line,
     format_time,
     json_option,
     notify,
@@ -71,7 +72,7 @@ def show(
         print_json(
             session=as_data(current_row(session.row, session.log.runtime)),
             entries=[entry_data(entry) for entry in path],
-            window_use=to_json_value(session.window_use()) if last is None else None,
+            window_use=session.window_use() if last is None else None,
             **_open_calls_data(session),
         )
         return
@@ -115,7 +116,7 @@ def log(
         )
     if events:
         selected = session.log_events(since, last)
-        print_lines(encode_json({"schema_version": 1, **to_json_value(event)}).decode() for event in selected)
+        print_lines(encode_line(event).decode() for event in selected)
         return
     if is_all and last is not None:
         entries = session.log.newest_entries(last, since)
@@ -126,7 +127,7 @@ def log(
     if not entries:
         notify(f"there are no entries after {since}" if since else "there are no entries yet")
     if is_json:
-        print_lines(encode_json({"schema_version": 1, **entry_data(entry)}).decode() for entry in entries)
+        print_lines(encode_line(entry_data(entry)).decode() for entry in entries)
     else:
         print_lines(_log_lines(entries, [_entry_place(entry, is_all=is_all) for entry in entries]))
 
@@ -147,8 +148,8 @@ def tree(location: StoreLocation, reference: str, is_json: bool) -> None:
     if is_json:
         print_json(
             session=as_data(current_row(session.row, session.log.runtime)),
-            leaf=to_json_value(session.leaf),
-            branches=to_json_value(session.branches()),
+            leaf=session.leaf,
+            branches=session.branches(),
             labels={str(leaf): label for leaf, label in session.labels().items()},
             entries=[
                 {"branch": e.branch, "seq": e.seq, "kind": e.kind, "role": e.role, "id": e.entry_id.hex()}
@@ -194,7 +195,7 @@ def context(
         return _print_cache_check(session, provider, is_json=is_json)
     used = session.window_use()
     if is_json:
-        print_json(provider=provider, request=session.request(provider), window_use=to_json_value(used))
+        print_json(provider=provider, request=session.request(provider), window_use=used)
         return 0
     context_ = session.context()
     if not context_.system and not context_.items:
@@ -232,7 +233,7 @@ def _print_cache_check(session: Session, provider: str, *, is_json: bool) -> int
     """Print whether the provider's prompt cache still matches; return 1 if it does not."""
     difference = session.explain(provider)
     if is_json:
-        print_json(provider=provider, difference=to_json_value(difference))
+        print_json(provider=provider, difference=difference)
     elif difference is None:
         click.echo("the request begins with the previous one, byte for byte; the provider's cache stays warm")
     else:
@@ -253,7 +254,7 @@ def _open_calls_data(session: Session) -> dict[str, object]:
         {"seq": c.seq, "index": c.index, "id": c.call.id, "name": c.call.name}
         for c in session.open_tool_calls
     ]
-    approvals = [to_json_value(call) for call in session.pending_approvals()] if calls else []
+    approvals = session.pending_approvals() if calls else []
     return {"open_calls": calls, "waiting": approvals, "next_action": type(session.next_action()).__name__}
 
 
@@ -416,7 +417,7 @@ def _show_entry(position: Position, *, is_json: bool) -> None:
     (entry,) = session.path(last=1)
     calls = calls_at(session.log, entry)
     if is_json:
-        print_json(entry=entry_data(entry), usage=to_json_value(total(calls)) if calls else None)
+        print_json(entry=entry_data(entry), usage=total(calls) if calls else None)
         return
     click.echo("\n".join(_entry_lines(entry, full=True)))
     spent = f" · {format_cost(total(calls))} · {format_tokens(total(calls))}" if calls else ""

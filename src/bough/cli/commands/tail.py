@@ -14,7 +14,7 @@ from ...core.usage import MAX_COUNT
 from ...session import Session
 from ...stores.base import Fact
 from ..reference import reference, resolve_session
-from ..rendering.output import encode_json, iso
+from ..rendering.output import encode_line, iso
 from ..store_option import StoreLocation, pass_location
 from .show import entry_data
 
@@ -43,7 +43,7 @@ def tail(location: StoreLocation, reference: str, follow: bool, last: int, after
     session = resolve_session(location, reference).session
     last_number = max(0, session.row.facts - last) if after is None else min(after, MAX_COUNT)
     for fact in _facts(session, last_number, follow=follow):
-        click.echo(encode_json(_line(session, fact)))
+        click.echo(encode_line(_line(session, fact)))
         sys.stdout.flush()  # a reader of the pipe gets each line at once
 
 
@@ -61,7 +61,6 @@ def _facts(session: Session, last_number: int, *, follow: bool) -> Iterator[Fact
 
 def _line(session: Session, fact: Fact) -> dict[str, Any]:
     return {
-        "schema_version": 1,
         "session": session.session_id,
         "number": fact.number,
         "at": iso(fact.at),

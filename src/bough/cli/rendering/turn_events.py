@@ -10,13 +10,12 @@ from types import TracebackType
 from typing import Self
 
 import click
-import msgspec
 
 from ...agent.events import Event, is_whole_answer
 from ...core.codec import to_json
 from ...core.messages import Message, Outcome, Text, ToolCall, ToolResult
 from ...session import Session
-from .output import SCHEMA_VERSION, clip, dim, encode_json, notify, safe, width
+from .output import clip, dim, encode_line, notify, safe, width
 
 MARKS: dict[Outcome, str] = {
     "done": "✓",
@@ -158,8 +157,7 @@ class JsonWatcher(Watcher):
 
     def watch(self, event: Event) -> None:
         super().watch(event)
-        fields = msgspec.to_builtins(event)
-        click.echo(encode_json({"schema_version": SCHEMA_VERSION, **fields}))
+        click.echo(encode_line(event))
 
 
 def _encodable(text: str) -> str:
