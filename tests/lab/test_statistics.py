@@ -98,11 +98,6 @@ class TestWilson:
 
 
 class TestClusteredRate:
-    @pytest.mark.parametrize("confidence", [95, 0.0])
-    def test_refuses_what_is_no_confidence(self, confidence: float) -> None:
-        with pytest.raises(InvalidArgument, match="expected"):
-            clustered_rate([[1.0], [0.0]], confidence)
-
     def test_turns_that_are_copies_of_each_other_count_once(self) -> None:
         copies = clustered_rate([[float(i % 3 == 0)] * 10 for i in range(30)])
         single = clustered_rate([[float(i % 3 == 0)] for i in range(30)])

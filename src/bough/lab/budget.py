@@ -11,7 +11,7 @@ from threading import Lock
 
 import msgspec
 
-from ..core.messages import Media, Text, ToolResult
+from ..core.messages import Media, ToolResult
 from ..core.usage import Usage, format_dollars
 from ..errors import BudgetReached, InvalidLab
 from ..models.model import Model, Request
@@ -57,10 +57,7 @@ class CostBudget:
         most = self.most(model, request)
         with self._lock:
             if self.spent + self.reserved + most > self.limit:
-                reserved = format_dollars(self.reserved) if self.reserved else ""
-                raise BudgetReached(
-                    format_dollars(self.spent), reserved, format_dollars(most), format_dollars(self.limit)
-                )
+                raise budget_reached(self.spent, self.reserved, most, self.limit)
             self.reserved += most
         return Reservation(most)
 
@@ -81,6 +78,12 @@ class CostBudget:
         return 0 if price is None else price.microcents
 
 
+def budget_reached(spent: int, reserved: int, most: int, limit: int) -> BudgetReached:
+    """Return the error for a call that could pass the limit; amounts are in microcents."""
+    waiting = format_dollars(reserved) if reserved else ""
+    return BudgetReached(format_dollars(spent), waiting, format_dollars(most), format_dollars(limit))
+
+
 class RunStopping(Exception):
     """The run was asked to end: no further call is made, and the turn stays open."""
 
@@ -92,8 +95,7 @@ def _most_tokens(request: Request) -> int:
     for item in request.context.items:
         for part in item.message.parts:
             contents = part.content if isinstance(part, ToolResult) else (part,)
-            media += sum(not isinstance(one, Text) and isinstance(one, Media) for one in contents)
+            media += sum(isinstance(one, Media) for one in contents)
         size += len(msgspec.json.encode(item.message))
-    tools = request.tools
-    size += len(msgspec.json.encode(tools)) if tools else 0
+    size += len(msgspec.json.encode(request.tools)) if request.tools else 0
     return size + media * MEDIA_TOKENS + OVERHEAD_TOKENS

@@ -9,22 +9,17 @@ False, or a number, which then needs a limit. They are code of the repository th
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib.util import module_from_spec, spec_from_file_location
-from math import isfinite
 from operator import ge, gt, le, lt
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from ..errors import shorten
-from ..replay.turn_reader import TurnView, message_text, result_text
-from .scorers import ScoredCall, ScoredTurn, ScoreFunction, subject_of
+from .scorers import ScoredTurn, ScoreFunction, call_scorer, error_text, subject_of, value_problem
 
 _SCORER = re.compile(
     r"(?P<file>.+\.py|judge):(?P<name>[A-Za-z_]\w*)(?:\s*(?P<sign>>=|<=|>|<)\s*(?P<limit>-?\d+(?:\.\d+)?))?"
@@ -75,12 +70,12 @@ class CaseScorer(Struct, frozen=True):
             raise ValueError(f"{path} has no function {self.name}(turn)")
         return function  # type: ignore[no-any-return]
 
-    def problem(self, value: object) -> str | None:
+    def problem(self, value: Any) -> str | None:
         """Return what is wrong with a score; None if it passes."""
         if self.sign is None and isinstance(value, bool):
             return None if value else "it says False"
-        if not isinstance(value, bool | int | float) or not isfinite(value):
-            return f"it returned {shorten(repr(value), 60)}, not a bool or a number"
+        if (problem := value_problem(value)) is not None:
+            return problem
         if self.sign is None:
             return f"it says {value:g}, and the case has no limit for a number: write {self.file}:{self.name} >= 0.8"
         return None if _SIGNS[self.sign](float(value), self.limit) else f"it says {float(value):g}"
@@ -89,28 +84,10 @@ class CaseScorer(Struct, frozen=True):
 async def apply_scorer(scorer: CaseScorer, function: ScoreFunction, turn: ScoredTurn) -> str | None:
     """Score a turn and return what is wrong; None if it passes."""
     try:
-        if inspect.iscoroutinefunction(function):
-            value = await function(turn)
-        else:  # in a thread: it may block
-            value = await asyncio.to_thread(function, turn)
+        value = await call_scorer(function, turn)
     except Exception as error:  # noqa: BLE001  # the user's code may raise anything
-        return f"it raised {shorten(f'{type(error).__name__}: {error}', 200)}"
+        return f"it raised {error_text(error)}"
     return scorer.problem(value)
-
-
-def scored_calls(view: TurnView) -> Iterable[ScoredCall]:
-    for step in view.steps:
-        for each in step.calls:
-            yield ScoredCall(each.call.name, dict(each.call.arguments), result_text(each.result))
-
-
-def turn_values(view: TurnView) -> dict[str, Any]:
-    """Return the fields of a scored turn that its entries have."""
-    return {
-        "input": message_text(view.input),
-        "text": message_text(view.steps[-1].message) if view.steps else "",
-        "calls": tuple(scored_calls(view)),
-    }
 
 
 def _load_module(path: Path) -> Any:

@@ -7,7 +7,7 @@ are sessions that cannot be replayed. Knows stores and search; does not know lan
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 
 import msgspec
@@ -23,7 +23,7 @@ from ..errors import InvalidArgument, InvalidLab, NotFound
 from ..log import ledger
 from ..log.lease import is_held
 from ..log.log import Log
-from ..log.new_session import new_session
+from ..log.new_session import SessionOptions, new_session
 from ..log.runtime import Runtime
 from ..log.session_list import headings
 from ..stores.base import SessionQuery, SessionRow, StoreBackend
@@ -198,6 +198,24 @@ def is_query(expression: str) -> bool:
     return bool(re.search(r"[\s\"]|^-?[a-z_]+:[^\s:/]", expression))
 
 
+# -- sessions of the lab itself --------------------------------------------------------------------------
+
+
+def create_lab_session(
+    store: StoreBackend,
+    runtime: Runtime,
+    session_id: str,
+    title: str,
+    notes: Sequence[Draft] = (),
+    tags: Mapping[str, str] = {},
+) -> SessionRow:
+    """Create a session that holds a lab run, its queue or a saved cohort; if it exists, return it as it is."""
+    options: SessionOptions = {"relation": "replay", "title": title, "owner": store.owner, "tags": tags}
+    new, _ = new_session(runtime, store.space, AGENT, notes, session_id, None, options)
+    row, _ = store.create(new)
+    return row
+
+
 # -- saved cohorts ---------------------------------------------------------------------------------------
 
 
@@ -207,16 +225,9 @@ def save_cohort(store: StoreBackend, runtime: Runtime, name: str, session_ids: S
         raise InvalidLab(
             f"{name!r} cannot be the name of a cohort", "use letters, digits, dots, dashes and underscores"
         )
-    new, _ = new_session(
-        runtime,
-        store.space,
-        AGENT,
-        [],
-        f"{COHORT_PREFIX}{name}",
-        None,
-        {"relation": "replay", "title": f"cohort {name}", "owner": store.owner, "tags": {"cohort": name}},
+    row = create_lab_session(
+        store, runtime, f"{COHORT_PREFIX}{name}", f"cohort {name}", tags={"cohort": name}
     )
-    row, _ = store.create(new)
     Log(store, row, runtime).append([Draft(Note({"cohort": list(session_ids)}, hidden=True))])
 
 

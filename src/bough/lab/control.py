@@ -23,16 +23,14 @@ from msgspec import Struct
 from ..agent.writer import run_uncancelled
 from ..core.drafts import Draft
 from ..core.entries import Note
-from ..core.usage import format_dollars
 from ..errors import BudgetReached, NotFound, StaleLeaf
 from ..log.log import Log
-from ..log.new_session import SessionOptions, new_session
 from ..log.runtime import Runtime
 from ..models.model import Model, Request
 from ..replay.replay_loop import Reservation
 from ..stores.base import StoreBackend
-from .budget import CostBudget, RunStopping
-from .cohort import AGENT
+from .budget import CostBudget, RunStopping, budget_reached
+from .cohort import create_lab_session
 
 CONTROL_PREFIX = "labqueue_"
 
@@ -84,9 +82,7 @@ class RunControl:
 
     @classmethod
     def create(cls, store: StoreBackend, runtime: Runtime, run_id: str) -> RunControl:
-        naming: SessionOptions = {"relation": "replay", "title": f"queue of {run_id}", "owner": store.owner}
-        new, _ = new_session(runtime, store.space, AGENT, [], control_id(run_id), None, naming)
-        store.create(new)
+        create_lab_session(store, runtime, control_id(run_id), f"queue of {run_id}")
         return cls(store, runtime, control_id(run_id))
 
     def update(self) -> None:
@@ -130,12 +126,7 @@ class RunControl:
                 raise RunStopping
             limit, reserved = self.start.limit, sum(self._reserved.values())
             if limit is not None and self.spent + reserved + amount > limit:
-                raise BudgetReached(
-                    format_dollars(self.spent),
-                    format_dollars(reserved) if reserved else "",
-                    format_dollars(amount),
-                    format_dollars(limit),
-                )
+                raise budget_reached(self.spent, reserved, amount, limit)
             return {"reserve": {"key": key, "amount": amount}}
 
         self._append(data)

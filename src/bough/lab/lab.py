@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard, cast, get_args
 
@@ -103,10 +104,7 @@ class Lab:
         self, store: StoreBackend, runtime: Runtime, cohort: Sequence[str], options: LabOptions
     ) -> None:
         self._store, self._runtime, self._options = store, runtime, options
-        self._tools = None if options.tools is None else list(tools_by_name(options.tools).values())
-        self._baseline_tools = (
-            None if options.baseline_tools is None else list(tools_by_name(options.baseline_tools).values())
-        )
+        self._tools, self._baseline_tools = _tools(options.tools), _tools(options.baseline_tools)
         self._models: dict[str, Model] = {}
         self._queue = _queue(store, options)
         self._experiment = _experiment(cohort, options, self._tools, self._baseline_tools)
@@ -155,12 +153,6 @@ class Lab:
         except NotFound:
             return False
 
-    def _load(self, run_id: str) -> LabRecord | None:
-        try:
-            return LabRecord.load(self._store, self._runtime, run_id)
-        except NotFound:
-            return None
-
     def _check_models(self) -> None:
         """Raise ModelUnavailable for a name that cannot be called, before any money is spent."""
         if self._experiment.mode == "strict":
@@ -176,33 +168,32 @@ class Lab:
 
     def estimate(self, judge: Judge | None = None) -> Estimate:
         """Return what is left to do, and what it will cost if the answers are as long as the recorded ones."""
-        record = self._load(self.run_id)
+        record: LabRecord | None = None
+        with suppress(NotFound):
+            record = LabRecord.load(self._store, self._runtime, self.run_id)
         done = {} if record is None else record.cells
         cells = list(self.plan.cells())
         calls = cost = unpriced = 0
         models: dict[str, bool] = {}
+
+        def add(model: ModelLike, count: int, usage: Usage | None) -> None:
+            nonlocal calls, cost, unpriced
+            first = resolve_models(model)[0]
+            models[model_name(first) or first.model] = first.provider not in UNREAL_PROVIDERS
+            price = None if usage is None else price_of(first, usage)
+            calls += count
+            cost += 0 if price is None else price.microcents
+            unpriced += count if price is None else 0
+
         for cell in cells:
             source = self._sources[cell.source]
             if judge is not None and (record is None or not record.has(judge.key(cell))):
-                each = resolve_models(judge.model)[0]
-                models[model_name(each) or each.model] = each.provider not in UNREAL_PROVIDERS
-                calls += source.turns
-                price = price_of(each, _judge_usage(source))
-                cost += 0 if price is None else price.microcents
-                unpriced += source.turns if price is None else 0
+                add(judge.model, source.turns, _judge_usage(source))
             if cell in done or cell.lane == "observed":
                 continue
             model = self._model_of(cell)
-            if model is None:
-                continue
-            calls += source.calls
-            for each in resolve_models(model)[:1]:
-                models[model_name(each) or each.model] = each.provider not in UNREAL_PROVIDERS
-                used = source.usage
-                usage = Usage(used.input_tokens, used.output_tokens, used.cache_read_tokens, 0)
-                price = None if used.is_unknown or not used.calls else price_of(each, usage)
-                cost += 0 if price is None else price.microcents
-                unpriced += source.calls if price is None else 0
+            if model is not None:
+                add(model, source.calls, _recorded_usage(source))
         return Estimate(
             len(self._sources),
             self.plan.cohort.turns,
@@ -230,7 +221,7 @@ class Lab:
         max_cost_microcents: int | None = None,
         scorers: Sequence[ScoreFunction] = (),
         judge: Judge | None = None,
-    ) -> RunChecks:
+    ) -> tuple[list[Gate], list[Scorer]]:
         """Return the gates and scorers; raise InvalidLab for what would stop the run after it has spent money."""
         functions = as_scorers(scorers, METRICS)
         names = [*METRICS, *(each.name for each in functions), *([] if judge is None else [judge.name])]
@@ -239,7 +230,7 @@ class Lab:
             budget = CostBudget(max_cost_microcents)
             for model in self._all_models(judge):
                 budget.check_price(model)
-        return RunChecks(gates, functions)
+        return gates, functions
 
     def _all_models(self, judge: Judge | None) -> Iterable[Model]:
         for cell in self.plan.cells():
@@ -268,15 +259,15 @@ class Lab:
         """
         if type(workers) is not int or workers < 1:
             raise InvalidArgument("workers", workers, "a number from 1 up")
-        checks = self.check(
+        gates, functions = self.check(
             fail_if=fail_if, max_cost_microcents=max_cost_microcents, scorers=scorers, judge=judge
         )
         record = await asyncio.to_thread(LabRecord.create, self._store, self._runtime, self.run_id, self.plan)
         await asyncio.to_thread(record.add_gates, fail_if)
-        runner = self._runner(record, checks.scorers, judge, max_cost_microcents, workers, progress, notify)
+        runner = self._runner(record, functions, judge, max_cost_microcents, workers, progress, notify)
         await runner.run()
         spent, _ = await asyncio.to_thread(self._cost_so_far, record)
-        versions = {each.name: each.version for each in checks.scorers}
+        versions = {each.name: each.version for each in functions}
         versions |= {} if judge is None else {judge.name: judge.version}
         return build_report(
             self.run_id,
@@ -284,7 +275,7 @@ class Lab:
             record.cells,
             record.scores.values(),
             versions,
-            checks.gates,
+            gates,
             spent=spent,
             why=runner.why,
         )
@@ -411,11 +402,6 @@ class Lab:
         return model(cell) if is_model_of_cell(model) else cast("ModelLike", model)
 
 
-class RunChecks(Struct, frozen=True):
-    gates: list[Gate]
-    scorers: list[Scorer]
-
-
 def _queue(store: StoreBackend, options: LabOptions) -> TaskQueue | None:
     """Return the queue whose workers run the cells; None if this process does."""
     if options.engine == "local":
@@ -433,6 +419,14 @@ def _judge_usage(source: CohortSession) -> Usage:
     """Estimate what a judge reads and writes about the turns of a session: what they say, and its prompt."""
     read = source.longest_request + source.usage.output_tokens + source.turns * JUDGE_PROMPT_TOKENS
     return Usage(read, source.turns * JUDGE_ANSWER_TOKENS, 0, 0)
+
+
+def _recorded_usage(source: CohortSession) -> Usage | None:
+    """Return what the recorded calls of a session used; None if it is not known."""
+    used = source.usage
+    if used.is_unknown or not used.calls:
+        return None
+    return Usage(used.input_tokens, used.output_tokens, used.cache_read_tokens, 0)
 
 
 def _experiment(
@@ -477,6 +471,10 @@ def _experiment(
         repeat=options.repeat,
         after_divergence=options.after_divergence,
     )
+
+
+def _tools(tools: Iterable[Tool | Callable[..., Any]] | None) -> list[Tool] | None:
+    return None if tools is None else list(tools_by_name(tools).values())
 
 
 def _tools_hash(tools: Sequence[Tool] | None) -> str | None:

@@ -20,10 +20,9 @@ from ..core.entries import Entry, Note
 from ..core.usage import Call
 from ..errors import NotFound
 from ..log.log import Log
-from ..log.new_session import new_session
 from ..log.runtime import Runtime
 from ..stores.base import SessionQuery, SessionRow, StoreBackend
-from .cohort import AGENT
+from .cohort import AGENT, create_lab_session
 from .experiment import Cell, CellResult, LabPlan
 
 RUN_PREFIX = "lab_"
@@ -107,21 +106,9 @@ class LabRecord:
             return cls.load(store, runtime, run_id)
         data = {"lab": FORMAT, "plan": msgspec.to_builtins(plan)}
         experiment = plan.experiment
-        new, _ = new_session(
-            runtime,
-            store.space,
-            AGENT,
-            [Draft(Note(data, hidden=True))],
-            run_id,
-            None,
-            {
-                "relation": "replay",
-                "title": f"lab {' '.join(experiment.cohort)}"[:200],
-                "owner": store.owner,
-                "tags": {"experiment": experiment.digest},
-            },
-        )
-        row, _ = store.create(new)
+        title = f"lab {' '.join(experiment.cohort)}"[:200]
+        notes = [Draft(Note(data, hidden=True))]
+        row = create_lab_session(store, runtime, run_id, title, notes, tags={"experiment": experiment.digest})
         return cls(Log(store, row, runtime))
 
     @classmethod

@@ -41,9 +41,9 @@ from ..stores.memory import MemoryStore
 from .budget import CostBudget, RunStopping
 from .case_file import FORMAT, SUFFIX, Case, ExpectedTurn, call_text, read_case, text_pattern
 from .case_judges import CaseJudges
-from .case_scorers import apply_scorer, turn_values
+from .case_scorers import apply_scorer
 from .cell import classify, turn_milliseconds
-from .scorers import ScoredTurn
+from .scorers import ScoredTurn, turn_values
 
 Status = Literal["passed", "failed", "incomplete", "invalid"]
 
@@ -107,6 +107,11 @@ class ReplayedCase(Struct, frozen=True):
     """The turns of the replay after `case.start`, in the order of the recorded inputs."""
     recorded: tuple[TurnView, ...]
 
+    @property
+    def turn_numbers(self) -> dict[int, int]:
+        """The index of each turn in `recorded` and `turns`, by the entry of its input in the bundle."""
+        return {turn.turn: number for number, turn in enumerate(self.recorded)}
+
 
 def case_name(path: Path) -> str:
     return path.name.removesuffix(SUFFIX)
@@ -119,28 +124,24 @@ async def run_case(
 
     No model call is made that could pass the `budget`, which cases may share.
     """
-    name = case_name(path)
+    result = CaseResult(case_name(path), str(path), "passed")
+    judges: CaseJudges | None = None
     try:
         replayed = await replay_case(path, overrides, budget=budget)
-    except (InvalidCase, InvalidReplay, InvalidLab) as error:
-        return CaseResult(name, str(path), "invalid", error=error.command_text)
-    except (ModelUnavailable, BudgetReached, RunStopping) as error:
-        return CaseResult(name, str(path), "incomplete", error=_stop_text(error, budget))
-    report = replayed.report
-    diff = () if report.is_same else tuple(report.lines())
-    cost = report.usage_after.cost_microcents
-    if report.is_unanswered:
-        return CaseResult(name, str(path), "incomplete", (), report.stop_reason, diff, cost)
-    judges = CaseJudges(replayed.case, path, budget)
-    try:
+        report = replayed.report
+        diff = () if report.is_same else tuple(report.lines())
+        result = replace(result, diff=diff, cost_microcents=report.usage_after.cost_microcents)
+        if report.is_unanswered:
+            return replace(result, status="incomplete", error=report.stop_reason)
+        judges = CaseJudges(replayed.case, path, budget)
         failures = tuple(await judge_case(replayed, path, judges))
-    except (InvalidCase, InvalidLab) as error:
-        return CaseResult(name, str(path), "invalid", (), error.command_text, diff, cost + judges.cost)
+        result = replace(result, status="failed" if failures else "passed", failures=failures)
+    except (InvalidCase, InvalidReplay, InvalidLab) as error:
+        result = replace(result, status="invalid", error=error.command_text)
     except (ModelError, ModelUnavailable, BudgetReached, RunStopping) as error:
-        why = _stop_text(error, budget)
-        return CaseResult(name, str(path), "incomplete", (), why, diff, cost + judges.cost)
-    cost += judges.cost
-    return CaseResult(name, str(path), "failed" if failures else "passed", failures, None, diff, cost)
+        result = replace(result, status="incomplete", error=_stop_text(error, budget))
+    judged = 0 if judges is None else judges.cost
+    return replace(result, cost_microcents=result.cost_microcents + judged)
 
 
 def _stop_text(error: Exception, budget: CostBudget | None) -> str:
@@ -268,12 +269,12 @@ async def judge_case(replayed: ReplayedCase, path: Path, judges: CaseJudges | No
 def judge(replayed: ReplayedCase) -> list[Failure]:
     """Return every expectation but those of scorers that is not met, in the order of turns."""
     failures: list[Failure] = []
-    by_seq = {turn.turn: number for number, turn in enumerate(replayed.recorded)}
+    numbers = replayed.turn_numbers
     for expected in replayed.case.turn:
-        number = by_seq.get(expected.seq)
+        number = numbers.get(expected.seq)
         if number is None:
-            numbers = ", ".join(map(str, by_seq)) or "none"
-            failures.append(Failure(expected.seq, "a replayed turn", f"the bundle has turns {numbers}"))
+            seqs = ", ".join(map(str, numbers)) or "none"
+            failures.append(Failure(expected.seq, "a replayed turn", f"the bundle has turns {seqs}"))
         elif number >= len(replayed.turns):
             why = replayed.report.stop_reason or "the replay ended before it"
             failures.append(Failure(expected.seq, "an answer", f"the replay did not reach it: {why}"))
@@ -307,22 +308,21 @@ def judge_turn(expected: ExpectedTurn, turn: TurnView) -> list[Failure]:
 
 async def _judge_scores(replayed: ReplayedCase, path: Path, judges: CaseJudges) -> list[Failure]:
     failures: list[Failure] = []
-    by_seq = {turn.turn: number for number, turn in enumerate(replayed.recorded)}
     for expected in replayed.case.turn:
-        number = by_seq.get(expected.seq)
+        number = replayed.turn_numbers.get(expected.seq)
         if not expected.scorers or number is None or number >= len(replayed.turns):
             continue  # a turn that was not reached has failed already
         turn = await asyncio.to_thread(_scored_turn, replayed, number)
         for scorer in expected.case_scorers:
             if scorer.is_judge:
-                if (problem := await judges.problem(scorer, turn)) is not None:
-                    failures.append(Failure(expected.seq, f"{scorer} to pass", problem))
-                continue
-            try:
-                function = scorer.load(path.parent)
-            except ValueError as error:
-                raise InvalidCase(str(path), f"turn {expected.seq}: {error}") from None
-            if (problem := await apply_scorer(scorer, function, turn)) is not None:
+                problem = await judges.problem(scorer, turn)
+            else:
+                try:
+                    function = scorer.load(path.parent)
+                except ValueError as error:
+                    raise InvalidCase(str(path), f"turn {expected.seq}: {error}") from None
+                problem = await apply_scorer(scorer, function, turn)
+            if problem is not None:
                 failures.append(Failure(expected.seq, f"{scorer} to pass", problem))
     return failures
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
 from statistics import median
 from typing import Literal
 
@@ -270,9 +271,7 @@ class _Results:
     def lane(self, lane: Lane, scorers: Sequence[str]) -> LaneReport:
         results = self._of_lane[lane]
         turns = [turn for result in results for turn in result.turns]
-        usage = Totals()
-        for result in results:
-            usage = add(usage, result.usage)
+        usage = reduce(add, (result.usage for result in results), Totals())
         classes = {} if lane == "observed" else {name: self._rate(lane, name) for name in _CLASSES}
         numbers = sorted({result.cell.number for result in results})
         return LaneReport(

@@ -167,12 +167,10 @@ def scored_session(
                 number=cell.number,
                 turn=turn.turn,
                 kind=turn.kind,
-                input=message_text(view.input),
-                text=message_text(view.steps[-1].message),
-                calls=_calls(view),
                 cost_microcents=turn.usage.cost_microcents,
                 milliseconds=turn.milliseconds,
                 observed=recorded.get(turn.turn),
+                **turn_values(view),
             )
         )
     return ScoredSession(
@@ -180,12 +178,15 @@ def scored_session(
     )
 
 
-def _calls(view: TurnView) -> tuple[ScoredCall, ...]:
-    return tuple(
+def turn_values(view: TurnView) -> dict[str, Any]:
+    """Return the fields of a scored turn that its entries have."""
+    calls = [
         ScoredCall(call.call.name, dict(call.call.arguments), result_text(call.result))
         for step in view.steps
         for call in step.calls
-    )
+    ]
+    text = message_text(view.steps[-1].message) if view.steps else ""
+    return {"input": message_text(view.input), "text": text, "calls": tuple(calls)}
 
 
 # -- functions -------------------------------------------------------------------------------------------
@@ -207,19 +208,32 @@ async def apply_scorer(scorer: Scorer, session: ScoredSession, cell: Cell) -> li
 
 
 async def _apply(scorer: Scorer, cell: Cell, turn: int | None, subject: ScoredTurn | ScoredSession) -> Score:
+    value: float | None = None
     try:
-        if inspect.iscoroutinefunction(scorer.function):
-            value = await scorer.function(subject)
-        else:  # in a thread: it may block
-            value = await asyncio.to_thread(scorer.function, subject)
+        returned = await call_scorer(scorer.function, subject)
+        problem = value_problem(returned)
+        value = float(returned) if problem is None else None
     except Exception as error:  # noqa: BLE001  # a user's function may raise anything
-        return Score(
-            scorer.name, scorer.version, cell, turn, None, shorten(f"{type(error).__name__}: {error}", 200)
-        )
+        problem = error_text(error)
+    return Score(scorer.name, scorer.version, cell, turn, value, problem)
+
+
+async def call_scorer(function: ScoreFunction, subject: ScoredTurn | ScoredSession) -> Any:
+    """Return what a scorer says; a synchronous one runs in a thread, because it may block."""
+    if inspect.iscoroutinefunction(function):
+        return await function(subject)
+    return await asyncio.to_thread(function, subject)
+
+
+def value_problem(value: object) -> str | None:
+    """Return why a value is no score; None if it is one."""
     if isinstance(value, bool | int | float) and isfinite(value):
-        return Score(scorer.name, scorer.version, cell, turn, float(value))
-    problem = f"it returned {shorten(repr(value), 60)}, not a bool or a number"
-    return Score(scorer.name, scorer.version, cell, turn, None, problem)
+        return None
+    return f"it returned {shorten(repr(value), 60)}, not a bool or a number"
+
+
+def error_text(error: Exception) -> str:
+    return shorten(f"{type(error).__name__}: {error}", 200)
 
 
 # -- the judge -------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ Knows numbers; does not know sessions, lanes or scorers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import exp, inf, isfinite, log, pi, sqrt, tan
+from math import exp, isfinite, log, pi, sqrt, tan
 from statistics import NormalDist
 from typing import Literal
 
@@ -28,6 +28,8 @@ from ..errors import InvalidArgument
 
 MIN_SESSIONS = 10
 """Below this the interval rests on too few independent observations to be called enough."""
+CONFIDENCE = 0.95
+"""The share of intervals that contain the true value."""
 
 EffectKind = Literal["rate", "mean", "ratio"]
 
@@ -74,31 +76,30 @@ class Effect(Struct, frozen=True, kw_only=True):
         return not self.low <= neutral <= self.high
 
 
-def clustered_rate(sessions: Iterable[Sequence[float]], confidence: float = 0.95) -> Interval:
+def clustered_rate(sessions: Iterable[Sequence[float]]) -> Interval:
     """Return the interval of a rate over turns, where each session gives the values of its turns.
 
     Wilson's with the number of turns divided by how much the turns of one session resemble each other.
     """
-    _check_confidence(confidence)
     sums = [(sum(values), len(values)) for values in sessions if values]
     if len(sums) < 2:
         return Interval(0.0, 1.0)
-    return _rate_interval(_Estimate.of([(total, count) for total, count in sums]), confidence)
+    return _rate_interval(_Estimate.of(sums))
 
 
-def rate_difference(turns: Iterable[PairedTurn], confidence: float = 0.95) -> Effect:
+def rate_difference(turns: Iterable[PairedTurn]) -> Effect:
     """Return the difference of two rates in points of 1 (0.23 is 23 points); values are 0 or 1 per run."""
-    return _effect("rate", turns, confidence)
+    return _effect("rate", turns)
 
 
-def mean_difference(turns: Iterable[PairedTurn], confidence: float = 0.95) -> Effect:
+def mean_difference(turns: Iterable[PairedTurn]) -> Effect:
     """Return the difference of two means per turn: a score, seconds, money."""
-    return _effect("mean", turns, confidence)
+    return _effect("mean", turns)
 
 
-def mean_ratio(turns: Iterable[PairedTurn], confidence: float = 0.95) -> Effect:
+def mean_ratio(turns: Iterable[PairedTurn]) -> Effect:
     """Return the ratio of two means per turn ("costs 1.2 times as much"); values are 0 or more."""
-    return _effect("ratio", turns, confidence)
+    return _effect("ratio", turns)
 
 
 def describe(effect: Effect, what: str, against: str = "by noise alone") -> str:
@@ -151,8 +152,7 @@ def _with_sign(number: str) -> str:
     return number.replace("-", "−", 1) if number.startswith("-") else f"+{number}"
 
 
-def _effect(kind: EffectKind, turns: Iterable[PairedTurn], confidence: float) -> Effect:
-    _check_confidence(confidence)
+def _effect(kind: EffectKind, turns: Iterable[PairedTurn]) -> Effect:
     sums: dict[str, list[float]] = {}
     turn_count = unpaired = 0
     for turn in turns:
@@ -175,7 +175,7 @@ def _effect(kind: EffectKind, turns: Iterable[PairedTurn], confidence: float) ->
         elif baseline > 0:
             estimate = candidate / baseline
     if len(lanes) > 1:
-        interval = _INTERVALS[kind](lanes, confidence)
+        interval = _INTERVALS[kind](lanes)
     return Effect(
         kind=kind,
         baseline=baseline,
@@ -183,7 +183,7 @@ def _effect(kind: EffectKind, turns: Iterable[PairedTurn], confidence: float) ->
         estimate=estimate,
         low=interval.low if interval else None,
         high=interval.high if interval else None,
-        confidence=confidence,
+        confidence=CONFIDENCE,
         sessions=len(lanes),
         turns=turn_count,
         unpaired=unpaired,
@@ -224,22 +224,22 @@ def _jackknife_variance(without_one: Sequence[float], value: float) -> float:
     return (count - 1) / count * sum((estimate - value) ** 2 for estimate in without_one)
 
 
-def _interval_of_mean_difference(lanes: Sequence[Sequence[float]], confidence: float) -> Interval | None:
+def _interval_of_mean_difference(lanes: Sequence[Sequence[float]]) -> Interval | None:
     difference = _Estimate.of([(c - b, n) for b, c, n in lanes])
-    half = _student_quantile(confidence, difference.sessions - 1) * sqrt(difference.variance)
+    half = _student_quantile(difference.sessions - 1) * sqrt(difference.variance)
     return Interval(difference.value - half, difference.value + half)
 
 
-def _interval_of_rate_difference(lanes: Sequence[Sequence[float]], confidence: float) -> Interval:
+def _interval_of_rate_difference(lanes: Sequence[Sequence[float]]) -> Interval:
     baseline = _Estimate.of([(b, n) for b, _, n in lanes])
     candidate = _Estimate.of([(c, n) for _, c, n in lanes])
     difference = _Estimate.of([(c - b, n) for b, c, n in lanes])
     value = difference.value
-    wide = _newcombe(baseline, candidate, difference, confidence)
+    wide = _newcombe(baseline, candidate, difference)
     if _is_zero(difference.variance):
         # Nothing differs between sessions, which is no proof that nothing ever does.
         return wide
-    half = _student_quantile(confidence, difference.sessions - 1) * sqrt(difference.variance)
+    half = _student_quantile(difference.sessions - 1) * sqrt(difference.variance)
     low, high = value - half, value + half
     if value <= 0:
         low = min(low, wide.low)
@@ -248,14 +248,14 @@ def _interval_of_rate_difference(lanes: Sequence[Sequence[float]], confidence: f
     return Interval(max(low, -1.0), min(high, 1.0))
 
 
-def _interval_of_ratio(lanes: Sequence[Sequence[float]], confidence: float) -> Interval | None:
+def _interval_of_ratio(lanes: Sequence[Sequence[float]]) -> Interval | None:
     total_b, total_c = sum(lane[0] for lane in lanes), sum(lane[1] for lane in lanes)
     pairs = [(total_b - b, total_c - c) for b, c, _ in lanes]
     if min(total_b, total_c, *(min(pair) for pair in pairs)) <= 0:
         return None
     value = log(total_c / total_b)
     variance = _jackknife_variance([log(c / b) for b, c in pairs], value)
-    half = _student_quantile(confidence, len(lanes) - 1) * sqrt(variance)
+    half = _student_quantile(len(lanes) - 1) * sqrt(variance)
     if half > 300:  # beyond the largest float once it is a ratio again
         return None
     return Interval(exp(value - half), exp(value + half))
@@ -268,11 +268,9 @@ _INTERVALS = {
 }
 
 
-def _newcombe(
-    baseline: _Estimate, candidate: _Estimate, difference: _Estimate, confidence: float
-) -> Interval:
+def _newcombe(baseline: _Estimate, candidate: _Estimate, difference: _Estimate) -> Interval:
     """Combine the lanes' Wilson intervals into one of their difference, with the correlation that pairing gives."""
-    b, c = _rate_interval(baseline, confidence), _rate_interval(candidate, confidence)
+    b, c = _rate_interval(baseline), _rate_interval(candidate)
     correlation = 0.0
     if not _is_zero(baseline.variance) and not _is_zero(candidate.variance):
         covariance = (baseline.variance + candidate.variance - difference.variance) / 2
@@ -289,7 +287,7 @@ def _join(one: float, other: float, correlation: float) -> float:
     return sqrt(max(0.0, one * one - 2 * correlation * one * other + other * other))
 
 
-def _rate_interval(rate: _Estimate, confidence: float) -> Interval:
+def _rate_interval(rate: _Estimate) -> Interval:
     """Return Wilson's interval with the number of independent turns that would have the same variance.
 
     Without any variance (always, never) each session counts once: its turns may all be copies of the first.
@@ -298,7 +296,7 @@ def _rate_interval(rate: _Estimate, confidence: float) -> Interval:
     n = float(rate.sessions)
     if not _is_zero(rate.variance) and 0 < value < 1:
         n = max(n / 5, min(value * (1 - value) / rate.variance, rate.turns * 5))
-    return wilson(value, n, _student_quantile(confidence, rate.sessions - 1))
+    return wilson(value, n, _student_quantile(rate.sessions - 1))
 
 
 def wilson(rate: float, n: float, z: float) -> Interval:
@@ -314,20 +312,14 @@ def _is_zero(variance: float) -> bool:
     return variance < 1e-18  # sums of floats that should be equal differ in the last digits
 
 
-def _normal_quantile(confidence: float) -> float:
-    return NormalDist().inv_cdf((1 + confidence) / 2)
-
-
-def _student_quantile(confidence: float, degrees: int) -> float:
+def _student_quantile(degrees: int) -> float:
     """Return Student's two-sided critical value: exact for 1 and 2 degrees, else to three digits by its expansion."""
-    p = (1 + confidence) / 2
-    if degrees < 1:
-        return inf
+    p = (1 + CONFIDENCE) / 2
     if degrees == 1:
         return tan(pi * (p - 0.5))
     if degrees == 2:
-        return confidence * sqrt(2 / (1 - confidence * confidence))
-    z, v = _normal_quantile(confidence), degrees
+        return CONFIDENCE * sqrt(2 / (1 - CONFIDENCE * CONFIDENCE))
+    z, v = NormalDist().inv_cdf(p), degrees
     return (
         z
         + (z**3 + z) / (4 * v)
@@ -335,8 +327,3 @@ def _student_quantile(confidence: float, degrees: int) -> float:
         + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
         + (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / (92160 * v**4)
     )
-
-
-def _check_confidence(confidence: float) -> None:
-    if not 0 < confidence < 1:
-        raise InvalidArgument("confidence", confidence, "a number between 0 and 1, such as 0.95")
