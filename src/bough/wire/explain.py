@@ -5,6 +5,8 @@ Knows JSON values only.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any
 
 from msgspec import Struct
@@ -39,26 +41,24 @@ def first_difference(before: Request, after: Request) -> Difference | None:
     The last message of `before` may have additional blocks: providers cache blocks, not messages, and on Anthropic
     and Gemini a turn that a tool ended and the next input are one user message.
     """
+    return next(_differences(before, after), None)
+
+
+def _differences(before: Request, after: Request) -> Iterator[Difference]:
     history = next((key for key in HISTORY_KEYS if key in before and key in after), None)
     old, new = (before[history], after[history]) if history is not None else ([], [])
-    prompt = max(_prompt_length(old), _prompt_length(new))
-    for index, message in enumerate(old[:prompt]):
-        difference = _compare(f"{history}[{index}]", message, new[index] if index < len(new) else Missing())
-        if difference is not None:
-            return difference
+    messages = [
+        (f"{history}[{index}]", message, new[index] if index < len(new) else Missing())
+        for index, message in enumerate(old)
+    ]
+    for compared in messages[: max(_prompt_length(old), _prompt_length(new))]:
+        yield from _compare(*compared)
     for key in sorted({**before, **after}, key=_rank):
         if key != history:
-            difference = _compare(key, before.get(key, Missing()), after.get(key, Missing()))
-            if difference is not None:
-                return difference
-    for index, message in enumerate(old):
-        present = new[index] if index < len(new) else Missing()
-        if index == len(old) - 1:
-            present = _drop_added_blocks(message, present)
-        difference = _compare(f"{history}[{index}]", message, present)
-        if difference is not None:
-            return difference
-    return None
+            yield from _compare(key, before.get(key, Missing()), after.get(key, Missing()))
+    for path, message, present in messages:
+        is_last = path == messages[-1][0]
+        yield from _compare(path, message, _drop_added_blocks(message, present) if is_last else present)
 
 
 def _rank(key: str) -> int:
@@ -83,32 +83,18 @@ def _drop_added_blocks(message: Any, present: Any) -> Any:
     return present
 
 
-def _compare(path: str, before: Any, after: Any) -> Difference | None:
-    if type(before) is not type(after):
-        return Difference(path, before, after)
-    if isinstance(before, dict):
-        return _compare_dicts(path, before, after)
-    if isinstance(before, list):
-        for index in range(max(len(before), len(after))):
-            sides = [side[index] if index < len(side) else Missing() for side in (before, after)]
-            difference = _compare(f"{path}[{index}]", *sides)
-            if difference is not None:
-                return difference
-        return None
-    return None if before == after else Difference(path, before, after)
-
-
-def _compare_dicts(path: str, before: dict[str, Any], after: dict[str, Any]) -> Difference | None:
-    for key in dict.fromkeys([*before, *after]):
-        difference = _compare(f"{path}.{key}", before.get(key, Missing()), after.get(key, Missing()))
-        if difference is not None:
-            return difference
-    # Equal values in another order are different bytes, and a cache compares bytes.
-    return (
-        None
-        if list(before) == list(after)
-        else Difference(f"{path} (order of keys)", list(before), list(after))
-    )
+def _compare(path: str, before: Any, after: Any) -> Iterator[Difference]:
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in dict.fromkeys([*before, *after]):
+            yield from _compare(f"{path}.{key}", before.get(key, Missing()), after.get(key, Missing()))
+        # Equal values in another order are different bytes, and a cache compares bytes.
+        if list(before) != list(after):
+            yield Difference(f"{path} (order of keys)", list(before), list(after))
+    elif isinstance(before, list) and isinstance(after, list):
+        for index, sides in enumerate(zip_longest(before, after, fillvalue=Missing())):
+            yield from _compare(f"{path}[{index}]", *sides)
+    elif type(before) is not type(after) or before != after:
+        yield Difference(path, before, after)
 
 
 def _short(value: Any) -> str:
