@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct, field
 
 from ..core.context import Context
 from ..core.entries import Endpoint, Evidence
-from ..core.messages import Message
+from ..core.messages import Message, Part, Role
 from ..core.usage import Usage
 
 Request = dict[str, Any]
 """Everything that a provider is sent but the model and how to stream: prompt, tools, messages, options."""
 HISTORY_KEYS = ("messages", "input", "contents")
+Proof = dict[str, Any]
+"""What a provider requires back with a part."""
 Blobs = Callable[[str], bytes | None]
 """Returns the bytes of a digest; None if they are missing."""
 
@@ -55,6 +57,13 @@ class HistoryMessage(Struct, frozen=True):
 
     message: Message
     evidence: Evidence | None = None
+
+
+def history_message(issuer: str, role: Role, parsed: Sequence[tuple[Part, Proof]]) -> HistoryMessage:
+    """Return the message of these parts; what is required back with them is evidence, by their index."""
+    proofs = {str(index): proof for index, (_, proof) in enumerate(parsed) if proof}
+    message = Message(role, tuple(part for part, _ in parsed))
+    return HistoryMessage(message, Evidence(issuer, proofs) if proofs else None)
 
 
 class Violations(Protocol):

@@ -17,6 +17,16 @@ from .base import Blobs
 
 PDF = "application/pdf"
 MAX_NAME_LENGTH = 100  # a name helps the model to identify the file, no more
+_FIRST_BYTES: dict[str, bytes | tuple[bytes, ...]] = {
+    "image/png": b"\x89PNG\r\n\x1a\n",
+    "image/jpeg": b"\xff\xd8\xff",
+    "image/gif": (b"GIF87a", b"GIF89a"),
+    "audio/mp3": (b"ID3", b"\xff\xfb", b"\xff\xf3", b"\xff\xf2"),
+    "audio/ogg": b"OggS",
+    "audio/flac": b"fLaC",
+    PDF: b"%PDF-",
+}
+_RIFF_TYPES = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
 
 
 class LoadedMedia(Struct, frozen=True):
@@ -61,18 +71,6 @@ def media_stub(part: Media | Attachment, status: str = "not shown") -> str:
 
 
 def _detect_mime(data: bytes) -> str | None:
-    if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "image/png"
-    if data.startswith(b"\xff\xd8\xff"):
-        return "image/jpeg"
-    if data.startswith((b"GIF87a", b"GIF89a")):
-        return "image/gif"
-    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
-        return "image/webp"
-    if data.startswith(b"RIFF") and data[8:12] == b"WAVE":
-        return "audio/wav"
-    if data.startswith((b"ID3", b"\xff\xfb", b"\xff\xf3", b"\xff\xf2")):
-        return "audio/mp3"
-    if data.startswith((b"OggS", b"fLaC")):
-        return "audio/ogg" if data.startswith(b"OggS") else "audio/flac"
-    return PDF if data.startswith(b"%PDF-") else None
+    if data.startswith(b"RIFF"):
+        return _RIFF_TYPES.get(data[8:12])
+    return next((mime for mime, starts in _FIRST_BYTES.items() if data.startswith(starts)), None)

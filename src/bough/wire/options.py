@@ -197,7 +197,7 @@ def check_options(provider: str | None, options: Mapping[str, Any] | None) -> No
             raise _missing_option(provider, name, available)
         if option is not None:
             _check_value(provider, name, value, option)
-            for field in _set_fields(name, value, option):
+            for field in _set_fields(value, option):
                 if field in fields:
                     raise InvalidOption(
                         f"{fields[field]} and {name} both set {field}", "leave one of them out"
@@ -253,7 +253,7 @@ def _check_value(provider: str | None, name: str, value: object, option: Option)
         raise InvalidOption(f"extra_body may not set {', '.join(sorted(reserved))}", "it is set by Bough")
 
 
-def _set_fields(name: str, value: Any, option: Option) -> Iterator[str]:
+def _set_fields(value: Any, option: Option) -> Iterator[str]:
     """Yield the fields that an option sets: those of an object one by one, because others may add to it."""
     if isinstance(value, Mapping) and option.values == dict[str, Any]:
         prefix = f"{option.field}." if option.field else ""

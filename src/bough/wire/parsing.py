@@ -15,9 +15,10 @@ from typing import Any
 import msgspec
 
 from ..core.codec import to_json
-from ..core.messages import Attachment, ToolCall
+from ..core.messages import Attachment, Part, ProviderBlock, Text, ToolCall
 from ..core.usage import is_count
 from ..errors import InvalidValue, UnrecognizedReply
+from .base import Proof
 
 _PLAIN = frozenset([str, int, float, bool, type(None)])
 
@@ -97,6 +98,23 @@ def parse_tool_call(call_id: str, name: str, arguments: object) -> ToolCall:
     if isinstance(value, dict) and _is_storable(value):
         return ToolCall(call_id, name, value)
     return ToolCall(call_id, name, {}, raw if isinstance(raw, str) else _text(raw))
+
+
+def result_parts(
+    parsed: Iterable[tuple[Part, Proof]],
+) -> tuple[tuple[Text | Attachment, ...], dict[str, Any]]:
+    """Return the content of a tool's result, and by index the blocks its provider requires back in place of a piece."""
+    content: list[Text | Attachment] = []
+    blocks: dict[str, Any] = {}
+    for part, proof in parsed:
+        if "block" in proof:
+            blocks[str(len(content))] = proof["block"]
+        if isinstance(part, ProviderBlock):
+            part = Text(part.stub)
+        elif not isinstance(part, Text | Attachment):
+            raise UnrecognizedReply(f"a {type(part).__name__} in a tool_result")
+        content.append(part)
+    return tuple(content), {"block": blocks} if blocks else {}
 
 
 def parse_base64(data: object, mime: object, name: object = None) -> Attachment:

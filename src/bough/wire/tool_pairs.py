@@ -50,6 +50,17 @@ class ToolPair(Struct, frozen=True, gc=False):
     def is_error(self) -> bool:
         return self.result is None or self.result.error
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The call's arguments as an object, for providers that take nothing else."""
+        malformed = self.call.malformed
+        return self.call.arguments if malformed is None else {"malformed_arguments": malformed}
+
+    def pieces(self, issuer: str) -> list[tuple[ResultPart, Any]]:
+        """Return what the model sees of the result, each piece with the block that `issuer` gets back in its place."""
+        blocks = self.blocks if self.issuer == issuer else {}
+        return [(piece, blocks.get(index)) for piece, index in _result_pieces(self.result)]
+
 
 class PairedMessage(Struct, frozen=True, gc=False):
     """A message that is not a tool result, with the calls it makes and their results."""
@@ -68,8 +79,9 @@ def pair_results(
     paired: list[PairedMessage] = []
     for item in items:
         if item.message.role == "tool":
+            proofs = {} if item.evidence is None else item.evidence.parts
             for index, result in enumerate(item.message.results):
-                _attach_result(paired, item, result, proof_of(item.evidence, index))
+                _attach_result(paired, item, result, proofs.get(str(index), {}))
         else:
             calls = enumerate(item.message.calls)
             pairs = [
@@ -83,11 +95,9 @@ def pair_results(
     return paired
 
 
-def proof_of(evidence: Evidence | None, index: int, issuer: str | None = None) -> Mapping[str, Any]:
-    """Return the evidence of a part; nothing if another provider than `issuer` issued it."""
-    if evidence is None or (issuer is not None and evidence.issuer != issuer):
-        return {}
-    return evidence.parts.get(str(index), {})
+def proofs_of(evidence: Evidence | None, issuer: str) -> Mapping[str, Mapping[str, Any]]:
+    """Return the evidence by the index of its part; nothing if another provider issued it."""
+    return evidence.parts if evidence is not None and evidence.issuer == issuer else {}
 
 
 def _attach_result(
@@ -124,10 +134,10 @@ def legal_name(raw: str, max_length: int, illegal: re.Pattern[str] = _ILLEGAL) -
 
 def result_content(result: ToolResult | None) -> tuple[ResultPart, ...]:
     """Return what the model sees of a result: its content, after a marker unless its outcome is done."""
-    return tuple(piece for piece, _ in result_pieces(result))
+    return tuple(piece for piece, _ in _result_pieces(result))
 
 
-def result_pieces(result: ToolResult | None) -> list[tuple[ResultPart, str]]:
+def _result_pieces(result: ToolResult | None) -> list[tuple[ResultPart, str]]:
     """Return `result_content`, each piece with its index in the result; "" for a text of ours."""
     if result is None:
         return [(Text(NO_RESULT), "")]

@@ -12,25 +12,17 @@ from typing import Any
 import msgspec
 
 from ...core.entries import Evidence
-from ...core.messages import (
-    Attachment,
-    Message,
-    Part,
-    ProviderBlock,
-    Reasoning,
-    Text,
-    ToolResult,
-    check_message,
-)
+from ...core.messages import Part, ProviderBlock, Reasoning, Text, ToolResult, check_message
 from ...core.usage import Usage
 from ...errors import InvalidMessage, UnrecognizedReply
-from ..base import Answer, HistoryMessage
+from ..base import Answer, HistoryMessage, Proof, history_message
 from ..parsing import (
     compact_json,
     content_blocks,
     int_field,
     parse_base64,
     parse_tool_call,
+    result_parts,
     text_field,
     to_dict,
     to_plain,
@@ -42,7 +34,6 @@ _ID_KEYS = {"use": "id", "result": "tool_use_id"}
 _LINKS = {"url": "url", "file": "file_id", "content": "type"}
 
 Block = dict[str, Any]
-Proof = dict[str, Any]
 
 _PROOF = {
     "thinking": ("signature",),
@@ -98,14 +89,7 @@ def _parse_units(usage: dict[str, Any]) -> dict[str, int] | None:
 
 def parse_answer(content: object) -> HistoryMessage:
     """Return the message of an answer's content."""
-    parts: list[Part] = []
-    evidence: dict[str, Proof] = {}
-    for block in content_blocks(content):
-        part, proof = _parse_block(block)
-        if proof:
-            evidence[str(len(parts))] = proof
-        parts.append(part)
-    return HistoryMessage(_message("assistant", parts), Evidence(NAME, evidence) if evidence else None)
+    return _checked_message("assistant", [_parse_block(block) for block in content_blocks(content)])
 
 
 def parse_history(messages: Iterable[object]) -> list[HistoryMessage]:
@@ -117,34 +101,29 @@ def _parse_message(message: dict[str, Any]) -> list[HistoryMessage]:
     if role == "assistant":
         return [parse_answer(message.get("content"))]
     tools: list[HistoryMessage] = []
-    rest: list[Part] = []
-    evidence: dict[str, Proof] = {}
+    rest: list[tuple[Part, Proof]] = []
     for block in content_blocks(message.get("content")):
         if block.get("type") not in _OF_THE_USER:
             raise UnrecognizedReply(f"an Anthropic block of type {block.get('type')!r} in a {role} message")
         part, proof = _parse_block(block)
         if isinstance(part, ToolResult):
-            tools.append(
-                HistoryMessage(Message("tool", (part,)), Evidence(NAME, {"0": proof}) if proof else None)
-            )
-            continue
-        if proof:
-            evidence[str(len(rest))] = proof
-        rest.append(part)
+            tools.append(history_message(NAME, "tool", [(part, proof)]))
+        else:
+            rest.append((part, proof))
     if role != "user" and tools:
         raise UnrecognizedReply(f"a tool_result in a message of role {role!r}")
     if tools and not rest:
         return tools
-    return [*tools, HistoryMessage(_message(role, rest), Evidence(NAME, evidence) if evidence else None)]
+    return [*tools, _checked_message(role, rest)]
 
 
-def _message(role: str, parts: Sequence[Part]) -> Message:
-    message = Message(role, tuple(parts))  # type: ignore[arg-type]  # checked on the next line
+def _checked_message(role: str, parsed: Sequence[tuple[Part, Proof]]) -> HistoryMessage:
+    history = history_message(NAME, role, parsed)  # type: ignore[arg-type]  # checked on the next line
     try:
-        check_message(message)
+        check_message(history.message)
     except InvalidMessage as error:
         raise UnrecognizedReply(str(error)) from None
-    return message
+    return history
 
 
 def _parse_block(block: Block) -> tuple[Part, Proof]:
@@ -169,21 +148,8 @@ def _parse_block(block: Block) -> tuple[Part, Proof]:
 
 
 def _parse_result(block: Block) -> tuple[Part, Proof]:
-    content: list[Text | Attachment] = []
-    blocks: dict[str, Block] = {}
-    for piece in content_blocks(block.get("content")):
-        part, proof = _parse_block(piece)
-        if "block" in proof:
-            blocks[str(len(content))] = proof["block"]
-        content.append(part if isinstance(part, Text | Attachment) else Text(_stub(part)))
-    result = ToolResult(text_field(block, "tool_use_id"), tuple(content), bool(block.get("is_error")))
-    return result, {"block": blocks} if blocks else {}
-
-
-def _stub(part: Part) -> str:
-    if isinstance(part, ProviderBlock):
-        return part.stub
-    raise UnrecognizedReply(f"a {type(part).__name__} in a tool_result")
+    content, proof = result_parts(map(_parse_block, content_blocks(block.get("content"))))
+    return ToolResult(text_field(block, "tool_use_id"), content, bool(block.get("is_error"))), proof
 
 
 def _parse_media(block: Block) -> tuple[Part, Proof]:
@@ -213,14 +179,14 @@ def _parse_provider_block(kind: str, block: Block) -> tuple[Part, Proof]:
     plain = _without_cache_control(block)
     if "_tool_" in kind:  # a call and its result belong together
         text_field(plain, _ID_KEYS.get(kind.rpartition("_")[2], "type"))
-    if "unread_deltas" in plain:  # pieces of a stream of a newer API: kept, but not to be sent back
-        return ProviderBlock(kind, describe(kind, plain)), {"raw": plain}
-    if isinstance(plain.get("input"), str):  # as it was streamed
+    is_whole = "unread_deltas" not in plain  # else pieces of a stream of a newer API
+    if is_whole and isinstance(plain.get("input"), str):  # as it was streamed
         try:
             plain["input"] = msgspec.json.decode(plain["input"] or "{}")
         except msgspec.DecodeError:  # the token limit cut it off
-            return ProviderBlock(kind, describe(kind, plain)), {"raw": plain}
-    return ProviderBlock(kind, describe(kind, plain)), {"block": plain}
+            is_whole = False
+    # What is raw is kept, but not to be sent back.
+    return ProviderBlock(kind, describe(kind, plain)), {"block" if is_whole else "raw": plain}
 
 
 # -- for people ------------------------------------------------------------------------------------

@@ -33,8 +33,7 @@ from ..tool_pairs import (
     is_blank,
     legal_name,
     pair_results,
-    proof_of,
-    result_pieces,
+    proofs_of,
 )
 from . import NAME
 from .parse import describe
@@ -98,8 +97,9 @@ def _write(paired: PairedMessage, blobs: Blobs) -> list[tuple[str, list[Block]]]
         # The list has no system role; the tag tells the model that this is not the user.
         text = message.text.strip()
         return [("user", [_text(f"<system>\n{text}\n</system>")])] if text else []
+    proofs = proofs_of(paired.item.evidence, NAME)
     content = [
-        _content(part, blobs, proof_of(paired.item.evidence, index, NAME))
+        _content(part, blobs, proofs.get(str(index), {}))
         for index, part in enumerate(message.parts)
         if not is_blank(part)
     ]
@@ -107,9 +107,8 @@ def _write(paired: PairedMessage, blobs: Blobs) -> list[tuple[str, list[Block]]]
 
 
 def _answer(paired: PairedMessage, blobs: Blobs) -> list[Block]:
-    evidence, message = paired.item.evidence, with_reasoning(paired.item.message, blobs)
-    is_signed = evidence is not None and evidence.issuer == NAME and message is not None
-    signed = evidence.parts if evidence is not None and is_signed else {}
+    message = with_reasoning(paired.item.message, blobs)
+    signed = {} if message is None else proofs_of(paired.item.evidence, NAME)
     ids = iter(paired.pairs)
     content: list[Block] = []
     for index, part in enumerate((message or paired.item.message).parts):
@@ -200,10 +199,8 @@ def _thinking(part: Reasoning, signed: Mapping[str, Any]) -> list[Block]:
 
 
 def _call(pair: ToolPair, proof: Mapping[str, Any]) -> Block:
-    call = pair.call
-    arguments = call.arguments if call.malformed is None else {"malformed_arguments": call.malformed}
-    name = legal_name(call.name, NAME_LENGTH)
-    block = {"type": "tool_use", "id": pair.wire_id, "name": name, "input": arguments}
+    name = legal_name(pair.call.name, NAME_LENGTH)
+    block = {"type": "tool_use", "id": pair.wire_id, "name": name, "input": pair.arguments}
     return block | {key: proof[key] for key in ("caller", "toolset_name") if proof.get(key)}
 
 
@@ -211,11 +208,7 @@ def _results(pairs: Iterable[ToolPair], blobs: Blobs) -> list[Block]:
     results: list[Block] = []
     below: list[Block] = []
     for pair in pairs:
-        blocks = pair.blocks if pair.issuer == NAME else {}
-        content = [
-            _content(piece, blobs, {"block": blocks.get(index)})
-            for piece, index in result_pieces(pair.result)
-        ]
+        content = [_content(piece, blobs, {"block": block}) for piece, block in pair.pieces(NAME)]
         if pair.is_error:  # an error may hold text only: its media follow the results
             content, media = _split_media(content)
             below.extend(media)

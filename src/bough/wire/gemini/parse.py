@@ -12,23 +12,21 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...core.codec import to_json
-from ...core.entries import Evidence
-from ...core.messages import Attachment, Message, Part, ProviderBlock, Reasoning, Text, ToolResult
+from ...core.messages import Attachment, Part, ProviderBlock, Reasoning, Text, ToolResult
 from ...core.usage import Usage, is_count
 from ...errors import UnrecognizedReply
-from ..base import Answer, HistoryMessage
+from ..base import Answer, HistoryMessage, Proof, history_message
 from ..parsing import (
     compact_json,
     content_blocks,
     parse_base64,
     parse_tool_call,
+    result_parts,
     text_field,
     to_dict,
     to_plain,
 )
 from . import NAME
-
-Proof = dict[str, Any]
 
 _USUAL = str.maketrans("-_", "+/")
 _METADATA = ("grounding_metadata", "url_context_metadata", "citation_metadata")
@@ -52,19 +50,20 @@ def parse_reply(reply: object) -> Answer:
     content = to_dict(candidate.get("content") or {})
     if content.get("role") not in ("model", None):
         raise UnrecognizedReply(f"a content of role {content['role']!r} is not an answer")
-    parts, evidence = _parse_parts(content)
-    if any(isinstance(part, ToolResult) for part in parts):
+    parsed = _parse_parts(content)
+    if any(isinstance(part, ToolResult) for part, _ in parsed):
         raise UnrecognizedReply("a function response is not an answer")
     for name in _METADATA:
         metadata = _camel_case(to_plain(_either(candidate, name) or {}))
         if metadata:
-            evidence[str(len(parts))] = {"metadata": metadata}
-            parts.append(ProviderBlock(_camel(name), _describe_sources(metadata)))
+            block = ProviderBlock(_camel(name), _describe_sources(metadata))
+            parsed.append((block, {"metadata": metadata}))
+    answer = history_message(NAME, "assistant", parsed)
     usage, finish = _either(data, "usage_metadata"), _either(candidate, "finish_reason")
     return Answer(
-        Message("assistant", tuple(parts)),
+        answer.message,
         None if usage is None else _parse_usage(to_dict(usage)),
-        Evidence(NAME, evidence) if evidence else None,
+        answer.evidence,
         NAME,
         _either(data, "model_version"),
         getattr(finish, "value", finish),  # the SDK has an enum of it
@@ -100,36 +99,22 @@ def parse_history(messages: Iterable[object]) -> list[HistoryMessage]:
 
 def _parse_content(content: dict[str, Any]) -> list[HistoryMessage]:
     role = content.get("role")
-    parts, evidence = _parse_parts(content)
-    results = [part for part in parts if isinstance(part, ToolResult)]
-    rest = tuple(part for part in parts if not isinstance(part, ToolResult))
+    parsed = _parse_parts(content)
+    results = [pair for pair in parsed if isinstance(pair[0], ToolResult)]
+    rest = [pair for pair in parsed if not isinstance(pair[0], ToolResult)]
     if role == "model" and not results:
-        return [HistoryMessage(Message("assistant", rest), Evidence(NAME, evidence) if evidence else None)]
+        return [history_message(NAME, "assistant", rest)]
     if role in ("user", "function", None) and all(
-        isinstance(part, Text | Attachment | ProviderBlock) for part in rest
+        isinstance(part, Text | Attachment | ProviderBlock) for part, _ in rest
     ):
-        proofs = {str(n): evidence.get(str(at), {}) for n, at in enumerate(_indexes(parts, rest=True))}
-        proofs = {index: proof for index, proof in proofs.items() if proof}
-        tools = [
-            HistoryMessage(Message("tool", (result,)), Evidence(NAME, {"0": proof}) if proof else None)
-            for result, at in zip(results, _indexes(parts, rest=False), strict=True)
-            for proof in [evidence.get(str(at), {})]
-        ]
-        if tools and not rest:
-            return tools
-        return [*tools, HistoryMessage(Message("user", rest), Evidence(NAME, proofs) if proofs else None)]
-    raise UnrecognizedReply(f"a content of role {role!r} with {len(parts)} parts, which is not supported")
+        tools = [history_message(NAME, "tool", [pair]) for pair in results]
+        return tools if tools and not rest else [*tools, history_message(NAME, "user", rest)]
+    raise UnrecognizedReply(f"a content of role {role!r} with {len(parsed)} parts, which is not supported")
 
 
-def _indexes(parts: list[Part], *, rest: bool) -> list[int]:
-    """Return where the results of tools are among the parts, or the rest of them."""
-    return [index for index, part in enumerate(parts) if isinstance(part, ToolResult) != rest]
-
-
-def _parse_parts(content: dict[str, Any]) -> tuple[list[Part], dict[str, Proof]]:
-    """Return the parts, and by index the data Gemini requires back with them."""
-    parts: list[Part] = []
-    evidence: dict[str, Proof] = {}
+def _parse_parts(content: dict[str, Any]) -> list[tuple[Part, Proof]]:
+    """Return the parts, each with the data Gemini requires back with it."""
+    parsed: list[tuple[Part, Proof]] = []
     # Without ids the n-th call of a name is answered by the n-th response of that name, whenever it is read.
     calls: Counter[str] = Counter()
     results: Counter[str] = Counter()
@@ -149,12 +134,9 @@ def _parse_parts(content: dict[str, Any]) -> tuple[list[Part], dict[str, Proof]]
             part = Reasoning(piece.get("text") or "")
         else:
             part, proof = _parse_part(piece, proof, is_answer=content.get("role") in ("model", None))
-        if part == Text("") and not proof:
-            continue
-        if proof:
-            evidence[str(len(parts))] = proof
-        parts.append(part)
-    return parts, evidence
+        if part != Text("") or proof:
+            parsed.append((part, proof))
+    return parsed
 
 
 def _parse_id(data: dict[str, Any], counts: Counter[str]) -> str:
@@ -170,16 +152,10 @@ def _parse_response(data: dict[str, Any], counts: Counter[str]) -> tuple[ToolRes
     key = next(iter(response)) if len(response) == 1 else None
     output = response[key] if key in ("output", "error") else response
     text = output if isinstance(output, str) else to_json(output, "response").decode()
-    pieces: list[Text | Attachment] = [Text(text)] if text else []
-    blocks: dict[str, Any] = {}
-    for piece in content_blocks(data.get("parts")):
-        part, proof = _parse_part(piece, {}, is_answer=False)
-        if "block" in proof:
-            blocks[str(len(pieces))] = proof["block"]
-        pieces.append(Text(part.stub) if isinstance(part, ProviderBlock) else part)
-    return ToolResult(_parse_id(data, counts), tuple(pieces), key == "error"), {
-        "block": blocks
-    } if blocks else {}
+    parsed: list[tuple[Part, Proof]] = [(Text(text), {})] if text else []
+    parsed += [_parse_part(piece, {}, is_answer=False) for piece in content_blocks(data.get("parts"))]
+    content, proof = result_parts(parsed)
+    return ToolResult(_parse_id(data, counts), content, key == "error"), proof
 
 
 def _parse_part(
@@ -213,9 +189,8 @@ def _fields(piece: Mapping[str, Any]) -> dict[str, Any]:
     """Return a part as the REST API writes it."""
     plain = to_plain({key: value for key, value in piece.items() if value is not None})
     fields: dict[str, Any] = _camel_case(plain)
-    for name in ("thoughtSignature",):
-        if name in fields:
-            fields[name] = _standard_base64(fields[name])
+    if "thoughtSignature" in fields:
+        fields["thoughtSignature"] = _standard_base64(fields["thoughtSignature"])
     return fields
 
 

@@ -26,8 +26,7 @@ from ..tool_pairs import (
     is_blank,
     legal_name,
     pair_results,
-    proof_of,
-    result_pieces,
+    proofs_of,
 )
 from . import NAME
 
@@ -71,9 +70,8 @@ def _tool(tool: ToolSpec) -> Piece:
 
 
 def _write(paired: PairedMessage, blobs: Blobs) -> list[tuple[str, list[Piece]]]:
-    message = paired.item.message
+    message, proofs = paired.item.message, proofs_of(paired.item.evidence, NAME)
     if message.role == "assistant":
-        proofs = _proofs(paired)
         answer = ("model", _answer(paired, proofs, blobs))
         return [answer, ("user", _responses(paired, proofs, blobs))] if paired.pairs else [answer]
     if message.role == "system":
@@ -81,16 +79,11 @@ def _write(paired: PairedMessage, blobs: Blobs) -> list[tuple[str, list[Piece]]]
         text = message.text.strip()
         return [("user", [_text(f"<system>\n{text}\n</system>")])] if text else []
     parts = [
-        _content(part, blobs, proof_of(paired.item.evidence, index, NAME).get("block"))
+        _content(part, blobs, proofs.get(str(index), {}).get("block"))
         for index, part in enumerate(message.parts)
         if not is_blank(part)
     ]
     return [("user", parts or [_text(EMPTY_MESSAGE)])]
-
-
-def _proofs(paired: PairedMessage) -> Mapping[str, Mapping[str, Any]]:
-    evidence = paired.item.evidence
-    return evidence.parts if evidence is not None and evidence.issuer == NAME else {}
 
 
 def _answer(paired: PairedMessage, proofs: Mapping[str, Mapping[str, Any]], blobs: Blobs) -> list[Piece]:
@@ -122,9 +115,7 @@ def _answer(paired: PairedMessage, proofs: Mapping[str, Mapping[str, Any]], blob
 
 
 def _call(pair: ToolPair, proof: Mapping[str, Any]) -> Piece:
-    call = pair.call
-    arguments = call.arguments if call.malformed is None else {"malformed_arguments": call.malformed}
-    return {"functionCall": {"name": _name(call.name), "args": arguments} | _id(pair, proof)}
+    return {"functionCall": {"name": _name(pair.call.name), "args": pair.arguments} | _id(pair, proof)}
 
 
 def _responses(paired: PairedMessage, proofs: Mapping[str, Mapping[str, Any]], blobs: Blobs) -> list[Piece]:
@@ -135,8 +126,7 @@ def _responses(paired: PairedMessage, proofs: Mapping[str, Mapping[str, Any]], b
     responses: list[Piece] = []
     below: list[Piece] = []
     for pair, proof in zip(paired.pairs, call_proofs, strict=True):
-        blocks = pair.blocks if pair.issuer == NAME else {}
-        content = [_content(piece, blobs, blocks.get(index)) for piece, index in result_pieces(pair.result)]
+        content = [_content(piece, blobs, block) for piece, block in pair.pieces(NAME)]
         below.extend(piece for piece in content if "text" not in piece)
         text = "\n".join(piece.get("text", "[media: shown below]") for piece in content)
         response = {"error" if pair.is_error else "output": text}

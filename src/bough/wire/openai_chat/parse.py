@@ -8,20 +8,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ...core.entries import Evidence
 from ...core.messages import Attachment, Message, Part, Reasoning, Text, ToolResult
 from ...core.usage import Usage
 from ...errors import UnrecognizedReply
-from ..base import Answer, HistoryMessage
+from ..base import Answer, HistoryMessage, Proof, history_message
 from ..parsing import content_blocks, int_field, parse_base64, parse_tool_call, text_field, to_dict
 from . import NAME
 
-Proof = dict[str, Any]
-
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 """Where compatible servers have the reasoning: DeepSeek, Kimi and llama.cpp the first; OpenRouter, Groq and vLLM the second."""
-_DATA_URL = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,(.*)", re.DOTALL)
-_AUDIO = {"wav": "audio/wav", "mp3": "audio/mpeg"}
+DATA_URL = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,(.*)", re.DOTALL)
+AUDIO_TYPES = {"wav": "audio/wav", "mp3": "audio/mpeg"}
 _SOUND = {
     b"RIFF": "audio/wav",
     b"ID3": "audio/mpeg",
@@ -77,7 +74,7 @@ def _parse_message(message: dict[str, Any]) -> HistoryMessage:
     parsed = [_parse_part(part) for part in content_blocks(message.get("content"))]
     parts = tuple(part for part, _ in parsed)
     if role == "user":
-        return HistoryMessage(Message("user", parts), _evidence(proof for _, proof in parsed))
+        return history_message(NAME, "user", parsed)
     texts = tuple(part for part in parts if isinstance(part, Text))
     if role in ("system", "developer", "tool", "function") and len(texts) == len(parts):
         if role in ("tool", "function"):
@@ -111,14 +108,7 @@ def _parse_assistant(message: dict[str, Any]) -> HistoryMessage:
     if message.get("audio"):
         parsed.extend((part, {}) for part in _parse_audio(to_dict(message["audio"])))
     parsed.extend(_parse_call(call, number) for number, call in enumerate(calls))
-    parsed = [(part, proof) for part, proof in parsed if part != Text("")]
-    parts = tuple(part for part, _ in parsed)
-    return HistoryMessage(Message("assistant", parts), _evidence(proof for _, proof in parsed))
-
-
-def _evidence(proofs: Iterable[Proof]) -> Evidence | None:
-    parts = {str(index): proof for index, proof in enumerate(proofs) if proof}
-    return Evidence(NAME, parts) if parts else None
+    return history_message(NAME, "assistant", [pair for pair in parsed if pair[0] != Text("")])
 
 
 def _thinking(block: dict[str, Any]) -> str:
@@ -159,7 +149,7 @@ def _parse_part(part: dict[str, Any]) -> tuple[Text | Attachment, Proof]:
         return Text(text_field(part, str(kind))), {}
     if kind == "input_audio":
         audio = to_dict(part.get("input_audio"))
-        sound = parse_base64(audio.get("data"), _AUDIO.get(str(audio.get("format"))))
+        sound = parse_base64(audio.get("data"), AUDIO_TYPES.get(str(audio.get("format"))))
         return sound, {"format": audio["format"]}
     if kind == "reference":  # Mistral's, to a document
         return Text(f"[reference: {', '.join(map(str, part.get('reference_ids') or ()))}]"), {}
@@ -190,5 +180,5 @@ def link_text(part: Mapping[str, Any]) -> str | None:
 
 
 def _parse_data_url(kind: str, url: str, name: object) -> Text | Attachment:
-    data = _DATA_URL.fullmatch(url)
+    data = DATA_URL.fullmatch(url)
     return parse_base64(data[2], data[1], name) if data else Text(f"[{kind}: {url}]")

@@ -156,12 +156,10 @@ def _reasoning(paired: PairedMessage, proofs: dict[str, dict[str, Any]], blobs: 
 
 
 def _call(pair: ToolPair, proof: dict[str, Any]) -> dict[str, Any]:
-    call = pair.call
     # vLLM and llama-server parse the arguments of the whole history: one that is not JSON fails every later request.
-    arguments = call.arguments if call.malformed is None else {"malformed_arguments": call.malformed}
     # Keys keep their order: the text is the same bytes whenever it is written.
-    written = msgspec.json.encode(arguments).decode()
-    function = {"name": legal_name(call.name, NAME_LENGTH), "arguments": written}
+    written = msgspec.json.encode(pair.arguments).decode()
+    function = {"name": legal_name(pair.call.name, NAME_LENGTH), "arguments": written}
     extra = {"extra_content": proof["extra_content"]} if isinstance(proof.get("extra_content"), dict) else {}
     return {"id": pair.wire_id, "type": "function", "function": function, **extra}
 

@@ -6,29 +6,27 @@ itself is evidence, to be sent back as it came.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
-from ...core.entries import Evidence
 from ...core.messages import Attachment, Message, Part, ProviderBlock, Reasoning, Text, ToolResult
 from ...core.usage import Usage
 from ...errors import UnrecognizedReply
-from ..base import Answer, HistoryMessage
+from ..base import Answer, HistoryMessage, Proof, history_message
+from ..openai_chat.parse import AUDIO_TYPES, DATA_URL
 from ..parsing import (
     compact_json,
     content_blocks,
     int_field,
     parse_base64,
     parse_tool_call,
+    result_parts,
     text_field,
     to_dict,
     to_plain,
 )
 from . import NAME
-
-Proof = dict[str, Any]
 
 _PROOF = {
     "message": ("id", "status", "phase"),
@@ -38,8 +36,6 @@ _PROOF = {
 _STATUSES = ("completed", "incomplete", "in_progress")
 _OF_THE_MODEL = ("program_output", "tool_search_output", "shell_call_output")
 """Outputs of what OpenAI ran, which it sends itself."""
-_DATA_URL = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,(.*)", re.DOTALL)
-_AUDIO = {"wav": "audio/wav", "mp3": "audio/mpeg"}
 
 
 def parse_reply(reply: object) -> Answer:
@@ -137,14 +133,7 @@ def _parse_reasoning(item: dict[str, Any]) -> tuple[Part, Proof]:
 
 
 def _parse_answer(items: Iterable[dict[str, Any]]) -> HistoryMessage:
-    parts: list[Part] = []
-    evidence: dict[str, Proof] = {}
-    for item in items:
-        for part, proof in _parse_output_item(item):
-            if proof:
-                evidence[str(len(parts))] = proof
-            parts.append(part)
-    return HistoryMessage(Message("assistant", tuple(parts)), Evidence(NAME, evidence) if evidence else None)
+    return history_message(NAME, "assistant", [pair for item in items for pair in _parse_output_item(item)])
 
 
 def parse_history(messages: Iterable[object]) -> list[HistoryMessage]:
@@ -177,32 +166,21 @@ def _parse_item(kind: str, item: dict[str, Any]) -> HistoryMessage:
     if kind != "message":
         plain = to_plain(item)
         block = ProviderBlock(kind, _describe(plain))
-        return HistoryMessage(Message("user", (block,)), Evidence(NAME, {"0": {"item": plain}}))
+        return history_message(NAME, "user", [(block, {"item": plain})])
     role = text_field(item, "role")
-    parts: list[Part] = []
-    evidence: dict[str, Proof] = {}
-    for piece in content_blocks(item.get("content")):
-        part, proof = _parse_part(piece)
-        if "block" in proof:
-            evidence[str(len(parts))] = proof
-        parts.append(part)
+    parsed = [_parse_part(piece) for piece in content_blocks(item.get("content"))]
     if role == "user":
-        return HistoryMessage(Message("user", tuple(parts)), Evidence(NAME, evidence) if evidence else None)
-    if role in ("system", "developer") and all(isinstance(part, Text) for part in parts):
-        return HistoryMessage(Message("system", tuple(parts)))
-    raise UnrecognizedReply(f"an item of role {role!r} with {len(parts)} parts, which is not supported")
+        return history_message(
+            NAME, "user", [(part, proof if "block" in proof else {}) for part, proof in parsed]
+        )
+    if role in ("system", "developer") and all(isinstance(part, Text) for part, _ in parsed):
+        return HistoryMessage(Message("system", tuple(part for part, _ in parsed)))
+    raise UnrecognizedReply(f"an item of role {role!r} with {len(parsed)} parts, which is not supported")
 
 
 def _parse_output(item: dict[str, Any]) -> HistoryMessage:
-    content: list[Text | Attachment] = []
-    blocks: dict[str, Any] = {}
-    for piece in content_blocks(item.get("output")):
-        part, proof = _parse_part(piece)
-        if "block" in proof:
-            blocks[str(len(content))] = proof["block"]
-        content.append(Text(part.stub) if isinstance(part, ProviderBlock) else part)
-    message = Message("tool", (ToolResult(text_field(item, "call_id"), tuple(content)),))
-    return HistoryMessage(message, Evidence(NAME, {"0": {"block": blocks}}) if blocks else None)
+    content, proof = result_parts(map(_parse_part, content_blocks(item.get("output"))))
+    return history_message(NAME, "tool", [(ToolResult(text_field(item, "call_id"), content), proof)])
 
 
 def _parse_part(part: dict[str, Any]) -> tuple[Text | Attachment | ProviderBlock, Proof]:
@@ -219,7 +197,7 @@ def _parse_part(part: dict[str, Any]) -> tuple[Text | Attachment | ProviderBlock
         return _parse_link("file", part, "file_data" if part.get("file_data") else "file_url")
     if kind == "input_audio":
         audio = to_dict(part.get("input_audio"))
-        attachment = parse_base64(audio.get("data"), _AUDIO.get(str(audio.get("format"))))
+        attachment = parse_base64(audio.get("data"), AUDIO_TYPES.get(str(audio.get("format"))))
         return attachment, {"block": to_plain(part) | {"input_audio": audio | {"data": ""}}}
     raise UnrecognizedReply(f"a content part of type {kind!r}, which is not supported")
 
@@ -227,7 +205,7 @@ def _parse_part(part: dict[str, Any]) -> tuple[Text | Attachment | ProviderBlock
 def _parse_link(kind: str, part: dict[str, Any], key: str) -> tuple[Text | Attachment | ProviderBlock, Proof]:
     """Bytes become an attachment. What OpenAI fetches or keeps itself is a block of its own, with a text for others."""
     link = text_field(part, key if part.get(key) else "file_id")
-    data = _DATA_URL.fullmatch(link)
+    data = DATA_URL.fullmatch(link)
     if data:
         attachment = parse_base64(data[2], data[1], part.get("filename"))
         is_usual = data[1] == "application/pdf" or (kind == "image" and part.get("detail") in (None, "auto"))

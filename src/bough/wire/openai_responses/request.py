@@ -21,7 +21,7 @@ from ...core.messages import Attachment, Media, Part, ProviderBlock, Reasoning, 
 from ...core.tool_definitions import ToolSpec, read_tools
 from ..base import Blobs, HistoryPart, Request
 from ..media import PDF, LoadedMedia, load_media, media_stub, with_reasoning
-from ..openai_chat.request import ERROR
+from ..openai_chat.request import ERROR, MEDIA_LIMITS
 from ..options import request_fields
 from ..tool_pairs import (
     EMPTY_MESSAGE,
@@ -30,21 +30,15 @@ from ..tool_pairs import (
     is_blank,
     legal_name,
     pair_results,
-    proof_of,
-    result_pieces,
+    proofs_of,
 )
 from . import NAME
 
 ID_LENGTH = 64
 NAME_LENGTH = 64
-IMAGE_BYTES = 20 * 1024 * 1024
-PDF_BYTES = 32 * 1024 * 1024
-MEDIA_LIMITS = dict.fromkeys(("image/png", "image/jpeg", "image/gif", "image/webp"), IMAGE_BYTES) | {
-    PDF: PDF_BYTES
-}
 
 Item = dict[str, Any]
-Proof = dict[str, Any]
+Proof = Mapping[str, Any]
 
 _ITEM_ID = {
     Text: re.compile(r"msg[a-zA-Z0-9_-]{1,61}"),
@@ -96,7 +90,7 @@ def _outputs_of_user(items: Sequence[ContextItem]) -> dict[int, set[str]]:
         if item.message.role == "assistant":
             outputs_after[item.seq], outputs = outputs, set()
         elif item.message.role == "user":
-            block = proof_of(item.evidence, 0, NAME).get("item") or {}
+            block = proofs_of(item.evidence, NAME).get("0", {}).get("item") or {}
             outputs = outputs if item.evidence is not None else set()
             outputs |= {block["call_id"]} if _is_output(block) else set()
     return outputs_after
@@ -115,7 +109,7 @@ def _write(paired: PairedMessage, blobs: Blobs, used: _UsedIds) -> list[Item]:
     if message.role == "system":
         text = message.text
         return [{"role": "system", "content": [_text(text)]}] if text.strip() else []
-    proofs = [proof_of(paired.item.evidence, index, NAME) for index in range(len(message.parts))]
+    proofs = _part_proofs(paired)
     if proofs and (item := _input_item(proofs[0].get("item"), used)):
         return [item]
     parts = zip(message.parts, proofs, strict=True)
@@ -133,11 +127,9 @@ def _input_item(item: Item | None, used: _UsedIds) -> Item | None:
 
 
 def _answer(paired: PairedMessage, used: _UsedIds, blobs: Blobs) -> list[Item]:
-    evidence, message = paired.item.evidence, with_reasoning(paired.item.message, blobs)
+    message = with_reasoning(paired.item.message, blobs)
     parts = (message or paired.item.message).parts
-    is_signed = evidence is not None and evidence.issuer == NAME and message is not None
-    part_proofs = evidence.parts if evidence is not None and is_signed else {}
-    proofs = [part_proofs.get(str(index), {}) for index in range(len(parts))]
+    proofs = [{} for _ in parts] if message is None else _part_proofs(paired)
     images = [_image(part, proof, blobs) for part, proof in zip(parts, proofs, strict=True)]
     outputs = used.outputs_after.get(paired.item.seq, set())
     is_original = _has_all_ids(parts, proofs, images, used, outputs)
@@ -157,6 +149,12 @@ def _answer(paired: PairedMessage, used: _UsedIds, blobs: Blobs) -> list[Item]:
             assert isinstance(part, Text | Media | Attachment | ProviderBlock)
             _append_text(items, _plain_text(part), proof)
     return items
+
+
+def _part_proofs(paired: PairedMessage) -> list[Proof]:
+    """Return, for each part of a message, what OpenAI requires back with it."""
+    proofs = proofs_of(paired.item.evidence, NAME)
+    return [proofs.get(str(index), {}) for index in range(len(paired.item.message.parts))]
 
 
 def _plain_text(part: Text | Media | Attachment | ProviderBlock) -> str:
@@ -217,7 +215,7 @@ def _has_all_ids(
     return True
 
 
-def _append_text(items: list[Item], text: str, proof: Mapping[str, Any]) -> None:
+def _append_text(items: list[Item], text: str, proof: Proof) -> None:
     """Without its id an assistant message is plain text, as the schema requires."""
     says = {"role": "assistant", "content": text} | _phase(proof)
     if items and items[-1] | {"content": text} == says:
@@ -226,7 +224,7 @@ def _append_text(items: list[Item], text: str, proof: Mapping[str, Any]) -> None
         items.append(says)
 
 
-def _append_output_text(items: list[Item], text: str, proof: Mapping[str, Any]) -> None:
+def _append_output_text(items: list[Item], text: str, proof: Proof) -> None:
     # OpenAI accepts missing annotations, stricter servers of the same API do not.
     content = {"type": "output_text", "text": text, "annotations": proof.get("annotations", [])}
     if proof.get("refusal"):
@@ -238,17 +236,17 @@ def _append_output_text(items: list[Item], text: str, proof: Mapping[str, Any]) 
     items.append(says | {"status": proof.get("status", "completed"), "content": [content]} | _phase(proof))
 
 
-def _phase(proof: Mapping[str, Any]) -> Item:
+def _phase(proof: Proof) -> Item:
     return {"phase": proof["phase"]} if proof.get("phase") else {}
 
 
-def _reasoning(part: Reasoning, proof: Mapping[str, Any]) -> Item:
+def _reasoning(part: Reasoning, proof: Proof) -> Item:
     summary = [{"type": "summary_text", "text": part.text}] if part.text else []
     item: Item = {"type": "reasoning", "id": proof["id"], "summary": summary, **proof.get("block", {})}
     return item | {"encrypted_content": proof["encrypted_content"]}
 
 
-def _call(pair: ToolPair, proof: Mapping[str, Any], is_original: bool) -> Item:
+def _call(pair: ToolPair, proof: Proof, is_original: bool) -> Item:
     call = pair.call
     described = {key: proof[key] for key in ("namespace", "caller") if proof.get(key)}
     if is_original and proof.get("type") == CUSTOM_CALL:
@@ -262,8 +260,7 @@ def _call(pair: ToolPair, proof: Mapping[str, Any], is_original: bool) -> Item:
 
 
 def _output(pair: ToolPair, blobs: Blobs, is_custom: bool) -> Item:
-    blocks = pair.blocks if pair.issuer == NAME else {}
-    content = [_content(piece, blobs, blocks.get(index)) for piece, index in result_pieces(pair.result)]
+    content = [_content(piece, blobs, block) for piece, block in pair.pieces(NAME)]
     if pair.is_error:  # there is no field for it
         content.insert(0, _text(ERROR))
     kind = f"{CUSTOM_CALL}_output" if is_custom else "function_call_output"
