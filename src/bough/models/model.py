@@ -7,12 +7,11 @@ says whether a retry makes sense. It does not know sessions; the loop does not k
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from msgspec import Struct
 
 from ..core.context import Context
-from ..core.entries import Endpoint, Settings
 from ..core.tool_definitions import ToolSpec, read_tools
 from ..wire import Answer
 from ..wire.base import Blobs
@@ -46,15 +45,6 @@ class Model(Protocol):
 
     def stream(self, request: Request) -> AsyncIterator[Delta | Answer]:
         """Yield deltas, then exactly one Answer. A stream that ends without a stop reason raises `TruncatedReply`."""
-        ...
-
-
-@runtime_checkable
-class HasEndpoint(Protocol):
-    """A model whose requests depend on the server that it asks."""
-
-    def endpoint_for(self, settings: Settings) -> Endpoint:
-        """Return who is asked, and what it accepts."""
         ...
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...wire.parsing import to_dict
 from ..model import Delta, Request
-from .base import TIMEOUT_SECONDS, RequestBody, VendorClient, VendorConnection
+from .base import RequestBody, VendorClient, VendorConnection
 
 _DELTA_FIELDS = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
 
@@ -28,13 +28,7 @@ class AnthropicModel(VendorClient):
 
     async def _pieces(self, connection: VendorConnection, request: Request) -> AsyncGenerator[object, None]:
         body = RequestBody(connection.http)
-        hooks = {"request": [body.replace]}
-        http = connection.sdk.DefaultAsyncHttpxClient(
-            verify=connection.tls, timeout=TIMEOUT_SECONDS, event_hooks=hooks
-        )
-        client = connection.sdk.AsyncAnthropic(
-            api_key=connection.key, base_url=connection.base_url, max_retries=0, http_client=http
-        )
+        client = connection.client(connection.sdk.AsyncAnthropic, body)
         message: dict[str, Any] = {}
         create = client.messages.create
         fields = await self._request(request, body, {"model": self.model, "stream": True})

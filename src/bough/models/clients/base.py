@@ -112,6 +112,12 @@ class VendorConnection(Struct, frozen=True):
     def tls(self) -> Any:
         return _tls_context(self.http)
 
+    def client(self, client_class: Callable[..., Any], body: RequestBody) -> Any:
+        """Return a client of Anthropic's or OpenAI's SDK that sends `body` and does not retry."""
+        hooks = {"request": [body.replace]}
+        http = self.sdk.DefaultAsyncHttpxClient(verify=self.tls, timeout=TIMEOUT_SECONDS, event_hooks=hooks)
+        return client_class(api_key=self.key, base_url=self.base_url, max_retries=0, http_client=http)
+
 
 class RequestBody:
     """Sends the JSON of a whole request in place of what an SDK wrote.
@@ -312,8 +318,14 @@ class VendorClient(ABC):
         return history, msgspec.json.encode(history)
 
     def _arguments(self, create: Callable[..., Any], fields: History) -> dict[str, Any]:
-        """Return a request as arguments of an SDK's method: the messages are in the body alone."""
-        return sdk_arguments(create, {**fields, find_provider(self.provider).history: []})
+        """Return a request as arguments of an SDK's method; fields that it does not know go into the body.
+
+        The messages are in the body alone.
+        """
+        arguments = {**fields, find_provider(self.provider).history: []}
+        parameters = signature(create).parameters
+        others = {name: arguments.pop(name) for name in list(arguments) if name not in parameters}
+        return {**arguments, "extra_body": others} if others else arguments
 
     def _project(self, request: Request) -> History:
         """Return the request as it is sent, but for the model and how to stream."""
@@ -334,14 +346,6 @@ class VendorClient(ABC):
             truncated.usage = answer.usage
             raise truncated
         return answer if isinstance(answer.model, str) else replace(answer, model=None)
-
-
-def sdk_arguments(create: Callable[..., Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a request as arguments of an SDK's method; those that it does not know go into the body."""
-    parameters = signature(create).parameters
-    others = {name: value for name, value in fields.items() if name not in parameters}
-    arguments = {name: value for name, value in fields.items() if name in parameters}
-    return {**arguments, "extra_body": others} if others else arguments
 
 
 def _status_of(*kinds: object) -> int | None:

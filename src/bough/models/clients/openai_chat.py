@@ -23,7 +23,6 @@ from ...wire.openai_chat.request import HOST, LIMIT_FIELDS, issuer_of
 from ...wire.parsing import to_dict
 from ..model import Delta, Request
 from .base import (
-    TIMEOUT_SECONDS,
     RequestBody,
     StreamFailure,
     VendorClient,
@@ -62,13 +61,7 @@ class OpenAIChatModel(VendorClient):
 
     async def _pieces(self, connection: VendorConnection, request: Request) -> AsyncGenerator[object, None]:
         body = RequestBody(connection.http)
-        hooks = {"request": [body.replace]}
-        http = connection.sdk.DefaultAsyncHttpxClient(
-            verify=connection.tls, timeout=TIMEOUT_SECONDS, event_hooks=hooks
-        )
-        client = connection.sdk.AsyncOpenAI(
-            api_key=connection.key, base_url=connection.base_url, max_retries=0, http_client=http
-        )
+        client = connection.client(connection.sdk.AsyncOpenAI, body)
         create = client.chat.completions.with_streaming_response.create
         streams = self._streams
         async with client:

@@ -13,7 +13,7 @@ from ...core.context import endpoint_of
 from ...core.entries import Endpoint, Settings
 from ...wire.parsing import to_dict
 from ..model import Delta, Request
-from .base import TIMEOUT_SECONDS, RequestBody, StreamFailure, VendorClient, VendorConnection
+from .base import RequestBody, StreamFailure, VendorClient, VendorConnection
 
 _NOT_ENCRYPTED = "Encrypted content is not supported"
 _FINAL_EVENTS = ("response.completed", "response.incomplete")
@@ -36,13 +36,7 @@ class OpenAIModel(VendorClient):
 
     async def _pieces(self, connection: VendorConnection, request: Request) -> AsyncGenerator[object, None]:
         body = RequestBody(connection.http)
-        hooks = {"request": [body.replace]}
-        http = connection.sdk.DefaultAsyncHttpxClient(
-            verify=connection.tls, timeout=TIMEOUT_SECONDS, event_hooks=hooks
-        )
-        client = connection.sdk.AsyncOpenAI(
-            api_key=connection.key, base_url=connection.base_url, max_retries=0, http_client=http
-        )
+        client = connection.client(connection.sdk.AsyncOpenAI, body)
         async with client, await self._open(connection.sdk, client, request, body) as events:
             yield Delta()
             items: dict[int, Any] = {}
