@@ -17,7 +17,6 @@ from typing import Any, Protocol, cast
 import msgspec
 import psycopg
 from absurd_sdk import Absurd, CancelledTask, ClaimedTask, FailedTask, StepHandle, TaskContext
-from psycopg import sql
 from psycopg.errors import AdminShutdown, RaiseException, UniqueViolation
 from psycopg.rows import dict_row
 
@@ -33,6 +32,7 @@ from ...stores.postgres.connections import (
 from ...stores.postgres.pool import Pool
 from ...stores.postgres.statement import Connection, Rows, Statement, run_statement
 from ...stores.postgres.url import first_line
+from .queue import queue_tables
 from .shared_transaction import EngineConnections
 from .task_log import TaskLog
 
@@ -176,7 +176,7 @@ class Claim:
         self._stop: Callable[[], object] | None = None
         self._checkpoint: dict[str, Any] | None = None
         self._steps = 0
-        self._lock_run_sql = LOCK_RUN.format(runs=sql.Identifier(f"r_{queue}").as_string(None))
+        self._lock_run_sql = LOCK_RUN.format(**queue_tables(queue))
 
     def lock_run(self) -> None:
         """Lock the run and renew its lease in the open transaction; raises ClaimLost if another worker has it."""

@@ -10,13 +10,11 @@ import secrets
 from collections.abc import Iterable
 from typing import Any
 
-from absurd_sdk import Absurd
-
 from ...core.codec import decode, encode
 from ...core.redact import Redactor
 from ...stores.postgres.connections import Connection
 from ...stores.postgres.store import PostgresStore
-from .engine import ATTEMPTS, RETRY, TASK
+from .engine import TaskParams, spawn_turn
 
 SELECT_SPACES = "select space from bough.spaces_with_client_input()"
 # Another worker's rows are skipped, and so are those for agents that only other workers have.
@@ -40,20 +38,11 @@ def take_client_inputs(store: PostgresStore, queue: str, agents: Iterable[str], 
 
     def work(connection: Connection) -> int:
         rows: list[Any] = connection.execute(SELECT_INPUTS, (names,)).fetchall()
-        absurd = Absurd(connection, queue)
         for session_number, number, body, session_id, agent in rows:
             key = secrets.token_hex(16)
             message = redactor.redact_payload(decode("message", bytes(body)))
             connection.execute(UPDATE_INPUT, (key, encode(message), session_number, number))
-            params = {"session": session_id, "space": store.space, "agent": agent}
-            absurd.spawn(
-                TASK,
-                params,
-                max_attempts=ATTEMPTS,
-                retry_strategy=RETRY,
-                queue=queue,
-                idempotency_key=f"{session_id}/{key}",
-            )
+            spawn_turn(connection, queue, TaskParams(session_id, store.space, agent), key)
         return len(rows)
 
     return store.connections.transaction(work)

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 from msgspec import Struct
-from psycopg import sql
 
 from .claim import ConnectionHandle
+from .queue import queue_tables
 
 PROCESS_DIED = "ProcessDied"
 """The name of the failure that a worker reports when a task's own process died."""
@@ -66,10 +66,7 @@ class TaskDeaths:
 
     def __init__(self, handle: ConnectionHandle, queue: str, task: Any) -> None:
         self._handle, self._queue, self._task = handle, queue, task
-        self._names = {
-            name: sql.Identifier(f"{letter}_{queue}").as_string(None)
-            for name, letter in (("runs", "r"), ("checkpoints", "c"), ("tasks", "t"))
-        }
+        self._tables = queue_tables(queue)
 
     def count(self) -> Deaths:
         """Count the deaths of the present step; the last one does not use up an attempt. No query for a first attempt."""
@@ -93,4 +90,4 @@ class TaskDeaths:
             "alone": PROCESS_DIED,
             "silent": CLAIM_TIMEOUT,
         }
-        return self._handle.execute(query.format(**self._names), values)
+        return self._handle.execute(query.format(**self._tables), values)

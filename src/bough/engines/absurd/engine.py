@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from absurd_sdk import Absurd
 from msgspec import Struct
-from psycopg import sql
 
 from ...agent.limits import Limits, check_turns, limit_data, narrow
 from ...agent.start_facts import queued_turn_data
@@ -34,7 +34,7 @@ from ...stores.postgres.store import PostgresStore
 from ...wire.options import check_options
 from ..local import ModelLike, resolve_models
 from . import schema as absurd_schema
-from .queue import DEFAULT_QUEUE
+from .queue import DEFAULT_QUEUE, queue_tables
 from .shared_transaction import EngineConnections
 
 TASK = "bough-run"
@@ -92,6 +92,19 @@ class EnqueuedTask(Struct, frozen=True):
     """The leaf of the session: the input, unless it was queued."""
 
 
+def spawn_turn(connection: Connection, queue: str, params: TaskParams, key: str) -> str:
+    """Spawn the task of a turn in the open transaction, once for each key; return its id."""
+    task = Absurd(connection, queue).spawn(
+        TASK,
+        msgspec.to_builtins(params),
+        max_attempts=ATTEMPTS,
+        retry_strategy=RETRY,
+        queue=queue,
+        idempotency_key=f"{params.session}/{key}",
+    )
+    return str(task["task_id"])
+
+
 class SpawningConnections(EngineConnections):
     """Spawn the task in the transaction that writes its input: both are committed, or neither."""
 
@@ -101,21 +114,12 @@ class SpawningConnections(EngineConnections):
         self._task_id = ""
 
     def after_write(self, connection: Connection) -> None:
-        params = {name: getattr(self._params, name) for name in TaskParams.__struct_fields__}
-        task = Absurd(connection, self._queue).spawn(
-            TASK,
-            params,
-            max_attempts=ATTEMPTS,
-            retry_strategy=RETRY,
-            queue=self._queue,
-            idempotency_key=f"{self._params.session}/{self._key}",
-        )
-        self._task_id = str(task["task_id"])
+        self._task_id = spawn_turn(connection, self._queue, self._params, self._key)
 
     def find_task(self) -> bool:
         """Read the task that was spawned under this key before; return whether it still runs or will."""
-        table = sql.Identifier("absurd", f"t_{self._queue}").as_string(None)
-        query = f"select task_id, state from {table} where idempotency_key = %s"
+        table = queue_tables(self._queue)["tasks"]
+        query = f"select task_id, state from absurd.{table} where idempotency_key = %s"
         rows = self.query(query, (f"{self._params.session}/{self._key}",))
         self._task_id = str(rows[0][0]) if rows else ""
         return bool(rows) and rows[0][1] not in ("failed", "cancelled")

@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from msgspec import Struct
-from psycopg import sql
 
 from ...stores.postgres.connections import Connection
 from ...stores.postgres.store import PostgresStore
 from ...stores.sqlite.health import Finding
+from .queue import queue_tables
 
 MOST_NAMED = 20
 MOST_COUNTED = 10_000
@@ -102,11 +102,11 @@ def _read_statuses(connection: Connection, space: str) -> list[QueueStatus]:
         return []
     statuses = []
     for (queue,) in _rows(connection, SELECT_QUEUES):
-        names = {name: sql.Identifier(f"{name[0]}_{queue}").as_string(None) for name in ("runs", "tasks")}
-        query = SELECT_TASKS.format(**names)
+        tables = queue_tables(queue)
+        query = SELECT_TASKS.format(**tables)
         waiting, seconds, running, foreign = _rows(connection, query, {"most": MOST_COUNTED})[0]
         workers = [WorkerStatus(*row) for row in _rows(connection, SELECT_WORKERS, (queue, CRASH_MINUTES))]
-        suspects = _rows(connection, SELECT_SUSPECTS.format(**names), (CRASH_MINUTES, space, MOST_NAMED))
+        suspects = _rows(connection, SELECT_SUSPECTS.format(**tables), (CRASH_MINUTES, space, MOST_NAMED))
         if waiting or running or workers or suspects:
             statuses.append(
                 QueueStatus(

@@ -27,6 +27,7 @@ from ...stores.postgres.schema import lock_schema, plain_errors
 from ...stores.postgres.url import Address
 from . import registry
 from .queue import DEFAULT_QUEUE
+from .shared_transaction import fetch_row
 
 MAX_QUEUE_BYTES = 57
 """Absurd makes names of tables and indexes from it."""
@@ -89,21 +90,18 @@ def install(url: str, queue: str = DEFAULT_QUEUE, *, service: str = "bough_servi
 def _check_ours(connection: psycopg.Connection[Any], where: str, service: str) -> None:
     """Require our schema, since tasks name sessions, and the service role that runs them."""
     query = "select to_regclass('bough.migration') is not null, exists (select 1 from pg_roles where rolname = %s)"
-    row = connection.execute(query, (service,)).fetchone()
-    assert row is not None
-    if not row[0]:
+    has_schema, has_role = fetch_row(connection, query, [service])
+    if not has_schema:
         raise MigrationNeeded(where, 0, SCHEMA_VERSION)
-    if not row[1]:
+    if not has_role:
         raise InvalidArgument("service", service, "the service role that bough migrate made")
 
 
 def _install(connection: psycopg.Connection[Any], where: str) -> str | None:
-    row = connection.execute(SELECT_RIGHTS).fetchone()
-    assert row is not None
-    if not row[0]:
+    if not fetch_row(connection, SELECT_RIGHTS)[0]:
         connection.execute(absurdctl.BUNDLED_SCHEMA_SQL)
         return None
-    before = _version(connection)
+    before = str(fetch_row(connection, "select absurd.get_schema_version()")[0])
     _check_not_newer(where, before)
     migrations = absurdctl.discover_bundled_migrations()
     for step in absurdctl.resolve_migration_path(before, VERSION, migrations):
@@ -114,12 +112,6 @@ def _install(connection: psycopg.Connection[Any], where: str) -> str | None:
 def _check_not_newer(where: str, version: str) -> None:
     if absurdctl.compare_versions(version, VERSION) > 0:
         raise NewerFormat(f"the schema absurd of {where}", version, VERSION)
-
-
-def _version(connection: psycopg.Connection[Any]) -> str:
-    row = connection.execute("select absurd.get_schema_version()").fetchone()
-    assert row is not None
-    return str(row[0])
 
 
 def _grant(connection: psycopg.Connection[Any], queue: str, service: str) -> None:
@@ -140,16 +132,12 @@ def check_queue(connection: psycopg.Connection[Any], where: str, queue: str) -> 
 
 
 def _check_queue(connection: psycopg.Connection[Any], where: str, queue: str) -> None:
-    row = connection.execute(SELECT_RIGHTS).fetchone()
-    assert row is not None
-    is_installed, may_use, user = row
+    is_installed, may_use, user = fetch_row(connection, SELECT_RIGHTS)
     if not is_installed:
         raise EngineNotInstalled(where, queue, "has no schema of Absurd yet")
     if not may_use:
         raise MissingPermission(where, user, "it may not use the schema absurd")
-    queue_row = connection.execute(SELECT_QUEUE, (queue, queue)).fetchone()
-    assert queue_row is not None
-    version, has_queue, may_write, has_registry = queue_row
+    version, has_queue, may_write, has_registry = fetch_row(connection, SELECT_QUEUE, [queue, queue])
     _check_not_newer(where, version)
     if version != VERSION:
         raise EngineNotInstalled(where, queue, f"has schema {version} of Absurd, this Bough needs {VERSION}")

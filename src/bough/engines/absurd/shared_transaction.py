@@ -15,6 +15,13 @@ from ...stores.postgres.statement import Connection, Rows, Statement, Step, run_
 R = TypeVar("R")
 
 
+def fetch_row(connection: Connection, query: str, values: Sequence[Any] = ()) -> tuple[Any, ...]:
+    """Return the row of a query that always has one."""
+    row: tuple[Any, ...] | None = connection.execute(query, values).fetchone()
+    assert row is not None
+    return row
+
+
 class EngineConnections(PostgresConnections):
     """A store's connections whose write transactions an engine extends; reads use the store's own."""
 

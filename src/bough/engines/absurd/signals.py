@@ -16,7 +16,7 @@ from ...log.log import Log
 from ...stores.base import SessionRow
 from ...stores.postgres.connections import Connection, PostgresConnections
 from ...stores.postgres.store import PostgresStore
-from .shared_transaction import EngineConnections
+from .shared_transaction import EngineConnections, fetch_row
 
 SIGNALS = ("approved", "denied", "task_decided", CANCEL_REQUESTED)
 # Under the session's lock: how many signals there are with the new one, and the queue of the latest task that waits.
@@ -42,15 +42,9 @@ class WakingConnections(EngineConnections):
         self._session_id = session_id
 
     def after_write(self, connection: Connection) -> None:
-        count, queue = _fetch_row(connection, SELECT_WAITING, self._session_id)
-        if queue is not None and _fetch_row(connection, SELECT_EVENTS, queue)[0]:
+        count, queue = fetch_row(connection, SELECT_WAITING, [self._session_id])
+        if queue is not None and fetch_row(connection, SELECT_EVENTS, [queue])[0]:
             connection.execute(EMIT, (queue, signal_event(self._session_id, int(count))))
-
-
-def _fetch_row(connection: Connection, query: str, name: str) -> tuple[Any, ...]:
-    row: tuple[Any, ...] | None = connection.execute(query, (name,)).fetchone()
-    assert row is not None
-    return row
 
 
 def signal_event(session_id: str, n: int) -> str:

@@ -40,17 +40,19 @@ class TaskLog:
             "space": params.get("space"),
         }
         self._log(logging.INFO, "task_begun", about)
+        failure: dict[str, str] = {}
         try:
             result = execute()
+            outcome = result.get("stop_reason", "completed") if isinstance(result, dict) else "completed"
+            return result
         except BaseException as error:
             outcome = _outcome(error)
-            level = logging.WARNING if outcome == "failed" else logging.INFO
             failure = {"error": str(error)} if outcome == "failed" else {}
-            self._log(level, "task_ended", {**about, "outcome": outcome, **failure, **_seconds(began)})
             raise
-        outcome = result.get("stop_reason", "completed") if isinstance(result, dict) else "completed"
-        self._log(logging.INFO, "task_ended", {**about, "outcome": outcome, **_seconds(began)})
-        return result
+        finally:
+            level = logging.WARNING if failure else logging.INFO
+            seconds = round(time.monotonic() - began, 3)
+            self._log(level, "task_ended", {**about, "outcome": outcome, **failure, "seconds": seconds})
 
     def _log(self, level: int, event: str, fields: dict[str, Any]) -> None:
         session = f" of session {fields['session_id']}" if fields["session_id"] else ""
@@ -65,7 +67,3 @@ def _outcome(error: BaseException) -> str:
         case CancelledTask() | FailedTask():
             return "lost"
     return "failed"
-
-
-def _seconds(began: float) -> dict[str, float]:
-    return {"seconds": round(time.monotonic() - began, 3)}

@@ -10,13 +10,13 @@ from typing import Any
 
 from absurd_sdk import Absurd
 from msgspec import Struct
-from psycopg import sql
 
 from ...errors import PostgresRequired
 from ...stores.base import StoreBackend
 from ...stores.postgres.connections import Connection
 from ...stores.postgres.store import PostgresStore
 from . import schema as absurd_schema
+from .queue import queue_tables
 
 BATCH = 200
 """Tasks spawned in one transaction."""
@@ -57,10 +57,7 @@ class TaskQueue:
         self._connections.read_snapshot(
             lambda connection: absurd_schema.check_queue(connection, where, queue)
         )
-        names = {"tasks": f"t_{queue}", "runs": f"r_{queue}"}
-        self._select_states = SELECT_STATES.format(
-            **{name: sql.Identifier(table).as_string(None) for name, table in names.items()}
-        )
+        self._select_states = SELECT_STATES.format(**queue_tables(queue))
 
     def spawn(
         self, name: str, tasks: Mapping[str, Mapping[str, Any]], *, attempts: int, retry: Mapping[str, Any]

@@ -25,7 +25,6 @@ import psycopg
 from absurd_sdk import CancelledTask, ClaimedTask, FailedTask, SuspendTask, TaskContext
 from msgspec import Struct
 from msgspec.structs import replace
-from psycopg import sql
 from psycopg.rows import dict_row
 
 from ...agent.call_status import read_call_status
@@ -60,7 +59,7 @@ from .client_inputs import spaces_with_client_input, take_client_inputs
 from .deaths import Deaths, TaskDeaths
 from .engine import TASK, Agent, TaskParams
 from .own_process import BEGUN, ENDED, OwnProcess, ParentPipe
-from .queue import DEFAULT_QUEUE
+from .queue import DEFAULT_QUEUE, queue_tables
 from .registry import Registration
 from .signals import SIGNALS, signal_event
 from .step import ClaimedLog, ClaimedWriter
@@ -173,7 +172,7 @@ class Worker:
         )
         count = self.concurrency if self.only_run is None else 1
         slots = [Thread(target=Slot(self, n).run, daemon=True) for n in range(count)]
-        maintenance = [Thread(target=job.run, daemon=True) for job in self._maintenance_jobs()]
+        maintenance = [Thread(target=job, daemon=True) for job in self._maintenance_jobs()]
         for thread in (*maintenance, *slots):
             thread.start()
         while not self.stopping.is_set():
@@ -199,12 +198,9 @@ class Worker:
         self._store.close()
         return len(abandoned) + len(processes)
 
-    def _maintenance_jobs(self) -> list[LeaseRenewer | CancelWatcher | ClientInputWatcher]:
-        jobs: list[LeaseRenewer | CancelWatcher | ClientInputWatcher] = [
-            LeaseRenewer(self),
-            CancelWatcher(self),
-        ]
-        return jobs if self.only_run is not None else [*jobs, ClientInputWatcher(self)]
+    def _maintenance_jobs(self) -> list[Callable[[], None]]:
+        jobs: list[Callable[[], None]] = [LeaseRenewer(self).run, partial(watch_cancel_requests, self)]
+        return jobs if self.only_run is not None else [*jobs, partial(watch_client_inputs, self)]
 
     def report_errors(self, work: Callable[..., None], *arguments: Any) -> None:
         """Call `work` and report its errors, so that the calling thread survives them."""
@@ -242,7 +238,7 @@ class LeaseRenewer:
         self._worker = worker
         self._pool = Pool(replace(worker.address, connections=1))
         self._handle = ConnectionHandle(self._pool)
-        self._extend_all = EXTEND_ALL.format(runs=sql.Identifier(f"r_{worker.queue}").as_string(None))
+        self._extend_all = EXTEND_ALL.format(**queue_tables(worker.queue))
 
     def run(self) -> None:
         worker = self._worker
@@ -277,46 +273,36 @@ class LeaseRenewer:
                 claim.lose()
 
 
-class CancelWatcher:
-    """Polls, every second, for requests to cancel a running task."""
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-
-    def run(self) -> None:
-        worker = self._worker
-        while not worker.has_ended.wait(CANCEL_POLL_SECONDS):
-            by_space: dict[str, list[tuple[Claim, CancellableRun]]] = {}
-            for claim in list(worker.claims):
-                if claim.run is not None and not claim.is_cancelled:
-                    by_space.setdefault(claim.run.space, []).append((claim, claim.run))
-            for space, runs in by_space.items():
-                worker.report_errors(self._check, space, runs)
-
-    def _check(self, space: str, runs: list[tuple[Claim, CancellableRun]]) -> None:
-        """Ask for the lengths of all journals of a tenant with one query, and read only those that grew."""
-        heads = self._worker.store(space).heads([run.session_id for _, run in runs])
-        for claim, run in runs:
-            head = heads.get(run.session_id)
-            has_grown = head is not None and head.facts > run.facts_read
-            if has_grown and run.is_cancel_requested() and claim in self._worker.claims:
-                claim.cancel()
+def watch_cancel_requests(worker: Worker) -> None:
+    """Poll, every second, for requests to cancel a running task."""
+    while not worker.has_ended.wait(CANCEL_POLL_SECONDS):
+        by_space: dict[str, list[tuple[Claim, CancellableRun]]] = {}
+        for claim in list(worker.claims):
+            if claim.run is not None and not claim.is_cancelled:
+                by_space.setdefault(claim.run.space, []).append((claim, claim.run))
+        for space, runs in by_space.items():
+            worker.report_errors(_cancel_runs, worker, space, runs)
 
 
-class ClientInputWatcher:
-    """Polls, every second, for inputs that clients put into the database, and makes them tasks of this queue."""
+def _cancel_runs(worker: Worker, space: str, runs: list[tuple[Claim, CancellableRun]]) -> None:
+    """Cancel those that a user asked to: one query for the lengths of all their journals, and only those that grew are read."""
+    heads = worker.store(space).heads([run.session_id for _, run in runs])
+    for claim, run in runs:
+        head = heads.get(run.session_id)
+        has_grown = head is not None and head.facts > run.facts_read
+        if has_grown and run.is_cancel_requested() and claim in worker.claims:
+            claim.cancel()
 
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
 
-    def run(self) -> None:
-        while not self._worker.stopping.wait(CLIENT_INPUT_POLL_SECONDS):
-            self._worker.report_errors(self._take)
+def watch_client_inputs(worker: Worker) -> None:
+    """Poll, every second, for inputs that clients put into the database, and make them tasks of this queue."""
+    while not worker.stopping.wait(CLIENT_INPUT_POLL_SECONDS):
+        worker.report_errors(_take_client_inputs, worker)
 
-    def _take(self) -> None:
-        worker = self._worker
-        for space in spaces_with_client_input(worker.store("default")):
-            take_client_inputs(worker.store(space), worker.queue, worker.agents, worker.runtime.redactor)
+
+def _take_client_inputs(worker: Worker) -> None:
+    for space in spaces_with_client_input(worker.store("default")):
+        take_client_inputs(worker.store(space), worker.queue, worker.agents, worker.runtime.redactor)
 
 
 class SlotClient(AbsurdClient):
@@ -361,11 +347,7 @@ class OnlyRunClient(AbsurdClient):
     def claim_tasks(
         self, batch_size: int = 1, claim_timeout: int = 120, worker_id: str = "worker"
     ) -> list[ClaimedTask]:
-        names = {
-            name: sql.Identifier(f"{name[0]}_{self._worker.queue}").as_string(None)
-            for name in ("runs", "tasks")
-        }
-        query = self.SELECT.format(**names)
+        query = self.SELECT.format(**queue_tables(self._worker.queue))
         self.claimed = self._handle.execute(query, (self._worker.only_run,), row_factory=dict_row)
         return self.claimed
 
@@ -540,7 +522,7 @@ class TaskRun:
     def is_cancel_requested(self) -> bool:
         """Return whether a new fact requests to cancel the current turn.
 
-        Called by `CancelWatcher`, and reads the store and not the log, which may be waiting for the server.
+        Called by `watch_cancel_requests`, and reads the store and not the log, which may be waiting for the server.
         """
         facts = self._tenant.journal(self.session_id, self.facts_read)
         self.facts_read += len(facts)
