@@ -8,13 +8,12 @@ Does not know what a shell command or another program wrote.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 from msgspec import Struct
 
@@ -23,7 +22,7 @@ from ...core.file_changes import FileChange, FileVersion, file_changes
 from ...core.media import digest
 from ...errors import FilesChanged, InvalidOperation, OutOfScope
 from ...log.log import Log
-from .files import printable, read_snapshot
+from .files import printable, read_snapshot, replace_file
 from .scope import Scope, open_at
 
 ActionKind = Literal["restore", "recreate", "delete", "nothing", "refused"]
@@ -129,7 +128,7 @@ def _plan(
     if os.path.realpath(first.root) != first.root or not os.path.isdir(first.root):
         return action("refused", "its workspace is gone, or is a symbolic link now")
     try:
-        now = _hash(first)
+        now = _hash(lambda: Scope(Path(first.root)).open(first.path))
     except (OSError, OutOfScope) as error:
         return action(
             "refused", getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
@@ -162,10 +161,10 @@ def _obstacle(log: Log, group: Sequence[tuple[int, FileChange]], target: FileVer
     return None
 
 
-def _hash(change: FileChange) -> str | None:
+def _hash(open_file: Callable[[], BinaryIO]) -> str | None:
     """Return the hash of the file as it is now; None if there is none."""
     try:
-        with Scope(Path(change.root)).open(change.path) as file:
+        with open_file() as file:
             snapshot = read_snapshot(file)
     except FileNotFoundError:
         return None
@@ -176,7 +175,7 @@ def _restore(log: Log, action: FileAction) -> None:
     """Write one file, unless it has changed since the plan was made."""
     with Scope(Path(action.root)).parent(action.path) as (parent_fd, name):
         expected = None if action.expected is None else action.expected.hash
-        if _hash_at(parent_fd, name, action.path) != expected:
+        if _hash(lambda: open_at(parent_fd, name, action.path)) != expected:
             raise FilesChanged([(action.location, "it was changed elsewhere in this moment")])
         if action.target is None:
             os.unlink(name, dir_fd=parent_fd)
@@ -184,49 +183,18 @@ def _restore(log: Log, action: FileAction) -> None:
             data = log.read_blob(action.target.blob_hash) if action.target.size else b""
             if data is None:
                 raise FilesChanged([(action.location, "what it was is not in this store")])
-            _write(parent_fd, name, data, action.target.mode)
+            replace_file(parent_fd, name, data, None, action.target.mode)
         os.fsync(parent_fd)
-
-
-def _hash_at(parent_fd: int, name: str, path: str) -> str | None:
-    try:
-        with open_at(parent_fd, name, path) as file:
-            snapshot = read_snapshot(file)
-    except FileNotFoundError:
-        return None
-    return snapshot.hash if snapshot.data is None else digest(snapshot.data)
-
-
-def _write(parent_fd: int, name: str, data: bytes, mode: int) -> None:
-    """Write a temporary file beside it, then rename: a reader, and a crash, find the old file or the new one."""
-    temporary_name = f".{secrets.token_hex(8)}.part"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(temporary_name, flags, 0o600, dir_fd=parent_fd)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-            os.fchmod(fd, mode & 0o777)
-            file.flush()
-            os.fsync(fd)
-        os.rename(temporary_name, name, src_dir_fd=parent_fd, dst_dir_fd=parent_fd)
-    except BaseException:  # also Ctrl-C: no half-written file is left behind
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary_name, dir_fd=parent_fd)
-        raise
 
 
 def count_text(actions: Iterable[FileAction]) -> str:
     """Return how many files of each kind: "2 restored, 1 deleted"."""
-    verbs = {
+    verbs: dict[ActionKind, str] = {
         "restore": "restored",
         "recreate": "recreated",
         "delete": "deleted",
         "refused": "left as they are",
     }
-    counts = dict.fromkeys(verbs, 0)
-    for action in actions:
-        if action.kind in counts:
-            counts[action.kind] += 1
-    return (
-        ", ".join(f"{count} {verbs[kind]}" for kind, count in counts.items() if count) or "no files changed"
-    )
+    counts = Counter(action.kind for action in actions)
+    parts = [f"{counts[kind]} {verb}" for kind, verb in verbs.items() if counts[kind]]
+    return ", ".join(parts) or "no files changed"

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from hashlib import sha256
+from operator import attrgetter
 from typing import BinaryIO
 
 from msgspec import Struct
@@ -115,7 +116,7 @@ class Files:
         with self._scope.parent(path) as (parent_fd, name):
             before_stat = _stat_writable(parent_fd, name, path)
             before = self._snapshot(parent_fd, name, path)
-            _replace(parent_fd, name, data, before_stat)
+            replace_file(parent_fd, name, data, before_stat)
             self._report_write(path, before, data, _mode(parent_fd, name))
         return f"{'created' if before_stat is None else 'replaced'} {path}: {len(data):,} bytes"
 
@@ -141,7 +142,7 @@ class Files:
                     "old", old, f"text that occurs once in {path}; include surrounding lines"
                 )
             edited = data[:start] + new_bytes + data[start + len(old_bytes) :]
-            _replace(parent_fd, name, edited, before_stat)
+            replace_file(parent_fd, name, edited, before_stat)
             mode = stat.S_IMODE(before_stat.st_mode)
             self._report_write(path, Snapshot(data, mode=mode), edited, _mode(parent_fd, name))
         return f"edited {path} at line {data[:start].count(10) + 1}"
@@ -206,10 +207,8 @@ class Files:
             try:
                 with self._scope.open(path) as file:
                     data = file.read(min(_MAX_SEARCHED_FILE_BYTES, bytes_left) + 1)
-            except (
-                OSError,
-                OutOfScope,
-            ):  # replaced by a link since it was listed, or a name that is out of scope
+            except (OSError, OutOfScope):
+                # Replaced by a link since it was listed, or a name that is out of scope.
                 walk.unread += 1
                 continue
             if len(data) > min(_MAX_SEARCHED_FILE_BYTES, bytes_left):
@@ -366,22 +365,31 @@ def _stat_writable(parent_fd: int, name: str, path: str) -> os.stat_result | Non
     return before_stat
 
 
-def _replace(parent_fd: int, name: str, data: bytes, before_stat: os.stat_result | None) -> None:
-    """Write a temporary file beside it, then rename: a reader sees the old file or the new one, and a symbolic
-    link that was put there meanwhile is replaced, not followed. Other hard links keep the old text."""
+def replace_file(
+    parent_fd: int, name: str, data: bytes, before_stat: os.stat_result | None, mode: int | None = None
+) -> None:
+    """Write a temporary file beside it, then rename: a reader, and a crash, find the old file or the new one, and a
+    symbolic link that was put there meanwhile is replaced, not followed. Other hard links keep the old text.
+
+    The file keeps its owner and mode, unless `mode` is another. Without `before_stat` it is not checked for changes.
+    """
+    if mode is None and before_stat is not None:
+        mode = before_stat.st_mode
     temporary_name = f".{secrets.token_hex(8)}.part"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(temporary_name, flags, 0o666 if before_stat is None else 0o600, dir_fd=parent_fd)
+    fd = os.open(temporary_name, flags, 0o666 if mode is None else 0o600, dir_fd=parent_fd)
     try:
         with os.fdopen(fd, "wb") as file:
             file.write(data)
             if before_stat is not None:
                 with contextlib.suppress(PermissionError):
                     os.fchown(fd, before_stat.st_uid, before_stat.st_gid)
-                os.fchmod(fd, before_stat.st_mode & 0o777)
+            if mode is not None:
+                os.fchmod(fd, mode & 0o777)
             file.flush()
             os.fsync(fd)
-        _refuse_if_changed(parent_fd, name, before_stat)
+        if before_stat is not None:
+            _refuse_if_changed(parent_fd, name, before_stat)
         os.rename(temporary_name, name, src_dir_fd=parent_fd, dst_dir_fd=parent_fd)
     except BaseException:  # also Ctrl-C: no half-written file is left behind
         with contextlib.suppress(FileNotFoundError):
@@ -389,16 +397,11 @@ def _replace(parent_fd: int, name: str, data: bytes, before_stat: os.stat_result
         raise
 
 
-def _refuse_if_changed(parent_fd: int, name: str, before_stat: os.stat_result | None) -> None:
+def _refuse_if_changed(parent_fd: int, name: str, before_stat: os.stat_result) -> None:
     """Narrow the race with another writer to one system call; only a lock could close it."""
-    if before_stat is None:
-        return
     now = os.stat(name, dir_fd=parent_fd, follow_symlinks=False)
-    if (now.st_ino, now.st_size, now.st_mtime_ns) != (
-        before_stat.st_ino,
-        before_stat.st_size,
-        before_stat.st_mtime_ns,
-    ):
+    identity = attrgetter("st_ino", "st_size", "st_mtime_ns")
+    if identity(now) != identity(before_stat):
         raise InvalidArgument("path", name, "a file that does not change during the edit; read it again")
 
 

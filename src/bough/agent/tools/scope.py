@@ -67,19 +67,6 @@ class Scope(Struct, frozen=True):
     def of(cls, workspace: Workspace, commands: Iterable[str] = ()) -> Scope:
         return cls(Path(workspace.working_dir), workspace.fs_scope_tier, frozenset(commands))
 
-    def resolve(self, path: str) -> Path:
-        """Return the absolute path, or raise OutOfScope. Only to show and compare paths: to read or write use `open`,
-        `folder` or `parent`, which check again at every step."""
-        base, names = self._split(path)
-        with suppress(FileNotFoundError), _name_in_errors(path):
-            parent_fd = _descend(os.open(base, _FOLDER_FLAGS), names[:-1], path, create=False)
-            try:
-                if names:
-                    _check_type(os.stat(names[-1], dir_fd=parent_fd, follow_symlinks=False).st_mode, path)
-            finally:
-                os.close(parent_fd)
-        return base.joinpath(*names)
-
     def locate(self, path: str) -> tuple[str, str]:
         """Return a folder and the path below it: the workspace's, or / for what is outside it."""
         base, names = self._split(path)
@@ -90,41 +77,31 @@ class Scope(Struct, frozen=True):
 
     def open(self, path: str) -> BinaryIO:
         """Open a regular file for reading."""
-        base, names = self._split(path)
-        if not names:
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        with _name_in_errors(path):
-            parent_fd = _descend(os.open(base, _FOLDER_FLAGS), names[:-1], path, create=False)
-            try:
-                return open_at(parent_fd, names[-1], path)
-            finally:
-                os.close(parent_fd)
+        base, names = self._split_file(path)
+        with _open_folder(base, names[:-1], path) as parent_fd, _name_in_errors(path):
+            return open_at(parent_fd, names[-1], path)
 
     @contextmanager
     def folder(self, path: str) -> Iterator[int]:
         """Yield the descriptor of a folder, to list it."""
         base, names = self._split(path)
-        with _name_in_errors(path):
-            folder_fd = _descend(os.open(base, _FOLDER_FLAGS), names, path, create=False)
-        try:
+        with _open_folder(base, names, path) as folder_fd:
             yield folder_fd
-        finally:
-            os.close(folder_fd)
 
     @contextmanager
     def parent(self, path: str) -> Iterator[tuple[int, str]]:
         """Yield the descriptor of the folder of `path`, created if missing, and the name to write in it."""
+        base, names = self._split_file(path)
+        if self.tier != "full" and any(name.casefold() == ".git" for name in names):
+            raise OutOfScope(path, "files in .git name programs that git runs")
+        with _open_folder(base, names[:-1], path, create=True) as parent_fd:
+            yield parent_fd, names[-1]
+
+    def _split_file(self, path: str) -> tuple[Path, tuple[str, ...]]:
         base, names = self._split(path)
         if not names:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        if self.tier != "full" and any(name.casefold() == ".git" for name in names):
-            raise OutOfScope(path, "files in .git name programs that git runs")
-        with _name_in_errors(path):
-            parent_fd = _descend(os.open(base, _FOLDER_FLAGS), names[:-1], path, create=True)
-        try:
-            yield parent_fd, names[-1]
-        finally:
-            os.close(parent_fd)
+        return base, names
 
     def _split(self, path: str) -> tuple[Path, tuple[str, ...]]:
         """Return the folder to start from and the names below it. Reads no file, except at tier full."""
@@ -192,16 +169,19 @@ def _parse(path: str) -> PurePosixPath:
     return PurePosixPath(path)
 
 
-def _descend(start: int, names: Sequence[str], path: str, create: bool) -> int:
-    """Open one folder after the other and return the descriptor of the last; `start` is closed in any case."""
-    fd = start
-    for name in names:
-        try:
-            child = _enter(fd, name, path, create)
-        finally:
-            os.close(fd)
-        fd = child
-    return fd
+@contextmanager
+def _open_folder(base: Path, names: Sequence[str], path: str, *, create: bool = False) -> Iterator[int]:
+    """Open one folder after the other and yield the descriptor of the last."""
+    with _name_in_errors(path):
+        fd = os.open(base, _FOLDER_FLAGS)
+    try:
+        with _name_in_errors(path):
+            for name in names:
+                parent_fd, fd = fd, _enter(fd, name, path, create)
+                os.close(parent_fd)
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def _enter(fd: int, name: str, path: str, create: bool) -> int:
