@@ -98,9 +98,8 @@ class HttpTools:
         self, method: str, url: str, headers: dict[str, str] | None = None, body: str | None = None
     ) -> str:
         """Make an HTTP request to a public address. Follows up to 5 redirects."""
-        return self._response_text(
-            self.fetch(method, url, headers or {}, None if body is None else body.encode())
-        )
+        response = self.fetch(method, url, headers or {}, None if body is None else body.encode())
+        return self._response_text(response)
 
     def fetch(
         self, method: str, url: str, headers: Mapping[str, str] = {}, body: bytes | None = None
@@ -122,12 +121,10 @@ class HttpTools:
             next_target = self._target(urljoin(target.url, location))
             if next_target.origin != target.origin:
                 if body is not None:
-                    raise OutOfScope(
-                        _without_user(next_target.url), "a redirect would send the body to another host"
-                    )
+                    raise _refuse(next_target.url, "a redirect would send the body to another host")
                 headers = {name: value for name, value in headers.items() if name in _SAFE_HEADERS}
             target = next_target
-        raise OutOfScope(_without_user(url), f"it redirects more than {_MAX_REDIRECTS} times")
+        raise _refuse(url, f"it redirects more than {_MAX_REDIRECTS} times")
 
     def _target(self, url: str) -> Target:
         return resolve_target(url, self._hosts, self._resolver)
@@ -135,7 +132,7 @@ class HttpTools:
     def _exchange(
         self, method: str, target: Target, headers: Mapping[str, str], body: bytes | None, deadline: float
     ) -> HttpResponse:
-        connection = _Connection(target, deadline, self._tls)
+        connection, shown_url = _Connection(target, deadline, self._tls), _without_user(target.url)
         # A socket's timeout restarts with every byte; the timer also ends a response that trickles.
         timer = threading.Timer(max(deadline - time.monotonic(), 0), connection.cut)
         timer.daemon = True
@@ -148,7 +145,7 @@ class HttpTools:
                 raise TimeoutError
             if response.length and len(data) <= self._max_bytes:
                 raise ConnectionError(
-                    f"{_without_user(target.url)} closed the connection with {response.length:,} bytes missing"
+                    f"{shown_url} closed the connection with {response.length:,} bytes missing"
                 )
             fields = tuple((name.lower(), value) for name, value in response.getheaders())
             is_complete = len(data) <= self._max_bytes
@@ -157,14 +154,10 @@ class HttpTools:
             )
         except (OSError, ValueError, http.client.HTTPException) as error:
             if connection.is_late or isinstance(error, TimeoutError):
-                raise TimeoutError(
-                    f"{_without_user(target.url)} took longer than {self._timeout:g} s"
-                ) from None
+                raise TimeoutError(f"{shown_url} took longer than {self._timeout:g} s") from None
             if isinstance(error, OSError):
                 raise
-            raise ConnectionError(
-                f"{_without_user(target.url)} sent a response that is not HTTP: {error!r}"
-            ) from None
+            raise ConnectionError(f"{shown_url} sent a response that is not HTTP: {error!r}") from None
         finally:
             timer.cancel()
             connection.close()
@@ -179,9 +172,8 @@ class HttpTools:
         mime = fields.get("content-type", "application/octet-stream")
         if (b"\0" in response.body and "utf-16" not in mime.lower()) or fields.get("content-encoding"):
             handle = self._spill(response.body, mime.partition(";")[0].strip())
-            return "\n".join(
-                [*lines, f"[{len(response.body):,} bytes that are not text, stored as {handle}]"]
-            )
+            lines.append(f"[{len(response.body):,} bytes that are not text, stored as {handle}]")
+            return "\n".join(lines)
         return truncate("\n".join([*lines, "", _text(response.body, mime)]), self._spill)
 
 
@@ -193,11 +185,11 @@ def resolve_target(url: str, hosts: frozenset[str], resolver: Resolver | None = 
     literal = _ip_address(host)
     addresses = [literal] if literal else (resolver or _resolve)(host, port)
     if not addresses:
-        raise OutOfScope(_without_user(url), f"{host} has no address")
+        raise _refuse(url, f"{host} has no address")
     if not {host, f"{host}:{port}", f"[{host}]:{port}"} & hosts:
         for address in addresses:
             if (reason := refusal(address)) is not None:
-                raise OutOfScope(_without_user(url), f"{host} is at {address}, {reason}")
+                raise _refuse(url, f"{host} is at {address}, {reason}")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return Target(parts._replace(fragment="").geturl(), parts.scheme, host, port, path, tuple(addresses))
 
@@ -266,20 +258,20 @@ def refusal(address: str) -> str | None:
 def _parse_url(url: str) -> SplitResult:
     # urlsplit drops tabs and line ends, and accepts backslashes, which other parsers read as slashes.
     if any(ord(char) <= 32 or ord(char) == 127 or char == "\\" for char in url):
-        raise OutOfScope(_without_user(url), "it contains a space, control character or backslash")
+        raise _refuse(url, "it contains a space, control character or backslash")
     if not url.isascii():
-        raise OutOfScope(_without_user(url), "it contains non-ASCII characters; encode them with % and xn--")
+        raise _refuse(url, "it contains non-ASCII characters; encode them with % and xn--")
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise OutOfScope(_without_user(url), f"it is not a URL ({error})") from None
+        raise _refuse(url, f"it is not a URL ({error})") from None
     if parts.scheme not in ("http", "https"):
-        raise OutOfScope(_without_user(url), "only http and https are supported")
+        raise _refuse(url, "only http and https are supported")
     if "@" in parts.netloc:
-        raise OutOfScope(_without_user(url), "it contains a user or password; use a header")
+        raise _refuse(url, "it contains a user or password; use a header")
     if port == 0 or parts.netloc.endswith(":"):
-        raise OutOfScope(_without_user(url), "its port is invalid")
+        raise _refuse(url, "its port is invalid")
     return parts
 
 
@@ -287,13 +279,13 @@ def _host(parts: SplitResult, url: str) -> str:
     host = (parts.hostname or "").removesuffix(".")
     is_v6 = parts.netloc.startswith("[")
     if not host or not (is_v6 or re.fullmatch(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*", host)) or "%" in host:
-        raise OutOfScope(_without_user(url), "it has no valid host name")
+        raise _refuse(url, "it has no valid host name")
     last = host.rpartition(".")[2]
     if not is_v6 and _ip_address(host) is None and re.fullmatch(r"\d+|0x[0-9a-f]*", last):
         # Resolvers differ on which address 2130706433, 0x7f.1 or 0177.0.0.1 is.
-        raise OutOfScope(_without_user(url), f"{host} is an IP address in an unusual form")
+        raise _refuse(url, f"{host} is an IP address in an unusual form")
     if is_v6 and _ip_address(host) is None:
-        raise OutOfScope(_without_user(url), f"{host} is not an IPv6 address")
+        raise _refuse(url, f"{host} is not an IPv6 address")
     return host
 
 
@@ -319,6 +311,10 @@ def _text(body: bytes, mime: str) -> str:
     match = re.search(r"charset=[\"']?([\w-]+)", mime.lower())
     charset = match.group(1) if match else "utf-8"
     return body.decode(charset, "replace") if charset in _CHARSETS else text_of(body)
+
+
+def _refuse(url: str, reason: str) -> OutOfScope:
+    return OutOfScope(_without_user(url), reason)
 
 
 def _without_user(url: str) -> str:

@@ -12,7 +12,7 @@ import base64
 import binascii
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
 import httpx2
@@ -200,7 +200,7 @@ class McpConnection:
         try:
             async with (
                 self._transport() as streams,
-                Client(_OpenTransport(streams), client_info=info, cache=None) as client,
+                Client(nullcontext(streams), client_info=info, cache=None) as client,
             ):
                 self._connected.set_result(client)
                 await self._closing.wait()
@@ -329,19 +329,6 @@ class McpConnection:
             "start the command by hand to see what it says" if self._process else "check that it runs there"
         )
         return McpServerUnavailable(str(self.server), self._end(reason), hint)
-
-
-class _OpenTransport:
-    """A transport that is already open: entering it returns its streams."""
-
-    def __init__(self, streams: Any) -> None:
-        self._streams = streams
-
-    async def __aenter__(self) -> Any:
-        return self._streams
-
-    async def __aexit__(self, *_: object) -> None:
-        return None
 
 
 class Connections:

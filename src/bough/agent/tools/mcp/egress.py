@@ -25,7 +25,7 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
 
     def __init__(self, server: McpServer, resolver: Resolver | None = None) -> None:
         self._server, self._resolver = server, resolver
-        self._hosts = server.hosts | _own_host(server.url)
+        self._hosts = _allowed_hosts(server)
         # As http_request does: the certificates that the system trusts, or SSL_CERT_FILE.
         verify = ssl.create_default_context() if server.url.startswith("https") else True
         self._inner = httpx2.AsyncHTTPTransport(verify=verify, trust_env=False)
@@ -83,23 +83,22 @@ def http_client(server: McpServer, resolver: Resolver | None = None) -> httpx2.A
     )
 
 
-def check_address(server: McpServer, resolver: Resolver | None = None) -> None:
+def check_address(server: McpServer) -> None:
     """Raise `OutOfScope` if the server's address is not public, before anything is sent."""
-    resolve_target(server.url, server.hosts | _own_host(server.url), resolver)
+    resolve_target(server.url, _allowed_hosts(server))
 
 
-def _own_host(url: str) -> frozenset[str]:
-    """Return the host and port of an address that is written as this machine, which the caller must have meant."""
+def _allowed_hosts(server: McpServer) -> frozenset[str]:
+    """Return the hosts that may be at a private address: those of the server, and its own if that is written as this
+    machine, which the caller must have meant."""
     try:
-        parts = httpx2.URL(url)
+        parts = httpx2.URL(server.url)
     except httpx2.InvalidURL as error:
-        raise OutOfScope(url, f"it is not a URL ({error})") from None
+        raise OutOfScope(server.url, f"it is not a URL ({error})") from None
+    if parts.host not in _LOOPBACK:
+        return server.hosts
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    return (
-        frozenset({f"{parts.host}:{port}", f"[{parts.host}]:{port}"})
-        if parts.host in _LOOPBACK
-        else frozenset()
-    )
+    return server.hosts | {f"{parts.host}:{port}", f"[{parts.host}]:{port}"}
 
 
 def _addressed(request: httpx2.Request, target: Target, address: str) -> httpx2.Request:
