@@ -38,6 +38,7 @@ from bough import (
 )
 from bough.agent.compaction_plan import Sizes
 from bough.agent.loop import build_loop
+from bough.agent.tasks import RunSetup
 from bough.agent.writer import Writer
 from bough.core.context import Item
 from bough.core.drafts import Draft, ExtraFact
@@ -1405,7 +1406,8 @@ class TestStreaming:
         model = ScriptedModel(["word " * 400])
 
         async def main() -> None:
-            async for _ in build_loop(CountingWriter(session.log, model), [model], {}, NOW).run("q"):
+            loop = build_loop(CountingWriter(session.log, model), RunSetup([model], {}, NOW))
+            async for _ in loop.run("q"):
                 pass
 
         asyncio.run(main())

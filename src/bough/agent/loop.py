@@ -8,7 +8,7 @@ model caller gets answers, the tool runner runs tool calls; limits and compactio
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 
 from ..core.codec import decode
@@ -30,18 +30,16 @@ from ..errors import (
     ToolsMissing,
 )
 from ..log.keyed_turn import KeyedTurn, calls_of_turn, find_turn, turn_end
-from ..models.model import Model
 from ..stores.base import SessionRow
 from .call_status import CallStatus, read_call_status
 from .compaction import Compactor
 from .events import Event, answer_data
-from .limits import LimitChecker, LimitHit, Limits, NextCall
+from .limits import LimitChecker, LimitHit, NextCall
 from .model_call import ModelCaller
 from .start_facts import FIRST_FACT, is_one_shot_turn, runner_data, session_data, turn_start_data
-from .tasks import TaskRunner
+from .tasks import RunSetup, TaskRunner
 from .tool_batch import ToolRunner
-from .tools.mcp.server import McpServer
-from .tools.tool import Tool, error_text
+from .tools.tool import error_text
 from .writer import Writer, run_uncancelled
 
 CANCELLED = "(cancelled)"
@@ -474,19 +472,10 @@ def _error_data(error: ModelError) -> dict[str, str]:
     return {"code": error.code, "message": str(error), "command_message": error.command_text}
 
 
-def build_loop(
-    writer: Writer,
-    models: Sequence[Model],
-    tools: Mapping[str, Tool],
-    limits: Limits,
-    *,
-    parent: LimitChecker | None = None,
-    options: Mapping[str, Any] | None = None,
-    servers: Sequence[McpServer] = (),
-) -> Loop:
-    """Build a loop with the usual collaborators; `parent` checks the limits of the session that runs this one as a task.
-    `options` of the model's calls hold from here on. The tools of MCP `servers` are added when the loop runs."""
-    checker = LimitChecker(writer, limits, parent)
-    tool_runner = ToolRunner(writer, tools, TaskRunner(writer, models, checker, build_loop), servers)
-    caller = ModelCaller(writer, models, tool_runner, checker, options)
+def build_loop(writer: Writer, setup: RunSetup, parent: LimitChecker | None = None) -> Loop:
+    """Build a loop with the usual collaborators; `parent` checks the limits of the session that runs this one as a task."""
+    checker = LimitChecker(writer, setup.limits, parent)
+    tasks = TaskRunner(writer, setup.models, checker, build_loop)
+    tool_runner = ToolRunner(writer, setup.tools, tasks, setup.servers)
+    caller = ModelCaller(writer, setup.models, tool_runner, checker, setup.options)
     return Loop(writer, caller, tool_runner, checker, Compactor(writer, checker))

@@ -7,9 +7,11 @@ twice. A child that waits for a person leaves its tool through `TaskNeedsApprova
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from ..core.context import merge_options
 from ..core.drafts import Draft, build_entries
@@ -23,28 +25,28 @@ from ..stores.base import NewSession, SessionRow
 from .call_status import MAX_TASK_DEPTH, ancestors, pending_approvals
 from .events import Event
 from .limits import LimitChecker, Limits
-from .tools.mcp.server import McpServer, ToolLike, for_one_turn, split_tools
-from .tools.tool import TaskNeedsApproval, Tool
+from .tools.mcp.server import McpServer, for_one_turn, split_tools
+from .tools.tool import TaskNeedsApproval, TaskOptions, Tool
 from .writer import Writer
 
 if TYPE_CHECKING:
     from .loop import Loop
 
 
-class BuildLoop(Protocol):
-    """How the loop of a child is built: `loop.build_loop`, passed in because loops run tasks and tasks run loops."""
+class RunSetup(Struct, frozen=True):
+    """What a run works with: the chain of models, the tools, the limits."""
 
-    def __call__(
-        self,
-        writer: Writer,
-        models: Sequence[Model],
-        tools: Mapping[str, Tool],
-        limits: Limits,
-        *,
-        parent: LimitChecker | None,
-        options: Mapping[str, Any] | None,
-        servers: Sequence[McpServer],
-    ) -> Loop: ...
+    models: Sequence[Model]
+    tools: Mapping[str, Tool]
+    limits: Limits
+    options: Mapping[str, Any] | None = None
+    """Options of the model's calls, which hold from here on."""
+    servers: Sequence[McpServer] = ()
+    """MCP servers, whose tools are added when the loop runs."""
+
+
+BuildLoop = Callable[[Writer, RunSetup, LimitChecker | None], "Loop"]
+"""How the loop of a child is built: `loop.build_loop`, passed in because loops run tasks and tasks run loops."""
 
 
 class TaskRunner:
@@ -57,37 +59,20 @@ class TaskRunner:
         """Warnings for the author of a tool that no event was sent for yet, those of tasks included."""
         self._writer, self._models, self._limits, self._build_loop = writer, models, limits, build_loop
 
-    async def run(
-        self,
-        key: str,
-        text: str,
-        *,
-        agent: str | None = None,
-        seeds: Sequence[Message] = (),
-        models: Sequence[Model] | None = None,
-        tools: Iterable[ToolLike] = (),
-        limits: Limits | None = None,
-        options: Mapping[str, Any] | None = None,
-    ) -> str:
+    async def run(self, key: str, text: str, task: TaskOptions) -> str:
         """Let a child session answer `text`; return its final answer."""
         run_blocking, parent = self._writer.run_blocking, self._writer.log
-        row = await run_blocking(_find_or_start, parent, key, agent, seeds)
+        row = await run_blocking(_find_or_start, parent, key, task.agent, task.seeds)
         log = Log(parent.store, row, parent.runtime)
-        by_name, servers = split_tools(tools)
+        tools, servers = split_tools(task.tools)
         cursor = await run_blocking(lambda: log.cursor)
-        is_new, error = not (cursor.turn or row.turns), ""
-        if models is None and is_new:
+        is_new, error, options = not (cursor.turn or row.turns), "", task.options
+        if task.models is None and is_new:
             options = merge_options(self._writer.settings().options, options)
+        models, limits = task.models or self._models, task.limits or self._limits.limits
+        setup = RunSetup(models, tools, limits, options, for_one_turn(servers))
         while is_new or log.cursor.turn:
-            child = self._child(
-                log,
-                models or self._models,
-                by_name,
-                limits or self._limits.limits,
-                options=options,
-                servers=for_one_turn(servers),
-            )
-            async for event in child.run(text if is_new else None):
+            async for event in self._child(log, setup).run(text if is_new else None):
                 if event.type == "session:turn_completed":
                     error = event.data.get("error", {}).get("message", "")
                 elif event.type == "session:warning":
@@ -106,24 +91,13 @@ class TaskRunner:
             try:
                 log = await self._writer.run_blocking(_open_task, self._writer.log, child)
                 if log is not None:
-                    await self._child(log, self._models, {}, self._limits.limits).close()
+                    await self._child(log, RunSetup(self._models, {}, self._limits.limits)).close()
             except (NotFound, SessionTrashed, SessionRunning):
                 pass  # deleted, or another process drives it on its own
 
-    def _child(
-        self,
-        log: Log,
-        models: Sequence[Model],
-        tools: Mapping[str, Tool],
-        limits: Limits,
-        *,
-        options: Mapping[str, Any] | None = None,
-        servers: Sequence[McpServer] = (),
-    ) -> Loop:
-        writer = Writer(log, models[0] if models else None)
-        return self._build_loop(
-            writer, models, tools, limits, parent=self._limits, options=options, servers=servers
-        )
+    def _child(self, log: Log, setup: RunSetup) -> Loop:
+        writer = Writer(log, setup.models[0] if setup.models else None)
+        return self._build_loop(writer, setup, self._limits)
 
 
 def _final_answer(log: Log, error: str) -> str:

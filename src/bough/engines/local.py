@@ -18,6 +18,7 @@ from ..agent.cancellation import CANCEL_REQUESTED
 from ..agent.events import Event, RunResult, fact_event, run_result
 from ..agent.limits import Limits
 from ..agent.loop import Loop, build_loop
+from ..agent.tasks import RunSetup
 from ..agent.tools.mcp.server import ToolLike, for_one_turn, split_tools
 from ..agent.writer import Writer
 from ..core.entries import Entry
@@ -190,8 +191,8 @@ def start_run(
     writer = Writer(log, models[0], is_one_shot=one_shot)
     by_name, servers = split_tools(tools)
     servers = for_one_turn(servers) if one_shot else servers
-    loop = build_loop(writer, models, by_name, limits or Limits(), options=options, servers=servers)
-    return Run(loop, content, key)
+    setup = RunSetup(models, by_name, limits or Limits(), options, servers)
+    return Run(build_loop(writer, setup), content, key)
 
 
 def cancel_turn(log: Log) -> None:
@@ -205,7 +206,7 @@ def cancel_turn(log: Log) -> None:
         if is_held(row, log.runtime):
             log.record(CANCEL_REQUESTED, data={"turn": log.cursor.turn})
             return None
-        loop = build_loop(Writer(log, None), [], {}, Limits())
+        loop = build_loop(Writer(log, None), RunSetup([], {}, Limits()))
         try:
             with ThreadPoolExecutor(1) as thread:  # an event loop may be running in this one
                 return thread.submit(asyncio.run, loop.close()).result()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from msgspec.structs import replace
 
 from ..agent.tasks import task_id
-from ..agent.tools.tool import RunTask
+from ..agent.tools.tool import RunTask, TaskOptions
 from ..core.tree import Leaf
 from ..core.turns import is_completed
 from ..errors import InvalidReplay, NotFound
@@ -19,7 +18,7 @@ from .recording import RecordedResult
 def recorded_task(source: Log, recorded: RecordedResult | None) -> RunTask:
     """Return the `ctx.task` of a replay: it answers if the recorded child of this call and number had the same input."""
 
-    async def task(key: str, text: str, **_: Any) -> str:
+    async def task(key: str, text: str, _: TaskOptions) -> str:
         number = key.rpartition("/")[2]
         answer = await asyncio.to_thread(_answer, source, recorded, number, text)
         if answer is None:

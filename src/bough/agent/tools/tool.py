@@ -12,7 +12,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_type_hints, overload
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints, overload
 
 import msgspec
 from msgspec import Struct
@@ -45,21 +45,19 @@ class TaskNeedsApproval(BaseException):
         self.approvals = approvals
 
 
-class RunTask(Protocol):
-    """Runs a task of a tool under its key and returns its answer."""
+class TaskOptions(Struct, frozen=True):
+    """What a task runs with, as `ToolContext.task` takes it."""
 
-    def __call__(
-        self,
-        key: str,
-        text: str,
-        *,
-        agent: str | None,
-        seeds: Sequence[Message],
-        models: Sequence[Model] | None,
-        tools: Iterable[ToolLike],
-        limits: Limits | None,
-        options: Mapping[str, Any] | None,
-    ) -> Awaitable[str]: ...
+    agent: str | None
+    seeds: Sequence[Message]
+    models: Sequence[Model] | None
+    tools: Iterable[ToolLike]
+    limits: Limits | None
+    options: Mapping[str, Any] | None
+
+
+RunTask = Callable[[str, str, TaskOptions], Awaitable[str]]
+"""Runs a task of a tool under a key, on a text, and returns its answer."""
 
 
 class Happened(Struct, frozen=True):
@@ -123,17 +121,8 @@ class ToolContext:
         if self._run_task is None:
             raise InvalidTool(self.call.name, "it is not run by a session, so it cannot start a task")
         key = f"{self.key}/{len(self._tasks) + 1}"
-        running = self._run_task(
-            key,
-            text,
-            agent=agent,
-            seeds=seeds,
-            models=models,
-            tools=tools,
-            limits=limits,
-            options=options,
-        )
-        self._tasks[key] = task = asyncio.ensure_future(running)
+        task_options = TaskOptions(agent, seeds, models, tools, limits, options)
+        self._tasks[key] = task = asyncio.ensure_future(self._run_task(key, text, task_options))
         try:
             return await task
         except TaskNeedsApproval:

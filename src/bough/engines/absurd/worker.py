@@ -30,6 +30,7 @@ from psycopg.rows import dict_row
 from ...agent.call_status import read_call_status
 from ...agent.cancellation import CANCEL_REQUESTED, is_cancel_requested
 from ...agent.loop import Loop, build_loop
+from ...agent.tasks import RunSetup
 from ...agent.tools.tool import Tool, error_text
 from ...core.context import fold_settings
 from ...core.redact import Redactor
@@ -533,14 +534,8 @@ class TaskRun:
     def _run_turn(self, log: ClaimedLog, agent: LoadedAgent) -> ClaimedWriter:
         writer = ClaimedWriter(log, agent.models[0], self._worker.stopping.is_set)
         options = self._default_options(log, agent.agent)
-        loop = build_loop(
-            writer,
-            agent.models,
-            agent.tools,
-            agent.agent.limits,
-            options=options,
-            servers=agent.agent.servers(),
-        )
+        servers = agent.agent.servers()
+        loop = build_loop(writer, RunSetup(agent.models, agent.tools, agent.agent.limits, options, servers))
         running = asyncio.run_coroutine_threadsafe(self._run_cancellable(loop, writer), self._worker.loop)
         try:
             running.result()
