@@ -6,7 +6,7 @@ one that takes the turn later reads it first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from ..log.log import Log
 from ..stores.base import Fact
@@ -27,14 +27,16 @@ def is_cancel_requested(facts: Iterable[Fact], turn: int) -> bool:
     return False
 
 
-class CancelPoll:
-    """Reads the facts that are new in a session's journal, to find a request to cancel its open turn."""
+def cancel_check(log: Log, after: int, cancel: Callable[[], object]) -> Callable[[], None]:
+    """Return a function that reads the facts that are new in the journal, at first those after number `after`, and calls
+    `cancel` if the newest request among them is about the open turn."""
 
-    def __init__(self, log: Log, after: int) -> None:
-        self._log, self._after = log, after
-
-    def is_requested(self) -> bool:
-        facts = self._log.store.journal(self._log.session_id, self._after)
-        self._after += len(facts)
+    def check() -> None:
+        nonlocal after
+        facts = log.store.journal(log.session_id, after)
+        after += len(facts)
         requests = [fact for fact in facts if fact.kind == CANCEL_REQUESTED]
-        return bool(requests) and requests[-1].data.get("turn") == self._log.cursor.turn
+        if requests and requests[-1].data.get("turn") == log.cursor.turn:
+            cancel()
+
+    return check

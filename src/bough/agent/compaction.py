@@ -39,7 +39,7 @@ from .compaction_plan import CompactionPlan, Sizes, newest_turn, plan_compaction
 from .events import Event
 from .limits import LimitChecker, NextCall
 from .summary import MAX_SUMMARY, list_files, summarise_items, transcribe
-from .writer import Writer, run_uncancelled
+from .writer import Record, Writer, run_uncancelled
 
 if TYPE_CHECKING:
     from .model_call import ModelCaller
@@ -181,15 +181,16 @@ class Compactor:
         call = writer.side_call(model, "compaction")
         is_made = False
         try:
-            await writer.record("call_started", calls=[call])
+            await writer.record(Record("call_started", calls=[call]))
             is_made = True
             answer = await _answer(model, request)
         except asyncio.CancelledError:
             if not is_made:
                 await run_uncancelled(writer.drop_call(call.call_id))
                 raise
-            failed, why = [replace(call, failed=True)], {"why": "cancelled"}
-            await run_uncancelled(writer.record("call_failed", data=why, calls=failed, replaces_call=True))
+            failed = [replace(call, failed=True)]
+            record = Record("call_failed", {"why": "cancelled"}, calls=failed, replaces_call=True)
+            await run_uncancelled(writer.record(record))
             raise
         except ContextOverflow as overflow:
             answer = None

@@ -40,7 +40,7 @@ from .start_facts import FIRST_FACT, is_one_shot_turn, runner_data, session_data
 from .tasks import RunSetup, TaskRunner
 from .tool_batch import ToolRunner
 from .tools.tool import error_text
-from .writer import Writer, run_uncancelled
+from .writer import Record, Writer, run_uncancelled
 
 CANCELLED = "(cancelled)"
 
@@ -91,7 +91,7 @@ class Loop:
             if content is None:
                 await self._require_tools()
             limit = None if content is None else await self._check_turn(row.turns, content)
-            if limit is not None and not limit.is_warning:
+            if limit is not None:
                 yield _refusal_event(limit)
                 return
             row = await self.writer.acquire(row)
@@ -184,7 +184,7 @@ class Loop:
         self.writer.is_one_shot = is_one_shot
         row = await self.writer.run_blocking(self.log.store.session, self.log.session_id)
         limit = await self._check_turn(row.turns, content)
-        if limit is not None and not limit.is_warning:
+        if limit is not None:
             yield _refusal_event(limit)
             return
         async for event in self._turn(content, row, key=key):
@@ -203,8 +203,9 @@ class Loop:
             message = decode("message", queued.body)
             assert isinstance(message, Message)
             limit = await self._check_turn(row.turns, message)
-            if limit is not None and not limit.is_warning:
-                await self.writer.record("turn_refused", data={"error": limit.data}, takes=queued.number)
+            if limit is not None:
+                refused = Record("turn_refused", {"error": limit.data}, takes=queued.number)
+                await self.writer.record(refused)
                 yield _refusal_event(limit, self.writer.journal_number)
                 continue
             self.writer.is_one_shot = queued.number == one_shot
@@ -227,7 +228,8 @@ class Loop:
             await self._cancel_turn()
             yield self._completed("cancelled")
             return
-        elif not self.writer.is_turn_checked and (limit := await self._check_sent_turn(row)) is not None:
+        elif not self.writer.is_turn_checked and (limit := await self._check_turn(row.turns - 1, None)):
+            # Its sender did not know the limits of this run.
             await self.writer.withdraw_turn({"error": limit.data})
             yield _refusal_event(limit, self.writer.journal_number)
             return
@@ -237,15 +239,10 @@ class Loop:
             yield event
 
     async def _check_turn(self, turns: int, message: Message | None) -> LimitHit | None:
-        """Return the limit that forbids a turn with this input, after so many turns."""
+        """Return the limit that forbids a turn with this input, after so many turns; not one that only warns."""
         caller = self.model_caller
-        return await self.limits.check_turn(
-            turns, NextCall(caller.models[0], lambda: caller.request(message))
-        )
-
-    async def _check_sent_turn(self, row: SessionRow) -> LimitHit | None:
-        """Return the limit that the open turn exceeds: its sender did not know the limits of this run."""
-        limit = await self._check_turn(row.turns - 1, None)
+        next_call = NextCall(caller.models[0], lambda: caller.request(message))
+        limit = await self.limits.check_turn(turns, next_call)
         return None if limit is None or limit.is_warning else limit
 
     async def _start_turn(
@@ -443,7 +440,7 @@ class Loop:
 
     async def _record_failed_turn(self, why: str) -> None:
         row = {"status": "failed", "error": why.encode("utf-8", "replace").decode().replace("\0", "")}
-        await self.writer.record("turn_ended", data={"turn": self.log.cursor.turn, **row}, row=row)
+        await self.writer.record(Record("turn_ended", {"turn": self.log.cursor.turn, **row}, row))
 
     async def _cancel_turn(self) -> None:
         """Close every open call and the turn, so that the session stays valid and takes the next input."""

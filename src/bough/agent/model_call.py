@@ -30,7 +30,7 @@ from .events import Event, answer_data
 from .limits import LimitChecker
 from .prompt_window import trim
 from .tool_batch import ToolRunner
-from .writer import Writer, run_uncancelled
+from .writer import Record, Writer, run_uncancelled
 
 FLUSH_CHARACTERS = 400
 FLUSH_MICROSECONDS = 500_000
@@ -125,7 +125,7 @@ class ModelCaller:
         if endpoints is not None:  # the next model of the chain
             await self.writer.append(Draft(Settings(endpoints=endpoints)), calls=[])
         if self.writer.call_id is None:  # after a resume or a failure: no earlier commit announced it
-            await self.writer.record("call_started", calls=[self.writer.announce_call(model)])
+            await self.writer.record(Record("call_started", calls=[self.writer.announce_call(model)]))
         self._buffer = buffer = StreamBuffer(self.log.runtime.redactor)
         try:
             answer: Answer | None = None
@@ -212,7 +212,7 @@ class ModelCaller:
         self.writer.call_id = self._failed_usage = None
         data = {"why": error.reason} if error.raw is None else {"why": error.reason, "raw": error.raw}
         data = {key: text.encode("utf-8", "replace").decode().replace("\0", "") for key, text in data.items()}
-        await self.writer.record("call_failed", data=data, calls=[call], replaces_call=True)
+        await self.writer.record(Record("call_failed", data, calls=[call], replaces_call=True))
 
     async def _save(self, buffer: StreamBuffer) -> None:
         await self.writer.run_blocking(self.writer.save_draft, buffer.mark_saved(self.log.runtime.now()))

@@ -34,7 +34,7 @@ from .tools.tool import (
     error_result,
     error_text,
 )
-from .writer import Writer, cancel_all, run_uncancelled
+from .writer import Record, Writer, cancel_all, run_uncancelled
 
 if TYPE_CHECKING:
     from ..log.log import Log
@@ -146,7 +146,7 @@ class ToolRunner:
     ) -> AsyncIterator[Event]:
         for call in status.needing_request(open_calls, self.tools):
             position = {"seq": call.seq, "index": call.index}
-            await self.writer.record("approval_requested", data=position, only_at_leaf=True)
+            await self.writer.record(Record("approval_requested", position, only_at_leaf=True))
             yield Event("session:approval_requested", call_data(call), self.writer.journal_number)
         ready = [call for call in open_calls if not status.is_waiting(call, self.tools)]
         inputs = await self._read_inputs(ready)
@@ -200,7 +200,7 @@ class ToolRunner:
         self.writer.own_answers.discard(call.seq)  # from now on as if an earlier process had started it
         position = {"seq": call.seq, "index": call.index}
         task_call = {"session": approval.session_id, "call": _call_key(approval)}
-        await self.writer.record("task_waits", data=position | task_call, only_at_leaf=True)
+        await self.writer.record(Record("task_waits", position | task_call, only_at_leaf=True))
         data = {**call_data(approval), "session_id": approval.session_id, "task_of": _call_key(call)}
         return Event("session:approval_requested", data, self.writer.journal_number)
 
@@ -248,7 +248,7 @@ class ToolRunner:
                 return call, tool_result(call.call.id, UNKNOWN, error=True, outcome="unknown")
         if not was_started:
             # Not part of the answer's commit: it needed an approval, or another process made the answer.
-            await self.writer.record("calls_started", data={"seq": call.seq, "indexes": [call.index]})
+            await self.writer.record(Record("calls_started", {"seq": call.seq, "indexes": [call.index]}))
         return call, await self._run(tool, context)
 
     async def _read_inputs(self, calls: Sequence[OpenCall]) -> list[CallInput]:

@@ -30,7 +30,7 @@ from ..log.prompt import load
 from ..models.model import Model, model_name
 from ..models.prices import needs_table, price_of
 from ..stores.base import PathSnapshot, QueuedInput, SessionDetail, SessionRow
-from .cancellation import CancelPoll, is_cancel_requested
+from .cancellation import cancel_check, is_cancel_requested
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,8 +56,8 @@ class Append(Struct, frozen=True, kw_only=True):
     key: str | None = None
 
 
-class Record(Struct, frozen=True, kw_only=True):
-    """The arguments of a fact without entries."""
+class Record(Struct, frozen=True):
+    """A fact without entries, and what is written with it."""
 
     kind: str
     data: Mapping[str, Any] | None = None
@@ -66,7 +66,9 @@ class Record(Struct, frozen=True, kw_only=True):
     replaces_call: bool = False
     drops_call: str | None = None
     only_at_leaf: bool = False
+    """Refuse it as stale if the session has moved on."""
     takes: int | None = None
+    """The number of the input that it removes from the inbox."""
 
 
 class Writer:
@@ -265,44 +267,10 @@ class Writer:
 
     def write(self, append: Append) -> AppendResult:
         """Write one append to the log; called on a thread of the writer."""
-        return self.log.append(
-            append.drafts,
-            after=append.after,
-            calls=append.calls or (),
-            replaces_call=append.replaces_call,
-            row=append.row,
-            data=append.data,
-            starts=append.starts,
-            takes=append.takes,
-            key=append.key,
-            fence=self.lease.fence,
-        )
+        return self.log.append(**asdict(append), fence=self.lease.fence)
 
-    async def record(
-        self,
-        kind: str,
-        *,
-        data: Mapping[str, Any] | None = None,
-        row: Mapping[str, Any] | None = None,
-        calls: Sequence[Call] = (),
-        replaces_call: bool = False,
-        only_at_leaf: bool = False,
-        takes: int | None = None,
-    ) -> None:
-        """Record a fact without entries; one with `only_at_leaf` is refused as stale if the session has moved on.
-        `takes` removes that input from the inbox."""
-        record = Record(
-            kind=kind,
-            data=data,
-            row=row,
-            calls=calls,
-            replaces_call=replaces_call,
-            only_at_leaf=only_at_leaf,
-            takes=takes,
-        )
-        await self.commit_record(record)
-
-    async def commit_record(self, record: Record) -> None:
+    async def record(self, record: Record) -> None:
+        """Record a fact without entries."""
         await run_to_end(self._record, record)
 
     def _record(self, record: Record) -> None:
@@ -319,7 +287,7 @@ class Writer:
 
     async def record_resumed(self, data: Mapping[str, Any]) -> None:
         """Record that this run resumes the open turn."""
-        await self.record("turn_resumed", data=data, row=self.running_row(), only_at_leaf=True)
+        await self.record(Record("turn_resumed", data, self.running_row(), only_at_leaf=True))
 
     def running_row(self) -> dict[str, Any]:
         """Return the columns of a session whose turn this run starts or resumes; the model is the latest turn's."""
@@ -329,7 +297,7 @@ class Writer:
 
     async def record_waiting(self) -> None:
         """Record that the open turn waits for a person."""
-        await self.record("waiting", row={"status": "waiting"})
+        await self.record(Record("waiting", row={"status": "waiting"}))
 
     async def is_cancel_requested(self) -> bool:
         """Whether a person cancelled the open turn before this run took it."""
@@ -342,13 +310,7 @@ class Writer:
 
         The journal is read with each tick of the lease, on the thread that renews it: appending costs nothing more.
         """
-        poll = CancelPoll(self.log, facts)
-
-        def check() -> None:
-            if poll.is_requested():
-                cancel()
-
-        self.lease.on_tick = check
+        self.lease.on_tick = cancel_check(self.log, facts, cancel)
 
     def save_draft(self, text: str) -> None:
         """Keep the part of an answer that was shown so far, for the case that it breaks off."""
@@ -393,8 +355,7 @@ class Writer:
         """Take a call that this run announced and did not make out of the ledger again."""
         if self.model_calls.pop(call_id, None) is None:
             return  # the commit that was to announce it failed
-        data = {"call_id": call_id}
-        await run_to_end(self._record, Record(kind="call_dropped", data=data, drops_call=call_id))
+        await self.record(Record("call_dropped", {"call_id": call_id}, drops_call=call_id))
 
     async def price(self, model: Model, usage: Usage | None, units: Mapping[str, int] | None) -> Price | None:
         """Return what a call cost; on a thread if the table of prices is asked, which takes a while to load."""

@@ -154,10 +154,10 @@ class ReplayWriter(Writer):
         await self._append_host_entries_between_results()
         return appended
 
-    async def commit_record(self, record: Record) -> None:
+    async def record(self, record: Record) -> None:
         if self.parts.uses_recorded_answers and record.calls:
             return  # about a model call, and none was made
-        await super().commit_record(record)
+        await super().record(record)
 
     async def append_host_entries(self, step: int) -> None:
         """Append what the host appended in this turn up to that step."""
@@ -199,7 +199,7 @@ class ReplayModelCaller(ModelCaller):
         if not writer.parts.uses_recorded_answers or step < writer.turn.answers:
             return None
         status = {"status": "interrupted"}
-        await writer.record("turn_ended", data=status, row=status)
+        await writer.record(Record("turn_ended", status, status))
         return Event("session:turn_completed", {"stop_reason": "unanswered"}, writer.journal_number)
 
     def check_options(self) -> None:

@@ -178,9 +178,9 @@ class ClaimedWriter(Writer):
         with self.log.step_end(checkpoint(self.path, drafts, self._step_calls.values())):
             return super().write(append)
 
-    async def commit_record(self, record: Record) -> None:
+    async def record(self, record: Record) -> None:
         self._count(record.calls)
-        await super().commit_record(record)
+        await super().record(record)
 
     async def drop_call(self, call_id: str) -> None:
         self._step_calls.pop(call_id, None)
@@ -190,12 +190,12 @@ class ClaimedWriter(Writer):
         """The start of the model call that comes next is part of the same commit."""
         calls_model = isinstance(next_action(self.path), CallModel)
         calls = [self.announce_call(self._model)] if calls_model else []
-        await self.record("turn_resumed", data=data, row=self.running_row(), calls=calls, only_at_leaf=True)
+        await self.record(Record("turn_resumed", data, self.running_row(), calls, only_at_leaf=True))
 
     async def record_waiting(self) -> None:
         """With the queue of the task, which the person's decision must wake."""
         queue = {"queue": self.log.claim.queue}
-        await self.record("waiting", data=queue, row={"status": "waiting"})
+        await self.record(Record("waiting", queue, {"status": "waiting"}))
 
     def _count(self, calls: Iterable[Call]) -> None:
         self._step_calls |= {call.call_id: call for call in calls}
