@@ -73,7 +73,7 @@ class Compactor:
         if limit is None and model.provider in UNPRICED_PROVIDERS:
             return None
         request = await caller.next_request()
-        prompt, tokens = await self._measure(model, request)
+        prompt, tokens = await self._writer.run_blocking(self._measure, model, request)
         if limit is None and tokens > SMALL_REQUEST:
             limit = self._beside_answer(model, await self._writer.run_blocking(window_of, model))
         if limit is None or tokens <= limit:
@@ -87,12 +87,9 @@ class Compactor:
             raise PromptTooLarge(model.model, limit, *prompt, self._sizes.total(newest_input))
         return await self._compact(plan, goal, limit)
 
-    async def _measure(self, model: Model, request: Request) -> tuple[tuple[int, int], int]:
-        """Return the tokens of the system prompt and the tools, and those of the whole request. Measured on a thread:
-        other sessions share the event loop."""
-        return await self._writer.run_blocking(self._measure_request, model, request)
-
-    def _measure_request(self, model: Model, request: Request) -> tuple[tuple[int, int], int]:
+    def _measure(self, model: Model, request: Request) -> tuple[tuple[int, int], int]:
+        """Return the tokens of the system prompt and the tools, and those of the whole request. To be called on a
+        thread: other sessions share the event loop."""
         if self._sizes.provider != model.provider:  # another model of the chain is sent other evidence
             self._sizes = Sizes(model.provider)
         prompt = measure_system(request.context).tokens, measure_tools(request.context.settings).tokens
@@ -100,7 +97,8 @@ class Compactor:
 
     async def learn(self, model: Model, overflow: ContextOverflow, caller: ModelCaller) -> None:
         """Remember that the model refused the request, and its window if the error reports it."""
-        _, tokens = await self._measure(model, await caller.next_request())
+        request = await caller.next_request()
+        _, tokens = await self._writer.run_blocking(self._measure, model, request)
         await self._learn_window(model, overflow)
         fits = self._beside_answer(model, overflow.window)
         if fits is None or (fits >= tokens and overflow.tokens is None):

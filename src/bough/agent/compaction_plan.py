@@ -93,9 +93,8 @@ class _Planner:
                 yield plan
 
     def _plans(self, goal: int, limit: int) -> Iterator[CompactionPlan]:
-        length = min(
-            MAX_SUMMARY, max(limit, MIN_LINE)
-        )  # characters: a quarter of the limit is for the summary
+        # In characters: a quarter of the limit is for the summary.
+        length = min(MAX_SUMMARY, max(limit, MIN_LINE))
         if self.older:
             yield self._replace(0, length)
         if len(self.steps) > 1:

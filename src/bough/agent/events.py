@@ -110,11 +110,8 @@ def fact_event(fact: Fact, entries: Sequence[Entry]) -> Event:
     elif kind == "session:turn_completed":
         why = data.get("error")
         data = {"stop_reason": "error" if why else data.get("status", "completed")}
-        data |= (
-            {"error": why if isinstance(why, dict) else {"code": "turn_failed", "message": why}}
-            if why
-            else {}
-        )
+        if why:
+            data["error"] = why if isinstance(why, dict) else {"code": "turn_failed", "message": why}
     return Event(kind, data, fact.number)
 
 

@@ -188,10 +188,8 @@ class Spending:
     def unpriced_calls(self) -> int:
         """How many calls have no price. One without a count of tokens, such as one that a crash cut off, is left out: it
         would stop the session for good."""
-        if (
-            self.totals.unpriced_calls <= self.totals.unknown_calls
-        ):  # what has no count of tokens has no price
-            return 0
+        if self.totals.unpriced_calls <= self.totals.unknown_calls:
+            return 0  # what has no count of tokens has no price
         return sum(
             call.price is None and bool(call.usage.input_tokens or call.usage.output_tokens)
             for call in self._calls
@@ -288,15 +286,13 @@ class LimitChecker:
 
     async def check_turn(self, turns: int, next_call: NextCall) -> LimitHit | None:
         """Return the limit that another turn would exceed, after so many, with its first model call."""
-        return check_turns(self.limits, self._writer.log.session_id, turns) or await self.check_cost(
-            next_call
-        )
+        hit = check_turns(self.limits, self._writer.log.session_id, turns)
+        return hit or await self.check_cost(next_call)
 
     async def check_call(self, rounds: int, next_call: NextCall) -> LimitHit | None:
         """Return the limit that another model call would exceed, after `rounds` in its turn."""
-        return check_rounds(self.limits, self._writer.log.session_id, rounds) or await self.check_cost(
-            next_call
-        )
+        hit = check_rounds(self.limits, self._writer.log.session_id, rounds)
+        return hit or await self.check_cost(next_call)
 
     async def check_cost(self, next_call: NextCall) -> LimitHit | None:
         """Return the limit on the cost that another model call would exceed, of this run or of those above it."""

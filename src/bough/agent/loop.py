@@ -97,9 +97,8 @@ class Loop:
             row = await self.writer.acquire(row)
             try:
                 self._watch_cancel_requests(row)
-                recorded = await self._find_turn(
-                    key, original_content
-                )  # again: it may have been delivered twice at once
+                # Again: it may have been delivered twice at once.
+                recorded = await self._find_turn(key, original_content)
                 if recorded is not None and not recorded.is_open:
                     for event in await self.writer.run_blocking(self._recorded_events, recorded):
                         yield event
@@ -110,8 +109,8 @@ class Loop:
                 self._is_driving = False
                 await self.writer.release()
         finally:
-            if self.tool_runner.is_connected:
-                await run_uncancelled(self.tool_runner.disconnect())
+            if self.tool_runner.connections is not None:
+                await run_uncancelled(self.tool_runner.connections.close())
 
     async def _find_turn(self, key: str | None, content: Message | None) -> KeyedTurn | None:
         return None if key is None else await self.writer.run_blocking(find_turn, self.log, key, content)
@@ -404,9 +403,8 @@ class Loop:
             return [*events, Event("session:turn_completed", {"stop_reason": "error", "error": error})]
         is_ended_by_tool = last.role == "tool" or last.finish == ENDED_BY_TOOL
         if not is_ended_by_tool and last.message is not None:
-            answer = answer_data(
-                last.message, last.finish or "stop"
-            )  # an answer of one's own loop may name none
+            # An answer of one's own loop may have no finish.
+            answer = answer_data(last.message, last.finish or "stop")
             events.append(Event("session:answer", {"seq": last.seq, "text": last.message.text, **answer}))
         reason = "ended by a tool" if is_ended_by_tool else "answered"
         return [*events, Event("session:turn_completed", {"stop_reason": reason})]
@@ -427,7 +425,8 @@ class Loop:
         await self.writer.drop_announced_call()
         await self._record_failed_turn(error.reason)
         redact = self.log.runtime.redactor.redact_text
-        data = {"stop_reason": "error", "error": {k: redact(v) for k, v in _error_data(error).items()}}
+        texts = {"code": error.code, "message": str(error), "command_message": error.command_text}
+        data = {"stop_reason": "error", "error": {name: redact(text) for name, text in texts.items()}}
         return Event("session:turn_completed", data, self.writer.journal_number)
 
     async def _record_crash(self, error: BaseException) -> None:
@@ -463,10 +462,6 @@ class Loop:
 def _refusal_event(limit: LimitHit, journal_number: int | None = None) -> Event:
     data = {"stop_reason": "error", "error": limit.data}
     return Event("session:turn_completed", data, journal_number)
-
-
-def _error_data(error: ModelError) -> dict[str, str]:
-    return {"code": error.code, "message": str(error), "command_message": error.command_text}
 
 
 def build_loop(writer: Writer, setup: RunSetup, parent: LimitChecker | None = None) -> Loop:

@@ -47,14 +47,13 @@ def runner_data(models: Sequence[Model], limits: Limits, options: Mapping[str, A
 def session_data(row: SessionRow, detail: SessionDetail | None) -> dict[str, Any]:
     """Return the session's ids and the workspace it runs against."""
     workspace = None if detail is None else detail.workspace
-    data = {
-        "session_id": row.session_id,
-        "conversation_id": row.conversation_id,
-        "agent": row.agent,
-        "title": row.title,
-        "workspace": None if workspace is None else from_json(workspace),
-    }
-    return {name: value for name, value in data.items() if value is not None}
+    return _without_empty(
+        session_id=row.session_id,
+        conversation_id=row.conversation_id,
+        agent=row.agent,
+        title=row.title,
+        workspace=None if workspace is None else from_json(workspace),
+    )
 
 
 def is_one_shot_turn(log: Log) -> bool:

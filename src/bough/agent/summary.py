@@ -76,15 +76,12 @@ def _common_width(widths: Sequence[int], length: int) -> int:
 
 
 def list_files(
-    messages: Sequence[Message], earlier: Sequence[Compaction] = ()
+    messages: Sequence[Message], earlier: Sequence[Compaction]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the files that were read and those that were changed, each once, in order."""
     calls = [call for message in messages for call in message.calls]
-    read = [*(path for compaction in earlier for path in compaction.files_read), *_paths(calls, _READS)]
-    changed = [
-        *(path for compaction in earlier for path in compaction.files_changed),
-        *_paths(calls, _CHANGES),
-    ]
+    read = [path for compaction in earlier for path in compaction.files_read] + _paths(calls, _READS)
+    changed = [path for compaction in earlier for path in compaction.files_changed] + _paths(calls, _CHANGES)
     return tuple(dict.fromkeys(read)), tuple(dict.fromkeys(changed))
 
 

@@ -82,7 +82,9 @@ class ToolRunner:
         self.writer, self.log = writer, writer.log
         self.tools, self.tasks = tools, tasks
         self._servers = servers
-        self._connections: Connections | None = None
+        self.connections: Connections | None = None
+        """The MCP servers, once they are connected. Closing them leaves them to the next run of the session, or ends them
+        with all processes that they started."""
         self._tool_set: tuple[list[ToolSpec], ToolSet] | None = None
         """The tools that were in force last, and their definitions."""
         self._blobs: dict[CallPosition, list[Blob]] = {}
@@ -94,20 +96,10 @@ class ToolRunner:
             return []
         # In a thread: the package takes a second to import.
         connections = await asyncio.to_thread(load_connections)
-        self._connections = connections(self._servers, self.log.runtime.redactor, _session_key(self.log))
-        self.tools = merge_tools(self.tools, await self._connections.open())
+        self.connections = connections(self._servers, self.log.runtime.redactor, _session_key(self.log))
+        self.tools = merge_tools(self.tools, await self.connections.open())
         about = {"code": "mcp_server_restarted", "session_id": self.log.session_id}
-        return [Event("session:warning", about | {"message": why}) for why in self._connections.restarts]
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether there are connections to end."""
-        return self._connections is not None
-
-    async def disconnect(self) -> None:
-        """Leave the servers to the next run of the session, or end them with all processes that they started."""
-        if self._connections is not None:
-            await self._connections.close()
+        return [Event("session:warning", about | {"message": why}) for why in self.connections.restarts]
 
     def allowed(self) -> Mapping[str, Tool]:
         """Return the tools in force at this leaf: those of the run that the session names and its settings allow."""

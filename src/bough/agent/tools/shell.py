@@ -51,7 +51,9 @@ _ADDED_VARIABLES = {
 _GIT_OPTIONS_WITH_VALUE = frozenset(
     {"-C", "--git-dir", "--work-tree", "--namespace", "--super-prefix", "--attr-source"}
 )
-_GIT_SAFE_OPTIONS = frozenset({"-P", "--no-pager", "--no-optional-locks", "--literal-pathspecs", "--bare"})
+_GIT_SAFE_OPTIONS = frozenset(
+    {"-P", "--no-pager", "--no-optional-locks", "--literal-pathspecs", "--bare", "--version", "--help"}
+)
 _GIT_SAFE_COMMANDS = re.compile(
     r"add|blame|branch|cat-file|check-ignore|checkout|clone|count-objects|describe|diff|diff-files"
     r"|diff-index|diff-tree|fetch|for-each-ref|grep|help|init|log|ls-files|ls-remote|ls-tree|merge-base"
@@ -101,22 +103,15 @@ class Shell:
     async def run_approved(self, argv: list[str], timeout: float | None = None) -> CommandResult:
         """Run a command that a person approved; what the tier forbids is still refused."""
         check(self._scope, argv)
-        return await self._run(tuple(argv), timeout)
-
-    async def _run(self, argv: tuple[str, ...], timeout: float | None) -> CommandResult:
         seconds = self._timeout if timeout is None else min(timeout, self._timeout)
         if not seconds > 0:
             raise InvalidArgument("timeout", timeout, "a positive number of seconds")
         environ = environment(self._scope, self._environ)
-        exit_code, data, dropped = await _run_process(argv, self._scope.root, environ, seconds)
+        exit_code, data, dropped = await _run_process(tuple(argv), self._scope.root, environ, seconds)
         text = text_of(data) + (f"\n[{dropped:,} more bytes were not kept]" if dropped else "")
-        output = truncate(
-            text.rstrip("\n"),
-            self._spill,
-            head=MAX_SHOWN_BYTES // 4,
-            tail=MAX_SHOWN_BYTES - MAX_SHOWN_BYTES // 4,
-        )
-        return CommandResult(argv, exit_code, output, seconds)
+        head = MAX_SHOWN_BYTES // 4
+        output = truncate(text.rstrip("\n"), self._spill, head, MAX_SHOWN_BYTES - head)
+        return CommandResult(tuple(argv), exit_code, output, seconds)
 
 
 def check(scope: Scope, argv: Sequence[str]) -> None:
@@ -198,7 +193,7 @@ async def _run_process(
             with suppress(TimeoutError):
                 code = await asyncio.wait_for(process.wait(), seconds)
         finally:
-            _kill_group(process.pid)
+            signal_group(process.pid, signal.SIGKILL)
             await process.wait()
         with suppress(TimeoutError):
             await asyncio.wait_for(reader.end.wait(), _PIPE_SECONDS)
@@ -234,10 +229,11 @@ class _PipeReader:
         os.close(self._source)
 
 
-def _kill_group(leader: int) -> None:
+def signal_group(leader: int, number: signal.Signals) -> None:
+    """Send a signal to a process group, if it is still there."""
     # macOS reports EPERM for a group of zombies.
     with suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, signal.SIGKILL)
+        os.killpg(leader, number)
 
 
 def _git_needs_approval(words: Sequence[str]) -> bool:
@@ -247,10 +243,7 @@ def _git_needs_approval(words: Sequence[str]) -> bool:
             next(rest, None)
         elif word.startswith("-"):
             # -c, --config-env and --exec-path name programs to run.
-            if word not in _GIT_SAFE_OPTIONS and word.partition("=")[0] not in _GIT_OPTIONS_WITH_VALUE | {
-                "--version",
-                "--help",
-            }:
+            if word not in _GIT_SAFE_OPTIONS and word.partition("=")[0] not in _GIT_OPTIONS_WITH_VALUE:
                 return True
         else:
             return _GIT_SAFE_COMMANDS.fullmatch(word.rstrip(";|&()`<>")) is None

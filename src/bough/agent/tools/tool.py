@@ -243,16 +243,20 @@ class Tool(Struct, frozen=True, dict=True):
         return outcome if isinstance(outcome, Happened | NeverHappened) else None
 
     def result(self, context: ToolContext, value: object) -> Message:
+        """Return a value that the function returned as a message; an error result if no store could keep it."""
         try:
-            return tool_result(
-                context.call.id,
-                "" if value is None else value,
-                ends_turn=context.ends_turn,
-                state=context.updates or None,
-                details=context.details or None,
-            )
+            return self._message(context, value)
         except InvalidValue as error:
             return error_result(context.call, f"{self.name} returned a value that cannot be stored: {error}")
+
+    def _message(self, context: ToolContext, value: object) -> Message:
+        return tool_result(
+            context.call.id,
+            "" if value is None else value,
+            ends_turn=context.ends_turn,
+            state=context.updates or None,
+            details=context.details or None,
+        )
 
     async def _call(self, function: Callable[..., Any], context: ToolContext, *, in_thread: bool) -> Any:
         arguments = dict(context.call.arguments)

@@ -11,6 +11,7 @@ import inspect
 import os
 import shlex
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -101,20 +102,20 @@ def workspace_tools(
         _keep(ctx, spills)
         return Happened("edited before the interruption")
 
+    def http(spills: Spills) -> HttpTools:
+        return HttpTools(spills.store, hosts=frozenset(hosts))
+
+    make = partial(_workspace_tool, log)
     return [
-        _workspace_tool(log, "read", lambda spills: files(spills).read_file),
-        _workspace_tool(log, "idempotent", lambda spills: files(spills).write_file),
-        _workspace_tool(log, "unsafe", lambda spills: files(spills).edit_file, verify=was_edited),
-        _workspace_tool(log, "read", lambda spills: files(spills).list_files),
-        _workspace_tool(log, "read", lambda spills: files(spills).grep),
-        _workspace_tool(log, "read", lambda spills: files(spills).read_spill),
-        _workspace_tool(log, "unsafe", lambda spills: shell(spills).run, name="shell"),
-        _workspace_tool(
-            log, "unsafe", lambda spills: shell(spills).run_approved, name="shell_approved", approval=True
-        ),
-        _workspace_tool(
-            log, "unsafe", lambda spills: HttpTools(spills.store, hosts=frozenset(hosts)).http_request
-        ),
+        make("read", lambda spills: files(spills).read_file),
+        make("idempotent", lambda spills: files(spills).write_file),
+        make("unsafe", lambda spills: files(spills).edit_file, verify=was_edited),
+        make("read", lambda spills: files(spills).list_files),
+        make("read", lambda spills: files(spills).grep),
+        make("read", lambda spills: files(spills).read_spill),
+        make("unsafe", lambda spills: shell(spills).run, name="shell"),
+        make("unsafe", lambda spills: shell(spills).run_approved, name="shell_approved", approval=True),
+        make("unsafe", lambda spills: http(spills).http_request),
     ]
 
 
@@ -166,10 +167,8 @@ def run_shell(log: Log, argv: list[str], workspace: Workspace, commands: Iterabl
         raise InvalidOperation(
             "session.shell runs an event loop of its own; from asyncio call asyncio.to_thread(session.shell, …)"
         )
-    lease = Lease(log)
-    lease.take(
-        log.store.session(log.session_id)
-    )  # while it runs, nobody resumes its turn as one that broke off
+    lease = Lease(log)  # while it runs, nobody resumes its turn as one that broke off
+    lease.take(log.store.session(log.session_id))
     try:
         stored = _run_shell(log, argv, workspace, commands, lease.fence)
     finally:

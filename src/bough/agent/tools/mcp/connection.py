@@ -40,7 +40,7 @@ from .... import __version__
 from ....core.codec import to_json
 from ....core.messages import Attachment, Media, Message, Text, tool_result
 from ....core.redact import Redactor
-from ....errors import BoughError, DuplicateTool, InvalidValue, McpServerUnavailable, OutOfScope
+from ....errors import BoughError, DuplicateTool, McpServerUnavailable, OutOfScope
 from ..tool import Tool, ToolContext, error_result
 from .egress import check_address, http_client
 from .kept_servers import kept_servers, log
@@ -77,22 +77,19 @@ class ServerResult(Struct, frozen=True):
 class ServerTool(Tool, frozen=True, kw_only=True):
     """A tool of an MCP server."""
 
-    def result(self, context: ToolContext, value: object) -> Message:
-        if not isinstance(value, ServerResult):
-            return super().result(context, value)
-        try:
-            content = value.content or ""
-            return tool_result(context.call.id, content, error=value.is_error, details=value.details)
-        except InvalidValue as error:
-            return error_result(context.call, f"{self.name} returned a value that cannot be stored: {error}")
-
     async def run(self, context: ToolContext, *, in_thread: bool = True) -> Message:
         try:
             return await super().run(context, in_thread=in_thread)
         except ServerGone as error:
-            why = f"{error}; whether it took effect is unknown" if self.effect == "unsafe" else str(error)
-            outcome = "unknown" if self.effect == "unsafe" else "done"
-            return tool_result(context.call.id, why, error=True, outcome=outcome)  # type: ignore[arg-type]
+            if self.effect != "unsafe":
+                return error_result(context.call, str(error))
+            why = f"{error}; whether it took effect is unknown"
+            return tool_result(context.call.id, why, error=True, outcome="unknown")
+
+    def _message(self, context: ToolContext, value: object) -> Message:
+        assert isinstance(value, ServerResult)
+        content = value.content or ""
+        return tool_result(context.call.id, content, error=value.is_error, details=value.details)
 
 
 class ServerGone(BaseException):

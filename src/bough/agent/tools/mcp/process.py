@@ -28,6 +28,7 @@ from mcp_types import (
 )
 
 from ....errors import McpServerUnavailable
+from ..shell import signal_group
 from .server import McpServer
 
 _descriptors: set[int] = set()
@@ -227,10 +228,10 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         assert process.stdin is not None
         process.stdin.close()
         if not await _has_ended(process):
-            _signal_group(process.pid, signal.SIGTERM)
+            signal_group(process.pid, signal.SIGTERM)
             await _has_ended(process)
     finally:
-        _signal_group(process.pid, signal.SIGKILL)
+        signal_group(process.pid, signal.SIGKILL)
     await _has_ended(process)
 
 
@@ -255,8 +256,3 @@ async def _has_ended(process: asyncio.subprocess.Process) -> bool:
     while process.returncode is None and asyncio.get_running_loop().time() < deadline:
         await asyncio.sleep(0.005)
     return process.returncode is not None
-
-
-def _signal_group(leader: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, number)
