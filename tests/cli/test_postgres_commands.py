@@ -11,9 +11,8 @@ from support.terminal import bough
 
 
 @pytest.fixture
-def url(migrated_database: Database) -> str:
-    migrated_database.empty()
-    return migrated_database.url
+def url(database: Database) -> str:
+    return database.url
 
 
 class TestMigrate:
