@@ -11,6 +11,7 @@ import pytest
 
 import bough
 from bough import user
+from bough.server.routes import search as search_routes
 from bough.server.routes import sessions as session_routes
 from bough.server.routes.search import SearchIndexer
 from bough.server.schemas import IndexingStatus
@@ -20,7 +21,14 @@ from bough.stores.sqlite.store import SqliteStore
 from support.server import LocalServer, wait_until
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answer when indexing has ended, however busy the machine is."""
+    monkeypatch.setattr(search_routes, "INDEX_WAIT", 60)
+
+
 class TestSearch:
+    @pytest.mark.usefixtures("patient")
     def test_finds_what_was_said_a_moment_ago(self, store: Store) -> None:
         with LocalServer(store) as server:
             for word in ("whale", "heron"):
@@ -42,6 +50,7 @@ class TestSearch:
                 wait_until(lambda: len(server.get("/api/search", q="whale")["hits"]) == 5)
             other.close()
 
+    @pytest.mark.usefixtures("patient")
     def test_a_store_that_cannot_be_indexed_is_searched_as_far_as_it_is(self, tmp_path: Path) -> None:
         with bough.open(tmp_path / "s.db", synchronous="normal") as sessions:
             session = sessions.start("sea")

@@ -11,6 +11,7 @@ import queue
 import socket
 import threading
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Self
 
@@ -28,6 +29,22 @@ from bough.stores.memory.store import MemoryStore
 from bough.wire import Answer
 
 CHANGE_HEADERS = {"x-bough": "1", "content-type": "application/json"}
+NO_CERTIFICATES = False
+"""Reading the certificates of the system takes a client longer than most tests of a plain address."""
+
+_stopped_servers: defaultdict[int, list[app.Server]] = defaultdict(list)
+"""By the largest body they accept, which their routes know."""
+
+
+def _create_server(context: ServerContext) -> app.Server:
+    """Create a server with the routes of one that has stopped, if there is one: building them takes most of a test."""
+    if not _stopped_servers[context.access.max_body_bytes]:
+        return app.create_server(context)
+    stopped = _stopped_servers[context.access.max_body_bytes].pop()
+    routes, config = stopped._app, stopped.config
+    routes.state = app._state(context)
+    config.app, config.loaded = app._with_middleware(routes, context), False
+    return app.Server(config, routes, context)
 
 
 class LocalServer:
@@ -43,9 +60,9 @@ class LocalServer:
         self._listener = app.open_listener("127.0.0.1", 0)
         self.port = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self._server = app.create_server(self.context)
+        self._server = _create_server(self.context)
         self._thread = threading.Thread(target=self._server.run, args=([self._listener],))
-        self.client = httpx.Client(base_url=self.url, timeout=30)
+        self.client = httpx.Client(base_url=self.url, timeout=30, verify=NO_CERTIFICATES)
 
     def _store_of(self, owner: str) -> Store:
         store = self.sessions.backend
@@ -66,6 +83,7 @@ class LocalServer:
         assert not self._thread.is_alive(), "the server did not stop within 20 s"
         self.context.close()
         self._listener.close()
+        _stopped_servers[self.context.access.max_body_bytes].append(self._server)
 
     # -- requests ----------------------------------------------------------------------------------
 
@@ -101,7 +119,7 @@ class Stream:
     def __init__(self, url: str, path: str, after: int | None = None, token: str | None = None) -> None:
         self.events: list[tuple[str, int | None, Any]] = []
         self.comments = 0
-        self._client = httpx.Client(base_url=url, timeout=30)
+        self._client = httpx.Client(base_url=url, timeout=30, verify=NO_CERTIFICATES)
         headers = bearer(token) | ({} if after is None else {"last-event-id": str(after)})
         self._reply = self._client.send(self._client.build_request("GET", path, headers=headers), stream=True)
         assert self._reply.status_code == 200, self._reply.read()
