@@ -384,6 +384,22 @@ def test_another_recorder_goes_on_with_the_session(store: Store) -> None:
     assert texts(again) == ["hi", "ok", "and now", "ok"]
 
 
+def test_a_program_that_runs_again_and_is_answered_alike_is_a_session_of_its_own(store: Store) -> None:
+    """Its second request was found in the session of the earlier run, which has the same history and more."""
+    histories = [
+        [user("hi")],
+        [user("hi"), assistant("ok"), user("and now")],
+        [user("hi"), assistant("ok"), user("and now"), assistant("ok"), user("then")],
+    ]
+    for _ in range(3):
+        with recording(store) as proxy:
+            for history in histories:
+                proxy.chat(history)
+            (session,) = proxy.sessions()
+            assert texts(session) == ["hi", "ok", "and now", "ok", "then", "ok"]
+            assert session.usage().calls == 3
+
+
 def test_a_full_store_does_not_stop_the_traffic_and_the_next_request_heals_the_gap(
     store: Store,
 ) -> None:

@@ -197,10 +197,29 @@ class Recorder(Listener):
                     self._key(request, digests, count), is_first=not _has_answer(messages[:count])
                 )
                 if position is not None:
-                    return count, position
+                    waiting = (
+                        None
+                        if _is_answer(messages[count - 1])
+                        else self._find_waiting(request, digests, position)
+                    )
+                    return waiting or (count, position)
         if request.previous_response is not None:
             return 0, self._find_key(_response_key(request.previous_response))
         return 0, None
+
+    def _find_waiting(
+        self, request: ModelRequest, digests: Sequence[bytes], known: tuple[Session, Leaf]
+    ) -> tuple[int, tuple[Session, Leaf]] | None:
+        """Return the session that waits for this input, if it was active after the one that knows the input already.
+
+        A program that runs again and is answered alike goes on in its own session, not in that of its earlier run.
+        """
+        count = max((at for at, item in enumerate(request.messages, 1) if _is_answer(item)), default=0)
+        position = self._find_key(self._key(request, digests, count)) if count else None
+        if position is None or position[0].leaf != position[1]:
+            return None
+        is_later = position[0].row.updated_at > known[0].row.updated_at
+        return (count, position) if is_later else None
 
     def _key(self, request: ModelRequest, digests: Sequence[bytes], count: int) -> str:
         """Return the key of the change that ends with so many messages of the request.
