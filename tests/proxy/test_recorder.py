@@ -444,6 +444,28 @@ def test_twenty_programs_at_once_keep_their_sessions_apart(store: Store) -> None
             assert texts(session) == [text for each in inputs for text in (each, "ok")]
 
 
+def test_recorders_of_one_conversation_lose_no_answer_to_each_other(store: Store) -> None:
+    """Each moves the session to its own branch, so another finds it elsewhere than it left it."""
+
+    def talk(proxy: Recording, number: int) -> None:
+        history = [user("hi"), assistant("hello")]
+        for turn in range(8):
+            history.append(user(f"turn {turn} of {number}"))
+            history.append(assistant(proxy.chat(history)))
+
+    with recording(store) as first, recording(store) as second, recording(store) as third:
+        first.chat([user("hi"), assistant("hello"), user("before")])
+        first.wait(1)
+        with ThreadPoolExecutor(3) as programs:
+            list(programs.map(talk, (first, second, third), range(3)))
+        (session,) = first.sessions()
+        assert [proxy.sessions()[0].session_id for proxy in (second, third)] == [session.session_id] * 2
+        assert [proxy.recorder.gaps for proxy in (first, second, third)] == [[], [], []]
+        assert (session.usage().calls, session.usage().unknown_calls) == (25, 0)
+        assert sum(entry.role == "assistant" for entry in session.entries()) == 26
+        assert not list(store.verify())
+
+
 def test_a_call_without_a_result_is_closed_when_the_program_goes_on(store: Store) -> None:
     function = {"name": "f", "arguments": "{}"}
     call = {"role": "assistant", "tool_calls": [{"id": "call_1", "type": "function", "function": function}]}

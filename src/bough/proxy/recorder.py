@@ -8,11 +8,13 @@ that place and the new input, because a call was not recorded, is appended as we
 from __future__ import annotations
 
 import queue
+import random
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -26,7 +28,7 @@ from ..core.tool_definitions import ToolSet, define_tools
 from ..core.tree import Leaf
 from ..core.turns import Cursor, advance
 from ..core.usage import Call, Usage
-from ..errors import BoughError
+from ..errors import BoughError, StaleLeaf
 from ..models.prices import price
 from ..session import Session
 from ..stores.base import SessionQuery, SessionRow
@@ -40,10 +42,14 @@ from .server import ApiCall, Listener
 if TYPE_CHECKING:
     from ..store import Store
 
+_Result = TypeVar("_Result")
+
 MAX_WAITING_BYTES = 256 * 1024 * 1024
 """What may wait for a slow store. What comes on top of it passes unrecorded."""
 RETRY_MICROSECONDS = 10 * 60 * 1_000_000
 """How long the same first request counts as a repeated one, and not as a new conversation."""
+MAX_ATTEMPTS, MAX_PAUSE_SECONDS = 100, 0.05
+"""How often, and how soon, a write is tried again after another recorder moved the session: five seconds at most."""
 MIN_PROMPT_LENGTH = 16
 """A shorter input is not taken for the prompt of a task only because a call contains it."""
 NOT_SENT = "The program that called the model sent no result for this call."
@@ -130,7 +136,7 @@ class Recorder(Listener):
                     self._waiting_bytes -= size
 
     def _record_request(self, call: ApiCall) -> None:
-        self._positions[call.number] = self._append_request(call)
+        self._positions[call.number] = _retry_if_stale(lambda: self._append_request(call))
 
     def _record_end(self, call: ApiCall) -> None:
         position = self._positions.pop(call.number, None)
@@ -142,8 +148,8 @@ class Recorder(Listener):
                 self.gaps.append(call.error)
             return
         if position is None:
-            position = self._append_request(call)
-        self._append_end(call, position)
+            position = _retry_if_stale(lambda: self._append_request(call))
+        _retry_if_stale(lambda: self._append_end(call, position))
         self.calls += 1
 
     # -- the request -------------------------------------------------------------------------------
@@ -395,6 +401,16 @@ class Recorder(Listener):
             model=model,
             price=price(usage, position.request.provider, model) if usage != Usage() else None,
         )
+
+
+def _retry_if_stale(write: Callable[[], _Result]) -> _Result:
+    """Write again what another recorder of the same conversation was faster with: each has a branch of its own."""
+    for attempt in range(MAX_ATTEMPTS - 1):
+        try:
+            return write()
+        except StaleLeaf:
+            time.sleep(random.uniform(0, min(0.001 * 2**attempt, MAX_PAUSE_SECONDS)))
+    return write()
 
 
 def _tool_columns(known: Sequence[str], tools: ToolSet) -> dict[str, Any]:
