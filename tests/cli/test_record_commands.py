@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import bough as library
-from support.fake_providers import Completion, FakeProviders
-from support.terminal import Terminal, bough
+from support.fake_providers import Call, Completion, FakeProviders, Stall
+from support.terminal import BOUGH, Terminal, bough
 
 PROGRAM = """
 import json, os, sys, urllib.request
@@ -70,3 +76,61 @@ def test_the_proxy_prints_what_to_set_and_says_at_the_end_what_it_recorded(tmp_p
             with urllib.request.urlopen(urllib.request.Request(f"{address}/v1/messages", body)) as reply:
                 assert b"message_stop" in reply.read()
             terminal.interrupt("1 call in 1 session")
+
+
+CALLER = """
+import json, os, urllib.request
+body = json.dumps({"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}).encode()
+url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+urllib.request.urlopen(urllib.request.Request(url, body)).read()
+"""
+
+
+def test_a_program_that_ended_with_an_open_call_leaves_no_session_running(tmp_path: Path) -> None:
+    with FakeProviders(Completion(calls=(Call("c1", "look_up"),))) as fake:
+        bough(
+            "record", "--upstream", f"openai={fake.url}/v1", "--", sys.executable, "-c", CALLER, home=tmp_path
+        )
+    with library.open(tmp_path / "agent.db") as opened:
+        (row,) = opened.sessions().sessions
+        assert (row.status, row.holder) == ("interrupted", None)
+        assert not list(opened.verify())
+
+
+def test_a_closed_terminal_ends_the_program_and_its_session(tmp_path: Path) -> None:
+    with FakeProviders(Stall()) as fake, recorded_program(fake, tmp_path) as process:
+        os.killpg(process.pid, signal.SIGHUP)
+        process.wait(20)
+    with library.open(tmp_path / "agent.db") as opened:
+        assert [row.status for row in opened.sessions().sessions] == ["cancelled"]
+
+
+def test_the_doctor_names_the_sessions_of_a_recorder_that_was_killed(tmp_path: Path) -> None:
+    with FakeProviders(Stall()) as fake, recorded_program(fake, tmp_path) as process:
+        healthy = bough("doctor", home=tmp_path)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(20)
+    assert (healthy.code, "is marked running" in healthy.out) == (0, False)
+    found = bough("doctor", home=tmp_path)
+    assert (found.code, "is marked running, but its runner" in found.out) == (1, True)
+    assert "1 session marked interrupted" in bough("doctor", "--fix", "--yes", home=tmp_path).err
+    with library.open(tmp_path / "agent.db") as opened:
+        assert [row.status for row in opened.sessions().sessions] == ["interrupted"]
+
+
+@contextmanager
+def recorded_program(fake: FakeProviders, home: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A recorded program whose model does not answer, as soon as its request is stored; in a process group of its own."""
+    command = [*BOUGH, "--store", str(home / "agent.db"), "record", "--upstream", f"openai={fake.url}/v1"]
+    command += ["--", sys.executable, "-c", CALLER]
+    with subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL) as process:
+        try:
+            while not fake.requests:
+                time.sleep(0.02)
+            with library.open(home / "agent.db") as opened:
+                while not opened.sessions(status="running").sessions:
+                    time.sleep(0.02)
+            yield process
+        finally:
+            fake.is_over.set()
+            process.kill()

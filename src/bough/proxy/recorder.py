@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -82,6 +83,7 @@ class Recorder(Listener):
         self.refused_paths: Counter[str] = Counter()
         """Requests that no upstream has a prefix for, by path."""
         self._run = store.runtime.new_id("")
+        self._holder = f"{store.runtime.holder()}#{self._run}"
         self._positions: dict[int, CallPosition] = {}
         self._prompts: dict[str, list[str]] = {}
         """The texts in the arguments of each session's open calls: one of them may be the prompt of a task."""
@@ -124,6 +126,21 @@ class Recorder(Listener):
     # -- on the thread -----------------------------------------------------------------------------
 
     def _work(self) -> None:
+        self._record_jobs()
+        with suppress(BoughError):  # a store that takes nothing more was told as the reason of a gap
+            self._end_sessions()
+
+    def _end_sessions(self) -> None:
+        """Mark the sessions interrupted that wait for something that will not be recorded any more."""
+        for session_id in self.sessions:
+            log = self.store.session(session_id).log
+            row = log.refresh()
+            if row.status == "running" and row.holder == self._holder:
+                log.record(
+                    "interrupted", data={"holder": row.holder}, row={"status": "interrupted", "holder": None}
+                )
+
+    def _record_jobs(self) -> None:
         while (job := self._jobs.get()) is not None:
             is_ended, call, size = job
             try:
@@ -166,7 +183,8 @@ class Recorder(Listener):
         self.sessions.setdefault(session.session_id)
         tools = define_tools(request.tools, session.log.runtime.redactor)
         settings = self._new_settings(session, request, tools)
-        columns = _tool_columns(session.row.tool_names, tools)
+        holder = {"holder": self._holder, "lease_until": None}  # a name for `doctor`, which leases it nothing
+        columns = {**_tool_columns(session.row.tool_names, tools), **holder}
         call_id = session.log.runtime.new_id("")
         announced = Call(call_id, 0, 0, None, call.started_at, provider=request.provider, model=request.model)
         ends = [
@@ -362,7 +380,10 @@ class Recorder(Listener):
             session.log.move(earlier.leaf)
         else:
             draft = Draft(message, answer.model or position.request.model, answer.finish, answer.evidence)
-            session.log.append([draft], key=None if earlier else key, calls=[row], replaces_call=True)
+            columns = None if message.calls else {"holder": None}
+            session.log.append(
+                [draft], key=None if earlier else key, calls=[row], replaces_call=True, row=columns
+            )
         texts = [text.strip() for call in message.calls for text in _texts(call.arguments)]
         self._prompts[session.session_id] = [text for text in texts if len(text) >= MIN_PROMPT_LENGTH]
 
@@ -370,7 +391,8 @@ class Recorder(Listener):
         """Append the part of an answer that came before the stream broke off."""
         log = position.session.log
         row = replace(self._ledger_row(position, call, answer), answer_seq=None, failed=True)
-        status = {"status": "cancelled" if call.end == "cancelled" else "interrupted", "error": error or None}
+        ended = "cancelled" if call.end == "cancelled" else "interrupted"
+        status = {"status": ended, "error": error or None, "holder": None}
         text = answer.message.text
         if text.strip():
             draft = Draft(assistant(text), answer.model or position.request.model, INTERRUPTED)
@@ -381,7 +403,8 @@ class Recorder(Listener):
 
     def _fail(self, position: CallPosition, call: ApiCall, why: str) -> None:
         row = replace(self._ledger_row(position, call, None), failed=True)
-        status = {"status": "cancelled" if call.end == "cancelled" else "failed", "error": why}
+        ended = "cancelled" if call.end == "cancelled" else "failed"
+        status = {"status": ended, "error": why, "holder": None}
         position.session.log.record(
             "call_failed", data={"why": why}, calls=[row], replaces_call=True, row=status
         )

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 PORT = 8378
 CLOSE_SECONDS = 30.0
 """How long the program's end waits for a store that is slow."""
+_END_SIGNALS = (signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
+"""A request to terminate, and a terminal that was closed, which Windows does not tell."""
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """The exit codes of a shell."""
 
@@ -133,13 +136,14 @@ async def _run(command: tuple[str, ...], upstreams: tuple[Upstream, ...], record
 
 @contextmanager
 def _forwarded_signals(child: asyncio.subprocess.Process) -> Iterator[None]:
-    """Let the program decide about Ctrl-C, which the terminal sends to both; pass on a request to terminate."""
+    """Let the program decide about Ctrl-C, which the terminal sends to both; pass on a request to terminate or hang up."""
 
-    def terminate() -> None:
+    def pass_on(number: signal.Signals) -> None:
         if child.returncode is None:
-            child.terminate()
+            child.send_signal(number)
 
-    callbacks: Callbacks = {signal.SIGINT: lambda: None, signal.SIGTERM: terminate}
+    callbacks: Callbacks = {signal.SIGINT: lambda: None}
+    callbacks |= {number: partial(pass_on, number) for number in _END_SIGNALS}
     with signal_handlers(asyncio.get_running_loop(), callbacks):
         yield
 
@@ -150,7 +154,7 @@ async def _serve(port: int, upstreams: tuple[Upstream, ...], recorder: Recorder,
     proxy = Proxy(upstreams, recorder)
     address = await proxy.start(port)
     stop = asyncio.Event()
-    with signal_handlers(asyncio.get_running_loop(), {signal.SIGINT: stop.set, signal.SIGTERM: stop.set}):
+    with signal_handlers(asyncio.get_running_loop(), dict.fromkeys((signal.SIGINT, *_END_SIGNALS), stop.set)):
         for upstream in upstreams:
             click.echo(f"export {upstream.variables[0]}={address}{upstream.prefix}")
         notify(f"recording to {url}; Ctrl-C stops it")
