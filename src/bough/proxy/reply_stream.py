@@ -88,12 +88,29 @@ def _read_json(provider: str, body: bytes) -> StreamReply:
 
 
 def _decompress(body: bytes, encoding: str) -> bytes:
-    if encoding not in ("gzip", "deflate"):
-        if encoding not in ("", "identity"):
-            raise UnrecognizedReply(f"a response in the encoding {encoding!r}")
+    """Return the bytes of a body; what came of it, if it was cut. A gzip body may have several members."""
+    if encoding in ("", "identity"):
         return body
-    decoder = zlib.decompressobj(zlib.MAX_WBITS | 32)
-    return decoder.decompress(body, MAX_DECODED_BYTES)
+    if encoding not in ("gzip", "x-gzip", "deflate"):
+        raise UnrecognizedReply(f"a response in the encoding {encoding!r}")
+    pieces, room = [], MAX_DECODED_BYTES
+    while body and room:
+        decoder = zlib.decompressobj(_window_bits(body, encoding))
+        try:
+            pieces.append(decoder.decompress(body, room))
+        except zlib.error as error:
+            if pieces:  # bytes after the last member say nothing
+                break
+            raise UnrecognizedReply(f"a response that is not {encoding}: {error}") from None
+        room -= len(pieces[-1])
+        body = decoder.unused_data
+    return b"".join(pieces)
+
+
+def _window_bits(body: bytes, encoding: str) -> int:
+    """Return how zlib reads the body: with the header it has, or without one, as some servers understand `deflate`."""
+    has_header = body[0] & 0x0F == 8 and int.from_bytes(body[:2]) % 31 == 0
+    return -zlib.MAX_WBITS if encoding == "deflate" and not has_header else zlib.MAX_WBITS | 32
 
 
 def _events(body: bytes) -> Iterator[ServerEvent]:
