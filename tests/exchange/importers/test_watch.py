@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from bough import open as bough_open
 from bough.exchange.importers.inotify import ChangeSignal
 from bough.exchange.importers.watch import SourceChange, Watch, WatchedFolder, source_of
 from bough.store import Store
+from bough.stores.sqlite.store import SqliteStore
 from support.import_sources import (
     SECRETS,
     assert_masked,
@@ -146,6 +148,23 @@ class TestAScan:
         assert len(list(watch.scan())) == 1
 
 
+class TestSeveralWatches:
+    def test_of_one_folder_lose_nothing_to_each_other(self, root: Path) -> None:
+        """Both read the new lines; the slower one was told that the session had moved, and did not try again."""
+        with bough_open(root.parent / "agent.db") as store, memory_store() as whole:
+            folders = [WatchedFolder("copilot-cli", root)]
+            watches = [Watch(store.backend, store.runtime, folders) for _ in range(3)]
+            errors: list[str | None] = []
+            for count in range(4, len(SAMPLE) + 1):
+                copilot_cli.write(root, SAMPLE[:count])
+                with ThreadPoolExecutor(len(watches)) as threads:
+                    for changes in threads.map(lambda watch: list(watch.scan()), watches):
+                        errors += [result.error for change in changes for result in change.results]
+            assert set(errors) == {None}
+            list(whole.import_from("copilot-cli", str(root)))
+            assert stored_counts(store) == stored_counts(whole)
+
+
 class TestWhatWasRead:
     def test_is_remembered_so_that_a_restart_reads_only_what_changed(self, store: Store, root: Path) -> None:
         folders, state = [WatchedFolder("copilot-cli", root)], root.parent / "state/watch.json"
@@ -163,6 +182,21 @@ class TestWhatWasRead:
             assert len(list(Watch(other.backend, other.runtime, folders, state).scan())) == 1
         state.write_bytes(b"{")
         assert entries(Watch(store.backend, store.runtime, folders, state).scan()) == [0]
+
+    def test_is_read_again_if_a_backup_was_restored_that_has_less_of_it(self, root: Path) -> None:
+        """A file that was complete was never read again, so its end was missing for good."""
+        folders, state = [WatchedFolder("copilot-cli", root)], root.parent / "state/watch.json"
+        copilot_cli.write(root, SAMPLE[:6])
+        with bough_open(root.parent / "now.db") as store:
+            list(Watch(store.backend, store.runtime, folders, state).scan())
+            assert isinstance(store.backend, SqliteStore)
+            store.backend.backup(root.parent / "backup.db")
+            copilot_cli.write(root, SAMPLE)
+            list(Watch(store.backend, store.runtime, folders, state).scan())
+            complete = stored_counts(store)
+        with bough_open(root.parent / "backup.db") as restored:
+            list(Watch(restored.backend, restored.runtime, folders, state).scan())
+            assert stored_counts(restored) == complete
 
 
 class TestTheSourceOf:

@@ -8,6 +8,7 @@ sides is not touched: that is `IdConflict`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from msgspec.structs import replace
@@ -16,7 +17,7 @@ from ...core.codec import decode, decode_evidence
 from ...core.drafts import Draft, NewEntry
 from ...core.tree import Branch, Leaf
 from ...core.usage import Call
-from ...errors import IdConflict, NotFound
+from ...errors import IdConflict, NotFound, StaleLeaf
 from ...log.log import Log
 from ...log.runtime import Runtime
 from ...stores.base import StoreBackend
@@ -25,6 +26,8 @@ from ...stores.transfer import blob_references
 FINAL = "imported"
 """The last fact of an import."""
 MOVES = ("appended", "moved")
+MAX_ATTEMPTS = 20
+"""How often a session is read again because another import of it was faster."""
 
 
 def append_new_entries(
@@ -37,7 +40,11 @@ def append_new_entries(
     """Append the new entries of `staging`, which holds the session as its source has it now; return their number.
 
     `call_ids` are those that the source gave: a call is counted once, at its last answer and with its last usage.
+    What another import of the same source has appended meanwhile is known at the next attempt.
     """
+    for _ in range(MAX_ATTEMPTS - 1):
+        with suppress(StaleLeaf):
+            return SessionUpdate(store, runtime, staging, session_id, call_ids).run()
     return SessionUpdate(store, runtime, staging, session_id, call_ids).run()
 
 

@@ -54,7 +54,8 @@ class SourceState(Struct):
     """What was last read of a source."""
 
     files: dict[str, Signature] = field(default_factory=dict)
-    sessions: list[str] = field(default_factory=list)
+    sessions: dict[str, int] = field(default_factory=dict)
+    """How many facts the journal of each session had then: a store that was restored has fewer."""
 
 
 class Watch:
@@ -121,7 +122,8 @@ class Watch:
             return SourceChange(folder.tool, source, error=str(error))
         if any(result.unfinished for result in results):
             self._due[key] = self._clock() + REVISIT_SECONDS
-        sessions = [result.session_id for result in results if result.error is None]
+        read = [result.session_id for result in results if result.error is None]
+        sessions = {session_id: self.store.session(session_id).facts for session_id in read}
         self._states[name] = SourceState(files, sessions)
         self._is_saved = False
         return SourceChange(folder.tool, source, results)
@@ -158,23 +160,26 @@ class Watch:
     # -- what was read -----------------------------------------------------------------------------
 
     def _load(self) -> dict[str, SourceState]:
-        """Return what was read before, without the sources whose sessions are not in the store."""
+        """Return what was read before, without the sources whose sessions the store does not have so far."""
         if self._state_file is None:
             return {}
         try:
             states = msgspec.json.decode(self._state_file.read_bytes(), type=dict[str, SourceState])
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return {}
-        return {name: state for name, state in states.items() if all(map(self._is_stored, state.sessions))}
+        return {
+            name: state
+            for name, state in states.items()
+            if all(self._is_stored(session_id, facts) for session_id, facts in state.sessions.items())
+        }
 
-    def _is_stored(self, session_id: str) -> bool:
+    def _is_stored(self, session_id: str, facts: int) -> bool:
         try:
-            self.store.session(session_id)
+            return self.store.session(session_id).facts >= facts
         except NotFound:
             return False
         except BoughError:  # in the trash, for example: it is known
             return True
-        return True
 
     def _save(self) -> None:
         """Replace the state file, so that a kill leaves the old one or the new one."""
