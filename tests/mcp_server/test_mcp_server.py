@@ -57,7 +57,9 @@ class TestAnswers:
         for name in ("latest", session.session_id[:8]):
             with pytest.raises(NotFound):
                 reader.show(name)
-        assert "lost at sea" in reader.show(session.session_id)
+        shown = reader.show(session.session_id)
+        assert "lost at sea" in shown
+        assert "in the trash since 20" in shown
 
     def test_a_session_is_listed_and_shown_with_calls_and_results(
         self, archive: tuple[Archive, Session]
@@ -114,6 +116,15 @@ class TestAnswers:
                 assert "total: 1 calls" in reader.usage(by=by)  # type: ignore[arg-type]
             assert "support: 1 calls" in reader.usage(session.session_id, by="agent")
             assert reader.usage(since="2099-01-01") == "No model was called."
+
+    def test_usage_of_all_is_what_was_paid_with_replays_and_trashed_sessions(self) -> None:
+        with bough.open("memory:") as store:
+            session = store.start("support")
+            session.send_sync("hi", model=ScriptedModel(["hello"]))
+            session.replay_sync(model=ScriptedModel(["hey"]))
+            store.delete(session.session_id)
+            for by in ("model", "agent", "day", "session"):
+                assert "total: 2 calls" in Archive(store).usage(by=by)  # type: ignore[arg-type]
 
     def test_two_sessions_are_compared(self, archive: tuple[Archive, Session]) -> None:
         reader, session = archive

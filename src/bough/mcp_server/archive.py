@@ -6,7 +6,7 @@ Does not know MCP.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import reduce
@@ -18,14 +18,14 @@ import msgspec
 from ..core.entries import BranchSummary, Compaction, Entry, Note, Settings
 from ..core.messages import Media, Message, Reasoning, Text, ToolCall, ToolResult
 from ..core.time_text import parse_time
-from ..core.usage import Call, Totals, add, format_cost
+from ..core.usage import Totals, add, format_cost
 from ..errors import IndexBehind, InvalidArgument, NotFound
 from ..log.session_list import hit_headings
 from ..replay.diff import diff
 from ..session import Session
 from ..store import Store
 from ..stores.base import SessionRow, Status
-from ..stores.counts import QUARTER, sum_usage
+from ..stores.counts import QUARTER, UsageColumn, sum_usage
 from ..stores.search import SearchHit
 
 MAX_BYTES = 24_000
@@ -158,18 +158,17 @@ class Archive:
         return "\n".join([*lines, *children]) or "The session is empty."
 
     def usage(self, session: str | None = None, by: Group = "model", since: str | None = None) -> str:
-        """Sum tokens and cost of one session with its tasks and forks, or of all, by day, model, agent or session.
+        """Sum tokens and cost of one session with its tasks and forks, or of all with the trash, by day, model, agent or session.
 
         `since` is a date, yesterday, or an age such as 7d.
         """
         if by not in GROUPS:
             raise InvalidArgument("by", by, ", ".join(GROUPS))
         floor = 0 if since is None else parse_time("since", since, self._store.runtime.now())
-        calls = ((row, call) for row, call in self._calls(session) if call.at >= floor)
         sums: dict[str, Totals] = {}
-        for value, each in sum_usage(calls, "quarter" if by == "day" else by).items():
+        for value, part in self._sums(session, "quarter" if by == "day" else by, floor).items():
             name = _time(int(value) * QUARTER)[:10] if by == "day" else value or _NO_NAME[by]
-            sums[name] = add(sums.get(name, Totals()), each)
+            sums[name] = add(sums.get(name, Totals()), part)
         if not sums:
             return "No model was called."
         order = sorted(sums) if by == "day" else sorted(sums, key=lambda name: -sums[name].cost_microcents)
@@ -212,15 +211,13 @@ class Archive:
             raise NotFound(name)
         return self._store.session(rows[0].session_id), seq
 
-    def _calls(self, session: str | None) -> Iterator[tuple[SessionRow, Call]]:
-        if session is not None:
-            position, _ = self._resolve(session)
-            row = position.row
-            yield from ((row, call) for call in position.model_calls("tree"))
-            return
-        for row in self._store.all_sessions():
-            if row.totals.calls:
-                yield from ((row, call) for call in self._store.backend.calls(row.session_id))
+    def _sums(self, session: str | None, by: UsageColumn, since: int) -> dict[str, Totals]:
+        """Sum those of all sessions in the database: a store may have millions of calls."""
+        if session is None:
+            return self._store.backend.usage_by(by, since)
+        position, _ = self._resolve(session)
+        row = position.row
+        return sum_usage(((row, call) for call in position.model_calls("tree") if call.at >= since), by)
 
 
 # -- text ----------------------------------------------------------------------------------------------
@@ -248,6 +245,7 @@ def _row_text(row: SessionRow, heading: str) -> str:
     title = "" if heading == row.session_id else f" · {_short(heading, 120)}"
     facts = [_time(row.updated_at), row.status, f"{row.turns} turns", format_cost(row.totals)]
     facts += [text for text in (row.model, row.agent and f"agent {row.agent}") if text]
+    facts += [] if row.trashed_at is None else [f"in the trash since {_time(row.trashed_at)}"]
     return f"{row.session_id} · {' · '.join(facts)}{title}"
 
 
