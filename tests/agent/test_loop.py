@@ -1405,12 +1405,8 @@ class TestStreaming:
         session = bough.Store(store.backend, runtime).start("support")
         model = ScriptedModel(["word " * 400])
 
-        async def main() -> None:
-            loop = build_loop(CountingWriter(session.log, model), RunSetup([model], {}, NOW))
-            async for _ in loop.run("q"):
-                pass
-
-        asyncio.run(main())
+        loop = build_loop(CountingWriter(session.log, model), RunSetup([model], {}, NOW))
+        asyncio.run(loop.run("q"))
         assert len(saved) == 2000 // 400
 
     def test_a_rewind_leaves_the_draft_behind(self, session: Session) -> None:

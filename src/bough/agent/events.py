@@ -7,7 +7,7 @@ from the last number.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, get_args
 
 from msgspec import Struct
@@ -79,6 +79,18 @@ class Event(Struct, frozen=True, omit_defaults=True):
     data: dict[str, Any] = {}
     journal_number: int | None = None
     """The number of its journal fact; None: live only."""
+
+
+Emit = Callable[[Event], None]
+"""Called by a run with each event, at once."""
+
+
+class StopRun(BaseException):
+    """Raised by `Emit` if its caller wants the run to go no further: what is durable stays, and another run continues."""
+
+
+def ignore(event: Event) -> None:
+    """Let a run tell nothing."""
 
 
 BROKEN_FINISHES = ("interrupted", "cancelled", "error")

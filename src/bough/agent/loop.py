@@ -8,7 +8,6 @@ model caller gets answers, the tool runner runs tool calls; limits and compactio
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 from ..core.codec import decode
@@ -33,7 +32,7 @@ from ..log.keyed_turn import KeyedTurn, calls_of_turn, find_turn, turn_end
 from ..stores.base import SessionRow
 from .call_status import CallStatus, read_call_status
 from .compaction import Compactor
-from .events import Event, answer_data
+from .events import Emit, Event, StopRun, answer_data, ignore
 from .limits import LimitChecker, LimitHit, NextCall
 from .model_call import ModelCaller
 from .start_facts import FIRST_FACT, is_one_shot_turn, runner_data, session_data, turn_start_data
@@ -66,18 +65,21 @@ class Loop:
         self._is_driving = self._is_cancel_requested = False
         self.first_number = 0
         """The number of the latest fact before this run."""
+        self._emit: Emit = ignore
 
-    async def run(self, content: str | Message | None, key: str | None = None) -> AsyncIterator[Event]:
-        """Run a turn, and those queued after it, event by event; without content resume the open turn.
+    async def run(
+        self, content: str | Message | None, key: str | None = None, *, emit: Emit = ignore
+    ) -> None:
+        """Run a turn, and those queued after it; without content resume the open turn. `emit` is called with each event.
 
         If an input was recorded under the key, its turn continues if it is open; else its end is told again.
         """
+        self._emit = emit
         try:
             content = None if content is None else to_user_message(content)
             recorded = await self._find_turn(key, content)
             if recorded is not None and not recorded.is_open:
-                for event in await self.writer.run_blocking(self._recorded_events, recorded):
-                    yield event
+                await self._tell_again(recorded)
                 return
             row = await self.writer.load()
             self.writer.journal_number = self.first_number = row.facts
@@ -87,12 +89,12 @@ class Loop:
             for session_limits in self.writer.session_limits():
                 self.limits.narrow(session_limits)
             for warning in await self.tool_runner.connect():
-                yield warning
+                emit(warning)
             if content is None:
                 await self._require_tools()
             limit = None if content is None else await self._check_turn(row.turns, content)
             if limit is not None:
-                yield _refusal_event(limit)
+                emit(_refusal_event(limit))
                 return
             row = await self.writer.acquire(row)
             try:
@@ -100,11 +102,9 @@ class Loop:
                 # Again: it may have been delivered twice at once.
                 recorded = await self._find_turn(key, original_content)
                 if recorded is not None and not recorded.is_open:
-                    for event in await self.writer.run_blocking(self._recorded_events, recorded):
-                        yield event
+                    await self._tell_again(recorded)
                     return
-                async for event in self._run(content if recorded is None else None, row, key):
-                    yield event
+                await self._run(content if recorded is None else None, row, key)
             finally:
                 self._is_driving = False
                 await self.writer.release()
@@ -112,29 +112,30 @@ class Loop:
             if self.tool_runner.connections is not None:
                 await run_uncancelled(self.tool_runner.connections.close())
 
+    async def _tell_again(self, recorded: KeyedTurn) -> None:
+        for event in await self.writer.run_blocking(self._recorded_events, recorded):
+            self._emit(event)
+
     async def _find_turn(self, key: str | None, content: Message | None) -> KeyedTurn | None:
         return None if key is None else await self.writer.run_blocking(find_turn, self.log, key, content)
 
-    async def _run(self, content: Message | None, row: SessionRow, key: str | None) -> AsyncIterator[Event]:
+    async def _run(self, content: Message | None, row: SessionRow, key: str | None) -> None:
         try:
             self._is_first_turn = not row.turns
             if content is not None and self._takes_inbox and self.writer.queued:
-                async for event in self._run_after_queued(content, key):
-                    yield event
+                await self._run_after_queued(content, key)
             else:
-                async for event in self._turn(content, row, key=key):
-                    yield event
+                await self._turn(content, row, key=key)
             if self._takes_inbox:
-                async for event in self._run_inbox():
-                    yield event
+                await self._run_inbox()
         except asyncio.CancelledError:
             await run_uncancelled(self._cancel_turn())
             task = asyncio.current_task()
             if not self._is_cancel_requested or task is None or task.uncancel():
                 raise
-            yield self._completed("cancelled")
-        except (Fenced, TaskTrashed, ApprovalPending, InputsQueued, SessionRunning, GeneratorExit):
-            raise  # another process owns the turn now, it waits as before, or the caller reads no further
+            self._emit(self._completed("cancelled"))
+        except (Fenced, TaskTrashed, ApprovalPending, InputsQueued, SessionRunning, StopRun):
+            raise  # another process owns the turn now, it waits as before, or the caller wants no more
         except BaseException as error:  # also SystemExit and groups: the row must not say `running` for good
             await self._record_crash(error)
             raise
@@ -166,7 +167,7 @@ class Loop:
         finally:
             await self.writer.release()
 
-    async def _run_after_queued(self, content: Message, key: str | None) -> AsyncIterator[Event]:
+    async def _run_after_queued(self, content: Message, key: str | None) -> None:
         """Run the inputs that were queued before `content`, then `content`. It is queued behind them at once, so that a
         crash loses none: if one of them waits or failed, it waits too."""
         await self._refuse_pending_approval()
@@ -174,8 +175,7 @@ class Loop:
         if key is None:  # one with a key is sent again instead: the queue knows no keys
             number = await self.writer.run_blocking(self.log.enqueue, content)
         count = self.writer.queued + (number is not None)
-        async for event in self._run_inbox(count, one_shot=number if is_one_shot else None):
-            yield event
+        await self._run_inbox(count, one_shot=number if is_one_shot else None)
         if number is not None:
             return
         if self.log.cursor.turn:
@@ -184,12 +184,11 @@ class Loop:
         row = await self.writer.run_blocking(self.log.store.session, self.log.session_id)
         limit = await self._check_turn(row.turns, content)
         if limit is not None:
-            yield _refusal_event(limit)
+            self._emit(_refusal_event(limit))
             return
-        async for event in self._turn(content, row, key=key):
-            yield event
+        await self._turn(content, row, key=key)
 
-    async def _run_inbox(self, count: int | None = None, one_shot: int | None = None) -> AsyncIterator[Event]:
+    async def _run_inbox(self, count: int | None = None, one_shot: int | None = None) -> None:
         """Take what was queued, in order, each as a turn of its own; with `count` only so many, though a turn is open.
         The input with number `one_shot` completes the session."""
         inputs_run = 0
@@ -205,37 +204,34 @@ class Loop:
             if limit is not None:
                 refused = Record("turn_refused", {"error": limit.data}, takes=queued.number)
                 await self.writer.record(refused)
-                yield _refusal_event(limit, self.writer.journal_number)
+                self._emit(_refusal_event(limit, self.writer.journal_number))
                 continue
             self.writer.is_one_shot = queued.number == one_shot
-            async for event in self._turn(message, row, takes=queued.number):
-                yield event
+            await self._turn(message, row, takes=queued.number)
 
     # -- one turn ----------------------------------------------------------------------------------
 
     async def _turn(
         self, content: Message | None, row: SessionRow, takes: int | None = None, key: str | None = None
-    ) -> AsyncIterator[Event]:
+    ) -> None:
         self.compactor.start_turn()
         if content is not None:
-            async for event in self._start_turn(content, row, takes, key):
-                yield event
+            await self._start_turn(content, row, takes, key)
         elif not self.log.cursor.turn:
-            yield Event("session:turn_completed", {"stop_reason": "nothing to resume"})
+            self._emit(Event("session:turn_completed", {"stop_reason": "nothing to resume"}))
             return
         elif await self.writer.is_cancel_requested():
             await self._cancel_turn()
-            yield self._completed("cancelled")
+            self._emit(self._completed("cancelled"))
             return
         elif not self.writer.is_turn_checked and (limit := await self._check_turn(row.turns - 1, None)):
             # Its sender did not know the limits of this run.
             await self.writer.withdraw_turn({"error": limit.data})
-            yield _refusal_event(limit, self.writer.journal_number)
+            self._emit(_refusal_event(limit, self.writer.journal_number))
             return
         else:
             await self._resume_turn()
-        async for event in self._steps():
-            yield event
+        await self._steps()
 
     async def _check_turn(self, turns: int, message: Message | None) -> LimitHit | None:
         """Return the limit that forbids a turn with this input, after so many turns; not one that only warns."""
@@ -246,7 +242,7 @@ class Loop:
 
     async def _start_turn(
         self, message: Message, row: SessionRow, takes: int | None, key: str | None
-    ) -> AsyncIterator[Event]:
+    ) -> None:
         writer = self.writer
         await self._refuse_pending_approval()
         await self.tool_runner.close_abandoned_turn()
@@ -262,11 +258,11 @@ class Loop:
         )
         if self._is_first_turn:
             self._is_first_turn = False
-            yield Event("session:started", session_data(row, writer.detail), FIRST_FACT)
+            self._emit(Event("session:started", session_data(row, writer.detail), FIRST_FACT))
         stored = started.payloads[-1]  # with its secrets redacted, as every event shows it
         assert isinstance(stored, Message)
         text = {"seq": started.leaf.seq, "text": stored.text}
-        yield Event("session:turn_started", text, writer.journal_number)
+        self._emit(Event("session:turn_started", text, writer.journal_number))
 
     async def _resume_turn(self) -> None:
         writer = self.writer
@@ -280,19 +276,16 @@ class Loop:
         caller = self.model_caller
         return runner_data(caller.models, self.limits.limits, caller.all_options())
 
-    async def _steps(self) -> AsyncIterator[Event]:
+    async def _steps(self) -> None:
         writer = self.writer
         while True:
             status = await self.tool_runner.call_status()
             match next_action(writer.path, status.started):
                 case CallModel():
-                    async for event in self._model_step():
-                        yield event
-                        if event.type == "session:turn_completed":
-                            return
+                    if not await self._model_step():
+                        return
                 case RunTools(calls=open_calls, started=started):
-                    async for event in self.tool_runner.run(open_calls, started, status):
-                        yield event
+                    await self.tool_runner.run(open_calls, started, status, self._emit)
                     waiting = await self._waiting_status()
                     if waiting is not None:
                         await writer.record_waiting()
@@ -301,26 +294,26 @@ class Loop:
                 case Rest(reason=reason):
                     if self.log.cursor.turn:  # rewound to before its closing answer
                         await writer.append(CLOSING)
-                    yield self._completed(reason)
+                    self._emit(self._completed(reason))
                     return
 
-    async def _model_step(self) -> AsyncIterator[Event]:
+    async def _model_step(self) -> bool:
+        """Get an answer and return True; or end the turn, because of a limit or of models that do not answer."""
         caller = self.model_caller
         limit = await self.limits.check_call(self.log.cursor.step, NextCall(caller.models[0], caller.request))
         if limit is not None:
-            yield await self._limit_event(limit)
+            self._emit(await self._limit_event(limit))
             if not limit.is_warning:
-                return
+                return False
         ended = await self.model_caller.prepare()
         if ended is not None:
-            yield ended
-            return
+            self._emit(ended)
+            return False
         if changed := caller.changed_settings():  # started by another process, or resumed with other tools
             await self.writer.append(*changed)
-        async for event in self._ask():
-            yield event
+        return await self._ask()
 
-    async def _ask(self) -> AsyncIterator[Event]:
+    async def _ask(self) -> bool:
         """Call each model of the chain in turn, an overloaded one several times, until one answers."""
         caller, limits = self.model_caller, self.limits.limits
         error: ModelError | None = None
@@ -330,16 +323,15 @@ class Loop:
                 next_call = NextCall(model, caller.request)
                 limit = await self.limits.check_cost(next_call) if error is not None else None
                 if limit is not None:
-                    yield await self._limit_event(limit)
+                    self._emit(await self._limit_event(limit))
                     if not limit.is_warning:
-                        return
+                        return False
                 try:
                     compacted = await self.compactor.fit(model, caller)
                     if compacted is not None:
-                        yield compacted
-                    async for event in caller.call(model):
-                        yield event
-                    return
+                        self._emit(compacted)
+                    await caller.call(model, self._emit)
+                    return True
                 except Overloaded as overloaded:
                     error = overloaded
                     await caller.record_failure(model, overloaded)
@@ -348,7 +340,8 @@ class Loop:
                     if failures >= limits.tries:
                         break  # the next in the chain need not wait
                     why = self.log.runtime.redactor.redact_text(overloaded.reason)
-                    yield Event("session:retry", {"model": model.model, "why": why, "seconds": seconds})
+                    data = {"model": model.model, "why": why, "seconds": seconds}
+                    self._emit(Event("session:retry", data))
                     await asyncio.sleep(seconds)
                 except PromptTooLarge as too_large:
                     error = too_large if overflow is None else overflow.explain(too_large)
@@ -362,7 +355,8 @@ class Loop:
                     await caller.record_failure(model, other)
                     break
         assert error is not None
-        yield await self._give_up(error)
+        self._emit(await self._give_up(error))
+        return False
 
     # -- waiting for a person ----------------------------------------------------------------------
 

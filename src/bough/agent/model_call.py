@@ -7,8 +7,7 @@ when to stop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -26,7 +25,7 @@ from ..log.changes import AppendResult
 from ..models.model import Delta, Model, Request
 from ..wire import Answer
 from ..wire.options import check_options
-from .events import Event, answer_data
+from .events import Emit, Event, answer_data
 from .limits import LimitChecker
 from .prompt_window import trim
 from .tool_batch import ToolRunner
@@ -119,7 +118,7 @@ class ModelCaller:
         """The part of the answer in flight that was shown."""
         return "" if self._buffer is None else self._buffer.text
 
-    async def call(self, model: Model) -> AsyncIterator[Event]:
+    async def call(self, model: Model, emit: Emit) -> None:
         """Make one call and append its answer. However it ends, the text that was shown is kept."""
         endpoints = _changed_endpoints(model, self.writer.settings())
         if endpoints is not None:  # the next model of the chain
@@ -128,16 +127,9 @@ class ModelCaller:
             await self.writer.record(Record("call_started", calls=[self.writer.announce_call(model)]))
         self._buffer = buffer = StreamBuffer(self.log.runtime.redactor)
         try:
-            answer: Answer | None = None
-            async with aclosing(self._stream(model, buffer)) as items:
-                async for item in items:
-                    if isinstance(item, Event):
-                        yield item
-                    else:
-                        answer = item
-            event = await self._finish(model, answer)
+            event = await self._finish(model, await self._stream(model, buffer, emit))
             self._buffer = None
-            yield event
+            emit(event)
         except (asyncio.CancelledError, Fenced):
             raise  # the text becomes part of the closing answer, or another process closes the turn
         except Exception:  # whatever a model raises: the text that was shown is kept
@@ -145,24 +137,26 @@ class ModelCaller:
                 await run_uncancelled(self._save(buffer))
             raise
 
-    async def _stream(self, model: Model, buffer: StreamBuffer) -> AsyncGenerator[Event | Answer, None]:
-        """Yield deltas as events, then the answer; text is made durable soon after it was shown."""
+    async def _stream(self, model: Model, buffer: StreamBuffer, emit: Emit) -> Answer | None:
+        """Tell deltas as events and return the answer; text is made durable soon after it was shown."""
+        answer: Answer | None = None
         saving = PeriodicSave(lambda: None if buffer.is_saved else self._save(buffer))
         try:
             request = await self.next_request()
             self.writer.is_call_made = True
             async for piece in model.stream(request):
                 if isinstance(piece, Answer):
-                    yield piece
+                    answer = piece
                     continue
                 delta = buffer.add(piece)
                 if buffer.is_due(self.log.runtime.now()):
                     await self._save(buffer)
-                yield Event("session:delta", delta)
+                emit(Event("session:delta", delta))
         finally:
             await saving.end()  # a draft saved later would belong to another leaf
         if any((rest := buffer.rest()).values()):
-            yield Event("session:delta", rest)
+            emit(Event("session:delta", rest))
+        return answer
 
     async def _finish(self, model: Model, answer: Answer | None) -> Event:
         if answer is None or answer.finish is None:

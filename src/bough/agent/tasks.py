@@ -71,12 +71,16 @@ class TaskRunner:
             options = merge_options(self._writer.settings().options, options)
         models, limits = task.models or self._models, task.limits or self._limits.limits
         setup = RunSetup(models, tools, limits, options, for_one_turn(servers))
+
+        def note(event: Event) -> None:
+            nonlocal error
+            if event.type == "session:turn_completed":
+                error = event.data.get("error", {}).get("message", "")
+            elif event.type == "session:warning":
+                self.warnings.append(event)
+
         while is_new or log.cursor.turn:
-            async for event in self._child(log, setup).run(text if is_new else None):
-                if event.type == "session:turn_completed":
-                    error = event.data.get("error", {}).get("message", "")
-                elif event.type == "session:warning":
-                    self.warnings.append(event)
+            await self._child(log, setup).run(text if is_new else None, emit=note)
             if not log.cursor.open_calls:
                 break
             approvals = await run_blocking(pending_approvals, log)

@@ -7,7 +7,7 @@ again later.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,7 +21,7 @@ from ..core.tool_definitions import ToolSet, ToolSpec, define_tools
 from ..core.turns import OpenCall
 from ..errors import BoughError, Fenced, SessionTrashed, StaleLeaf
 from .call_status import CallPosition, CallStatus, read_call_status
-from .events import Event
+from .events import Emit, Event
 from .tasks import TaskRunner, task_id
 from .tools.mcp.server import McpServer, load_connections, merge_tools
 from .tools.tool import (
@@ -134,12 +134,16 @@ class ToolRunner:
         return CallStatus(started, has_recorded_starts=True)
 
     async def run(
-        self, open_calls: Sequence[OpenCall], started: frozenset[CallPosition], status: CallStatus
-    ) -> AsyncIterator[Event]:
+        self,
+        open_calls: Sequence[OpenCall],
+        started: frozenset[CallPosition],
+        status: CallStatus,
+        emit: Emit,
+    ) -> None:
         for call in status.needing_request(open_calls, self.tools):
             position = {"seq": call.seq, "index": call.index}
             await self.writer.record(Record("approval_requested", position, only_at_leaf=True))
-            yield Event("session:approval_requested", call_data(call), self.writer.journal_number)
+            emit(Event("session:approval_requested", call_data(call), self.writer.journal_number))
         ready = [call for call in open_calls if not status.is_waiting(call, self.tools)]
         inputs = await self._read_inputs(ready)
         running = [
@@ -151,14 +155,14 @@ class ToolRunner:
             for finished in asyncio.as_completed(running):
                 call, result = await finished
                 while self.tasks.warnings:
-                    yield self.tasks.warnings.pop(0)
+                    emit(self.tasks.warnings.pop(0))
                 if isinstance(result, Message):
                     stored.add((call.seq, call.index))
-                    yield await self._store_result(call, result)
+                    emit(await self._store_result(call, result))
                     continue
                 for approval in result:
                     if approval not in status.task_approvals.get((call.seq, call.index), ()):
-                        yield await self._store_approval(call, approval)
+                        emit(await self._store_approval(call, approval))
         except asyncio.CancelledError:
             await run_uncancelled(self._store_finished(running, stored))
             raise

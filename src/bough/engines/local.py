@@ -73,8 +73,7 @@ class Run:
 
     async def _run_loop(self) -> None:
         try:
-            async for event in self._loop.run(self._content, self._key):
-                self._queue.put_nowait(event)
+            await self._loop.run(self._content, self._key, emit=self._queue.put_nowait)
         except asyncio.CancelledError:
             number = self._loop.writer.journal_number or None
             self._queue.put_nowait(Event("session:turn_completed", {"stop_reason": "cancelled"}, number))

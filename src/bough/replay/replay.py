@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..agent.events import Event
 from ..agent.limits import LIMIT_CODE, Limits
 from ..agent.tools.mcp.server import ToolLike, load_connections, merge_tools, split_tools
 from ..agent.tools.tool import Tool
@@ -300,9 +301,13 @@ class Replay:
         loop, writer = replay_loop(log, parts, turn, position.host_seq)
         content = None if turn.input is None else turn.input.message
         error: dict[str, str] | None = None
-        async for event in loop.run(content):
-            if event.type == "session:turn_completed" and "error" in event.data:
-                error = event.data["error"]
+
+        def note(event: Event) -> None:
+            nonlocal error
+            if event.type == "session:turn_completed":
+                error = event.data.get("error", error)
+
+        await loop.run(content, emit=note)
         await self._append_host_entries(log, parts, writer.remaining_host_entries, position)
         if error is not None:
             self.stop_reason, self.error_code = error["message"], error["code"]

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, bisect_right
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ..agent.compaction import Compactor
-from ..agent.events import Event
+from ..agent.events import Emit, Event
 from ..agent.limits import LimitChecker, Limits
 from ..agent.loop import Loop, build_loop
 from ..agent.model_call import ModelCaller, StreamBuffer
@@ -211,21 +211,19 @@ class ReplayModelCaller(ModelCaller):
         """None for recorded answers: the settings are part of the recording."""
         return [] if self.writer.parts.uses_recorded_answers else super().changed_settings()
 
-    async def call(self, model: Model) -> AsyncIterator[Event]:
+    async def call(self, model: Model, emit: Emit) -> None:
         """Append the recorded answer, looked up by the incremental history without a request, or call the model."""
         parts = self.writer.parts
         if parts.uses_recorded_answers and isinstance(model, RecordedModel):
             await self.append_answer(model, model.answer(parts.path.history()))
             return
         if parts.meter is None:
-            async for event in super().call(model):
-                yield event
+            await super().call(model, emit)
             return
         reserved = await parts.meter.reserve(model, self.request())
         cost: int | None = None
         try:
-            async for event in super().call(model):
-                yield event
+            await super().call(model, emit)
             cost = self._latest_cost()
         except Overloaded:  # refused, so it was not charged
             cost = 0

@@ -29,6 +29,7 @@ from psycopg.rows import dict_row
 
 from ...agent.call_status import read_call_status
 from ...agent.cancellation import CANCEL_REQUESTED, is_cancel_requested
+from ...agent.events import Event, StopRun
 from ...agent.loop import Loop, build_loop
 from ...agent.tasks import RunSetup
 from ...agent.tools.tool import Tool, error_text
@@ -609,9 +610,10 @@ async def _join(threads: Iterable[Thread], seconds: float) -> None:
 
 
 async def _run_until_stopped(loop: Loop, writer: ClaimedWriter) -> None:
-    async with contextlib.aclosing(loop.run(None)) as events:  # type: ignore[type-var]
-        # The task keeps sleeping after TaskTrashed; once the child is restored, a signal wakes it.
-        with contextlib.suppress(TaskTrashed):
-            async for _ in events:
-                if writer.has_stopped:
-                    return
+    def stop(_: Event) -> None:
+        if writer.has_stopped:
+            raise StopRun
+
+    # The task keeps sleeping after TaskTrashed; once the child is restored, a signal wakes it.
+    with contextlib.suppress(TaskTrashed, StopRun):
+        await loop.run(None, emit=stop)
