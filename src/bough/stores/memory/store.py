@@ -429,6 +429,10 @@ class MemoryStore(StoreBackend):
             facts = self._data(session_id).journal[after:]
             return facts if limit is None else facts[:limit]
 
+    def facts_of_kind(self, session_id: str, kind: str) -> list[Fact]:
+        with self._lock:
+            return [fact for fact in self._data(session_id).journal if fact.kind == kind]
+
     def control_entries(self, session_id: str, *, leaf: Leaf | None = None) -> list[Entry]:
         with self._lock:
             row = self._data(session_id).row
