@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -65,12 +66,8 @@ class QueryConformance(StoreFactory):
         SessionWriter(store, "ses_late")
         second = store.sessions(SessionQuery(limit=3, before=first.next))
         third = store.sessions(SessionQuery(limit=3, before=second.next))
-        assert [row.session_id for row in second.sessions + third.sessions] == [
-            "ses_3",
-            "ses_2",
-            "ses_1",
-            "ses_0",
-        ]
+        rest = [row.session_id for row in second.sessions + third.sessions]
+        assert rest == ["ses_3", "ses_2", "ses_1", "ses_0"]
         assert third.next is None
 
     def test_sessions_are_listed_by_activity(self) -> None:
@@ -79,7 +76,7 @@ class QueryConformance(StoreFactory):
         writers = {name: SessionWriter(store, f"ses_{name}") for name in "abc"}
 
         def order() -> str:
-            return "".join(row.session_id[4:] for row in _walk(store, SessionQuery(order="active", limit=2)))
+            return "".join(_names(store, order="active", limit=2))
 
         assert order() == "cba"  # of one moment: the newest first
         at = 200
@@ -106,8 +103,7 @@ class QueryConformance(StoreFactory):
         }
 
         def listed(value: str = "a", **query: Any) -> str:
-            rows = _walk(store, SessionQuery(tag=("team", value), limit=2, **query))
-            return "".join(row.session_id[4:] for row in rows)
+            return "".join(_names(store, tag=("team", value), limit=2, **query))
 
         assert (listed(), listed(order="active"), listed("b")) == ("43210", "43210", "")
         writers[1].append(user("x"), at=200)
@@ -119,9 +115,7 @@ class QueryConformance(StoreFactory):
         writers[3].append(user("y"), tags={"team": "a"}, at=204)
         assert (listed(), listed(order="active"), listed("b")) == ("4310", "3140", "")
         assert store.count(SessionQuery(tag=("team", "a")), "status") == {"idle": 4}
-        assert [row.session_id for row in _walk(store, SessionQuery(tag=("long", "x" * 5_000)))] == [
-            f"ses_{n}" for n in (4, 3, 2, 1, 0)
-        ]
+        assert _names(store, tag=("long", "x" * 5_000)) == ["4", "3", "2", "1", "0"]
         store.trash("ses_4", 300)
         assert (listed(), listed(trashed=True)) == ("310", "4")
         store.purge("ses_4")
@@ -176,10 +170,7 @@ class QueryConformance(StoreFactory):
                 started_at=n,
                 conversation_id=f"c{n % 3}",
             )
-
-        def matching_ids(**query: Any) -> list[str]:
-            return [row.session_id[4:] for row in store.sessions(SessionQuery(**query)).sessions]
-
+        matching_ids = partial(_names, store)
         assert matching_ids(agent="a1") == ["5", "3", "1"]
         assert matching_ids(tag=("n", "4")) == ["4"]
         assert matching_ids(tag=('it\'s "q"', "x"), agent="a0") == ["4", "2", "0"]
@@ -202,12 +193,9 @@ class QueryConformance(StoreFactory):
         store = self.open_store()
         for status in ("idle", "running", "interrupted"):
             SessionWriter(store, f"ses_{status}").append(columns={"status": status})
-        page = store.sessions(SessionQuery(status="interrupted", or_running=True))
-        assert [row.session_id for row in page.sessions] == ["ses_interrupted", "ses_running"]
-        assert store.count(SessionQuery(status="idle", or_running=True), "status") == {
-            "idle": 1,
-            "running": 1,
-        }
+        assert _names(store, status="interrupted", or_running=True) == ["interrupted", "running"]
+        counts = store.count(SessionQuery(status="idle", or_running=True), "status")
+        assert counts == {"idle": 1, "running": 1}
 
     def test_first_inputs_are_read_for_many_sessions_at_once(self) -> None:
         """Seeds and notes are none; a fork has the input it inherits, a rewound session its new one."""
@@ -256,15 +244,14 @@ class QueryConformance(StoreFactory):
         SessionWriter(self.open_store(), "ses_nobody")
 
         def matching_ids(by: str | None, owner: str | None) -> list[str]:
-            page = self.open_store(owner=by).sessions(SessionQuery(owner=owner))
-            assert self.open_store(owner=by).count(SessionQuery(owner=owner), "status").get("idle", 0) == len(
-                page.sessions
-            )
-            return [row.session_id for row in page.sessions]
+            names = _names(self.open_store(owner=by), owner=owner)
+            counts = self.open_store(owner=by).count(SessionQuery(owner=owner), "status")
+            assert counts.get("idle", 0) == len(names)
+            return names
 
-        assert matching_ids(None, None) == ["ses_nobody", "ses_bob", "ses_ann"]
-        assert matching_ids(None, "ann") == ["ses_ann"]
-        assert matching_ids("ann", "ann") == ["ses_ann"]
+        assert matching_ids(None, None) == ["nobody", "bob", "ann"]
+        assert matching_ids(None, "ann") == ["ann"]
+        assert matching_ids("ann", "ann") == ["ann"]
         assert matching_ids("ann", "bob") == []
         assert matching_ids(None, "nobody") == []
 
@@ -486,10 +473,8 @@ class InboxConformance(StoreFactory):
     def test_queued_input_waits_in_order_and_goes_with_the_change_that_takes_it(self) -> None:
         writer = SessionWriter(self.open_store())
         assert [writer.store.enqueue("ses_a", body, 10) for body in (b"{1}", b"{2}")] == [1, 2]
-        assert [(queued.number, queued.body) for queued in writer.store.inbox("ses_a")] == [
-            (1, b"{1}"),
-            (2, b"{2}"),
-        ]
+        queued_inputs = [(queued.number, queued.body) for queued in writer.store.inbox("ses_a")]
+        assert queued_inputs == [(1, b"{1}"), (2, b"{2}")]
         writer.append(user("1"), inbox_number=1)
         assert [queued.number for queued in writer.store.inbox("ses_a")] == [2]
         writer.store.enqueue("ses_a", b"{}", 30)
@@ -536,11 +521,8 @@ class BlobConformance(StoreFactory):
         writer.append(user(media_of(used)), blobs=(used,))
         assert writer.store.unreferenced_blobs(before=50) == UnreferencedBlobs(1, len(b"unused"))
         assert writer.store.delete_unreferenced_blobs(before=50) == 1
-        assert [writer.store.blob(blob.hash) is None for blob in (used, unused, fresh)] == [
-            False,
-            True,
-            False,
-        ]
+        assert writer.store.blob(unused.hash) is None
+        assert (writer.store.blob(used.hash), writer.store.blob(fresh.hash)) == (used, fresh)
         writer.store.trash("ses_a", 500)
         assert writer.store.purge("ses_a").blobs == 1
         assert writer.store.blob(used.hash) is None
@@ -566,6 +548,11 @@ class BlobConformance(StoreFactory):
 def _inherited_limits(store: StoreBackend, session_id: str) -> tuple[MessageLimit, ...]:
     with store.export_sessions(session_id) as dumps:
         return next(iter(dumps.sessions)).inherited_limits
+
+
+def _names(store: StoreBackend, **query: Any) -> list[str]:
+    """Return the ids of a list, page by page, without their prefix."""
+    return [row.session_id[4:] for row in _walk(store, SessionQuery(**query))]
 
 
 def _walk(store: StoreBackend, query: SessionQuery) -> Iterator[SessionRow]:
