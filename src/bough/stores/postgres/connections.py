@@ -159,12 +159,11 @@ class PostgresConnections:
 
     def query_once(self, query: str, bindings: Any = ()) -> list[Row]:
         """The same without a second try; raises ConnectionLost if the connection breaks."""
-        with self._statement_connection() as connection:
-            return connection.execute(query, bindings, binary=True).fetchall()
+        return self._run(lambda connection: connection.execute(query, bindings, binary=True).fetchall())
 
     def run_statement(self, statement: Statement, values: Mapping[str, Any]) -> Rows:
         """Run a statement of the hot path; raises ConnectionLost if the connection breaks."""
-        return self._repeat(lambda connection: run_statement(connection, statement, values))
+        return self._run(lambda connection: run_statement(connection, statement, values), DeadlockDetected)
 
     def run_pipeline(self, steps: Sequence[Step]) -> Rows:
         """Run several as one transaction in one round trip; return the last one's rows.
@@ -174,32 +173,25 @@ class PostgresConnections:
         """
         if len(steps) == 1:
             return self.run_statement(*steps[0])
-        return self._repeat(lambda connection: run_pipeline(connection, steps))
+        return self._run(lambda connection: run_pipeline(connection, steps), DeadlockDetected)
 
-    def _repeat(self, work: Callable[[Connection], R]) -> R:
-        """Run this, and again if the server ended it to resolve a deadlock: then nothing of it was written."""
-        for _ in range(MAX_TRIES - 1):
+    def _run(
+        self,
+        work: Callable[[Connection], R],
+        repeatable: type[psycopg.Error] | tuple[type[psycopg.Error], ...] = (),
+        tries: int = MAX_TRIES,
+    ) -> R:
+        """Run this, and again if the server ended it for one of these reasons: then nothing of it was written."""
+        for attempt in range(1, tries + 1):
             try:
                 with self._connection() as connection:
                     return work(connection)
-            except DeadlockDetected:
-                continue
             except UniqueViolation:
                 raise
             except psycopg.Error as error:
-                raise store_error(self.url, error) from error
-        with self._statement_connection() as connection:
-            return work(connection)
-
-    @contextlib.contextmanager
-    def _statement_connection(self) -> Iterator[Connection]:
-        try:
-            with self._connection() as connection:
-                yield connection
-        except UniqueViolation:
-            raise
-        except psycopg.Error as error:
-            raise store_error(self.url, error) from error
+                if not isinstance(error, repeatable) or attempt == tries:
+                    raise store_error(self.url, error) from error
+        raise AssertionError  # the last attempt returned or raised
 
     def engine_sql(self) -> EngineSql:
         """Return what must be part of the statement that is passed to `run_with_engine_sql`."""
@@ -249,31 +241,21 @@ class PostgresConnections:
 
     def read_snapshot(self, work: Callable[[Connection], R]) -> R:
         """Run several statements on one snapshot; starts again if the connection breaks."""
-
-        def read() -> R:
-            with self._connection() as connection, self._begin(connection, SNAPSHOT):
-                return work(connection)
-
-        try:
-            return self.retry(read)
-        except psycopg.Error as error:
-            raise store_error(self.url, error) from error
+        return self.retry(lambda: self._run(self._within(SNAPSHOT, work)))
 
     def transaction(self, work: Callable[[Connection], R], tries: int = MAX_TRIES) -> R:
         """Run this in a transaction, durable on return; raises ConnectionLost if the connection breaks.
 
         Runs again if another writer made what it had read out of date. The caller handles UniqueViolation.
         """
-        for attempt in range(1, tries + 1):
-            try:
-                with self._connection() as connection, self._begin(connection, READ_COMMITTED):
-                    return work(connection)
-            except UniqueViolation:
-                raise
-            except psycopg.Error as error:
-                if not isinstance(error, REPEATABLE) or attempt == tries:
-                    raise store_error(self.url, error) from error
-        raise AssertionError  # the last attempt returned or raised
+        return self._run(self._within(READ_COMMITTED, work), REPEATABLE, tries)
+
+    def _within(self, begin: str, work: Callable[[Connection], R]) -> Callable[[Connection], R]:
+        def run(connection: Connection) -> R:
+            with self._begin(connection, begin):
+                return work(connection)
+
+        return run
 
     def write(self, work: Callable[[Connection], R], was_committed: Callable[[R], bool] | None = None) -> R:
         """The same, and settled if the connection breaks.
