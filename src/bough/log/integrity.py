@@ -215,34 +215,32 @@ class SessionWalker:
     def entries(self, entries: Iterable[StoredEntry]) -> Iterator[StoredEntry]:
         """Yield the entries, checked. After a problem the rest of that branch is not checked: it would only follow."""
         remaining = iter(self._walked)
-        branch: Branch | None = None
-        anchor: Anchor | None = None
+        branch, anchor = self._next_branch(remaining)
         for stored in entries:
-            while branch is None or (branch.branch != stored.branch and self._is_finished(branch, anchor)):
-                branch = next(remaining, None)
-                if branch is None:
-                    self.report(
-                        f"entry {stored.branch}:{stored.entry.seq}", "its branch does not exist or has ended"
-                    )
-                    return
-                anchor = self._enter(branch)
-            if anchor is not None and branch.branch == stored.branch:
+            while branch is not None and branch.branch != stored.branch:
+                self._check_end(branch, anchor)
+                branch, anchor = self._next_branch(remaining)
+            if branch is None:
+                where = f"entry {stored.branch}:{stored.entry.seq}"
+                self.report(where, "its branch does not exist or has ended")
+                return
+            if anchor is not None:
                 anchor = self._step(branch, anchor, stored.entry)
                 if anchor is not None:
                     self._pass(branch, anchor)
             yield stored
-        while branch is None or self._is_finished(branch, anchor):
-            branch = next(remaining, None)
-            if branch is None:
-                return
-            anchor = self._enter(branch)
+        while branch is not None:
+            self._check_end(branch, anchor)
+            branch, anchor = self._next_branch(remaining)
 
-    def _is_finished(self, branch: Branch, anchor: Anchor | None) -> bool:
+    def _next_branch(self, remaining: Iterator[Branch]) -> tuple[Branch | None, Anchor | None]:
+        branch = next(remaining, None)
+        return branch, None if branch is None else self._enter(branch)
+
+    def _check_end(self, branch: Branch, anchor: Anchor | None) -> None:
         if anchor is not None and anchor[0].seq != branch.tail:
-            self.report(
-                f"branch {branch.branch}", f"its last entry is {anchor[0].seq}, its tail is {branch.tail}"
-            )
-        return True
+            problem = f"its last entry is {anchor[0].seq}, its tail is {branch.tail}"
+            self.report(f"branch {branch.branch}", problem)
 
     def _enter(self, branch: Branch) -> Anchor | None:
         anchor = self._anchor(branch.parent, branch.parent_seq)

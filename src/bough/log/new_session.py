@@ -30,10 +30,7 @@ TEXT_COLUMNS = (
 
 INDEXED_COLUMNS = ("session_id", "space", "owner", "conversation_id", "agent", "parent_session")
 
-ID_COLUMNS = (
-    *("session_id", "space", "owner", "conversation_id", "agent", "parent_session"),
-    *("trigger_type", "trigger_id", "model"),
-)
+ID_COLUMNS = (*INDEXED_COLUMNS, "trigger_type", "trigger_id", "model")
 
 
 class SessionOptions(TypedDict, total=False):

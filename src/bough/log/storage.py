@@ -2,48 +2,35 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec.structs import asdict
 
 from ..core.codec import encode
 from ..core.entries import Settings
+from ..stores.counts import StorageSize
 from .log import Log
 
 
-class SessionStorage(Struct, frozen=True):
-    """What a session's own branches hold."""
+class SessionStorage(StorageSize, frozen=True):
+    """What a session's own branches hold, and what its settings take of it."""
 
-    entries: int
-    bytes: int
-    """Of the bodies as they are stored, settings included."""
-    branches: int
-    blobs: int
-    blob_bytes: int
-    """Media and definitions of tools."""
-    settings: int
+    settings: int = 0
     """How many entries on the path change settings."""
-    settings_bytes: int
-    tool_sets: int
+    settings_bytes: int = 0
+    tool_sets: int = 0
     """How many distinct sets of tools were used on the path; each is one blob."""
-    tool_bytes: int
+    tool_bytes: int = 0
 
 
 def storage(log: Log) -> SessionStorage:
     size = log.store.storage_size(log.session_id)
     path = log.store.control_entries(log.session_id, leaf=log.leaf)
     settings = [entry.payload for entry in path if isinstance(entry.payload, Settings)]
-    tools = {
-        definitions.hash: definitions.size
-        for definitions in (one.tool_definitions for one in settings)
-        if definitions is not None
-    }
+    definitions = [one.tool_definitions for one in settings if one.tool_definitions is not None]
+    tools = {one.hash: one.size for one in definitions}
     return SessionStorage(
-        size.entries,
-        size.bytes,
-        size.branches,
-        size.blobs,
-        size.blob_bytes,
-        len(settings),
-        sum(len(encode(one)) for one in settings),
-        len(tools),
-        sum(tools.values()),
+        **asdict(size),
+        settings=len(settings),
+        settings_bytes=sum(len(encode(one)) for one in settings),
+        tool_sets=len(tools),
+        tool_bytes=sum(tools.values()),
     )

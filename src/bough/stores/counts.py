@@ -63,10 +63,11 @@ class StorageSize(Struct, frozen=True):
 
     entries: int = 0
     bytes: int = 0
-    """Of the bodies as they are stored."""
+    """Of the bodies as they are stored, settings included."""
     branches: int = 0
     blobs: int = 0
     blob_bytes: int = 0
+    """Media and definitions of tools."""
 
 
 def count_by(rows: Iterable[SessionRow], by: CountColumn) -> dict[str, int]:
