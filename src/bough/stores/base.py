@@ -48,7 +48,7 @@ from ..core.messages import Message
 from ..core.search import Search
 from ..core.tree import Branch, Leaf, Range
 from ..core.usage import Call, Totals
-from ..errors import InvalidArgument, NotFound, SessionRunning, SessionTrashed, StoreDamaged
+from ..errors import IdTaken, InvalidArgument, NotFound, SessionRunning, SessionTrashed, StoreDamaged
 from .counts import (
     CountColumn,
     DailyUsage,
@@ -255,6 +255,12 @@ class NewSession(Struct, frozen=True):
         if row.parent_session:
             return {"relation": row.relation, "parent": row.parent_session}
         return {"relation": row.relation} if row.relation not in (None, "import") else {}
+
+    def check_same(self, row: SessionRow, seeds: list[bytes]) -> None:
+        """Raise IdTaken unless the session of its space that has its id, with these entry ids as seeds, is the same one."""
+        expected = [seed.entry_id for seed in self.seeds]
+        if row.owner != self.row.owner or seeds != expected or self.fork_point is not None:
+            raise IdTaken(row.session_id)
 
 
 class QueuedInput(Struct, frozen=True):

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from msgspec import Struct
 
 from ..core.search import TITLE, Search, index_columns, matches
 from ..core.search_text import tool_names
-from ..core.tree import Branch, Leaf, Range, reachable_seqs
-from ..errors import NotFound, StoreDamaged
+from ..core.tree import Leaf, Range, reachable_seqs
+from ..errors import StoreDamaged
 from .search import HitLocation, SearchHit, SearchPage, entry_hit, ranges_contain, title_hit
 from .search_index import SearchIndex, decode_or_none, entry_columns
+from .session_query import conditions_of
+from .transfer import SessionExporter
 
 LAST_KEY = (1 << 63) - 1
 
@@ -40,17 +42,16 @@ class DatabaseSearch(ABC):
     """One search within one snapshot. `index_is_exact`: what the index proposes matches and need not be compared."""
 
     index_is_exact: bool
+    parameter: str
+    """How a statement names a value: `:{}`."""
+    indexed_at: str
+    """The column with the time of what was indexed."""
+    has_tag: str
+    """The condition that a session has the tag `tag`, with the value `tag_value` unless that is null."""
 
-    def __init__(self, reader: Any, search: Search, index: SearchIndex) -> None:
-        self.reader, self.search, self.index = reader, search, index
+    def __init__(self, exporter: SessionExporter, reader: Any, search: Search, index: SearchIndex) -> None:
+        self.exporter, self.reader, self.search, self.index = exporter, reader, search, index
         self.space, self.owner = index.space, index.owner
-
-    @abstractmethod
-    def session_number(self, session_id: str) -> int | None: ...
-
-    @abstractmethod
-    def branch_tree(self, session_number: int) -> Iterable[tuple[int, bool, int | None, int]]:
-        """Return number, whether it is its own, parent and parent_seq of its branches and their ancestors."""
 
     @abstractmethod
     def candidates(self, first: int, end: int, session_number: int | None) -> Iterator[Candidate]:
@@ -64,10 +65,8 @@ class DatabaseSearch(ABC):
         end = LAST_KEY if self.search.before is None else int(self.search.before)
         number, spans = None, [(0, end)]
         if self.search.session_id is not None:
-            number = self.session_number(self.search.session_id)
-            if number is None:
-                raise NotFound(self.search.session_id)
-            spans = [(first, min(last, end)) for first, last in self._spans(number)]
+            number, _ = self.exporter.find(self.search.session_id)
+            spans = [(first, min(last, end)) for first, last in self._spans(self.search.session_id, number)]
         hits: list[SearchHit] = []
         for hit in self._hits(spans, number):
             hits.append(hit)
@@ -77,23 +76,37 @@ class DatabaseSearch(ABC):
         more = str(page[-1].branch << 32 | page[-1].seq) if len(hits) > limit else None
         return SearchPage(page, more, self.index.count_stale(self.reader))
 
-    def _spans(self, session_number: int) -> list[tuple[int, int]]:
+    def _spans(self, session_id: str, number: int) -> list[tuple[int, int]]:
         """Return all that a session owns or inherits as ranges of keys, the latest branch first."""
-        rows = list(self.branch_tree(session_number))
-        others = {
-            number: Branch(number, None, parent, seq) for number, is_own, parent, seq in rows if not is_own
-        }
+        branches = self.exporter.branch_tree(session_id, number)
+        own = [branch for branch in branches if branch.session_id == session_id]
+        others = {branch.branch: branch for branch in branches if branch.session_id != session_id}
         fork_points = [
-            Leaf(parent, seq)
-            for _, is_own, parent, seq in rows
-            if is_own and parent is not None and parent in others
+            Leaf(b.parent, b.parent_seq) for b in own if b.parent is not None and b.parent in others
         ]
-        spans = [(number << 32, (number + 1) << 32) for number, is_own, *_ in rows if is_own]
+        spans = [(branch.branch << 32, (branch.branch + 1) << 32) for branch in own]
         spans += [
-            ((number << 32) + 1, (number << 32) + seq + 1)
-            for number, seq in reachable_seqs(others, fork_points).items()
+            ((branch << 32) + 1, (branch << 32) + seq + 1)
+            for branch, seq in reachable_seqs(others, fork_points).items()
         ]
         return sorted(spans, reverse=True)
+
+    def _conditions(self) -> tuple[str, dict[str, Any]]:
+        """Return conditions on session and time, and their bindings. The tenant is one although it is a word of the index."""
+        search = self.search
+        comparisons: list[tuple[str, str, Any]] = [
+            ("session.space =", "space", self.space),
+            ("session.owner =", "owner", self.owner),
+            ("session.agent =", "agent", search.agent),
+            (f"{self.indexed_at} >=", "since", search.since),
+            (f"{self.indexed_at} <", "until", search.until),
+        ]
+        conditions, bindings = conditions_of(comparisons, self.parameter)
+        conditions.append(f"session.trashed_at is {'not' if search.trashed else ''} null")
+        if search.tag is not None:
+            conditions.append(self.has_tag)
+            bindings["tag"], bindings["tag_value"] = search.tag
+        return " and ".join(conditions), bindings
 
     def _hits(self, spans: list[tuple[int, int]], session_number: int | None) -> Iterator[SearchHit]:
         paths: dict[int, list[Range]] = {}
@@ -103,9 +116,10 @@ class DatabaseSearch(ABC):
                 if number not in paths:
                     paths[number] = self.lineage(Leaf(candidate.branch, candidate.seq))
                 leaf = Leaf(candidate.key >> 32, candidate.key & 0xFFFFFFFF)
-                is_on_path = ranges_contain(paths[number], leaf)
-                turn, at = candidate.turn or 0, candidate.at
-                location = HitLocation(candidate.session_id, candidate.title, leaf, turn, at, is_on_path)
+                location = HitLocation(
+                    *(candidate.session_id, candidate.title, leaf.branch, leaf.seq),
+                    *(candidate.turn or 0, candidate.at, ranges_contain(paths[number], leaf)),
+                )
                 hit = self._title_hit(location) if leaf.seq == 0 else self._entry_hit(location, candidate)
                 if hit is not None:
                     yield hit
@@ -118,13 +132,14 @@ class DatabaseSearch(ABC):
 
     def _entry_hit(self, location: HitLocation, candidate: Candidate) -> SearchHit | None:
         kind, role, terms = candidate.kind, candidate.role, self.search.terms
+        leaf = Leaf(location.branch, location.seq)
         payload = None if candidate.body is None else decode_or_none(kind, candidate.body)
         if payload is None:
             if self.index_is_exact:  # it could be decoded when it was indexed
-                why = f"entry {location.leaf} cannot be decoded; session.verify() reports details"
+                why = f"entry {leaf} cannot be decoded; session.verify() reports details"
                 raise StoreDamaged(location.session_id, why)
             return None
-        names = self.index.call_names(self.reader, location.leaf) if role == "tool" else {}
+        names = self.index.call_names(self.reader, leaf) if role == "tool" else {}
         if not self.index_is_exact:
             columns = entry_columns(payload, kind, role, candidate.model, candidate.finish, names)
             if not matches(terms, columns):

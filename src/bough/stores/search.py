@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from ..core.entries import Payload, kind_of
 from ..core.messages import Message
@@ -63,10 +64,11 @@ class HitLocation(Struct, frozen=True):
 
     session_id: str
     title: str | None
-    leaf: Leaf
+    branch: int
+    seq: int
     turn: int
     at: int
-    is_on_path: bool
+    on_path: bool
 
 
 def title_hit(place: HitLocation, terms: Sequence[Term]) -> SearchHit:
@@ -83,18 +85,12 @@ def _hit(
 ) -> SearchHit:
     snippet, marks = excerpt(text, terms)
     return SearchHit(
-        session_id=place.session_id,
-        branch=place.leaf.branch,
-        seq=place.leaf.seq,
-        turn=place.turn,
+        **asdict(place),
         role=role,
         kind=kind,
         tool=", ".join(tools) or None,
-        at=place.at,
-        title=place.title,
         snippet=snippet,
         marks=marks,
-        on_path=place.is_on_path,
     )
 
 

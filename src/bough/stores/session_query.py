@@ -42,9 +42,7 @@ def session_conditions(
         ("started_at >=", "started_from", query.started_from),
         ("started_at <", "started_before", query.started_before),
     ]
-    used = [(text, name, value) for text, name, value in comparisons if value is not None]
-    conditions = [f"{text} {parameter.format(name)}" for text, name, _ in used]
-    bindings = {name: value for _, name, value in used}
+    conditions, bindings = conditions_of(comparisons, parameter)
     if query.position is not None:
         names = order_columns(query)
         values = (parameter.format(f"before_{n}") for n in range(len(names)))
@@ -61,6 +59,15 @@ def session_conditions(
         conditions.append("(relation is null or relation not in ('task', 'replay'))")
     conditions.append("trashed_at is not null" if query.trashed else "trashed_at is null")
     return " and ".join(conditions), bindings
+
+
+def conditions_of(
+    comparisons: Sequence[tuple[str, str, Any]], parameter: str
+) -> tuple[list[str], dict[str, Any]]:
+    """Return the conditions and bindings of comparisons: text, name and value of each, without those of no value."""
+    used = [(text, name, value) for text, name, value in comparisons if value is not None]
+    conditions = [f"{text} {parameter.format(name)}" for text, name, _ in used]
+    return conditions, {name: value for _, name, value in used}
 
 
 def order_columns(query: SessionQuery) -> tuple[str, ...]:

@@ -77,7 +77,8 @@ class MemorySearch(Struct, frozen=True):
         ):
             return
         is_on_path = ranges_contain(lineage(self.tables.branches, row.leaf), leaf)
-        location = HitLocation(row.session_id, row.title, leaf, entry.turn if entry else 0, at, is_on_path)
+        turn = 0 if entry is None else entry.turn
+        location = HitLocation(row.session_id, row.title, leaf.branch, leaf.seq, turn, at, is_on_path)
         if entry is None:
             if matches(search.terms, index_columns(row.title or "", kind=TITLE)):
                 yield title_hit(location, search.terms)

@@ -78,12 +78,10 @@ class MemoryStore(StoreBackend):
             if present is None:
                 return self._insert(new), True
             row = present.row
-            stored = self._stored(row.leaf, 1, present.journal[0].data["last"])
-            seeds = [seed.entry.entry_id for seed in stored]
-            is_same_tenant = (row.space, row.owner) == (self.space, new.row.owner)
-            is_same = new.fork_point is None and seeds == [seed.entry_id for seed in new.seeds]
-            if not (is_same_tenant and is_same):
-                raise IdTaken(new.row.session_id)
+            if row.space != self.space:
+                raise IdTaken(row.session_id)
+            seeds = self._stored(row.leaf, 1, present.journal[0].data["last"])
+            new.check_same(row, [seed.entry.entry_id for seed in seeds])
             return row, False
 
     def latest_or_create(self, new: NewSession) -> tuple[SessionRow, bool]:

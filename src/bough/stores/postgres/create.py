@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...core.tree import Leaf
-from ...errors import IdTaken, InvalidPosition, StoreError
+from ...errors import InvalidPosition, StoreError
 from ..base import NewSession, SessionRow
 from ..rows import entry_row
 from ..session_rows import SESSION_NAMES, detail_row, json_text, session_row
@@ -136,10 +136,3 @@ def _created_row(new: NewSession, rows: Rows) -> SessionRow | None:
         return None
     seq = new.seeds[-1].seq if new.seeds else new.fork_point.seq if new.fork_point else 0
     return replace(new.row, leaf=Leaf(int(rows[0][0] or 0), seq), facts=1)
-
-
-def check_same(new: NewSession, row: SessionRow, seeds: list[bytes]) -> None:
-    """Raise IdTaken unless the session that has this id is the same one."""
-    expected = [seed.entry_id for seed in new.seeds]
-    if row.owner != new.row.owner or seeds != expected or new.fork_point is not None:
-        raise IdTaken(new.row.session_id)

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...core.search import Term
-from ...core.tree import Branch, Leaf, Range, lineage
-from ...errors import StoreDamaged
+from ...core.tree import Leaf, Range
 from ..database_search import Candidate, DatabaseSearch
+from ..database_store import path_ranges
 from .search_index import ANY_WORD, LETTERS, MAX_WORD_CHARACTERS, space_word
 
 BATCH_CANDIDATES = 500
@@ -35,18 +35,6 @@ order by found.id desc, {walk_order}
 """
 WALK = "bough.match_newest(%(words)s::tsquery, %(first)s::bigint, %(last)s::bigint, %(walk)s::integer, %(limit)s::integer)"
 MATCH = "bough.match_words(%(words)s::tsquery, %(first)s::bigint, %(last)s::bigint, %(limit)s::integer)"
-SELECT_NUMBER = """
-select number from bough.session where id = %(id)s and (%(owner)s::text is null or owner = %(owner)s)
-"""
-SELECT_BRANCHES = """
-with recursive line (id) as (
-    select id from bough.branch where session_number = %(number)s
-    union
-    select branch.parent from line join bough.branch on branch.id = line.id where branch.parent is not null
-)
-select branch.id, branch.session_number = %(number)s, branch.parent, branch.parent_seq
-from line join bough.branch using (id)
-"""
 SELECT_LINE = """
 with recursive line (id, parent, parent_seq) as (
     select id, parent, parent_seq from bough.branch where id = %s
@@ -63,14 +51,9 @@ select id, parent, parent_seq from line
 
 class PostgresSearch(DatabaseSearch):
     index_is_exact = False
-
-    def session_number(self, session_id: str) -> int | None:
-        row = self.reader.execute(SELECT_NUMBER, {"id": session_id, "owner": self.owner}).fetchone()
-        return None if row is None else int(row[0])
-
-    def branch_tree(self, session_number: int) -> list[tuple[int, bool, int | None, int]]:
-        rows: list[Any] = self.reader.execute(SELECT_BRANCHES, {"number": session_number}).fetchall()
-        return rows
+    parameter = "%({})s"
+    indexed_at = "found.at"
+    has_tag = "session.tags ->> %(tag)s::text = coalesce(%(tag_value)s, session.tags ->> %(tag)s::text)"
 
     def candidates(self, first: int, end: int, session_number: int | None) -> Iterator[Candidate]:
         conditions, bindings = self._conditions()
@@ -116,32 +99,8 @@ class PostgresSearch(DatabaseSearch):
                 return
             end = rows[-1][0]
 
-    def _conditions(self) -> tuple[str, dict[str, Any]]:
-        search = self.search
-        optional: list[tuple[str, str, Any]] = [
-            ("session.owner = %(owner)s", "owner", self.owner),
-            ("session.agent = %(agent)s", "agent", search.agent),
-            ("found.at >= %(since)s", "since", search.since),
-            ("found.at < %(until)s", "until", search.until),
-        ]
-        texts = [text for text, _, value in optional if value is not None]
-        bindings = {name: value for _, name, value in optional if value is not None}
-        texts.append(
-            f"session.trashed_at is {'not' if search.trashed else ''} null and session.number is not null"
-        )
-        if search.tag is not None:
-            texts.append(
-                "session.tags ->> %(tag)s::text = coalesce(%(tag_value)s, session.tags ->> %(tag)s::text)"
-            )
-            bindings |= {"tag": search.tag[0], "tag_value": search.tag[1]}
-        return " and ".join(texts), bindings
-
     def lineage(self, leaf: Leaf) -> list[Range]:
-        rows = self.reader.execute(SELECT_LINE, (leaf.branch,)).fetchall()
-        try:
-            return lineage({branch: Branch(branch, None, parent, seq) for branch, parent, seq in rows}, leaf)
-        except KeyError as error:
-            raise StoreDamaged(self.index.url, f"branch {error} is missing on the path to {leaf}") from None
+        return path_ranges(self.reader.execute(SELECT_LINE, (leaf.branch,)), leaf, self.index.url)
 
 
 def search_expression(terms: Sequence[Term], space: str) -> str:

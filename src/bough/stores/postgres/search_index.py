@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from typing import Any
 
+from msgspec.structs import asdict
+
 from ...core.search import COLUMNS, Column
 from ...core.search_text import tokenize_indexed
 from ..search_index import BATCH_ROWS, IndexedBranch, IndexedSession, IndexRow, SearchIndex, StaleSession
@@ -60,9 +62,9 @@ values (%s, %s, %s, %s, array_to_tsvector(%s::text[]))
 SET_PROGRESS = """
 insert into bough.search_progress (session_number, space, facts, title)
 select number, space, %(facts)s::bigint, %(title)s::text from bough.session
-where number = %(number)s and (select facts from bough.search_progress where session_number = %(number)s) is not distinct from %(indexed)s::bigint
+where number = %(number)s and (select facts from bough.search_progress where session_number = %(number)s) is not distinct from %(indexed_facts)s::bigint
 on conflict (session_number) do update set facts = excluded.facts, title = excluded.title
-where search_progress.facts is not distinct from %(indexed)s::bigint -- else a purge came between
+where search_progress.facts is not distinct from %(indexed_facts)s::bigint -- else a purge came between
 """
 # Without waiting: a session that somebody writes to right now stays flagged, and the next search looks again.
 CLEAR_STALE = """
@@ -123,13 +125,7 @@ class PostgresSearchIndex(SearchIndex):
             return cursor.rowcount
 
     def save_progress(self, writer: Connection, session: StaleSession) -> bool:
-        bindings = {
-            "number": session.number,
-            "facts": session.facts,
-            "title": session.title,
-            "indexed": session.indexed_facts,
-        }
-        is_set = writer.execute(SET_PROGRESS, bindings).rowcount > 0
+        is_set = writer.execute(SET_PROGRESS, asdict(session)).rowcount > 0
         if is_set:
             writer.execute(CLEAR_STALE, (session.number, session.facts))
         return is_set

@@ -8,7 +8,7 @@ creates the schema, under another role than the one that works here.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from functools import lru_cache, partial
@@ -17,7 +17,6 @@ from operator import attrgetter
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 from psycopg.errors import UniqueViolation
 
 from ...core.codec import decode_message, from_json
@@ -25,8 +24,8 @@ from ...core.drafts import Blob
 from ...core.entries import Entry
 from ...core.messages import Message
 from ...core.search import Search
-from ...core.tree import Branch, Leaf, Range, contains_leaf, lineage
-from ...core.usage import Call, Totals
+from ...core.tree import Branch, Leaf, Range, contains_leaf
+from ...core.usage import Call
 from ...errors import (
     Fenced,
     IdTaken,
@@ -51,31 +50,18 @@ from ..base import (
     QueuedInput,
     SessionDetail,
     SessionHead,
-    SessionPage,
     SessionQuery,
     SessionRow,
-    StoreBackend,
     StoredEntry,
-    UnreferencedBlobs,
-    check_limit,
     is_callers_key,
     next_fence,
 )
-from ..counts import (
-    SELECT_DAILY_USAGE,
-    USAGE_COLUMNS,
-    USAGE_SUMS,
-    CountColumn,
-    DailyUsage,
-    StorageSize,
-    UsageColumn,
-    check_count_column,
-    daily_usage_from,
-)
+from ..counts import StorageSize
+from ..database_store import DatabaseStore, path_ranges
 from ..purge import descendants
 from ..rows import call_from, entries_from, fact_from, session_from, stored_from
 from ..search import IndexProgress, SearchPage
-from ..session_query import page_from, session_conditions, sort_clause
+from ..session_query import session_conditions
 from ..session_rows import detail_from
 from ..transfer import ImportResult, SessionExports
 from .commit import (
@@ -97,7 +83,6 @@ from .create import (
     LOCK_CONVERSATION,
     SELECT_FIRST_KEY,
     SHARE_LOCK,
-    check_same,
     insert_session,
     insert_session_within,
     lock_row,
@@ -119,15 +104,6 @@ from .transfer import (
 )
 from .url import Address
 
-SELECT_LOST_BRANCHES = """
-with recursive line (id) as (
-    select branch.id from bough.branch join bough.session on session.number = branch.session_number
-    where branch.space = %(space)s
-    union
-    select branch.parent from line join bough.branch on branch.id = line.id where branch.parent is not null
-)
-select id from bough.branch where space = %(space)s and id not in (select id from line) order by id
-"""
 # A path is one statement, and so one snapshot and one round trip. Its first row holds, as JSON in place of a body, the
 # session's row, the branches the path crosses and, on request, the detail; the others are the entries.
 # Under a policy PostgreSQL uses an index only for values from leakproof functions, and `coalesce` does not count as
@@ -282,13 +258,6 @@ left join bough.draft on draft.session_number = session.number and draft.branch 
       and entry.kind is distinct from 'note')
 where {MINE}
 """
-SELECT_BLOB = f"""
-select hash, mime, bytes from bough.blob where {SET_SPACE} and space = %(space)s and hash = %(hash)s
-"""
-UNREFERENCED = f"""
-from bough.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
-  and not exists (select 1 from bough.blob_use where blob_number = blob.number) and {NOT_QUEUED}
-"""
 SAVE_DRAFT = """
 insert into bough.draft (session_number, space, branch, seq, fence, text, at) values (%s, %s, %s, %s, %s, %s, %s)
 on conflict (session_number) do update set (branch, seq, fence, text, at) =
@@ -320,31 +289,6 @@ ENQUEUE = """
 insert into bough.inbox (session_number, number, space, owner, key, body, at)
 select %s, coalesce(max(number), 0) + 1, %s, %s, %s, %s, %s from bough.inbox where session_number = %s returning number
 """
-# By the sessions that were active since then: so no index of calls is needed, and none of another space is read.
-USAGE = f"""
-from bough.session cross join lateral (
-    select * from bough.usage where usage.session_number = session.number and usage.at >= %(since)s offset 0
-) as usage
-where {SET_SPACE} and session.space = %(space)s and (%(owner)s::text is null or session.owner = %(owner)s)
-  and session.active_at >= %(since)s::bigint - {ACTIVITY_STEP}
-"""
-COUNT_STATUSES = f"""
-select known.status, counted.number from unnest(%(statuses)s::text[]) as known (status), lateral (
-    select count(*) as number from (
-        select 1 from bough.session
-        where {SET_SPACE} and session.space = %(space)s and session.status = known.status and session.trashed_at is null
-        order by session.active_at desc, session.number desc limit %(most)s) as listed) as counted
-where counted.number > 0
-"""
-COUNT_OWN_STATUSES = f"""
-select status, least(count(*), %(most)s) from bough.session
-where {SET_SPACE} and space = %(space)s and owner = %(owner)s and trashed_at is null group by status
-"""
-COUNT_QUEUED = f"""
-select count(*) from bough.inbox join bough.session on session.number = inbox.session_number
-where {SET_SPACE} and inbox.space = %(space)s and (%(owner)s::text is null or session.owner = %(owner)s)
-  and session.trashed_at is null and session.status <> 'running'
-"""
 SELECT_STORAGE_SIZE = """
 with own as materialized (
     select branch.id from bough.branch where session_number = %(number)s
@@ -370,8 +314,51 @@ def _path_query(detail: str, only: str) -> str:
     return SELECT_PATH.format(detail=detail, only=only)
 
 
-class PostgresStore(StoreBackend):
+class PostgresStore(DatabaseStore):
     has_tasks = True
+    parameter = "%({})s"
+    list_columns = f"{SESSION_COLUMNS}, session.active_at"
+    # By the sessions that were active since then: so no index of calls is needed, and none of another space is read.
+    usage_source = f"""
+from bough.session cross join lateral (
+    select * from bough.usage where usage.session_number = session.number and usage.at >= %(since)s offset 0
+) as usage
+where {SET_SPACE} and session.space = %(space)s and (%(owner)s::text is null or session.owner = %(owner)s)
+  and session.active_at >= %(since)s::bigint - {ACTIVITY_STEP}
+"""
+    count_statuses = f"""
+select known.status, counted.number from unnest(array{list(STATUSES)}) as known (status), lateral (
+    select count(*) as number from (
+        select 1 from bough.session
+        where {SET_SPACE} and session.space = %(space)s and session.status = known.status and session.trashed_at is null
+        order by session.active_at desc, session.number desc limit %(most)s) as listed) as counted
+where counted.number > 0
+"""
+    count_own_statuses = f"""
+select status, least(count(*), %(most)s) from bough.session
+where {SET_SPACE} and space = %(space)s and owner = %(owner)s and trashed_at is null group by status
+"""
+    count_queued = f"""
+select count(*) from bough.inbox join bough.session on session.number = inbox.session_number
+where {SET_SPACE} and inbox.space = %(space)s and (%(owner)s::text is null or session.owner = %(owner)s)
+  and session.trashed_at is null and session.status <> 'running'
+"""
+    select_lost_branches = """
+with recursive line (id) as (
+    select branch.id from bough.branch join bough.session on session.number = branch.session_number
+    where branch.space = %(space)s
+    union
+    select branch.parent from line join bough.branch on branch.id = line.id where branch.parent is not null
+)
+select id from bough.branch where space = %(space)s and id not in (select id from line) order by id
+"""
+    select_blob = f"""
+select hash, mime, bytes from bough.blob where {SET_SPACE} and space = %(space)s and hash = %(hash)s
+"""
+    unreferenced_source = f"""
+from bough.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
+  and not exists (select 1 from bough.blob_use where blob_number = blob.number) and {NOT_QUEUED}
+"""
 
     def __init__(self, url: str, *, space: str = "default", owner: str | None = None) -> None:
         address = Address.parse(url)
@@ -393,6 +380,9 @@ class PostgresStore(StoreBackend):
         other = copy(self)
         other._connections = wrap(self._connections)
         return other
+
+    def _query(self, query: str, **values: Any) -> list[Any]:
+        return self._connections.query(query, {"space": self.space, "owner": self.owner, **values})
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -433,7 +423,6 @@ class PostgresStore(StoreBackend):
         return session_from(row[4:]), detail_from(row[:4])
 
     def _source(self, query: SessionQuery) -> tuple[str, dict[str, Any]]:
-        """Return the tables, conditions and bindings of a query."""
         conditions, bindings = session_conditions(
             query,
             self.space,
@@ -443,30 +432,19 @@ class PostgresStore(StoreBackend):
             key_condition="number in (select session_number from bough.journal"
             " where session_number = session.number and key = %(key)s::text and left(key, 1) <> '~')",
         )
-        bindings["space"] = self.space
         if query.tag is None:
             return f"bough.session where {SET_SPACE} and {conditions}", bindings
         name, value = bindings["tag_name"], bindings["tag_value"] = query.tag
         bindings["tag"] = tag_hash(name, value)
         return f"{TAGGED} where {SET_SPACE} and {conditions}", bindings
 
-    def sessions(self, query: SessionQuery) -> SessionPage:
-        source, bindings = self._source(query)
-        rows = self._connections.query(
-            f"select {SESSION_COLUMNS}, session.active_at from {source} order by {sort_clause(query)} limit %(limit)s",
-            {**bindings, "limit": query.limit + 1},
-        )
-        return page_from(rows, query)
-
     def heads(self, session_ids: Sequence[str]) -> dict[str, SessionHead]:
-        bindings = {"ids": list(session_ids), "space": self.space, "owner": self.owner}
-        rows = self._connections.query(SELECT_HEADS, bindings)
+        rows = self._query(SELECT_HEADS, ids=list(session_ids))
         return {name: SessionHead(facts, status) for name, facts, status in rows}
 
     def first_inputs(self, session_ids: Sequence[str]) -> dict[str, Message]:
-        bindings = {"ids": list(session_ids), "space": self.space, "owner": self.owner}
         inputs: dict[str, Message] = {}
-        for session_id, body in self._connections.query(SELECT_FIRST_INPUTS, bindings):
+        for session_id, body in self._query(SELECT_FIRST_INPUTS, ids=list(session_ids)):
             with suppress(msgspec.DecodeError):
                 inputs[session_id] = decode_message(body)
         return inputs
@@ -488,7 +466,7 @@ class PostgresStore(StoreBackend):
         columns, branches, *values = from_json(head)
         row = session_from(tuple(columns.values()))
         self._check_leaf(columns, branches or (), leaf)
-        ranges = self._ranges(branches or (), row.leaf if leaf is None else leaf)
+        ranges = path_ranges(branches or (), row.leaf if leaf is None else leaf, self.url)
         if not detail:
             return PathSnapshot(row, tuple(ranges), entries)
         return PathSnapshot(row, tuple(ranges), entries, detail_from(tuple(values[:-1])), values[-1])
@@ -504,12 +482,9 @@ class PostgresStore(StoreBackend):
         self, columns: dict[str, Any], branches: Sequence[Sequence[Any]], leaf: Leaf | None
     ) -> None:
         """Raise InvalidPosition for a leaf of another session: the policies hide those of other tenants only."""
-        is_current = leaf is None or (columns["branch"], columns["seq"]) == (leaf.branch, leaf.seq)
-        if (
-            leaf is None
-            or is_current
-            or any(n == leaf.branch and number == columns["number"] for n, _, _, number in branches)
-        ):
+        if leaf is None or leaf == Leaf(columns["branch"], columns["seq"]):
+            return
+        if any(n == leaf.branch and number == columns["number"] for n, _, _, number in branches):
             return
         if not contains_leaf(self.branches(columns["id"]), columns["id"], leaf):
             raise InvalidPosition(str(leaf), 0, columns["seq"])
@@ -532,13 +507,6 @@ class PostgresStore(StoreBackend):
         entries.sort(key=_seq)  # the statement promises no order of branches
         return head, entries
 
-    def _ranges(self, branches: Iterable[Sequence[Any]], leaf: Leaf) -> list[Range]:
-        try:
-            return lineage({n: Branch(n, None, parent, seq) for n, parent, seq, _ in branches}, leaf)
-        except KeyError as error:
-            why = f"branch {error} is missing on the way to {leaf}; session.verify() says more"
-            raise StoreDamaged(self.url, why) from None
-
     def entries(self, session_id: str, part: Range | None = None) -> list[StoredEntry]:
         if part is None:
             return [stored_from(row) for row in self._session_rows(SELECT_STORED, session_id)]
@@ -547,9 +515,6 @@ class PostgresStore(StoreBackend):
 
     def branches(self, session_id: str) -> list[Branch]:
         return [Branch(*row) for row in self._session_rows(SELECT_BRANCHES, session_id)]
-
-    def lost_branches(self) -> list[int]:
-        return [number for (number,) in self._connections.query(SELECT_LOST_BRANCHES, {"space": self.space})]
 
     def journal(self, session_id: str, after: int = 0, limit: int | None = None) -> list[Fact]:
         rows = self._joined_rows(SELECT_JOURNAL, session_id, after=after, limit=limit)
@@ -648,7 +613,7 @@ class PostgresStore(StoreBackend):
             return self._create(new)
         except ConnectionLost as error:
             self._connections.recover(error, self._connections.deadline())
-            keys = self._connections.query(SELECT_FIRST_KEY, {"space": self.space, "id": new.row.session_id})
+            keys = self._query(SELECT_FIRST_KEY, id=new.row.session_id)
             if keys and keys[0][0] == new.key:
                 return self.session(new.row.session_id), True
             return self._connections.retry(lambda: self._create(new))
@@ -668,7 +633,7 @@ class PostgresStore(StoreBackend):
             raise IdTaken(new.row.session_id) from None
         count = self.journal(row.session_id, 0, 1)[0].data["last"]
         seeds = self.path(row.session_id, last=count).entries if count else []
-        check_same(new, row, [seed.entry_id for seed in seeds])
+        new.check_same(row, [seed.entry_id for seed in seeds])
         return row
 
     def latest_or_create(self, new: NewSession) -> tuple[SessionRow, bool]:
@@ -800,59 +765,18 @@ class PostgresStore(StoreBackend):
     def put_blob(self, blob: Blob, at: int) -> None:
         self._connections.write(lambda writer: insert_blobs(writer, self.space, (blob,), at))
 
-    def blob(self, digest: str) -> Blob | None:
-        rows = self._connections.query(SELECT_BLOB, {"space": self.space, "hash": digest})
-        return Blob(*rows[0]) if rows else None
-
-    def unreferenced_blobs(self, before: int) -> UnreferencedBlobs:
-        query = f"select count(*), coalesce(sum(size), 0)::bigint {UNREFERENCED}"
-        return UnreferencedBlobs(*self._connections.query(query, {"space": self.space, "before": before})[0])
-
     def delete_unreferenced_blobs(self, before: int) -> int:
         def work(writer: Connection) -> int:
-            query: Any = f"delete {UNREFERENCED}"
+            query: Any = f"delete {self.unreferenced_source}"
             return writer.execute(query, {"space": self.space, "before": before}).rowcount
 
         return self._connections.write(work, lambda _: not self.unreferenced_blobs(before).blobs)
 
-    # -- counting and searching --------------------------------------------------------------------
-
-    def count(self, query: SessionQuery, by: CountColumn, newest: int | None = None) -> dict[str, int]:
-        check_count_column(by)
-        query = replace(query, order="active", before=None)
-        source, bindings = self._source(query)
-        if newest is not None:
-            check_limit("newest", newest)
-            bindings["newest"] = newest
-            source = f"(select {by} from {source} order by {sort_clause(query)} limit %(newest)s) as listed"
-        select = f"select coalesce({by}, ''), count(*) from {source} group by 1"
-        return dict(self._connections.query(select, bindings))
-
-    def status_counts(self, most: int) -> dict[str, int]:
-        check_limit("most", most)
-        bindings = {"space": self.space, "owner": self.owner, "most": most, "statuses": list(STATUSES)}
-        query = COUNT_STATUSES if self.owner is None else COUNT_OWN_STATUSES
-        return dict(self._connections.query(query, bindings))
-
-    def daily_usage(self, since: int = 0) -> list[DailyUsage]:
-        bindings = {"space": self.space, "owner": self.owner, "since": since}
-        query = f"{SELECT_DAILY_USAGE} {USAGE} group by 1, 2, 3, 4"
-        return daily_usage_from(self._connections.query(query, bindings))
-
-    def usage_by(self, by: UsageColumn, since: int = 0) -> dict[str, Totals]:
-        bindings = {"space": self.space, "owner": self.owner, "since": since}
-        rows = self._connections.query(
-            f"select {USAGE_COLUMNS[by]}, {USAGE_SUMS} {USAGE} group by 1", bindings
-        )
-        return {name: Totals(*sums) for name, *sums in rows}
-
-    def queued_input_count(self) -> int:
-        ((count,),) = self._connections.query(COUNT_QUEUED, {"space": self.space, "owner": self.owner})
-        return int(count)
+    # -- sizes and searching --------------------------------------------------------------------
 
     def lost_logins(self) -> list[tuple[str, str]]:
         query = f"select login.* from bough.lost_logins() as login where {SET_SPACE}"
-        return [(role, owner) for role, owner in self._connections.query(query, {"space": self.space})]
+        return [(role, owner) for role, owner in self._query(query)]
 
     def storage_size(self, session_id: str) -> StorageSize:
         def work(reader: Connection) -> StorageSize:
@@ -871,7 +795,7 @@ class PostgresStore(StoreBackend):
 
     def search(self, search: Search) -> SearchPage:
         return self._connections.read_snapshot(
-            lambda reader: PostgresSearch(reader, search, self._index()).page()
+            lambda reader: PostgresSearch(self._exporter(reader), reader, search, self._index()).page()
         )
 
     # -- transfer ----------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 
 import apsw
 import msgspec
@@ -22,14 +22,13 @@ from ..base import (
     LABEL,
     LIMIT_FACT_KINDS,
     Fact,
-    PathSnapshot,
     QueuedInput,
     SessionDetail,
-    SessionHead,
     SessionRow,
     StoredEntry,
 )
 from ..counts import StorageSize
+from ..database_store import path_ranges
 from ..rows import (
     CALL_COLUMNS,
     ENTRY_COLUMNS,
@@ -66,10 +65,10 @@ from line join branch on branch.id = line.id left join session on session.number
 order by branch.id
 """
 SELECT_LINE = """
-with recursive line (id, session_number, parent, parent_seq) as (
-    select id, session_number, parent, parent_seq from branch where id = ?
+with recursive line (id, parent, parent_seq) as (
+    select id, parent, parent_seq from branch where id = ?
     union all
-    select branch.id, branch.session_number, branch.parent, branch.parent_seq
+    select branch.id, branch.parent, branch.parent_seq
     from line join branch on branch.id = line.parent and branch.id < line.id -- ends a forged cycle
 )
 select id, parent, parent_seq from line
@@ -82,10 +81,6 @@ SELECT_ENTRIES = f"select {ENTRY_COLUMNS} from entry where id between ? and ? or
 SELECT_PUBLIC = f"""
 select {ENTRY_COLUMNS} from entry indexed by entry_public
 where internal = 0 and id between ? and ? order by id
-"""
-SELECT_HEADS = """
-select session.id, facts, status from json_each(:ids) as name cross join session on session.id = name.value
-where space = :space and (:owner is null or owner = :owner)
 """
 SELECT_INPUT = """
 select body from entry where id between ? and ? and turn = id & 4294967295 and internal = 0 order by id limit 1
@@ -109,14 +104,6 @@ select distinct session_number from line join branch on branch.id = line.id wher
 SELECT_BRANCH_OWNER = f"""
 {TREE}
 select session_number from line join branch on branch.id = line.id where branch.id = :branch
-"""
-SELECT_LOST_BRANCHES = """
-with recursive line (id) as (
-    select branch.id from branch join session on session.number = branch.session_number
-    union
-    select branch.parent from line join branch on branch.id = line.id where branch.parent is not null
-)
-select id from branch where id not in (select id from line) order by id
 """
 SELECT_CALLS = f"select {CALL_COLUMNS} from usage where id > ? and id < ? order by id"
 SELECT_BLOCKS = "select id << 8, first_seq, last_seq from usage_block where id >= ? and id < ? order by id"
@@ -188,21 +175,13 @@ class SessionReader:
     def branches(self, number: int) -> list[Branch]:
         return [Branch(*row) for row in self.connection.execute(SELECT_BRANCHES, {"number": number})]
 
-    def lost_branches(self) -> list[int]:
-        return [number for (number,) in self.connection.execute(SELECT_LOST_BRANCHES)]
-
     def lineage(self, leaf: Leaf) -> list[Range]:
         """Return the ranges of the path to a leaf."""
         root = self.connection.execute(SELECT_BRANCH, (leaf.branch,)).fetchone()
         if root is not None and root[0] is None:
             # Never forked nor rewound, as most sessions: the recursive query costs three times as much.
             return lineage({leaf.branch: Branch(leaf.branch, None, *root)}, leaf)
-        rows: list[tuple[Any, ...]] = self.connection.execute(SELECT_LINE, (leaf.branch,)).fetchall()
-        try:
-            return lineage({branch: Branch(branch, None, parent, seq) for branch, parent, seq in rows}, leaf)
-        except KeyError as error:
-            why = f"branch {error} is missing on the path to {leaf}; session.verify() reports details"
-            raise StoreDamaged(self.url, why) from None
+        return path_ranges(self.connection.execute(SELECT_LINE, (leaf.branch,)), leaf, self.url)
 
     def refuse_foreign_leaf(self, row: SessionRow, leaf: Leaf) -> None:
         """`InvalidPosition` for a leaf on another session's branch, unless this session inherits it."""
@@ -229,36 +208,6 @@ class SessionReader:
                 raise StoreDamaged(self.url, why) from None
         return entries
 
-    def path(
-        self,
-        session_id: str,
-        leaf: Leaf | None,
-        first: int,
-        last: int | None,
-        newest: int | None,
-        *,
-        public: bool,
-        detail: bool,
-    ) -> PathSnapshot:
-        number, row = self.find(session_id)
-        end = row.leaf if leaf is None else leaf
-        self.refuse_foreign_leaf(row, end)
-        ranges = self.lineage(end)
-        first = first if newest is None else max(first, end.seq - newest + 1)
-        entries = self.entries(ranges, first, end.seq if last is None else last, public=public)
-        if not detail:
-            return PathSnapshot(row, tuple(ranges), entries)
-        return PathSnapshot(row, tuple(ranges), entries, self.detail(number), self._inbox_count(number))
-
-    def heads(self, session_ids: Sequence[str]) -> dict[str, SessionHead]:
-        bindings = {
-            "ids": msgspec.json.encode(session_ids).decode(),
-            "space": self.space,
-            "owner": self.owner,
-        }
-        rows = self.connection.execute(SELECT_HEADS, bindings)
-        return {name: SessionHead(facts, status) for name, facts, status in cast("Any", rows)}
-
     def first_inputs(self, session_ids: Sequence[str]) -> dict[str, Message]:
         inputs: dict[str, Message] = {}
         for session_id in session_ids:
@@ -283,8 +232,7 @@ class SessionReader:
     def stored_entries(self, number: int, part: Range | None = None) -> list[StoredEntry]:
         branch, first, last = (None, 0, 0xFFFFFFFF) if part is None else (part.branch, part.first, part.last)
         bindings = {"number": number, "branch": branch, "first": first, "last": last}
-        rows: list[tuple[Any, ...]] = self.connection.execute(SELECT_STORED, bindings).fetchall()
-        return [stored_from(row) for row in rows]
+        return list(map(stored_from, self.connection.execute(SELECT_STORED, bindings)))
 
     def facts(self, number: int, after: int = 0, limit: int | None = None) -> Iterator[Fact]:
         span = ((number << 32) + after, (number + 1) << 32, -1 if limit is None else limit)
@@ -293,13 +241,11 @@ class SessionReader:
     def facts_of_kind(self, number: int, kind: str) -> list[Fact]:
         span = (number << 32, (number + 1) << 32)
         query, bindings = (SELECT_LABELS, span) if kind == LABEL else (SELECT_FACTS_OF_KIND, (*span, kind))
-        rows: list[Any] = self.connection.execute(query, bindings).fetchall()
-        return list(map(fact_from, rows))
+        return list(map(fact_from, self.connection.execute(query, bindings)))
 
     def limit_facts(self, number: int) -> list[Fact]:
         span = (number << 32, (number + 1) << 32)
-        rows: list[Any] = self.connection.execute(SELECT_LIMIT_FACTS, span).fetchall()
-        return list(map(fact_from, rows))
+        return list(map(fact_from, self.connection.execute(SELECT_LIMIT_FACTS, span)))
 
     def calls(self, number: int) -> Iterator[Call]:
         return map(call_from, self.connection.execute(SELECT_CALLS, (number << 32, (number + 1) << 32)))
@@ -348,12 +294,6 @@ class SessionReader:
     def inbox(self, number: int, limit: int | None = None) -> Iterable[QueuedInput]:
         rows = self.connection.execute(SELECT_INBOX, (number, -1 if limit is None else limit))
         return (QueuedInput(*row) for row in rows)
-
-    def _inbox_count(self, number: int) -> int:
-        count: int = self.connection.execute(
-            "select count(*) from inbox where session_number = ?", (number,)
-        ).get
-        return count
 
     def storage_size(self, number: int) -> StorageSize:
         bindings = {"number": number}

@@ -8,6 +8,7 @@ from hashlib import sha256
 from typing import Any
 
 import apsw
+from msgspec.structs import asdict
 
 from ...core.search import Column
 from ..search_index import IndexedBranch, IndexedSession, IndexRow, SearchIndex, StaleSession
@@ -46,7 +47,7 @@ INSERT_WORDS = "insert into search (rowid, text, tool, model, marker) values (?,
 SET_PROGRESS = """
 insert into search_progress (session_number, facts, title)
 select number, :facts, :title from session
-where number = :number and (select facts from search_progress where search_progress.session_number = :number) is :indexed
+where number = :number and (select facts from search_progress where search_progress.session_number = :number) is :indexed_facts
 on conflict (session_number) do update set facts = excluded.facts, title = excluded.title
 """
 CLEAR_STALE = "update session set needs_indexing = 0 where number = ? and facts = ?"
@@ -99,13 +100,7 @@ class SqliteSearchIndex(SearchIndex):
         return count
 
     def save_progress(self, writer: apsw.Connection, session: StaleSession) -> bool:
-        bindings = {
-            "number": session.number,
-            "facts": session.facts,
-            "title": session.title,
-            "indexed": session.indexed_facts,
-        }
-        writer.execute(SET_PROGRESS, bindings)
+        writer.execute(SET_PROGRESS, asdict(session))
         is_set = writer.changes() > 0
         if is_set:
             writer.execute(CLEAR_STALE, (session.number, session.facts))

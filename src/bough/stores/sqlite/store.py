@@ -15,14 +15,13 @@ from typing import Any, TypeVar
 
 import apsw
 from msgspec import json
-from msgspec.structs import replace
 
 from ...core.drafts import Blob
 from ...core.entries import Entry
 from ...core.messages import Message
 from ...core.search import Search
 from ...core.tree import Branch, Leaf, Range
-from ...core.usage import Call, Totals
+from ...core.usage import Call
 from ...errors import Fenced, IdTaken, NotFound, NotTrashed, SessionTrashed
 from ..base import (
     ACTIVITY_STEP,
@@ -36,30 +35,17 @@ from ..base import (
     QueuedInput,
     SessionDetail,
     SessionHead,
-    SessionPage,
     SessionQuery,
     SessionRow,
-    StoreBackend,
     StoredEntry,
-    UnreferencedBlobs,
-    check_limit,
     next_fence,
 )
-from ..counts import (
-    SELECT_DAILY_USAGE,
-    USAGE_COLUMNS,
-    USAGE_SUMS,
-    CountColumn,
-    DailyUsage,
-    StorageSize,
-    UsageColumn,
-    check_count_column,
-    daily_usage_from,
-)
+from ..counts import StorageSize
+from ..database_store import DatabaseStore
 from ..purge import descendants
 from ..rows import SESSION_COLUMNS, session_from
 from ..search import IndexProgress, SearchPage
-from ..session_query import COMMON_STATUSES, page_from, session_conditions, sort_clause
+from ..session_query import COMMON_STATUSES, session_conditions, sort_clause
 from ..session_rows import SESSION_NAMES
 from ..transfer import ImportResult, SessionExports
 from .commit import Heads, apply, find_change, insert_blobs, insert_session
@@ -79,31 +65,11 @@ where space = :space and conversation_id = :conversation and (:owner is null or 
   and (relation is null or relation = 'import') and trashed_at is null
 order by number desc limit 1
 """
-# By the sessions that were active since then, without an index of calls, which would cost every call a page.
-USAGE = f"""
-from session indexed by session_by_activity
-cross join usage on usage.id > session.number << 32 and usage.id < (session.number + 1) << 32
-where session.space = :space and (:owner is null or session.owner = :owner)
-  and session.active_at >= :since - {ACTIVITY_STEP} and usage.at >= :since
+SELECT_HEADS = """
+select session.id, facts, status from json_each(:ids) as name cross join session on session.id = name.value
+where space = :space and (:owner is null or owner = :owner)
 """
-# Each from the index of its own; the lateral subquery of SQLite is one in the select list.
-COUNT_STATUSES = f"""
-select status, number from (
-    select status.value as status, (
-        select count(*) from (
-            select 1 from session indexed by session_by_status
-            where space = :space and session.status = status.value and trashed_at is null limit :most)) as number
-    from json_each('{json.encode(STATUSES).decode()}') as status)
-where number > 0
-"""
-COUNT_OWN_STATUSES = """
-select status, min(count(*), :most) from session indexed by session_by_owner
-where space = :space and owner = :owner and trashed_at is null group by status
-"""
-COUNT_QUEUED = """
-select count(*) from inbox join session on session.number = inbox.session_number
-where space = :space and (:owner is null or owner = :owner) and trashed_at is null and status <> 'running'
-"""
+COUNT_INBOX = "select count(*) from inbox where session_number = ?"
 # A draft belongs to the leaf it was saved at; notes that others appended since do not end it.
 SELECT_DRAFT = """
 select text from draft join session on session.number = draft.session_number and session.branch = draft.branch
@@ -119,15 +85,6 @@ TAGGED = """
 (select session_number as tagged_number, active_at as tagged_at from session_tag
  where space = :space and name = :tag_name and value = :tag_value)
 """
-SESSION_COLUMNS_OF_LIST = ", ".join(f"session.{name}" for name in (*SESSION_NAMES, "active_at"))
-UNREFERENCED = f"from blob where space = ? and at < ? and number not in (select blob_number from blob_use) and {NOT_QUEUED}"
-
-
-def _sort_clause(query: SessionQuery) -> str:
-    """Return the order of a list. A few sessions are found by their own index and sorted: SQLite would rather walk all."""
-    is_narrow = (query.conversation_id, query.parent_session, query.id_prefix, query.key) != (None,) * 4
-    is_narrow = is_narrow or (query.or_running and query.status not in COMMON_STATUSES)
-    return ("+" if is_narrow else "") + sort_clause(query)
 
 
 def _is_walk(query: SessionQuery) -> bool:
@@ -138,7 +95,47 @@ def _is_walk(query: SessionQuery) -> bool:
     )
 
 
-class SqliteStore(StoreBackend):
+class SqliteStore(DatabaseStore):
+    parameter = ":{}"
+    list_columns = ", ".join(f"session.{name}" for name in (*SESSION_NAMES, "active_at"))
+    # By the sessions that were active since then, without an index of calls, which would cost every call a page.
+    usage_source = f"""
+from session indexed by session_by_activity
+cross join usage on usage.id > session.number << 32 and usage.id < (session.number + 1) << 32
+where session.space = :space and (:owner is null or session.owner = :owner)
+  and session.active_at >= :since - {ACTIVITY_STEP} and usage.at >= :since
+"""
+    # Each from the index of its own; the lateral subquery of SQLite is one in the select list.
+    count_statuses = f"""
+select status, number from (
+    select status.value as status, (
+        select count(*) from (
+            select 1 from session indexed by session_by_status
+            where space = :space and session.status = status.value and trashed_at is null limit :most)) as number
+    from json_each('{json.encode(STATUSES).decode()}') as status)
+where number > 0
+"""
+    count_own_statuses = """
+select status, min(count(*), :most) from session indexed by session_by_owner
+where space = :space and owner = :owner and trashed_at is null group by status
+"""
+    count_queued = """
+select count(*) from inbox join session on session.number = inbox.session_number
+where space = :space and (:owner is null or owner = :owner) and trashed_at is null and status <> 'running'
+"""
+    select_lost_branches = """
+with recursive line (id) as (
+    select branch.id from branch join session on session.number = branch.session_number
+    union
+    select branch.parent from line join branch on branch.id = line.id where branch.parent is not null
+)
+select id from branch where id not in (select id from line) order by id
+"""
+    select_blob = "select hash, mime, bytes from blob where space = :space and hash = :hash"
+    unreferenced_source = f"""
+from blob where space = :space and at < :before and number not in (select blob_number from blob_use) and {NOT_QUEUED}
+"""
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -165,6 +162,11 @@ class SqliteStore(StoreBackend):
 
     def _exporter(self, connection: apsw.Connection) -> SqliteExporter:
         return SqliteExporter(connection, self.space, self.owner, self.url)
+
+    def _query(self, query: str, **values: Any) -> list[Any]:
+        bindings = {"space": self.space, "owner": self.owner, **values}
+        with self._connections.reading() as connection:
+            return connection.execute(query, bindings).fetchall()
 
     def _read(self, work: Callable[[SessionReader], R]) -> R:
         with self._connections.reading() as connection:
@@ -202,9 +204,7 @@ class SqliteStore(StoreBackend):
         number, row = reader.find(session_id)
         started = next(reader.facts(number, limit=1))
         seeds = reader.entries(reader.lineage(row.leaf), 1, started.data["last"])
-        is_same = [seed.entry_id for seed in seeds] == [seed.entry_id for seed in new.seeds]
-        if not is_same or new.fork_point is not None:
-            raise IdTaken(session_id)
+        new.check_same(row, [seed.entry_id for seed in seeds])
         return row, False
 
     def trash(self, session_id: str, at: int) -> list[str]:
@@ -269,14 +269,10 @@ class SqliteStore(StoreBackend):
     def put_blob(self, blob: Blob, at: int) -> None:
         self._connections.write(lambda writer: insert_blobs(writer, self.space, (blob,), at))
 
-    def unreferenced_blobs(self, before: int) -> UnreferencedBlobs:
-        query = f"select count(*), coalesce(sum(size), 0) {UNREFERENCED}"
-        with self._connections.reading() as connection:
-            return UnreferencedBlobs(*connection.execute(query, (self.space, before)).get)
-
     def delete_unreferenced_blobs(self, before: int) -> int:
         def work(writer: apsw.Connection) -> int:
-            writer.execute(f"delete {UNREFERENCED}", (self.space, before))
+            bindings = {"space": self.space, "before": before}
+            writer.execute(f"delete {self.unreferenced_source}", bindings)
             return writer.changes()
 
         return self._connections.write(work)
@@ -354,7 +350,6 @@ class SqliteStore(StoreBackend):
         return self._read(lambda reader: reader.detail(reader.number(session_id)))
 
     def _source(self, query: SessionQuery) -> tuple[str, dict[str, Any]]:
-        """Return the tables, conditions and bindings of a query."""
         conditions, bindings = session_conditions(
             query,
             self.space,
@@ -370,16 +365,15 @@ class SqliteStore(StoreBackend):
         bindings["tag_name"], bindings["tag_value"] = query.tag
         return f"{TAGGED} cross join session on session.number = tagged_number where {conditions}", bindings
 
-    def sessions(self, query: SessionQuery) -> SessionPage:
-        source, bindings = self._source(query)
-        select = f"select {SESSION_COLUMNS_OF_LIST} from {source} order by {_sort_clause(query)}"
-        with self._connections.reading() as connection:
-            bindings["limit"] = query.limit + 1
-            rows: list[Any] = connection.execute(f"{select} limit :limit", bindings).fetchall()
-        return page_from(rows, query)
+    def _sort_clause(self, query: SessionQuery) -> str:
+        """Return the order of a list. A few sessions are found by their own index and sorted: SQLite would rather walk all."""
+        is_narrow = (query.conversation_id, query.parent_session, query.id_prefix, query.key) != (None,) * 4
+        is_narrow = is_narrow or (query.or_running and query.status not in COMMON_STATUSES)
+        return ("+" if is_narrow else "") + sort_clause(query)
 
     def heads(self, session_ids: Sequence[str]) -> dict[str, SessionHead]:
-        return self._read(lambda reader: reader.heads(session_ids))
+        rows = self._query(SELECT_HEADS, ids=json.encode(session_ids).decode())
+        return {name: SessionHead(facts, status) for name, facts, status in rows}
 
     def first_inputs(self, session_ids: Sequence[str]) -> dict[str, Message]:
         return self._read(lambda reader: reader.first_inputs(session_ids))
@@ -395,9 +389,18 @@ class SqliteStore(StoreBackend):
         public: bool = False,
         detail: bool = False,
     ) -> PathSnapshot:
-        return self._read(
-            lambda reader: reader.path(session_id, leaf, first, last, newest, public=public, detail=detail)
-        )
+        with self._connections.reading() as connection:
+            reader = self._reader(connection)
+            number, row = reader.find(session_id)
+            end = row.leaf if leaf is None else leaf
+            reader.refuse_foreign_leaf(row, end)
+            ranges = reader.lineage(end)
+            first = first if newest is None else max(first, end.seq - newest + 1)
+            entries = reader.entries(ranges, first, end.seq if last is None else last, public=public)
+            if not detail:
+                return PathSnapshot(row, tuple(ranges), entries)
+            queued: int = connection.execute(COUNT_INBOX, (number,)).get
+            return PathSnapshot(row, tuple(ranges), entries, reader.detail(number), queued)
 
     def control_entries(self, session_id: str, *, leaf: Leaf | None = None) -> list[Entry]:
         return self._read(lambda reader: reader.control_entries(session_id, leaf))
@@ -407,9 +410,6 @@ class SqliteStore(StoreBackend):
 
     def branches(self, session_id: str) -> list[Branch]:
         return self._read(lambda reader: reader.branches(reader.number(session_id)))
-
-    def lost_branches(self) -> list[int]:
-        return self._read(lambda reader: reader.lost_branches())
 
     def journal(self, session_id: str, after: int = 0, limit: int | None = None) -> list[Fact]:
         return self._read(lambda reader: list(reader.facts(reader.number(session_id), after, limit)))
@@ -437,53 +437,7 @@ class SqliteStore(StoreBackend):
     def limit_facts(self, session_id: str) -> list[Fact]:
         return self._read(lambda reader: reader.limit_facts(reader.number(session_id)))
 
-    def blob(self, digest: str) -> Blob | None:
-        query = "select hash, mime, bytes from blob where space = ? and hash = ?"
-        with self._connections.reading() as connection:
-            row = connection.execute(query, (self.space, digest)).fetchone()
-        return None if row is None else Blob(*row)
-
-    # -- counting and searching --------------------------------------------------------------------
-
-    def count(self, query: SessionQuery, by: CountColumn, newest: int | None = None) -> dict[str, int]:
-        check_count_column(by)
-        query = replace(query, order="active", before=None)
-        source, bindings = self._source(query)
-        if newest is not None:
-            check_limit("newest", newest)
-            bindings["newest"] = newest
-            source = f"(select {by} from {source} order by {_sort_clause(query)} limit :newest)"
-        select = f"select coalesce({by}, ''), count(*) from {source} group by 1"
-        with self._connections.reading() as connection:
-            rows: list[Any] = connection.execute(select, bindings).fetchall()
-        return dict(rows)
-
-    def status_counts(self, most: int) -> dict[str, int]:
-        check_limit("most", most)
-        bindings = {"space": self.space, "owner": self.owner, "most": most}
-        with self._connections.reading() as connection:
-            rows: list[Any] = connection.execute(
-                COUNT_STATUSES if self.owner is None else COUNT_OWN_STATUSES, bindings
-            ).fetchall()
-        return dict(rows)
-
-    def daily_usage(self, since: int = 0) -> list[DailyUsage]:
-        bindings = {"space": self.space, "owner": self.owner, "since": since}
-        with self._connections.reading() as connection:
-            return daily_usage_from(
-                connection.execute(f"{SELECT_DAILY_USAGE} {USAGE} group by 1, 2, 3, 4", bindings)
-            )
-
-    def usage_by(self, by: UsageColumn, since: int = 0) -> dict[str, Totals]:
-        bindings = {"space": self.space, "owner": self.owner, "since": since}
-        query = f"select {USAGE_COLUMNS[by]}, {USAGE_SUMS} {USAGE} group by 1"
-        with self._connections.reading() as connection:
-            return {name: Totals(*sums) for name, *sums in connection.execute(query, bindings)}
-
-    def queued_input_count(self) -> int:
-        with self._connections.reading() as connection:
-            count: int = connection.execute(COUNT_QUEUED, {"space": self.space, "owner": self.owner}).get
-            return count
+    # -- sizes and searching --------------------------------------------------------------------
 
     def storage_size(self, session_id: str) -> StorageSize:
         return self._read(lambda reader: reader.storage_size(reader.number(session_id)))
@@ -493,7 +447,7 @@ class SqliteStore(StoreBackend):
 
     def search(self, search: Search) -> SearchPage:
         with self._connections.reading() as connection:
-            return SqliteSearch(connection, search, self._index).page()
+            return SqliteSearch(self._exporter(connection), connection, search, self._index).page()
 
     # -- transfer and backup ----------------------------------------------------------------------------------
 
