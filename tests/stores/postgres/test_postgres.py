@@ -991,6 +991,23 @@ class TestOpening:
             postgres_schema.migrate(url, service="x'; drop", client="c")
 
 
+def test_a_branch_whose_session_was_removed_is_reported(database: Database) -> None:
+    """The policies show a branch only to a statement that is bound to its space."""
+    with bough.open(database.url) as store:
+        kept, removed = store.start(), store.start()
+        for session in (kept, removed):
+            session.append([user("x")])
+        fork = kept.fork()
+        assert store.backend.lost_branches() == []
+        database.run(f"""
+            delete from bough.session_detail using bough.session
+            where number = session_number and id = '{removed.session_id}';
+            delete from bough.session where id = '{removed.session_id}'
+        """)
+        assert store.backend.lost_branches() == [removed.leaf.branch]
+        assert fork.verify() == []
+
+
 def test_an_append_is_one_statement_and_leaves_no_transaction_open(database: Database) -> None:
     """The identity rides in the statement: no begin, no commit, nothing left in the connection."""
     with bough.open(database.url) as store:

@@ -343,14 +343,14 @@ select count(*) from bough.inbox join bough.session on session.number = inbox.se
 where {SET_SPACE} and inbox.space = %(space)s and (%(owner)s::text is null or session.owner = %(owner)s)
   and session.trashed_at is null and session.status <> 'running'
 """
-    select_lost_branches = """
+    select_lost_branches = f"""
 with recursive line (id) as (
     select branch.id from bough.branch join bough.session on session.number = branch.session_number
-    where branch.space = %(space)s
+    where {SET_SPACE} and branch.space = %(space)s
     union
     select branch.parent from line join bough.branch on branch.id = line.id where branch.parent is not null
 )
-select id from bough.branch where space = %(space)s and id not in (select id from line) order by id
+select id from bough.branch where {SET_SPACE} and space = %(space)s and id not in (select id from line) order by id
 """
     select_blob = f"""
 select hash, mime, bytes from bough.blob where {SET_SPACE} and space = %(space)s and hash = %(hash)s
