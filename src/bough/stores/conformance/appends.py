@@ -49,16 +49,11 @@ class CreateConformance(StoreFactory):
         old = SessionWriter(store, "ses_old", conversation_id="c")
         newer = SessionWriter(store, "ses_new", conversation_id="c")
         for relation in ("fork", "task", "replay"):
-            SessionWriter(
-                store,
-                f"ses_{relation}",
-                conversation_id="c",
-                relation=relation,
-                parent_session=old.session_id,
-            )
+            row = {"conversation_id": "c", "relation": relation, "parent_session": old.session_id}
+            SessionWriter(store, f"ses_{relation}", **row)
         candidate = replace(newer.new, row=replace(newer.new.row, session_id="ses_candidate"))
-        row, is_new = store.latest_or_create(candidate)
-        assert (row.session_id, is_new) == ("ses_new", False)
+        latest, is_new = store.latest_or_create(candidate)
+        assert (latest.session_id, is_new) == ("ses_new", False)
         store.trash("ses_new", 500)
         assert store.latest_or_create(candidate)[0].session_id == "ses_old"
         lone = replace(candidate, row=replace(candidate.row, conversation_id="d"))
@@ -95,9 +90,7 @@ class AppendConformance(StoreFactory):
             [Draft(user("u")), Draft(assistant("a"), "m", "stop", Evidence("p", {"0": {"s": "x"}}))],
             5,
         )
-        writer.store.commit(
-            Change(session_id="ses_a", key="k", at=5, after=writer.leaf, entries=written.entries)
-        )
+        writer.commit(key="k", after=writer.leaf, entries=written.entries)
         entry = writer.store.path("ses_a").entries[-1]
         assert (entry.model, entry.finish) == ("m", "stop")
         assert entry.evidence == Evidence("p", {"0": {"s": "x"}})
@@ -180,15 +173,8 @@ class AppendConformance(StoreFactory):
 
     def test_an_unknown_session_is_not_found(self) -> None:
         store = self.open_store()
-        for read in (
-            store.session,
-            store.detail,
-            store.path,
-            store.entries,
-            store.branches,
-            store.journal,
-            store.calls,
-        ):
+        reads = (store.session, store.detail, store.path, store.entries, store.branches, store.journal)
+        for read in (*reads, store.calls):
             assert_raises(NotFound, lambda read=read: read("ses_none"))  # type: ignore[misc]
         assert_raises(NotFound, lambda: store.commit(Change(session_id="ses_none", key="k", at=1)))
 
@@ -199,27 +185,14 @@ class AppendConformance(StoreFactory):
             columns={"status": "running", "title": "new", "model": "m"},
             tags={"a": "b", "no": None},
         )
-        assert (writer.row.status, writer.row.title, writer.row.tags, writer.row.model) == (
-            "running",
-            "new",
-            {"a": "b"},
-            "m",
-        )
-        assert writer.row.updated_at == writer.at
+        row = writer.row
+        assert (row.status, row.title, row.tags, row.model) == ("running", "new", {"a": "b"}, "m")
+        assert row.updated_at == writer.at
 
     def test_a_fact_without_entries_leaves_the_leaf(self) -> None:
         writer = SessionWriter(self.open_store())
         writer.append(user("u"))
-        writer.store.commit(
-            Change(
-                session_id="ses_a",
-                key="t",
-                at=900,
-                kind="titled",
-                data={"title": "x"},
-                columns={"title": "x"},
-            )
-        )
+        writer.commit(key="t", kind="titled", data={"title": "x"}, columns={"title": "x"})
         assert (writer.row.leaf, writer.row.title) == (writer.leaf, "x")
         assert writer.store.journal("ses_a")[-1].data == {"title": "x"}
 

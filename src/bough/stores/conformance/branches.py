@@ -29,10 +29,8 @@ class BranchConformance(StoreFactory):
         writer.append(assistant("other 2"))
         assert writer.leaf.branch != root.branch
         assert writer.texts() == ["1", "other 2"]
-        assert [e.message.text for e in writer.store.path("ses_a", leaf=leaf).entries if e.message] == [
-            "1",
-            "2",
-        ]
+        left = writer.store.path("ses_a", leaf=leaf).entries
+        assert [entry.message.text for entry in left if entry.message] == ["1", "2"]
         everything = writer.store.entries("ses_a")
         assert len(everything) == 3
         assert writer.store.entries("ses_a", Range(root.branch, 2, 9)) == everything[1:2]
@@ -74,17 +72,7 @@ class BranchConformance(StoreFactory):
         first, cursor = writer.leaf, writer.cursor
         writer.append(assistant("2"))
         written = build_entries(cursor, [Draft(Note({"left": 2}))], 300)
-        done = writer.store.commit(
-            Change(
-                session_id="ses_a",
-                key="m",
-                at=300,
-                kind="moved",
-                after=writer.leaf,
-                move_to=first,
-                entries=written.entries,
-            )
-        )
+        done = writer.commit(key="m", kind="moved", after=writer.leaf, move_to=first, entries=written.entries)
         assert done.leaf.seq == 2
         assert done.leaf.branch != first.branch
 
@@ -153,11 +141,7 @@ class UsageConformance(StoreFactory):
         writer.append(user("q"))
         writer.append(assistant("a"), calls=(call("1", 1, 2),))
         writer.move(Leaf(writer.leaf.branch, 1), Cursor())
-        writer.store.commit(
-            Change(
-                session_id="ses_a", key="f", at=5, after=writer.leaf, calls=(call("2", 1, None, None, None),)
-            )
-        )
+        writer.commit(key="f", after=writer.leaf, calls=(call("2", 1, None, None, None),))
         rows = writer.store.calls("ses_a")
         assert [row.call_id for row in rows] == ["1", "2"]
         assert writer.row.totals == total(rows) == Totals(2, 10, 1, 2, 3, 5, 1, 1)

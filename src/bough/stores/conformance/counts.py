@@ -12,7 +12,7 @@ from ...core.tree import Leaf
 from ...core.turns import Cursor
 from ...core.usage import Totals
 from ...errors import InvalidArgument, NotFound
-from ..base import Change, SessionQuery
+from ..base import SessionQuery
 from ..counts import DAY, QUARTER, StorageSize
 from .writer import SessionWriter, StoreFactory, assert_raises, call, make_blob, media_of
 
@@ -32,11 +32,8 @@ class CountConformance(StoreFactory):
         assert store.count(SessionQuery(model="m"), "agent") == {"a": 2, "": 1}
         assert store.count(SessionQuery(trashed=True), "relation") == {"": 1}
         assert store.count(SessionQuery(agent="nobody"), "agent") == {}
-        assert [row.session_id for row in store.sessions(SessionQuery(model="m")).sessions] == [
-            "ses_3",
-            "ses_2",
-            "ses_1",
-        ]
+        rows = store.sessions(SessionQuery(model="m")).sessions
+        assert [row.session_id for row in rows] == ["ses_3", "ses_2", "ses_1"]
 
     def test_a_count_may_stop_at_the_last_active_sessions(self) -> None:
         store = self.open_store()
@@ -98,12 +95,9 @@ class CountConformance(StoreFactory):
         }
         assert store.usage_by("quarter", 4 * DAY) == {str(4 * DAY // QUARTER): two}
         assert store.usage_by("agent", 4 * DAY) == {"a": two}
-        assert {name: sums.calls for name, sums in store.usage_by("agent").items()} == {"a": 4, "": 1}
-        assert {name: sums.calls for name, sums in store.usage_by("model").items()} == {"m": 4, "": 1}
-        assert {name: sums.calls for name, sums in store.usage_by("bucket").items()} == {
-            "live": 4,
-            "replay": 1,
-        }
+        expected = {"agent": {"a": 4, "": 1}, "model": {"m": 4, "": 1}, "bucket": {"live": 4, "replay": 1}}
+        for by, calls in expected.items():
+            assert {name: sums.calls for name, sums in store.usage_by(by).items()} == calls  # type: ignore[arg-type]
         assert store.usage_by("purpose").keys() == {"answer"}
 
     def test_a_session_holds_its_own_branches_and_their_blobs_once(self) -> None:
@@ -140,7 +134,7 @@ class CountConformance(StoreFactory):
         writer = SessionWriter(store)
         for n in range(3):
             writer.append(user(f"x{n}"), assistant("y"))
-            store.commit(Change(session_id="ses_a", key=f"~label{n}", at=200, kind="labelled", data={"n": n}))
+            writer.commit(kind="labelled", data={"n": n})
         expected = [fact for fact in store.journal("ses_a") if fact.kind == "labelled"]
         assert [fact.data["n"] for fact in expected] == [0, 1, 2]
         assert store.facts_of_kind("ses_a", "labelled") == expected

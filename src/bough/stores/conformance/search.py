@@ -11,7 +11,7 @@ from ...core.entries import BranchSummary, Compaction, Note, Settings
 from ...core.messages import Reasoning, ToolCall, assistant, system, tool_result, user
 from ...core.search import parse_query
 from ...errors import InvalidArgument, NotFound
-from ..base import Change, StoreBackend
+from ..base import StoreBackend
 from ..search import SearchHit, SearchPage
 from .writer import SessionWriter, StoreFactory, assert_raises, delete
 
@@ -111,7 +111,7 @@ class SearchConformance(StoreFactory):
         entry = replace(
             writer.change(user("early")).entries[0], model="openai:gpt-5-mini", finish="error", at=NOW - 5
         )
-        writer.store.commit(Change(session_id="ses_a", key="k", at=1, after=writer.leaf, entries=(entry,)))
+        writer.commit(key="k", after=writer.leaf, entries=(entry,))
         assert places(writer.store, "model:gpt") == places(writer.store, "model:gpt-5") == ["a:1"]
         assert places(writer.store, "model:claude") == []
         assert places(writer.store, "early error:true") == ["a:1"]
@@ -182,9 +182,7 @@ class SearchConformance(StoreFactory):
         writer = SessionWriter(self.open_store(), title="herring")
         assert places(writer.store, "herring") == ["a:0"]
         for title, expected in (("mackerel", ["a:0"]), (None, [])):
-            writer.store.commit(
-                Change(session_id="ses_a", key=f"k{title}", at=1, kind="titled", columns={"title": title})
-            )
+            writer.commit(key=f"k{title}", kind="titled", columns={"title": title})
             assert places(writer.store, "herring") == []
             assert places(writer.store, "mackerel") == expected
 

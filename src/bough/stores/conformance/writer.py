@@ -56,23 +56,19 @@ class SessionWriter:
         fields = {"after": self.leaf, "key": f"~k{self.at}", "at": self.at, "blobs": built.blobs, **fields}
         return Change(session_id=self.session_id, entries=built.entries, **fields)
 
+    def commit(self, **fields: Any) -> CommitResult:
+        """Commit a change with these fields. The writer stays at its leaf."""
+        self.at += 1
+        fields = {"key": f"~k{self.at}", "at": self.at, **fields}
+        return self.store.commit(Change(session_id=self.session_id, **fields))
+
     def append(self, *payloads: Payload, **fields: Any) -> CommitResult:
         result = self.store.commit(self.change(*payloads, **fields))
         self.leaf, self.cursor = result.leaf, self.next_cursor
         return result
 
     def move(self, to: Leaf, cursor: Cursor, **fields: Any) -> CommitResult:
-        self.at += 1
-        result = self.store.commit(
-            Change(
-                session_id=self.session_id,
-                key=f"~k{self.at}",
-                kind="moved",
-                after=self.leaf,
-                move_to=to,
-                **{"at": self.at, **fields},
-            )
-        )
+        result = self.commit(kind="moved", after=self.leaf, move_to=to, **fields)
         self.leaf, self.cursor = result.leaf, cursor
         return result
 
