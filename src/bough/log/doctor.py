@@ -6,7 +6,7 @@ session whose runner died, so that it can be moved and resumed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ..errors import short_holder
 from ..stores.base import SessionQuery, SessionRow, StoreBackend
@@ -25,90 +25,69 @@ FAILED_LATELY = 86_400 * 1_000_000
 
 def session_health(
     store: StoreBackend, runtime: Runtime, progress: Callable[[], None] = lambda: None
-) -> list[Finding]:
+) -> Iterator[Finding]:
     """Findings about sessions that are stuck, interrupted or have queued input, and about unreferenced blobs."""
-    findings: list[Finding] = []
+    counts = store.count(SessionQuery(), "status")
+    trashed = sum(store.count(SessionQuery(trashed=True), "status").values())
+    yield Finding("ok", f"{_sessions(sum(counts.values()))}, {trashed:,} in the trash")
     for row in store.all_sessions(SessionQuery(status="running")):
         progress()
         if is_stuck(row, runtime):
-            findings.append(
-                Finding(
-                    "problem",
-                    f"{row.session_id} is marked running, but its runner {short_holder(row.holder or '')} is gone",
-                    f"bough resume {row.session_id}, or bough doctor --fix",
-                )
+            yield Finding(
+                "problem",
+                f"{row.session_id} is marked running, but its runner {short_holder(row.holder or '')} is gone",
+                f"bough resume {row.session_id}, or bough doctor --fix",
             )
         elif row.holder is not None and is_gone(row.holder, runtime) is None:
-            findings.append(
-                Finding(
-                    "warning",
-                    f"{row.session_id} is run by {short_holder(row.holder)}, in another container or on another host: "
-                    "whether that is alive cannot be known from here",
-                    f"nothing, or bough resume {row.session_id} --take-over if it is gone",
-                )
+            yield Finding(
+                "warning",
+                f"{row.session_id} is run by {short_holder(row.holder)}, in another container or on another host: "
+                "whether that is alive cannot be known from here",
+                f"nothing, or bough resume {row.session_id} --take-over if it is gone",
             )
-    counts = store.count(SessionQuery(), "status")
-    findings += _interrupted(store, counts.get("interrupted", 0))
-    findings += _failed(store, runtime, counts.get("failed", 0))
-    trashed = sum(store.count(SessionQuery(trashed=True), "status").values())
-    findings.insert(0, Finding("ok", f"{_sessions(sum(counts.values()))}, {trashed:,} in the trash"))
+    yield from _interrupted(store, counts.get("interrupted", 0))
+    yield from _failed(store, runtime, counts.get("failed", 0))
     queued = store.queued_input_count()
     if queued:
-        findings.append(
-            Finding("warning", f"{queued} queued inputs wait for a run", "bough resume ID runs them")
-        )
+        yield Finding("warning", f"{queued} queued inputs wait for a run", "bough resume ID runs them")
     loose = store.unreferenced_blobs(runtime.now())
     if loose.blobs:
-        findings.append(
-            Finding(
-                "warning",
-                f"{loose.blobs} blobs ({loose.bytes:,} bytes) are referenced by no entry",
-                "bough gc --yes",
-            )
-        )
+        message = f"{loose.blobs} blobs ({loose.bytes:,} bytes) are referenced by no entry"
+        yield Finding("warning", message, "bough gc --yes")
     for role, owner in store.lost_logins():
-        findings.append(
-            Finding(
-                "problem",
-                f"the login {role!r} was bound to the owner {owner!r}, and there is no such role: a restore brings none",
-                f"create the role and select bough.bind('{role}', '{store.space}', '{owner}'), "
-                f"or select bough.forget_login('{role}')",
-            )
+        yield Finding(
+            "problem",
+            f"the login {role!r} was bound to the owner {owner!r}, and there is no such role: a restore brings none",
+            f"create the role and select bough.bind('{role}', '{store.space}', '{owner}'), "
+            f"or select bough.forget_login('{role}')",
         )
-    return findings
 
 
-def _interrupted(store: StoreBackend, count: int) -> list[Finding]:
+def _interrupted(store: StoreBackend, count: int) -> Iterator[Finding]:
     """Name the newest interrupted sessions, and say how many more there are."""
     rows = store.sessions(SessionQuery(status="interrupted", limit=MOST_NAMED)).sessions if count else []
-    findings = [
-        Finding("warning", f"{row.session_id} was interrupted", f"bough resume {row.session_id}")
-        for row in rows
-    ]
+    for row in rows:
+        yield Finding("warning", f"{row.session_id} was interrupted", f"bough resume {row.session_id}")
     if count > len(rows):
         more = f"{count - len(rows):,} more sessions were interrupted"
-        findings.append(Finding("warning", more, "bough ls --status interrupted"))
-    return findings
+        yield Finding("warning", more, "bough ls --status interrupted")
 
 
-def _failed(store: StoreBackend, runtime: Runtime, count: int) -> list[Finding]:
+def _failed(store: StoreBackend, runtime: Runtime, count: int) -> Iterator[Finding]:
     """Name the sessions that failed lately, with the reason, and say how many others failed."""
     query = SessionQuery(status="failed", order="active", limit=MOST_NAMED)
     rows = store.sessions(query).sessions if count else []
     lately = [row for row in rows if row.updated_at >= runtime.now() - FAILED_LATELY]
-    findings = [
-        Finding(
+    for row in lately:
+        yield Finding(
             "problem",
             f"{row.session_id} failed: {row.error or 'no reason was recorded'}",
             f"bough show {row.session_id}; bough resume {row.session_id} tries again",
             sessions=(row.session_id,),
         )
-        for row in lately
-    ]
     if count > len(lately):
         others = f"{count - len(lately):,} {'more ' if lately else ''}session{'s' * (count - len(lately) > 1)} failed"
-        findings.append(Finding("warning", others, "bough ls --status failed; bough resume ID tries again"))
-    return findings
+        yield Finding("warning", others, "bough ls --status failed; bough resume ID tries again")
 
 
 def _sessions(count: int) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -40,7 +41,7 @@ def file_health(path: str) -> list[Finding]:
         return [Finding("problem", f"{path} is not a file", "bough chat or bough run creates a store", True)]
     try:
         with readonly_snapshot(path) as reader:
-            inside = _inside(reader, path)
+            inside = list(_inside(reader, path))
     except BoughError as error:  # not a store: its mode and size do not matter
         return [Finding("problem", str(error), is_final=True)]
     return [_mode(place), _size(place), *_room(place), *inside]
@@ -67,41 +68,29 @@ def _size(place: Path) -> Finding:
     return Finding("ok", ", ".join(sizes))
 
 
-def _room(place: Path) -> list[Finding]:
-    findings = []
+def _room(place: Path) -> Iterator[Finding]:
     free = shutil.disk_usage(place.parent).free
     if free < 2 * place.stat().st_size + 100_000_000:
-        findings.append(
-            Finding("warning", f"{free / 1e6:,.0f} MB of disk are free: too little for a backup next to it")
-        )
+        message = f"{free / 1e6:,.0f} MB of disk are free: too little for a backup next to it"
+        yield Finding("warning", message)
     if not may_write(place):
-        findings.append(
-            Finding("problem", "the file or its folder cannot be written", f"ls -l {place.parent}")
-        )
-    return findings
+        yield Finding("problem", "the file or its folder cannot be written", f"ls -l {place.parent}")
 
 
-def _inside(reader: apsw.Connection, path: str) -> list[Finding]:
+def _inside(reader: apsw.Connection, path: str) -> Iterator[Finding]:
     version = check_format(reader, path)
     text = f"format {version // 1_000}.{version % 1_000}"
     if version < FORMAT:
-        findings = [Finding("warning", f"{text} is older than this Bough's", "bough migrate --yes")]
+        yield Finding("warning", f"{text} is older than this Bough's", "bough migrate --yes")
     else:
-        findings = [Finding("ok", text)]
-    lines = [str(row[0]) for row in reader.execute("pragma quick_check(20)")]
-    if lines == ["ok"]:
-        findings.append(Finding("ok", "SQLite finds no damaged page"))
-    else:
-        findings += [
-            Finding(
-                "problem", f"SQLite: {line}", "restore a backup, or export what can be read", is_final=True
-            )
-            for line in lines
-        ]
+        yield Finding("ok", text)
+    for (line,) in reader.execute("pragma quick_check(20)"):
+        if line == "ok":
+            yield Finding("ok", "SQLite finds no damaged page")
+        else:
+            fix = "restore a backup, or export what can be read"
+            yield Finding("problem", f"SQLite: {line}", fix, is_final=True)
     unused = int(reader.execute("pragma freelist_count").get)
     pages = int(reader.execute("pragma page_count").get)
     if pages and unused > pages // 4:
-        findings.append(
-            Finding("warning", f"{unused / pages:.0%} of the file is unused; the next purge returns it")
-        )
-    return findings
+        yield Finding("warning", f"{unused / pages:.0%} of the file is unused; the next purge returns it")
