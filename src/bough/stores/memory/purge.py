@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from ...core.tree import Branch, Leaf, reachable_seqs
+from ...core.tree import Leaf, reachable_seqs
 from ..base import PurgeResult
 from ..message_limits import retained_limit_facts
 from ..transfer import blob_references
@@ -40,20 +40,9 @@ def purge(tables: Tables, space: str, session_ids: list[str]) -> PurgeResult:
     fork_points = [
         Leaf(b.parent, b.parent_seq) for b in surviving if b.parent is not None and b.parent in candidates
     ]
-    result = _delete(tables, space, session_ids, candidates, reachable_seqs(candidates, fork_points))
-    return replace(result, blobs=result.blobs + delete_blobs(tables, space, queued))
-
-
-def _queued_blobs(data: SessionData) -> set[str]:
-    """Return the digests of the blobs that queued inputs use."""
-    return {digest for queued in data.inbox for digest in blob_references("message", queued.body)}
-
-
-def _delete(
-    tables: Tables, space: str, session_ids: list[str], candidates: dict[int, Branch], keep: dict[int, int]
-) -> PurgeResult:
+    keep = reachable_seqs(candidates, fork_points)
     keys = [key for key in tables.entries if key[0] in candidates and key[1] > keep.get(key[0], -1)]
-    blobs = {digest for key in keys for digest in tables.entries[key].media}
+    blobs = queued.union(digest for key in keys for digest in tables.entries[key].media)
     for key in keys:
         del tables.entries[key]
     for number in candidates:
@@ -71,6 +60,11 @@ def _delete(
         data.journal = retained_limit_facts(data.journal, stays)
     remaining = sum(1 for branch, _ in tables.entries if branch in candidates)
     return PurgeResult(tuple(session_ids), len(keys), remaining, delete_blobs(tables, space, blobs))
+
+
+def _queued_blobs(data: SessionData) -> set[str]:
+    """Return the digests of the blobs that queued inputs use."""
+    return {digest for queued in data.inbox for digest in blob_references("message", queued.body)}
 
 
 def unreferenced(
