@@ -15,7 +15,7 @@ from ..core.usage import Usage
 from ..wire import PROVIDERS
 from ..wire.gemini import NAME
 from ..wire.gemini.parse import parse_reply
-from .jsonl import UNEXPECTED_SHAPE, gemini_signature, json_object, parse_time, text_or_none
+from .json_values import UNEXPECTED_SHAPE, gemini_signature, json_object, parse_time, text_or_none
 from .records import EntryRecord, LossReport, unknown_note
 
 Event = dict[str, Any]

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from ..core.entries import Evidence, Note
 from ..core.messages import Attachment, Part, Reasoning, Text, ToolResult, tool_result
 from ..wire.parsing import parse_base64, parse_tool_call
-from .jsonl import UNEXPECTED_SHAPE, text_or_none
+from .json_values import UNEXPECTED_SHAPE, as_list, text_or_none
 from .records import LossReport, unknown_note
 
 ISSUER = "anthropic"
@@ -42,7 +42,7 @@ def read_blocks(tool: str, content: object, losses: LossReport) -> Blocks:
     blocks = Blocks()
     if isinstance(content, str):
         content = [{"type": "text", "text": content}]
-    for block in content if isinstance(content, list) else ():
+    for block in as_list(content):
         try:
             _read(block, blocks)
         except UNEXPECTED_SHAPE:

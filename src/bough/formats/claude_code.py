@@ -12,17 +12,16 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..core.codec import to_json
 from ..core.entries import Compaction, Evidence
 from ..core.messages import Message, Part, ProviderBlock, Reasoning, Text, ToolResult
-from ..core.usage import MAX_COUNT, Usage
-from ..errors import InvalidValue, UnrecognizedReply
+from ..core.usage import Usage, is_count
+from ..errors import UnrecognizedReply
 from ..wire import PROVIDERS, Answer
 from ..wire.anthropic import NAME as ANTHROPIC
 from ..wire.anthropic import parse as wire
 from ..wire.parsing import parse_base64
-from .jsonl import UNEXPECTED_SHAPE
-from .records import LossReport
+from .json_values import UNEXPECTED_SHAPE, as_dict, as_list, dicts_in, json_text, text_or_none
+from .records import LossReport, is_countable
 
 TranscriptLine = dict[str, Any]
 Block = dict[str, Any]
@@ -152,21 +151,13 @@ def _readable_piece(piece: object, losses: LossReport) -> object:
         PROVIDERS[ANTHROPIC].parse_messages([{"role": "user", "content": [piece]}])
     except UnrecognizedReply:
         losses.add("a piece of a tool result that is neither text nor an image; kept as JSON")
-        return {"type": "text", "text": _to_text(piece)}
+        return {"type": "text", "text": json_text(piece)}
     return piece
-
-
-def _to_text(value: object) -> str:
-    try:
-        return to_json(value, "result").decode()
-    except InvalidValue:
-        return repr(value)
 
 
 def copied_from(line: TranscriptLine) -> str | None:
     """Return the session a forked line was copied from, whose usage counts its call; None if it is an original."""
-    source = line.get("forkedFrom")
-    name = source.get("sessionId") if isinstance(source, dict) else None
+    name = as_dict(line.get("forkedFrom")).get("sessionId")
     return name if isinstance(name, str) else None
 
 
@@ -220,7 +211,7 @@ def _read_usage(values: Iterable[object], losses: LossReport) -> tuple[Usage | N
         except UNEXPECTED_SHAPE:
             losses.add("usage that is not a count of tokens")
             continue
-        if not _is_countable(usage):
+        if not is_countable(usage):
             losses.add("usage that is not a count of tokens")
         elif largest is None or (usage.output_tokens or 0) >= (largest.output_tokens or 0):
             largest, units = usage, its_units
@@ -238,11 +229,6 @@ def is_unfinished(lines: Sequence[TranscriptLine]) -> bool:
     if finish == "tool_use":
         return "tool_use" not in kinds
     return finish is None or (bool(kinds) and kinds <= {"thinking", "redacted_thinking"})
-
-
-def _is_countable(usage: Usage) -> bool:
-    counts = (usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens)
-    return all(count is None or (type(count) is int and 0 <= count <= MAX_COUNT) for count in counts)
 
 
 # -- inputs ----------------------------------------------------------------------------------------
@@ -287,7 +273,7 @@ def read_attachment(line: TranscriptLine, losses: LossReport) -> Message | None:
         return _input_message(parts, is_from_tool=mode != "prompt") if parts else None
     rendered = line.get("rendered")
     if isinstance(rendered, list):
-        contents = [message.get("content") for message in rendered if isinstance(message, dict)]
+        contents = (message.get("content") for message in dicts_in(rendered))
         parts = [part for content in contents for part in _read_content(content, losses)]
     else:
         parts = _read_file(attachment, losses)
@@ -302,8 +288,7 @@ def _read_content(content: object, losses: LossReport) -> list[Part]:
 
 def _read_file(attachment: Block, losses: LossReport) -> list[Part]:
     """Convert a mentioned file as older versions wrote it, without the text the model was shown."""
-    content = attachment.get("content")
-    file = content.get("file") if isinstance(content, dict) and attachment.get("type") == "file" else None
+    file = as_dict(attachment.get("content")).get("file") if attachment.get("type") == "file" else None
     if not isinstance(file, dict):
         return []
     name = str(file.get("filePath") or attachment.get("filename") or "a file")
@@ -326,19 +311,13 @@ class AgentProgress(Struct, frozen=True):
 
 def read_agent_progress(line: TranscriptLine) -> AgentProgress | None:
     """Return the sub-agent's line within a line of progress; None for any other line."""
-    data = line.get("data") if line.get("type") == "progress" else None
-    if not isinstance(data, dict) or data.get("type") != "agent_progress":
+    data = as_dict(line.get("data")) if line.get("type") == "progress" else {}
+    if data.get("type") != "agent_progress" or not isinstance(data.get("message"), dict):
         return None
-    agent_id, inner = data.get("agentId"), data.get("message")
-    if (
-        not isinstance(agent_id, str)
-        or not agent_id.replace("-", "").isalnum()
-        or not isinstance(inner, dict)
-    ):
+    agent_id, inner = data.get("agentId"), {"timestamp": line.get("timestamp"), **data["message"]}
+    if not isinstance(agent_id, str) or not agent_id.replace("-", "").isalnum():
         return None
-    return AgentProgress(
-        agent_id, clean_text(data.get("prompt")), {"timestamp": line.get("timestamp"), **inner}
-    )
+    return AgentProgress(agent_id, clean_text(data.get("prompt")), inner)
 
 
 def read_compaction(line: TranscriptLine, boundary: TranscriptLine | None) -> Compaction | None:
@@ -349,29 +328,24 @@ def read_compaction(line: TranscriptLine, boundary: TranscriptLine | None) -> Co
         if isinstance(block, dict) and isinstance(block.get("text"), str)
     )
     before = _compact_metadata(boundary).get("preTokens")
-    tokens = before if type(before) is int and 0 <= before <= MAX_COUNT else 0
+    tokens = before if is_count(before) else 0
     return Compaction(summary, 0, tokens, replaces_earlier=True) if summary.strip() else None
 
 
 def first_kept_uuid(boundary: TranscriptLine | None) -> str | None:
     """Return the uuid of the first line a compaction keeps; None if it keeps none."""
-    segment = _compact_metadata(boundary).get("preservedSegment")
-    uuid = segment.get("headUuid") if isinstance(segment, dict) else None
+    uuid = as_dict(_compact_metadata(boundary).get("preservedSegment")).get("headUuid")
     return uuid if isinstance(uuid, str) else None
 
 
 def _compact_metadata(boundary: TranscriptLine | None) -> Block:
-    metadata = None if boundary is None else boundary.get("compactMetadata")
-    return metadata if isinstance(metadata, dict) else {}
+    return as_dict((boundary or {}).get("compactMetadata"))
 
 
 def system_prompt(line: TranscriptLine) -> str | None:
     """Return the system prompt of a `prompt_snapshot` line; None for any other line."""
-    attachment = line.get("attachment")
-    if not isinstance(attachment, dict) or attachment.get("type") != "prompt_snapshot":
+    attachment = as_dict(line.get("attachment"))
+    if attachment.get("type") != "prompt_snapshot":
         return None
-    prompts = attachment.get("systemPrompt")
-    texts = [text for text in prompts if isinstance(text, str)] if isinstance(prompts, list) else []
-    return (
-        "\n\n".join(text for text in texts if text.strip() and not text.startswith("<total_tokens>")) or None
-    )
+    texts = filter(text_or_none, as_list(attachment.get("systemPrompt")))
+    return "\n\n".join(text for text in texts if not text.startswith("<total_tokens>")) or None

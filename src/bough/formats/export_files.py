@@ -52,9 +52,11 @@ class ExportFiles:
         if self._archive is not None:
             self._archive.close()
 
-    def conversations(self, losses: LossReport) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the conversations of every conversation file, with the name of the file."""
-        names = self._conversation_files()
+    def conversations(
+        self, field: str, kind: type, losses: LossReport
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the conversations whose messages are in `field`, each with an id in case it has none of its own."""
+        names, number = self._conversation_files(), 0
         if not names:
             raise InvalidSource(self.source, self.tool, "it has no conversations.json")
         for name, location in names:
@@ -67,10 +69,14 @@ class ExportFiles:
             if not isinstance(value, list):
                 raise InvalidSource(self.source, self.tool, f"{name} is not a list of conversations")
             for item in value:
-                if isinstance(item, dict):
-                    yield name, item
-                else:
+                if not isinstance(item, dict):
                     losses.add("a conversation that is not a JSON object", name)
+                    continue
+                number += 1
+                if isinstance(item.get(field), kind):
+                    yield f"{name.removesuffix('.json')}-{number}", item
+                else:
+                    losses.add("a conversation without messages", f"{name}: {number}")
 
     def file(self, prefix: str) -> tuple[str, bytes] | None:
         """Return the name and bytes of the first file whose name starts with `prefix`; None if it is not in the export."""

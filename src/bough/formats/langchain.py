@@ -12,7 +12,16 @@ from ..core.entries import Evidence
 from ..core.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResult
 from ..core.usage import Usage
 from ..wire.parsing import parse_base64, parse_tool_call
-from .jsonl import UNEXPECTED_SHAPE, text_or_none, token_counts
+from .json_values import (
+    UNEXPECTED_SHAPE,
+    as_dict,
+    as_list,
+    first_text,
+    known_texts,
+    required_text,
+    text_or_none,
+    token_counts,
+)
 from .records import EntryRecord, LossReport, unknown_note
 
 Fields = dict[str, Any]
@@ -70,11 +79,9 @@ def read_message(message: Fields, losses: LossReport) -> EntryRecord | None:
 
 
 def _read_answer(message: Fields, losses: LossReport) -> EntryRecord | None:
-    metadata = message.get("response_metadata")
-    metadata = metadata if isinstance(metadata, dict) else {}
-    provider = text_or_none(metadata.get("model_provider"))
-    extra = message.get("additional_kwargs")
-    reasoning = text_or_none(extra.get("reasoning_content")) if isinstance(extra, dict) else None
+    metadata = as_dict(message.get("response_metadata"))
+    provider = first_text(metadata, "model_provider")
+    reasoning = first_text(as_dict(message.get("additional_kwargs")), "reasoning_content")
     parts: list[Part] = [Reasoning(reasoning)] if reasoning else []
     proofs: dict[str, Proof] = {}
     for part, proof in read_content(message.get("content"), losses):
@@ -86,9 +93,9 @@ def _read_answer(message: Fields, losses: LossReport) -> EntryRecord | None:
         return None
     return EntryRecord(
         Message("assistant", tuple(parts)),
-        model=text_or_none(metadata.get("model_name")) or text_or_none(metadata.get("model")),
+        model=first_text(metadata, "model_name", "model"),
         provider=PROVIDERS.get(provider or "", provider),
-        finish=text_or_none(metadata.get("finish_reason")) or text_or_none(metadata.get("stop_reason")),
+        finish=first_text(metadata, "finish_reason", "stop_reason"),
         evidence=Evidence(provider, proofs) if provider in ("anthropic", "openai") and proofs else None,
         usage=read_usage(message.get("usage_metadata")),
         units=read_units(message.get("usage_metadata")),
@@ -98,9 +105,7 @@ def _read_answer(message: Fields, losses: LossReport) -> EntryRecord | None:
 def _read_calls(message: Fields, losses: LossReport) -> list[ToolCall]:
     calls: list[ToolCall] = []
     for field in ("tool_calls", "invalid_tool_calls"):
-        values = message.get(field)
-        for number, value in enumerate(values if isinstance(values, list) else ()):
-            call = value if isinstance(value, dict) else {}
+        for number, call in enumerate(map(as_dict, as_list(message.get(field)))):
             if isinstance(call.get("name"), str):
                 call_id = text_or_none(call.get("id")) or f"{message.get('id')} {number}"
                 calls.append(parse_tool_call(call_id, call["name"], call.get("args")))
@@ -125,7 +130,7 @@ def read_content(content: object, losses: LossReport) -> list[tuple[Part, Proof]
     if isinstance(content, str):
         return [(Text(content), {})] if content else []
     parts: list[tuple[Part, Proof]] = []
-    for block in content if isinstance(content, list) else ():
+    for block in as_list(content):
         try:
             part = (Text(block), {}) if isinstance(block, str) else _read_block(block)
         except UNEXPECTED_SHAPE as error:
@@ -139,15 +144,15 @@ def read_content(content: object, losses: LossReport) -> list[tuple[Part, Proof]
 def _read_block(block: Fields) -> tuple[Part, Proof] | None:
     kind = block["type"]
     if kind in ("text", "output_text", "input_text"):
-        proof = {"id": block["id"]} if text_or_none(block.get("id")) else {}
+        proof = known_texts(id=block.get("id"))
         return (Text(_string(block["text"])), proof) if block["text"] else None
     if kind in ("thinking", "redacted_thinking"):
-        proof = {key: block[key] for key in ("signature", "data") if text_or_none(block.get(key))}
+        proof = known_texts(signature=block.get("signature"), data=block.get("data"))
         return Reasoning(_string(block.get("thinking") or "")), proof
     if kind == "reasoning":
         summary = block.get("summary") or []
         text = block.get("reasoning") or "\n\n".join(_string(piece["text"]) for piece in summary)
-        proof = {key: block[key] for key in ("id", "encrypted_content") if text_or_none(block.get(key))}
+        proof = known_texts(id=block.get("id"), encrypted_content=block.get("encrypted_content"))
         return Reasoning(_string(text)), proof if len(proof) == 2 else {}
     if kind in ("image_url", "input_image", "image", "audio", "file", "video"):
         data, mime, url = media_source(block)
@@ -160,9 +165,7 @@ def _read_block(block: Fields) -> tuple[Part, Proof] | None:
 
 
 def _string(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{type(value).__name__} instead of a string")
-    return value
+    return required_text(value, f"{type(value).__name__} instead of a string")
 
 
 def media_source(block: Fields) -> tuple[object, object, object]:
@@ -183,7 +186,7 @@ def media_source(block: Fields) -> tuple[object, object, object]:
 def read_usage(usage: object) -> Usage | None:
     """Convert `usage_metadata`, whose input tokens include the cached ones."""
     tokens = token_counts(usage, ("input_tokens", "output_tokens"))
-    if tokens is None or not isinstance(usage, dict):
+    if tokens is None:
         return None
     details = _cache_details(usage)
     cached = token_counts(details, ("cache_read", "cache_creation", *CACHE_WRITES)) if details else None
@@ -200,6 +203,5 @@ def read_units(usage: object) -> dict[str, int] | None:
 
 def _cache_details(usage: object) -> Fields:
     """Return the counts of cached tokens that are there: a client writes null for what its provider did not report."""
-    details = usage.get("input_token_details") if isinstance(usage, dict) else None
-    known = details.items() if isinstance(details, dict) else ()
-    return {name: count for name, count in known if count is not None}
+    details = as_dict(as_dict(usage).get("input_token_details"))
+    return {name: count for name, count in details.items() if count is not None}

@@ -6,12 +6,12 @@ Pure values: this module knows no tool and no store.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from hashlib import sha256
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import astuple
 
 from ..core.codec import to_json
 from ..core.entries import Evidence, Note, Payload
@@ -19,7 +19,7 @@ from ..core.messages import Message
 from ..core.redact import Redactor
 from ..core.state import State, merge_state
 from ..core.tool_definitions import ToolSpec
-from ..core.usage import MAX_COUNT, Price, Usage
+from ..core.usage import Price, Usage, is_count
 from ..errors import BoughError, shorten
 
 EXAMPLES = 3
@@ -94,6 +94,10 @@ class EntryRecord(Struct, frozen=True, gc=False):
     price: Price | None = None
     """What it cost, as the tool recorded it; None: by the price table."""
 
+    @property
+    def is_answer(self) -> bool:
+        return isinstance(self.payload, Message) and self.payload.role == "assistant"
+
 
 class SessionRecord(Struct, frozen=True):
     """One session of another tool: its entries in the order they were written, as a tree."""
@@ -125,6 +129,15 @@ class SessionRecord(Struct, frozen=True):
     def session_id(self) -> str:
         return f"{self.tool}-{self.source}"
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to import and nothing to report."""
+        return not (self.entries or self.tasks or self.losses or self.unfinished)
+
+
+def is_countable(usage: Usage) -> bool:
+    return all(count is None or is_count(count) for count in astuple(usage))
+
 
 def patches(state: State, values: State) -> list[State]:
     """Return the state updates that set exactly these values. An object that would merge is deleted first."""
@@ -132,28 +145,6 @@ def patches(state: State, values: State) -> list[State]:
         name: None for name, value in values.items() if merge_state(state, {name: value}).get(name) != value
     }
     return [patch for patch in (deletions, values) if patch and merge_state(state, patch) != state]
-
-
-def with_source_losses(
-    tool: str, sessions: Iterable[SessionRecord], losses: LossReport
-) -> Iterator[SessionRecord]:
-    """Yield the sessions; `losses`, which their reader fills, are moved to one of them, or to an empty one if there is none."""
-    last: SessionRecord | None = None
-    for session in sessions:
-        if last is not None:
-            yield last
-        _move(losses, session.losses)
-        last = session
-    if last is None and losses:
-        last = SessionRecord(tool, "unreadable", ())
-    if last is not None:
-        _move(losses, last.losses)
-        yield last
-
-
-def _move(losses: LossReport, target: LossReport) -> None:
-    target.merge(losses)
-    losses.clear()
 
 
 def unknown_note(tool: str, kind: object, data: object, losses: LossReport) -> Note:
@@ -168,12 +159,10 @@ def unknown_note(tool: str, kind: object, data: object, losses: LossReport) -> N
 
 def recorded_price(dollars: object, tool: str) -> Price | None:
     """Return the price of a call in dollars; None for 0, which tools write for a model they do not know or that a subscription covers."""
-    if isinstance(dollars, bool) or not isinstance(dollars, int | float):
-        return None
-    if not math.isfinite(dollars) or dollars <= 0:
+    if isinstance(dollars, bool) or not isinstance(dollars, int | float) or not math.isfinite(dollars):
         return None
     microcents = int((Decimal(str(dollars)) * MICROCENTS_PER_DOLLAR).to_integral_value())
-    return Price(microcents, f"recorded by {tool}") if 0 < microcents <= MAX_COUNT else None
+    return Price(microcents, f"recorded by {tool}") if microcents and is_count(microcents) else None
 
 
 def stable_call_id(tool: str, *names: str) -> str:

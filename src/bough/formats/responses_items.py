@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core.codec import to_json
 from ..core.entries import Evidence
 from ..core.messages import Message, Part, ToolCall
 from ..wire import PROVIDERS, Answer
 from ..wire.openai_responses import NAME
 from ..wire.openai_responses.parse import parse_reply
 from ..wire.parsing import parse_base64, parse_tool_call
-from .jsonl import UNEXPECTED_SHAPE
+from .json_values import UNEXPECTED_SHAPE, json_text
 from .records import LossReport
 
 Item = dict[str, Any]
@@ -149,7 +148,7 @@ def _read_output(kind: str, item: Item) -> Message:
     try:
         return PROVIDERS[NAME].parse_messages([result])[0]
     except UNEXPECTED_SHAPE:
-        return PROVIDERS[NAME].parse_messages([{**result, "output": _to_text(output)}])[0]
+        return PROVIDERS[NAME].parse_messages([{**result, "output": json_text(output)}])[0]
 
 
 def _read_call(kind: str, item: Item) -> ToolCall | None:
@@ -160,10 +159,3 @@ def _read_call(kind: str, item: Item) -> ToolCall | None:
     arguments = item.get(CALL_ARGUMENTS[kind])
     # A custom tool takes free text instead of JSON.
     return parse_tool_call(call_id, name, {"input": arguments} if kind == "custom_tool_call" else arguments)
-
-
-def _to_text(value: object) -> str:
-    try:
-        return to_json(value, "output").decode()
-    except UNEXPECTED_SHAPE:
-        return repr(value)

@@ -11,7 +11,7 @@ from typing import Any
 from ..core.tool_definitions import ToolSpec
 from ..wire import parse_tool
 from ..wire.options import COMMON, check_options
-from .jsonl import UNEXPECTED_SHAPE
+from .json_values import UNEXPECTED_SHAPE
 from .records import LossReport
 
 

@@ -23,7 +23,7 @@ from bough.exchange.importers.ingest import (
     import_session,
     preview_session,
 )
-from bough.formats.jsonl import parse_time
+from bough.formats.json_values import parse_time
 from bough.formats.records import MAX_EXAMPLE, START, EntryRecord, LossReport, SessionRecord
 from bough.store import Store
 from bough.stores.memory.store import MemoryStore

@@ -14,7 +14,7 @@ from ...core.entries import Compaction, Note
 from ...core.messages import Message
 from ...core.state import State, merge_state
 from ...formats.adk import Event, read_compaction, read_event
-from ...formats.jsonl import json_object, parse_time, text_or_none
+from ...formats.json_values import json_object, known_texts, parse_time, text_or_none
 from ...formats.records import START, EntryRecord, LossReport, SessionRecord, patches
 from .sqlite_files import Row, SourceTables, open_tables
 
@@ -57,7 +57,7 @@ class AdkSession:
             leaf=self._tip,
             agent=text_or_none(app),
             started_at=parse_time(self.row.get("create_time")),
-            tags={key: value for key, value in (("app", app), ("user", user)) if value.strip()},
+            tags=known_texts(app=app, user=user),
             losses=self.losses,
             missing=("system prompt", "tool definitions", "options"),
         )

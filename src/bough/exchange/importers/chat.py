@@ -13,7 +13,8 @@ from typing import Any
 
 from ...core.entries import Settings
 from ...core.messages import Message
-from ...formats.jsonl import UNEXPECTED_SHAPE, find_files, parse_time, read_objects
+from ...formats.json_values import UNEXPECTED_SHAPE, dicts_in, parse_time
+from ...formats.jsonl import find_files, read_objects
 from ...formats.records import EntryRecord, LossReport, SessionRecord, unknown_note
 from ...formats.settings import known_options, tool_specs
 from ...wire import parse_history
@@ -31,7 +32,7 @@ TIME_FIELDS = ("timestamp", "created_at", "time", "at", "date")
 
 
 def read_sessions(source: str) -> Iterator[SessionRecord]:
-    for path in find_files(source, "chat"):
+    for path in find_files(source, "chat", "**/*.jsonl"):
         yield from _read_file(path)
 
 
@@ -65,9 +66,7 @@ def _setup(line: dict[str, Any], losses: LossReport) -> EntryRecord | None:
 
 def _conversation(line: dict[str, Any]) -> list[dict[str, Any]] | None:
     messages = line.get("messages", line.get("conversations"))
-    return (
-        [message for message in messages if isinstance(message, dict)] if isinstance(messages, list) else None
-    )
+    return dicts_in(messages) if isinstance(messages, list) else None
 
 
 def _session(

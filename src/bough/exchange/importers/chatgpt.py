@@ -14,14 +14,24 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...core.messages import Attachment, Message, Part, Reasoning, Text, ToolResult
+from ...core.messages import Attachment, Message, Part, Reasoning, Role, Text, ToolResult
 from ...formats.export_files import ExportFiles
-from ...formats.jsonl import parse_time, text_or_none
-from ...formats.records import START, EntryRecord, LossReport, SessionRecord, unknown_note, with_source_losses
+from ...formats.json_values import (
+    as_dict,
+    as_list,
+    dicts_in,
+    first_text,
+    known_texts,
+    parse_time,
+    text_or_none,
+)
+from ...formats.records import START, EntryRecord, LossReport, SessionRecord, unknown_note
 from ...wire.parsing import parse_tool_call
+from .session_records import with_source_losses, without_empty
 
 NAME = "chatgpt"
 PROVIDER = "openai"
+UNKNOWN_MIME = "application/octet-stream"
 EVERYONE = (None, "all")
 """The recipients of a message that is not a call."""
 SCREEN_ONLY = {"reasoning_recap"}
@@ -40,17 +50,9 @@ Node = dict[str, Any]
 def read_sessions(source: str) -> Iterator[SessionRecord]:
     losses = LossReport()
     with ExportFiles(source, NAME) as files:
-        yield from with_source_losses(NAME, _conversations(files, losses), losses)
-
-
-def _conversations(files: ExportFiles, losses: LossReport) -> Iterator[SessionRecord]:
-    for number, (name, conversation) in enumerate(files.conversations(losses), 1):
-        if not isinstance(conversation.get("mapping"), dict):
-            losses.add("a conversation without messages", f"{name}: {number}")
-            continue
-        session = ChatGptConversation(conversation, files)
-        if session.entries or session.losses:
-            yield session.record(f"{name.removesuffix('.json')}-{number}")
+        conversations = files.conversations("mapping", dict, losses)
+        records = (ChatGptConversation(each, files).record(name) for name, each in conversations)
+        yield from with_source_losses(NAME, without_empty(records), losses)
 
 
 class NodeRun(Struct, frozen=True):
@@ -97,19 +99,17 @@ class ChatGptConversation:
 
     def record(self, fallback: str) -> SessionRecord:
         about = self.conversation
-        named = text_or_none(about.get("conversation_id")) or text_or_none(about.get("id"))
         current = text_or_none(about.get("current_node")) or ""
         current = self._aliases.get(current, current)
-        tags = {"gizmo": text_or_none(about.get("gizmo_id"))}
         return SessionRecord(
             NAME,
-            named or fallback,
+            first_text(about, "conversation_id", "id") or fallback,
             tuple(self.entries.values()),
             leaf=self.keys.get(current),
             title=text_or_none(about.get("title")),
             agent=NAME,
             started_at=parse_time(about.get("create_time")),
-            tags={name: value for name, value in tags.items() if value},
+            tags=known_texts(gizmo=about.get("gizmo_id")),
             losses=self.losses,
         )
 
@@ -135,12 +135,9 @@ class ChatGptConversation:
     def _visit(self, name: str, run: NodeRun) -> NodeRun:
         """Return the run after this node: the same one continued, or a new one."""
         message = self.mapping[name].get("message")
-        if not isinstance(message, dict):
-            if message is not None:
-                self.losses.add("a message that is not a JSON object", name)
-            self._aliases[name] = run.key if run.nodes else run.after
-            return run
-        new = self._read(name, message, run)
+        if message is not None and not isinstance(message, dict):
+            self.losses.add("a message that is not a JSON object", name)
+        new = self._read(name, message, run) if isinstance(message, dict) else None
         if new is None:
             self._aliases[name] = run.key if run.nodes else run.after
             return run
@@ -185,22 +182,20 @@ class ChatGptConversation:
             content = tuple(part for part in run.parts if isinstance(part, Text | Attachment))
             result = ToolResult(run.call_id or "", content, run.is_error, details=run.details)
             return replace(entry, payload=Message("tool", (result,)))
-        if run.kind == "user":
-            return replace(entry, payload=Message("user", run.parts, details=run.details))
-        return replace(entry, payload=Message("system", run.parts, details=run.details))
+        role: Role = "user" if run.kind == "user" else "system"
+        return replace(entry, payload=Message(role, run.parts, details=run.details))
 
     def _unknown(self, run: NodeRun) -> tuple[str, object]:
         message = self.mapping[run.key]["message"]
-        content, author = message.get("content"), message.get("author")
+        content, role = message.get("content"), as_dict(message.get("author")).get("role")
         kind = content.get("content_type") if isinstance(content, dict) else "message"
-        role = author.get("role") if isinstance(author, dict) else None
         return str(kind), {"role": role, "content": content}
 
     # -- messages ----------------------------------------------------------------------------------
 
     def _read(self, name: str, message: Node, run: NodeRun) -> NodeRun | None:
         """Return what a node adds, as a run without a place; None if it adds nothing."""
-        author, content, metadata = (_object(message.get(key)) for key in ("author", "content", "metadata"))
+        author, content, metadata = (as_dict(message.get(key)) for key in ("author", "content", "metadata"))
         kind, role = text_or_none(content.get("content_type")), author.get("role")
         new = NodeRun(
             "note",
@@ -236,7 +231,7 @@ class ChatGptConversation:
             parts = (_call(name, recipient, text),)
         if not parts:
             return None
-        finish = _object(metadata.get("finish_details")).get("type")
+        finish = as_dict(metadata.get("finish_details")).get("type")
         model = text_or_none(metadata.get("model_slug"))
         return replace(
             new, kind="answer", parts=parts, call_id=call_id, model=model, finish=text_or_none(finish)
@@ -263,13 +258,14 @@ class ChatGptConversation:
             items = content.get("parts")
             if not isinstance(items, list):
                 return None
-            pieces_of_items = [self._part(item) for item in items]
-            if any(part is None for part in pieces_of_items):
-                return None
-            parts = tuple(part for pieces in pieces_of_items if pieces is not None for part in pieces)
-            return parts + self._attachments(metadata, content)
+            parts: list[Part] = []
+            for pieces in [self._part(item) for item in items]:
+                if pieces is None:
+                    return None
+                parts += pieces
+            return (*parts, *self._attachments(metadata, content))
         if kind == "thoughts" and isinstance(content.get("thoughts"), list):
-            thoughts = map(_object, content["thoughts"])
+            thoughts = map(as_dict, content["thoughts"])
             texts = (text_or_none(item.get("content")) or item.get("summary") for item in thoughts)
             return tuple(Reasoning(text) for text in texts if isinstance(text, str) and text)
         if kind in ("user_editable_context", "model_editable_context"):
@@ -289,15 +285,14 @@ class ChatGptConversation:
         """Return the parts of one item of a list; None for a kind that is not known."""
         if isinstance(item, str):
             return (Text(item),) if item else ()
-        fields = _object(item)
+        fields = as_dict(item)
         kind = text_or_none(fields.get("content_type"))
         if kind in POINTERS:
             return (self._asset(fields.get("asset_pointer"), str(kind)),)
         if kind == VOICE:
             pointers = [fields.get("audio_asset_pointer"), fields.get("video_container_asset_pointer")]
-            frames = fields.get("frames_asset_pointers")
-            pointers += frames if isinstance(frames, list) else []
-            assets = [_object(pointer).get("asset_pointer", pointer) for pointer in pointers if pointer]
+            pointers += as_list(fields.get("frames_asset_pointers"))
+            assets = [as_dict(pointer).get("asset_pointer", pointer) for pointer in pointers if pointer]
             return tuple(self._asset(asset, VOICE) for asset in assets)
         if kind in ("text", "audio_transcription", None) and isinstance(fields.get("text"), str):
             return (Text(fields["text"]),) if fields["text"] else ()
@@ -306,25 +301,28 @@ class ChatGptConversation:
     def _asset(self, pointer: object, kind: str) -> Text | Attachment:
         """Return the file a pointer names, or a text that names it if the export does not have it."""
         file_id = pointer.rpartition("//")[2].partition("?")[0] if isinstance(pointer, str) else ""
-        file = self.files.file(file_id) if len(file_id) > len("file-") else None
-        if file is not None and file[1]:
+        file = self._file(file_id)
+        if file is not None:
             name, data = file
-            return Attachment(data, mimetypes.guess_type(name)[0] or "application/octet-stream", name)
+            return Attachment(data, mimetypes.guess_type(name)[0] or UNKNOWN_MIME, name)
         self.losses.add("a file that is not in the export", file_id or kind)
         return Text(f"[{kind.split('_')[0]} {file_id}: not in the export]")
 
+    def _file(self, file_id: str) -> tuple[str, bytes] | None:
+        file = self.files.file(file_id) if len(file_id) > len("file-") else None
+        return file if file is not None and file[1] else None
+
     def _attachments(self, metadata: Node, content: Node) -> tuple[Part, ...]:
         """Return the uploads that are not among the parts, as files or as texts that name them."""
-        items = metadata.get("attachments")
         parts_text = str(content.get("parts"))
         parts: list[Part] = []
-        for item in map(_object, items if isinstance(items, list) else ()):
+        for item in dicts_in(metadata.get("attachments")):
             file_id, name = text_or_none(item.get("id")), text_or_none(item.get("name"))
             if file_id is None or file_id in parts_text:
                 continue
-            file = self.files.file(file_id) if len(file_id) > len("file-") else None
-            mime = text_or_none(item.get("mime_type") or item.get("mimeType")) or "application/octet-stream"
-            if file is not None and file[1]:
+            file = self._file(file_id)
+            mime = text_or_none(item.get("mime_type") or item.get("mimeType")) or UNKNOWN_MIME
+            if file is not None:
                 parts.append(Attachment(file[1], mime, name or file[0]))
             else:
                 self.losses.add("a file that is not in the export", name or file_id)
@@ -333,11 +331,9 @@ class ChatGptConversation:
 
     def _plots(self, metadata: Node) -> tuple[Part, ...]:
         """Return the images that the code interpreter drew."""
-        results = _object(metadata.get("aggregate_result")).get("messages")
-        images = [_object(item) for item in (results if isinstance(results, list) else ())]
         return tuple(
             self._asset(image.get("image_url"), "image_asset_pointer")
-            for image in images
+            for image in dicts_in(as_dict(metadata.get("aggregate_result")).get("messages"))
             if image.get("message_type") == "image"
         )
 
@@ -355,14 +351,6 @@ def _texts(content: Node, *names: str) -> tuple[Part, ...]:
 
 def _details(author: Node, metadata: Node) -> dict[str, Any] | None:
     """Return what the host may want to know: who spoke for a tool, what was cited."""
-    citations = metadata.get("citations")
-    fields = {
-        "author": text_or_none(author.get("name")),
-        "citations": citations if isinstance(citations, list) and citations else None,
-    }
+    fields = {"author": text_or_none(author.get("name")), "citations": as_list(metadata.get("citations"))}
     details = {name: value for name, value in fields.items() if value}
     return {NAME: details} if details else None
-
-
-def _object(value: object) -> Node:
-    return value if isinstance(value, dict) else {}

@@ -12,9 +12,10 @@ from typing import Any
 from ...core.entries import Payload
 from ...core.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, tool_result
 from ...formats.export_files import ExportFiles
-from ...formats.jsonl import UNEXPECTED_SHAPE, parse_time, text_or_none
-from ...formats.records import START, EntryRecord, LossReport, SessionRecord, unknown_note, with_source_losses
+from ...formats.json_values import UNEXPECTED_SHAPE, as_dict, dicts_in, known_texts, parse_time, text_or_none
+from ...formats.records import START, LossReport, SessionRecord, unknown_note
 from ...wire.parsing import parse_tool_call
+from .session_records import EntryList, with_source_losses, without_empty
 
 NAME = "claude-ai"
 PROVIDER = "anthropic"
@@ -28,31 +29,21 @@ Block = dict[str, Any]
 def read_sessions(source: str) -> Iterator[SessionRecord]:
     losses = LossReport()
     with ExportFiles(source, NAME) as files:
-        yield from with_source_losses(NAME, _conversations(files, losses), losses)
+        conversations = files.conversations("chat_messages", list, losses)
+        records = (ClaudeConversation(each).record(name) for name, each in conversations)
+        yield from with_source_losses(NAME, without_empty(records), losses)
 
 
-def _conversations(files: ExportFiles, losses: LossReport) -> Iterator[SessionRecord]:
-    for number, (name, conversation) in enumerate(files.conversations(losses), 1):
-        messages = conversation.get("chat_messages")
-        if not isinstance(messages, list):
-            losses.add("a conversation without messages", f"{name}: {number}")
-            continue
-        session = ClaudeConversation(conversation, messages)
-        if session.entries or session.losses:
-            yield session.record(f"{name.removesuffix('.json')}-{number}")
-
-
-class ClaudeConversation:
+class ClaudeConversation(EntryList):
     """Reads one conversation."""
 
-    def __init__(self, conversation: Block, messages: list[object]) -> None:
+    def __init__(self, conversation: Block) -> None:
+        super().__init__()
         self.conversation = conversation
-        self.losses = LossReport()
-        self.entries: list[EntryRecord] = []
         self.keys: dict[str, str] = {}
         """By message: the key of its last entry, or of the one before it if it became none."""
         self._last = START
-        for number, message in enumerate(messages):
+        for number, message in enumerate(conversation["chat_messages"]):
             if isinstance(message, dict):
                 self._read(message, number)
             else:
@@ -62,8 +53,6 @@ class ClaudeConversation:
 
     def record(self, fallback: str) -> SessionRecord:
         about = self.conversation
-        project = about.get("project")
-        tags = {"project": text_or_none(project.get("name")) if isinstance(project, dict) else None}
         leaf = about.get("current_leaf_message_uuid")
         return SessionRecord(
             NAME,
@@ -73,7 +62,7 @@ class ClaudeConversation:
             title=text_or_none(about.get("name")),
             agent=NAME,
             started_at=parse_time(about.get("created_at")),
-            tags={name: value for name, value in tags.items() if value},
+            tags=known_texts(project=as_dict(about.get("project")).get("name")),
             losses=self.losses,
         )
 
@@ -89,13 +78,8 @@ class ClaudeConversation:
             last = ClaudeAiAnswer(self, message, name, after, at).last
         else:
             note = unknown_note(NAME, f"sender {sender}", message, self.losses)
-            last = self.add(EntryRecord(note, name, after, at=at))
+            last = self.add(note, at, key=name, after=after)
         self.keys[name] = self._last = last
-
-    def add(self, entry: EntryRecord) -> str:
-        assert entry.key is not None
-        self.entries.append(entry)
-        return entry.key
 
     def _input(self, message: Block, name: str, after: str, at: int | None) -> str:
         parts: list[Text] = []
@@ -105,15 +89,15 @@ class ClaudeConversation:
                 parts += [Text(block["text"])] if block["text"] else []
             else:
                 note = unknown_note(NAME, block.get("type"), block, self.losses)
-                last = self.add(EntryRecord(note, f"{name}#{index}", last, at=at))
+                last = self.add(note, at, key=f"{name}#{index}", after=last)
         parts += self._files(message)
         if parts:
-            last = self.add(EntryRecord(Message("user", tuple(parts)), name, last, at=at))
+            last = self.add(Message("user", tuple(parts)), at, key=name, after=last)
         return last
 
     def _files(self, message: Block) -> Iterator[Text]:
         """Yield the texts of attached files; the export has no bytes, and only the names of images."""
-        for item in _objects(message.get("attachments")):
+        for item in dicts_in(message.get("attachments")):
             name, text = text_or_none(item.get("file_name")), text_or_none(item.get("extracted_content"))
             if text is not None:
                 yield Text(f"[file {name}]\n{text}" if name else text)
@@ -143,7 +127,7 @@ class ClaudeAiAnswer:
                 self._read(block, index)
             except UNEXPECTED_SHAPE:
                 self._note(block)
-        if any(True for _ in _uploads(message)):
+        if _uploads(message):
             session.losses.add("a file that is not in the export", "of an answer")
         self._finish()
 
@@ -197,8 +181,8 @@ class ClaudeAiAnswer:
         self._count += 1
         key = f"{self.name}#{self._count}"
         is_answer = isinstance(payload, Message) and payload.role == "assistant"
-        entry = EntryRecord(payload, key, self.last, at=self.at, provider=PROVIDER if is_answer else None)
-        self.last = self.session.add(entry)
+        provider = PROVIDER if is_answer else None
+        self.last = self.session.add(payload, self.at, key=key, after=self.last, provider=provider)
 
 
 def _content(content: object) -> object:
@@ -218,7 +202,7 @@ def _content(content: object) -> object:
 
 def _blocks(message: Block) -> list[Block]:
     """Return the content; the oldest exports have only the text."""
-    blocks = _objects(message.get("content"))
+    blocks = dicts_in(message.get("content"))
     text = message.get("text")
     if not blocks and isinstance(text, str) and text:
         return [{"type": "text", "text": text}]
@@ -226,8 +210,4 @@ def _blocks(message: Block) -> list[Block]:
 
 
 def _uploads(message: Block) -> list[Block]:
-    return [*_objects(message.get("files")), *_objects(message.get("files_v2"))]
-
-
-def _objects(value: object) -> list[Block]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+    return [*dicts_in(message.get("files")), *dicts_in(message.get("files_v2"))]

@@ -10,9 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
-import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -40,14 +38,13 @@ from ...formats.claude_code import (
     read_user_line,
     system_prompt,
 )
+from ...formats.json_values import as_dict, is_storable, parse_time
 from ...formats.jsonl import (
-    INVALID_JSON,
     SETTLING_SECONDS,
     WRITTEN_SECONDS,
     find_files,
-    is_storable,
-    parse_time,
     read_objects,
+    read_optional_json,
     seconds_since_written,
 )
 from ...formats.records import START, EntryRecord, LossReport, SessionRecord, unknown_note
@@ -64,20 +61,20 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
     """Yield every session with the sub-agents it started; a sub-agent without its session is a session of its own."""
     agent_files: dict[Path, dict[str, list[Path]]] = {}
     is_single_file = Path(source).expanduser().is_file()
-    for path in find_files(source, NAME):
+    for path in find_files(source, NAME, "**/*.jsonl"):
         main = _main_of(path)
         if main is not None and main.is_file() and not is_single_file:
             continue  # it is read with its session
         if main is not None:
-            entries = _session(path, f"{main.stem}-{path.stem}", is_agent=True)
+            record = _session(path, f"{main.stem}-{path.stem}", is_agent=True)
         else:
             if path.parent not in agent_files:
                 agent_files[path.parent] = _agent_files(path.parent)
             agent_paths = sorted((path.with_suffix("") / AGENT_FOLDER).rglob("*.jsonl"))
-            entries = _session(path, path.stem, [*agent_files[path.parent].get(path.stem, ()), *agent_paths])
-        is_silent = not (entries.entries or entries.tasks or entries.unfinished)
-        if not is_silent or is_single_file or set(entries.losses) - {BOOKKEEPING_LINE}:
-            yield entries  # skip files without a conversation: titles, backups
+            record = _session(path, path.stem, [*agent_files[path.parent].get(path.stem, ()), *agent_paths])
+        is_silent = not (record.entries or record.tasks or record.unfinished)
+        if not is_silent or is_single_file or set(record.losses) - {BOOKKEEPING_LINE}:
+            yield record  # skip files without a conversation: titles, backups
 
 
 def _main_of(path: Path) -> Path | None:
@@ -98,7 +95,7 @@ def _agent_files(folder: Path) -> dict[str, list[Path]]:
 def _session_id(path: Path) -> str:
     """Return the session id in a sub-agent's lines, restricted to characters that are safe in a path."""
     named = (line.get("sessionId") for line in read_objects(path, LossReport()))
-    result = next((entry for entry in named if isinstance(entry, str)), "")
+    result = next((name for name in named if isinstance(name, str)), "")
     return result if result.replace("-", "").replace("_", "").isalnum() else "unknown"
 
 
@@ -120,10 +117,11 @@ def _session(path: Path, source: str, tasks: Iterable[Path] = (), *, is_agent: b
         _record(tree, f"{source}-{name}", SUBAGENT) for name, tree in sidechains.trees.items() if tree.units
     ]
     children.extend(_session(task, f"{source}-{_name(task)}", is_agent=True) for task in tasks)
-    metadata = _metadata(path, losses) if is_agent else {}
+    about = path.with_name(f"{path.stem}.meta.json")
+    metadata = read_optional_json(about, losses, "the metadata of a sub-agent") if is_agent else {}
     agent = clean_text(metadata.get("agentType")) or (SUBAGENT if is_agent else NAME)
-    entries = _record(main, source, agent, clean_text(metadata.get("description")))
-    return replace(entries, losses=losses, tasks=tuple(children))
+    record = _record(main, source, agent, clean_text(metadata.get("description")))
+    return replace(record, losses=losses, tasks=tuple(children))
 
 
 def _name(path: Path) -> str:
@@ -133,36 +131,18 @@ def _name(path: Path) -> str:
     return "-".join(agent_paths).removesuffix(".jsonl")
 
 
-def _metadata(path: Path, losses: LossReport) -> dict[str, Any]:
-    place = path.with_name(f"{path.stem}.meta.json")
-    try:
-        result = msgspec.json.decode(place.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except (*INVALID_JSON, OSError):
-        losses.add("the metadata of a sub-agent", place.name)
-        return {}
-    return result if isinstance(result, dict) else {}
-
-
 def _record(tree: Transcript, source: str, agent: str, title: str | None = None) -> SessionRecord:
-    entries = tuple(tree.entries())
-    seeds = (system(tree.prompt),) if tree.prompt else ()
-    leaf = tree.leaf
+    leaf, missing = tree.leaf, ("tool definitions", "options")
     return SessionRecord(
         NAME,
         source,
-        entries,
-        seeds,
+        tuple(tree.entries()),
+        (system(tree.prompt),) if tree.prompt else (),
         None if leaf is None else leaf.end,
-        {},
-        title or tree.title,
-        agent,
+        title=title or tree.title,
+        agent=agent,
         tags=tree.tags,
-        losses=LossReport(),
-        missing=("tool definitions", "options")
-        if tree.prompt
-        else ("system prompt", "tool definitions", "options"),
+        missing=missing if tree.prompt else ("system prompt", *missing),
         unfinished=tree.unfinished,
     )
 
@@ -345,13 +325,10 @@ class Transcript:
         unit.answer.append(line)
         blocks = content_blocks(line)
         for block in blocks:
-            if (
-                isinstance(block, dict)
-                and block.get("type") == "tool_use"
-                and isinstance(block.get("id"), str)
-            ):
-                self._calls[block["id"]] = unit
-                unit.results += self._early.pop(block["id"], ())
+            match block:
+                case {"type": "tool_use", "id": str(call_id)}:
+                    self._calls[call_id] = unit
+                    unit.results += self._early.pop(call_id, ())
         if not blocks:
             self._count_loss("a message without content", ", ".join(sorted(map(str, line_message(line)))))
         return unit
@@ -398,9 +375,8 @@ class Transcript:
         prompt = system_prompt(line)
         payload = self._prompt_change(prompt) if prompt else read_attachment(line, self.losses)
         if payload is None:
-            result = line.get("attachment")
-            kind = str(result.get("type")) if isinstance(result, dict) else "none"
             if not prompt:
+                kind = str(as_dict(line.get("attachment")).get("type", "none"))
                 self._count_loss("an attachment of unknown type, or without content for the model", kind)
             return None
         unit = self._new_unit(line, uid)
@@ -416,7 +392,7 @@ class Transcript:
         self._current_prompt = prompt
         return Settings(prompt=prompt)
 
-    # -- telling -----------------------------------------------------------------------------------
+    # -- entries -----------------------------------------------------------------------------------
 
     def entries(self) -> Iterator[EntryRecord]:
         self._is_tree = any(self.parents.values())  # if no line names a parent, each follows the previous one
@@ -437,11 +413,10 @@ class Transcript:
             name = answer_id(unit.answer[0])
             call_id = name if name is not None and CALL_ID.fullmatch(name) else None
             by = (result.model, result.provider, result.finish, result.evidence, usage, result.units, call_id)
+            payload: Payload = result.message
             if usage is not None and not result.message.parts:  # it said nothing, and was paid for
-                nothing, by = Note({NAME: "an answer without content"}), (*by[:2], None, None, *by[4:])
-                yield EntryRecord(nothing, unit.start, after, None, unit.at, *by)
-            else:
-                yield EntryRecord(result.message, unit.start, after, None, unit.at, *by)
+                payload, by = Note({NAME: "an answer without content"}), (*by[:2], None, None, *by[4:])
+            yield EntryRecord(payload, unit.start, after, None, unit.at, *by)
         names = self._unit_by_uuid[unit.names].start if unit.names in self._unit_by_uuid else None
         for index, (payload, at) in enumerate((*unit.results, *unit.rest), bool(unit.answer)):
             yield EntryRecord(payload, f"{unit.uid}/{index}", None if index else after, names, at)

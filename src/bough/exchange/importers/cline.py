@@ -14,20 +14,24 @@ from typing import Any
 
 from msgspec import Struct
 
-from ...core.entries import Compaction, Note, Payload
+from ...core.entries import Compaction, Note
 from ...core.messages import Message, Reasoning, Text, system
 from ...core.usage import Price, Usage
-from ...errors import InvalidSource
 from ...formats.anthropic_blocks import read_blocks
-from ...formats.jsonl import INVALID_JSON, decode_json, json_object, parse_time, text_or_none, token_counts
-from ...formats.records import (
-    EntryRecord,
-    LossReport,
-    SessionRecord,
-    recorded_price,
-    unknown_note,
-    with_source_losses,
+from ...formats.json_values import (
+    as_dict,
+    as_list,
+    dicts_in,
+    first_text,
+    json_object,
+    known_texts,
+    parse_time,
+    text_or_none,
+    token_counts,
 )
+from ...formats.jsonl import find_files, read_json
+from ...formats.records import LossReport, SessionRecord, recorded_price, unknown_note
+from .session_records import EntryList, with_source_losses, with_tasks, without_empty
 
 NAME = "cline"
 HISTORY, SCREEN = "api_conversation_history.json", "ui_messages.json"
@@ -38,7 +42,6 @@ TOKENS = ("tokensIn", "tokensOut", "cacheReads", "cacheWrites")
 METRICS = ("inputTokens", "outputTokens", "cacheReadTokens", "cacheWriteTokens")
 PROVIDERS = {"google": "gemini", "openai-native": "openai", "openai-codex": "openai", "vertex": "google"}
 MODEL_IN_TEXT = re.compile(r"<model>([^<]+)</model>")
-MAX_TASK_DEPTH = 20
 
 Fields = dict[str, Any]
 
@@ -49,43 +52,17 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
 
 def read_tasks(source: str, tool: str) -> Iterator[SessionRecord]:
     """Yield every session and task below a folder, or the one that a file belongs to."""
-    path = Path(source).expanduser()
     losses = LossReport()
-    if path.is_file():
-        folders = [path.parent] if path.name == HISTORY else []
-        files = [path] if not folders else []
-    elif path.is_dir():
-        folders = sorted(each.parent for each in path.rglob(HISTORY))
-        files = sorted(path.rglob(f"*{SUFFIX}"))
-    else:
-        raise InvalidSource(source, tool, "there is no such file or folder")
-    if not folders and not files:
-        raise InvalidSource(source, tool, f"the folder has neither {HISTORY} nor *{SUFFIX}")
-    tasks = {each.name: ClineTask(each, tool, losses) for each in folders}
-    sessions = {each.name.removesuffix(SUFFIX): ClineSession(each, tool, losses) for each in files}
-    yield from with_source_losses(tool, _with_children({**tasks, **sessions}), losses)
-
-
-def _with_children(tasks: dict[str, ClineTranscript]) -> Iterator[SessionRecord]:
-    children: dict[str, list[str]] = {}
-    for name, task in tasks.items():
-        if task.parent in tasks and task.parent != name:
-            children.setdefault(task.parent or "", []).append(name)
-    visited: set[str] = set()
-
-    def read(name: str, depth: int = 0) -> SessionRecord:
-        visited.add(name)
-        own = children.get(name, ()) if depth < MAX_TASK_DEPTH else ()
-        return tasks[name].record(
-            name, tuple(read(child, depth + 1) for child in own if child not in visited)
-        )
-
-    child_names = {child for own in children.values() for child in own}
-    for name in (*(name for name in tasks if name not in child_names), *tasks):  # a circle has no root
-        if name not in visited:
-            record = read(name)
-            if record.entries or record.tasks or record.losses:
-                yield record
+    files = find_files(source, tool, f"**/{HISTORY}", f"**/*{SUFFIX}")
+    transcripts: dict[str, ClineTranscript] = {
+        path.parent.name: ClineTask(path.parent, tool, losses) for path in files if path.name == HISTORY
+    }
+    for path in files:
+        if path.name != HISTORY:
+            transcripts[path.name.removesuffix(SUFFIX)] = ClineSession(path, tool, losses)
+    parents = {name: transcript.parent for name, transcript in transcripts.items()}
+    records = with_tasks(parents, lambda name, tasks: transcripts[name].record(name, tasks))
+    yield from with_source_losses(tool, without_empty(records), losses)
 
 
 class RequestUsage(Struct, frozen=True):
@@ -96,13 +73,12 @@ class RequestUsage(Struct, frozen=True):
     price: Price | None
 
 
-class ClineTranscript:
+class ClineTranscript(EntryList):
     """The entries of one session: messages with Anthropic's blocks, whichever provider answered."""
 
     def __init__(self, path: Path, tool: str) -> None:
+        super().__init__()
         self.path, self.tool = path, tool
-        self.losses = LossReport()
-        self.entries: list[EntryRecord] = []
         self.seeds: tuple[Message, ...] = ()
         self.title: str | None = None
         self.agent = tool
@@ -124,9 +100,6 @@ class ClineTranscript:
             losses=self.losses,
             tasks=tasks,
         )
-
-    def add(self, payload: Payload, at: int | None, **more: Any) -> None:
-        self.entries.append(EntryRecord(payload, str(len(self.entries) + 1), at=at, **more))
 
     def add_message(self, message: Fields, at: int | None, about: Fields) -> None:
         """Add a message; `about` says which model answered, and what that used."""
@@ -156,15 +129,8 @@ class ClineTranscript:
             self.add(unknown_note(self.tool, f"role {role}", message, self.losses), at)
 
     def _add_thought(self, message: Fields) -> None:
-        summary = message.get("summary")
-        texts = (
-            [each.get("text") for each in summary if isinstance(each, dict)]
-            if isinstance(summary, list)
-            else []
-        )
-        text = "\n\n".join(each for each in texts if isinstance(each, str)) or text_or_none(
-            message.get("text")
-        )
+        texts = (each.get("text") for each in dicts_in(message.get("summary")))
+        text = "\n\n".join(each for each in texts if isinstance(each, str)) or first_text(message, "text")
         if text:
             self._thoughts.append(Reasoning(text))
         else:
@@ -176,32 +142,28 @@ class ClineTask(ClineTranscript):
 
     def __init__(self, path: Path, tool: str, source_losses: LossReport) -> None:
         super().__init__(path, tool)
-        history = read_json(path / HISTORY, source_losses)
-        messages = [each for each in history if isinstance(each, dict)] if isinstance(history, list) else []
+        messages = dicts_in(_read_file(path / HISTORY, source_losses))
         self._requests = self._read_requests()
         self._models = self._read_models()
         self._describe()
         self._read(messages)
 
     def _describe(self) -> None:
-        item = read_json(self.path / ITEM, None)
+        item = read_json(self.path / ITEM, LossReport())
         if not isinstance(item, dict):
-            index = read_json(self.path.parent.parent / "state" / INDEX, None)
-            entries = [each for each in index if isinstance(each, dict)] if isinstance(index, list) else []
-            item = next((each for each in entries if each.get("id") == self.path.name), {})
+            index = dicts_in(read_json(self.path.parent.parent / "state" / INDEX, LossReport()))
+            item = next((each for each in index if each.get("id") == self.path.name), {})
         self.title = text_or_none(item.get("task"))
         self.parent = text_or_none(item.get("parentTaskId"))
-        cwd = text_or_none(item.get("workspace")) or text_or_none(item.get("cwdOnTaskInitialization"))
-        mode = text_or_none(item.get("mode"))
-        self.tags = {**({"cwd": cwd} if cwd else {}), **({"mode": mode} if mode else {})}
+        cwd = first_text(item, "workspace", "cwdOnTaskInitialization")
+        self.tags = known_texts(cwd=cwd, mode=item.get("mode"))
         if self.path.name.isdigit():  # the id is the time it was started
             self.started_at = parse_time(int(self.path.name))
 
     def _read_requests(self) -> list[RequestUsage]:
-        lines = read_json(self.path / SCREEN, self.losses)
         requests = []
-        for each in lines if isinstance(lines, list) else ():
-            if not isinstance(each, dict) or each.get("say") not in REQUESTS:
+        for each in dicts_in(_read_file(self.path / SCREEN, self.losses)):
+            if each.get("say") not in REQUESTS:
                 continue
             fields = json_object(each.get("text"))
             if "tokensIn" not in fields and "tokensOut" not in fields:
@@ -223,12 +185,11 @@ class ClineTask(ClineTranscript):
         return Usage(tokens if is_within else tokens + read + written, output, read, written)
 
     def _read_models(self) -> list[tuple[int, str, str | None]]:
-        metadata = read_json(self.path / METADATA, None)
-        used = metadata.get("model_usage") if isinstance(metadata, dict) else None
+        metadata = as_dict(read_json(self.path / METADATA, LossReport()))
         return [
             (parse_time(each.get("ts")) or 0, each["model_id"], text_or_none(each.get("model_provider_id")))
-            for each in (used if isinstance(used, list) else ())
-            if isinstance(each, dict) and text_or_none(each.get("model_id"))
+            for each in dicts_in(metadata.get("model_usage"))
+            if text_or_none(each.get("model_id"))
         ]
 
     def _read(self, messages: list[Fields]) -> None:
@@ -243,19 +204,11 @@ class ClineTask(ClineTranscript):
         for index, message in enumerate(messages):
             for failed in unanswered.pop(index, ()):
                 note = Note({self.tool: "a model call without an answer"})
-                self.add(
-                    note,
-                    failed.at,
-                    usage=failed.usage,
-                    price=failed.price,
-                    **self._model(message, failed.at, named),
-                )
+                self.add(note, failed.at, **self._about(message, failed, failed.at, named))
             named = _named_model(message) or named
-            request = used.get(index)
-            at = times[index]
-            about = self._model(message, request.at if request is not None else at, named)
+            request, at = used.get(index), times[index]
+            about = self._about(message, request, at, named)
             if request is not None:
-                about |= {"usage": request.usage, "price": request.price}
                 at = at or request.at
             if message.get("isSummary") is True:
                 texts = [
@@ -295,15 +248,17 @@ class ClineTask(ClineTranscript):
                     self.losses.add("the tokens of a call without an answer")
         return used, unanswered
 
-    def _model(self, message: Fields, at: int | None, named: str | None) -> Fields:
-        info = message.get("modelInfo")
-        fields = info if isinstance(info, dict) else {}
-        model = text_or_none(fields.get("modelId")) or text_or_none(fields.get("id"))
-        provider = text_or_none(fields.get("providerId")) or text_or_none(fields.get("provider"))
+    def _about(
+        self, message: Fields, request: RequestUsage | None, at: int | None, named: str | None
+    ) -> Fields:
+        """Return the fields of an entry about its model call."""
+        model, provider = _model_info(message)
         if model is None:
+            at = at if request is None else request.at
             candidates = [each for each in self._models if at is None or each[0] <= at] or self._models[:1]
             model, provider = candidates[-1][1:] if candidates else (named, None)
-        return {"model": model, "provider": PROVIDERS.get(provider or "", provider)}
+        about = {"model": model, "provider": PROVIDERS.get(provider or "", provider)}
+        return about if request is None else {**about, "usage": request.usage, "price": request.price}
 
 
 class ClineSession(ClineTranscript):
@@ -311,14 +266,12 @@ class ClineSession(ClineTranscript):
 
     def __init__(self, path: Path, tool: str, source_losses: LossReport) -> None:
         super().__init__(path, tool)
-        value = read_json(path, source_losses)
-        self.file = value if isinstance(value, dict) else {}
+        self.file = as_dict(_read_file(path, source_losses))
         self._describe()
         prompt = text_or_none(self.file.get("system_prompt"))
         self.seeds = (system(prompt),) if prompt else ()
-        messages = self.file.get("messages")
         last = self.started_at
-        for message in messages if isinstance(messages, list) else ():
+        for message in as_list(self.file.get("messages")):
             if not isinstance(message, dict):
                 self.losses.add("a message that is not a JSON object")
                 continue
@@ -327,44 +280,39 @@ class ClineSession(ClineTranscript):
 
     def _describe(self) -> None:
         folder = self.path.parent
-        about = read_json(folder / f"{folder.name}.json", None)
-        fields = about if isinstance(about, dict) else {}
-        metadata = fields.get("metadata")
-        named = metadata if isinstance(metadata, dict) else {}
+        fields = as_dict(read_json(folder / f"{folder.name}.json", LossReport()))
         is_child = self.path.name.removesuffix(SUFFIX) != folder.name
         kind = text_or_none(self.file.get("agent"))
         self.agent = kind if kind and kind != "lead" else self.tool
         self.parent = folder.name if is_child else None
-        self.title = None if is_child else text_or_none(named.get("title"))
+        self.title = None if is_child else first_text(as_dict(fields.get("metadata")), "title")
         self.started_at = parse_time(fields.get("started_at"))
-        cwd = text_or_none(fields.get("cwd"))
-        self.tags = {"cwd": cwd} if cwd else {}
+        self.tags = known_texts(cwd=fields.get("cwd"))
 
     def _about(self, message: Fields) -> Fields:
         if message.get("role") != "assistant":
             return {}
-        info = message.get("modelInfo")
-        fields = info if isinstance(info, dict) else {}
-        provider = text_or_none(fields.get("provider"))
-        about: Fields = {
-            "model": text_or_none(fields.get("id")),
-            "provider": PROVIDERS.get(provider or "", provider),
-        }
-        metrics = message.get("metrics")
+        model, provider = _model_info(message)
+        about: Fields = {"model": model, "provider": PROVIDERS.get(provider or "", provider)}
+        metrics = as_dict(message.get("metrics"))
         counts = token_counts(metrics, METRICS)
-        if counts is not None and any(counts) and isinstance(metrics, dict):
+        if counts is not None and any(counts):
             about |= {"usage": Usage(*counts), "price": recorded_price(metrics.get("cost"), self.tool)}
         return about
 
 
-def read_json(path: Path, losses: LossReport | None) -> Any:
-    """Return the value of a file; None if it cannot be read, which is counted unless `losses` is None."""
-    try:
-        return decode_json(path.read_bytes(), LossReport() if losses is None else losses, path.name)
-    except (*INVALID_JSON, OSError):
-        if losses is not None:
-            losses.add("a file that cannot be read", str(Path(path.parent.name, path.name)))
-        return None
+def _read_file(path: Path, losses: LossReport) -> object:
+    """Return the value of a file that every session has; None if it cannot be read, which is counted."""
+    value = read_json(path, losses)
+    if value is None:
+        losses.add("a file that cannot be read", str(Path(path.parent.name, path.name)))
+    return value
+
+
+def _model_info(message: Fields) -> tuple[str | None, str | None]:
+    """Return the model and the provider that a message names."""
+    fields = as_dict(message.get("modelInfo"))
+    return first_text(fields, "modelId", "id"), first_text(fields, "providerId", "provider")
 
 
 def _named_model(message: Fields) -> str | None:
@@ -372,10 +320,8 @@ def _named_model(message: Fields) -> str | None:
     content = message.get("content")
     blocks = content if isinstance(content, list) else [{"text": content}]
     for block in reversed(blocks):
-        text = block.get("text") if isinstance(block, dict) else None
-        model = (
-            MODEL_IN_TEXT.search(text) if isinstance(text, str) and "<environment_details>" in text else None
-        )
+        text = first_text(as_dict(block), "text") or ""
+        model = MODEL_IN_TEXT.search(text) if "<environment_details>" in text else None
         if model:
             return model[1]
     return None

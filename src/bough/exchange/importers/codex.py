@@ -8,7 +8,7 @@ counted as lost.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +17,22 @@ from msgspec.structs import replace
 from ...core.entries import Compaction, Evidence, Note, Payload, Settings
 from ...core.messages import Message, Text, ToolResult, system, user
 from ...core.usage import Usage
-from ...formats.jsonl import (
-    WRITTEN_SECONDS,
-    find_files,
+from ...formats.json_values import (
+    as_dict,
+    dicts_in,
+    first_text,
     is_storable,
     json_object,
+    known_texts,
     parse_time,
-    read_objects,
-    seconds_since_written,
     text_or_none,
     token_counts,
 )
+from ...formats.jsonl import WRITTEN_SECONDS, find_files, read_objects, seconds_since_written
 from ...formats.records import START, EntryRecord, LossReport, SessionRecord, unknown_note
 from ...formats.responses_items import AnswerBuilder, is_input_item, read_input_item
+from .session_records import with_tasks
 
-MAX_TASK_DEPTH = 20
-"""Sub-agents nested deeper become sessions of their own."""
 INDEX = "session_index.jsonl"
 INDEX_SEARCH_DEPTH = 6
 """How many folders above a rollout to search for the index: sessions/YYYY/MM/DD/rollout-….jsonl."""
@@ -69,45 +69,23 @@ TOKENS = ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_i
 
 RolloutLine = dict[str, Any]
 Tokens = tuple[int, ...]
-Children = Mapping[Path, Iterable[Path]]
 
 
 def read_sessions(source: str) -> Iterator[SessionRecord]:
     """Yield each session with the sub-agents it started, if they are in the same source."""
-    heads = {path: _metadata(path) for path in find_files(source, "codex", "rollout-*.jsonl")}
+    heads = {path: _metadata(path) for path in find_files(source, "codex", "**/rollout-*.jsonl")}
     by_thread = {_thread_id(path, metadata): path for path, metadata in heads.items()}
-    children: dict[Path, list[Path]] = {}
-    for path, metadata in heads.items():
-        parent = by_thread.get(_parent_id(metadata) or "")
-        if parent is not None and parent != path:
-            children.setdefault(parent, []).append(path)
-    children_paths = {child for paths in children.values() for child in paths}
+    parents = {path: by_thread.get(_parent_id(metadata) or "") for path, metadata in heads.items()}
     compressed, titles = _compressed(source), _titles(next(iter(heads)))
-    visited: set[Path] = set()
-    for path in (
-        *(path for path in heads if path not in children_paths),
-        *heads,
-    ):  # a cycle of parents has no root
-        if path not in visited:
-            session = _read_session(path, children, titles, visited)
-            if session is not None:
-                session.losses.merge(compressed)
-                compressed = LossReport()
-                yield session
 
+    def read(path: Path, tasks: tuple[SessionRecord, ...]) -> SessionRecord | None:
+        rollout = CodexRollout(path)
+        return rollout.record(tasks, titles) if rollout.entries or tasks else None
 
-def _read_session(
-    path: Path, children: Children, titles: Mapping[str, str], visited: set[Path], depth: int = 0
-) -> SessionRecord | None:
-    """Return the session with its tasks; None if it is empty."""
-    visited.add(path)
-    rollout = CodexRollout(path)
-    own = children.get(path, ()) if depth < MAX_TASK_DEPTH else ()
-    sessions = [
-        _read_session(child, children, titles, visited, depth + 1) for child in own if child not in visited
-    ]
-    tasks = tuple(task for task in sessions if task is not None)
-    return rollout.record(tasks, titles) if rollout.entries or tasks else None
+    for session in with_tasks(parents, read):
+        session.losses.merge(compressed)
+        compressed = LossReport()
+        yield session
 
 
 def _metadata(path: Path) -> RolloutLine:
@@ -120,8 +98,7 @@ def _is_meta(line: RolloutLine) -> bool:
 
 
 def _payload(line: RolloutLine) -> RolloutLine:
-    payload = line.get("payload", line)
-    return payload if isinstance(payload, dict) else {}
+    return as_dict(line.get("payload", line))
 
 
 def _thread_id(path: Path, metadata: RolloutLine) -> str:
@@ -129,11 +106,8 @@ def _thread_id(path: Path, metadata: RolloutLine) -> str:
 
 
 def _parent_id(metadata: RolloutLine) -> str | None:
-    spawned = metadata.get("source")
-    for name in ("subagent", "thread_spawn"):
-        spawned = spawned.get(name) if isinstance(spawned, dict) else None
-    named = spawned.get("parent_thread_id") if isinstance(spawned, dict) else None
-    return text_or_none(metadata.get("parent_thread_id")) or text_or_none(named)
+    spawned = as_dict(as_dict(as_dict(metadata.get("source")).get("subagent")).get("thread_spawn"))
+    return first_text(metadata, "parent_thread_id") or first_text(spawned, "parent_thread_id")
 
 
 def _compressed(place: str) -> LossReport:
@@ -150,7 +124,7 @@ class CodexRollout:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.losses = LossReport()
-        self.metadata: RolloutLine | None = None
+        self.metadata: RolloutLine = {}
         self.entries: list[EntryRecord] = []
         self.seeds: list[Message] = []
         self._answer = AnswerBuilder(self.losses)
@@ -179,13 +153,7 @@ class CodexRollout:
         self._release_messages()
 
     def record(self, tasks: tuple[SessionRecord, ...], titles: Mapping[str, str]) -> SessionRecord:
-        metadata = self.metadata or {}
-        git = metadata.get("git")
-        tags = {
-            "cwd": text_or_none(metadata.get("cwd")),
-            "git_branch": text_or_none(git.get("branch")) if isinstance(git, dict) else None,
-            "forked_from": text_or_none(metadata.get("forked_from_id")),
-        }
+        metadata = self.metadata
         if isinstance(metadata.get("history_base"), dict):
             self.losses.add("the beginning, which is in another rollout file", self.path.name)
         thread = _thread_id(self.path, metadata)
@@ -198,7 +166,11 @@ class CodexRollout:
             title=self._title or titles.get(thread),
             agent=text_or_none(metadata.get("agent_role")) or "codex",
             started_at=parse_time(metadata.get("timestamp")),
-            tags={name: value for name, value in tags.items() if value},
+            tags=known_texts(
+                cwd=metadata.get("cwd"),
+                git_branch=as_dict(metadata.get("git")).get("branch"),
+                forked_from=metadata.get("forked_from_id"),
+            ),
             losses=self.losses,
             tasks=tasks,
             missing=("tool definitions",) if self._prompt() else ("system prompt", "tool definitions"),
@@ -206,13 +178,8 @@ class CodexRollout:
         )
 
     def _prompt(self) -> list[Message]:
-        metadata = self.metadata or {}
-        base = metadata.get("base_instructions")
-        text = (
-            text_or_none(base.get("text"))
-            if isinstance(base, dict)
-            else text_or_none(metadata.get("instructions"))
-        )
+        base = self.metadata.get("base_instructions")
+        text = text_or_none(base.get("text") if isinstance(base, dict) else self.metadata.get("instructions"))
         return [system(text)] if text else []
 
     # -- lines -------------------------------------------------------------------------------------
@@ -221,9 +188,7 @@ class CodexRollout:
         payload, kind = _payload(line), text_or_none(line.get("type"))
         at = parse_time(line.get("timestamp"))
         if _is_meta(line):
-            self.metadata = (
-                payload if self.metadata is None else self.metadata
-            )  # a fork repeats the metadata of its source
+            self.metadata = self.metadata or payload  # a fork repeats the metadata of its source
         elif kind == "event_msg":
             self._read_event(payload, at)
         elif kind == "turn_context":
@@ -345,7 +310,7 @@ class CodexRollout:
         text = text_or_none(payload.get("message"))
         replacement = payload.get("replacement_history")
         if isinstance(replacement, list):
-            items = [item for item in replacement if isinstance(item, dict)]
+            items = dicts_in(replacement)
             if any("compaction" in str(item.get("type")) for item in items):
                 self.losses.add("an encrypted summary; the context keeps the full history instead")
                 return
@@ -359,7 +324,7 @@ class CodexRollout:
         if text:
             self._add(Compaction(text, 0, replaces_earlier=True), at)
 
-    # -- telling -----------------------------------------------------------------------------------
+    # -- entries -----------------------------------------------------------------------------------
 
     def _with_details(self, message: Message) -> Message:
         """Add what Codex knew about a call: its exit code, how long it took, the changes of a patch."""
@@ -386,7 +351,7 @@ class CodexRollout:
 
     @property
     def _provider(self) -> str | None:
-        return text_or_none((self.metadata or {}).get("model_provider"))
+        return text_or_none(self.metadata.get("model_provider"))
 
     def _add(
         self,
@@ -419,8 +384,7 @@ def _exit_code(result: ToolResult) -> int | None:
     """Return the exit code of a command that the output itself states, as versions wrote it in text or JSON."""
     text = "".join(part.text for part in result.content if isinstance(part, Text))
     stated = _EXIT_CODE.search(text, 0, 500)
-    metadata = json_object(text).get("metadata") if text.startswith("{") else None
-    code = metadata.get("exit_code") if isinstance(metadata, dict) else None
+    code = as_dict(json_object(text).get("metadata")).get("exit_code") if text.startswith("{") else None
     return int(stated[1]) if stated else code if type(code) is int else None
 
 
@@ -431,10 +395,7 @@ def _is_from_codex(message: Message) -> bool:
 
 
 def _texts(content: object) -> str | None:
-    pieces = content if isinstance(content, list) else []
-    return "\n".join(
-        piece["text"] for piece in pieces if isinstance(piece, dict) and text_or_none(piece.get("text"))
-    )
+    return "\n".join(piece["text"] for piece in dicts_in(content) if text_or_none(piece.get("text")))
 
 
 def _titles(path: Path) -> dict[str, str]:

@@ -10,13 +10,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ...core.entries import Compaction, Note, Payload
+from ...core.entries import Compaction, Note
 from ...core.messages import Message, Part, Reasoning, Text, ToolCall, ToolResult, tool_result
 from ...core.usage import Price, Usage, is_count
-from ...errors import InvalidSource
-from ...formats.jsonl import UNEXPECTED_SHAPE, parse_time, read_objects, text_or_none, token_counts
-from ...formats.records import START, EntryRecord, LossReport, SessionRecord, unknown_note
+from ...formats.json_values import (
+    UNEXPECTED_SHAPE,
+    as_dict,
+    as_list,
+    first_text,
+    known_texts,
+    parse_time,
+    required_text,
+    text_or_none,
+    token_counts,
+)
+from ...formats.jsonl import find_files, read_objects
+from ...formats.records import START, LossReport, SessionRecord, unknown_note
 from ...wire.parsing import parse_base64, parse_tool_call
+from .session_records import EntryTree, without_empty
 
 NAME = "copilot-cli"
 EVENTS = "events.jsonl"
@@ -51,25 +62,15 @@ BOOKKEEPING = {
     }.items()
     for name in names.split()
 }
+INVALID_CALL = "a tool call without an id or a name"
 SCREEN_TYPES = {"session.info", "session.warning", "session.error", "model.call_failure", "abort"}
 
 Event = dict[str, Any]
 
 
 def read_sessions(source: str) -> Iterator[SessionRecord]:
-    path = Path(source).expanduser()
-    if path.is_file():
-        files = [path]
-    elif path.is_dir():
-        files = sorted({*path.rglob(EVENTS), *path.glob("*.jsonl")})
-    else:
-        raise InvalidSource(source, NAME, "there is no such file or folder")
-    if not files:
-        raise InvalidSource(source, NAME, f"the folder has no {EVENTS}")
-    for each in files:
-        record = CopilotSession(each).record()
-        if record.entries or record.losses:
-            yield record
+    files = find_files(source, NAME, f"**/{EVENTS}", "*.jsonl")
+    yield from without_empty(CopilotSession(path).record() for path in files)
 
 
 class CopilotSession:
@@ -98,7 +99,6 @@ class CopilotSession:
                 f"{name}-{agent_id}",
                 tuple(transcript.entries),
                 agent=transcript.agent or "subagent",
-                losses=LossReport(),
             )
             for agent_id, transcript in self.agents.items()
             if transcript.entries
@@ -117,8 +117,7 @@ class CopilotSession:
         )
 
     def _read(self, event: Event) -> None:
-        kind, data = text_or_none(event.get("type")), event.get("data")
-        fields = data if isinstance(data, dict) else {}
+        kind, fields = text_or_none(event.get("type")), as_dict(event.get("data"))
         if kind in ("session.start", "session.resume", "session.context_changed"):
             self.start = self.start or (fields if kind == "session.start" else {})
             self._describe(fields)
@@ -134,12 +133,10 @@ class CopilotSession:
 
     def _describe(self, fields: Event) -> None:
         self.main.model = text_or_none(fields.get("selectedModel")) or self.main.model
-        context = fields.get("context", fields)
-        names = {"cwd": "cwd", "repository": "repository", "branch": "git_branch"}
-        for name, tag in names.items():
-            value = context.get(name) if isinstance(context, dict) else None
-            if text_or_none(value):
-                self.tags.setdefault(tag, str(value))
+        context = as_dict(fields.get("context", fields))
+        named = {"cwd": "cwd", "repository": "repository", "git_branch": "branch"}
+        for tag, text in known_texts(**{tag: context.get(name) for tag, name in named.items()}).items():
+            self.tags.setdefault(tag, text)
 
     def _agent(self, agent_id: str, fields: Event) -> CopilotTranscript:
         """Return the transcript of a sub-agent; it begins with the prompt of the call that started it."""
@@ -154,27 +151,20 @@ class CopilotSession:
         return self.agents[agent_id]
 
 
-class CopilotTranscript:
+class CopilotTranscript(EntryTree):
     """Converts the events of one agent."""
 
     def __init__(self, losses: LossReport) -> None:
-        self.losses = losses
-        self.entries: list[EntryRecord] = []
+        super().__init__(losses)
         self.keys: dict[str, str] = {}
         """By event: the key of the last entry up to it."""
         self.calls: dict[str, ToolCall] = {}
-        self.tip = START
         self.model: str | None = None
         self.agent: str | None = None
         self._reasoning: list[Part] = []
         self._chunks: list[str] = []
         self._used: dict[str, tuple[int, ...]] = {}
         self._started: object = None
-
-    def add(self, payload: Payload, at: int | None, **more: Any) -> None:
-        key = str(len(self.entries) + 1)
-        self.entries.append(EntryRecord(payload, key, self.tip, at=at, **more))
-        self.tip = key
 
     def read(self, kind: str | None, data: Event, event: Event) -> None:
         at = parse_time(event.get("timestamp"))
@@ -219,7 +209,7 @@ class CopilotTranscript:
     def _input(self, data: Event, at: int | None) -> None:
         parts: list[Part] = [Text(data["content"])] if data["content"] else []
         for item in data.get("attachments") or ():
-            name = text_or_none(item.get("displayName")) or text_or_none(item.get("path")) or "attachment"
+            name = first_text(item, "displayName", "path") or "attachment"
             if item.get("type") == "blob" and item.get("data"):
                 parts.append(parse_base64(item["data"], item.get("mimeType"), name))
             else:  # a file or folder is named; what the model saw of it is in the transformed text
@@ -241,9 +231,8 @@ class CopilotTranscript:
         self._reasoning = []
         parts = [*parts, Text(text)] if text else [*parts]
         for request in data.get("toolRequests") or ():
-            call = parse_tool_call(
-                _string(request["toolCallId"]), _string(request["name"]), request.get("arguments")
-            )
+            call_id, name = (required_text(request[key], INVALID_CALL) for key in ("toolCallId", "name"))
+            call = parse_tool_call(call_id, name, request.get("arguments"))
             self.calls[call.id] = call
             parts.append(call)
         if data.get("encryptedContent") or data.get("reasoningOpaque"):
@@ -253,17 +242,15 @@ class CopilotTranscript:
             self.add(Message("assistant", tuple(parts)), at, model=model)
 
     def _result(self, data: Event, at: int | None) -> None:
-        call_id = _string(data["toolCallId"])
+        call_id = required_text(data["toolCallId"], INVALID_CALL)
         result, error = data.get("result"), data.get("error")
         if isinstance(result, dict):
-            blocks = result.get("contents")
-            media = [block for block in blocks if _is_media(block)] if isinstance(blocks, list) else []
+            media = [block for block in as_list(result.get("contents")) if _is_media(block)]
             (parsed,) = tool_result(call_id, [{"type": "text", "text": result["content"]}, *media]).results
             content = parsed.content if media else tool_result(call_id, result["content"]).results[0].content
         else:
-            text = error.get("message") if isinstance(error, dict) else None
-            content = (Text(str(text or "The call failed.")),)
-        detailed = result.get("detailedContent") if isinstance(result, dict) else None
+            content = (Text(str(as_dict(error).get("message") or "The call failed.")),)
+        detailed = as_dict(result).get("detailedContent")
         details = {NAME: {"detailed": detailed}} if text_or_none(detailed) else None
         is_error = data.get("success") is False
         self.add(Message("tool", (ToolResult(call_id, content, is_error, details=details),)), at)
@@ -324,9 +311,3 @@ def _price(units: int) -> Price | None:
 
 def _is_media(block: object) -> bool:
     return isinstance(block, dict) and block.get("type") in ("image", "audio", "resource")
-
-
-def _string(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError("a tool call without an id or a name")
-    return value

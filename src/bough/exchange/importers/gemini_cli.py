@@ -11,31 +11,26 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ...core.entries import Compaction, Note, Payload
+from ...core.entries import Compaction, Note
 from ...core.messages import Message, Part, Reasoning, Text, ToolResult
 from ...core.usage import Usage
 from ...errors import InvalidSource
-from ...formats.jsonl import (
-    INVALID_JSON,
+from ...formats.json_values import (
     UNEXPECTED_SHAPE,
-    decode_json,
+    as_dict,
+    as_list,
+    dicts_in,
+    known_texts,
     parse_time,
-    read_objects,
-    seconds_since_written,
+    required_text,
     text_or_none,
     token_counts,
 )
-from ...formats.records import (
-    START,
-    EntryRecord,
-    LossReport,
-    SessionRecord,
-    stable_call_id,
-    unknown_note,
-    with_source_losses,
-)
+from ...formats.jsonl import find_files, read_json, read_objects, seconds_since_written
+from ...formats.records import START, LossReport, SessionRecord, stable_call_id, unknown_note
 from ...wire.gemini.parse import parse_history
 from ...wire.parsing import parse_tool_call
+from .session_records import EntryTree, with_source_losses, with_tasks, without_empty
 
 NAME = "gemini-cli"
 PROVIDER = "gemini"
@@ -56,40 +51,24 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
 
 def _sessions(source: str, losses: LossReport) -> Iterator[SessionRecord]:
     """Yield every session with its sub-agents, whose files are in a folder named like it."""
-    path = Path(source).expanduser()
-    if path.is_file():
-        files = [path]
-    elif path.is_dir():
-        files = sorted({*path.rglob("chats/**/*.jsonl"), *path.rglob("chats/**/session-*.json")})
-        files = files or sorted({*path.rglob("session-*.jsonl"), *path.rglob("session-*.json")})
-    else:
-        raise InvalidSource(source, NAME, "there is no such file or folder")
-    if not files:
-        raise InvalidSource(source, NAME, "the folder has no chats/session-*.jsonl")
+    try:
+        files = find_files(source, NAME, "**/chats/**/*.jsonl", "**/chats/**/session-*.json")
+    except InvalidSource:
+        files = find_files(source, NAME, "**/session-*.jsonl", "**/session-*.json")
     files = [each for each in files if each.suffix == ".jsonl" or each.with_suffix(".jsonl") not in files]
     chats = [GeminiChat(each, losses) for each in files]
-    tasks: dict[str, list[GeminiChat]] = {}
-    names = {chat.name for chat in chats}
-    for chat in chats:
-        if chat.is_task and chat.path.parent.name in names:
-            tasks.setdefault(chat.path.parent.name, []).append(chat)
-    for chat in chats:
-        if chat.is_task and chat.path.parent.name in names:
-            continue
-        record = chat.record(tuple(task.record(()) for task in tasks.get(chat.name, ())))
-        if record.entries or record.tasks or record.losses or record.unfinished:
-            yield record
+    by_name = {chat.name: chat for chat in chats}
+    parents = {chat: by_name.get(chat.path.parent.name) if chat.is_task else None for chat in chats}
+    yield from without_empty(with_tasks(parents, GeminiChat.record))
 
 
-class GeminiChat:
+class GeminiChat(EntryTree):
     """Reads one session file."""
 
     def __init__(self, path: Path, source_losses: LossReport) -> None:
+        super().__init__()
         self.path = path
-        self.losses = LossReport()
         self.metadata: Line = {}
-        self.entries: list[EntryRecord] = []
-        self.tip = START
         self._messages: dict[str, Line] = {}
         """The messages on the current path that are not converted yet, by id: only the last one may change."""
         self._path: list[tuple[str, str]] = []
@@ -117,7 +96,6 @@ class GeminiChat:
 
     def record(self, tasks: tuple[SessionRecord, ...]) -> SessionRecord:
         about = self.metadata
-        tags = {"project": text_or_none(about.get("projectHash"))}
         return SessionRecord(
             NAME,
             self.name,
@@ -126,7 +104,7 @@ class GeminiChat:
             title=text_or_none(about.get("summary")),
             agent="subagent" if self.is_task else NAME,
             started_at=parse_time(about.get("startTime")),
-            tags={name: value for name, value in tags.items() if value},
+            tags=known_texts(project=about.get("projectHash")),
             losses=self.losses,
             tasks=tasks,
             unfinished=self.unfinished,
@@ -136,10 +114,7 @@ class GeminiChat:
         if self.path.suffix == ".jsonl":
             yield from read_objects(self.path, self.losses)
             return
-        try:
-            value = decode_json(self.path.read_bytes(), self.losses, self.path.name)
-        except (*INVALID_JSON, OSError):
-            value = None
+        value = read_json(self.path, self.losses)
         if isinstance(value, dict):
             yield value
         else:
@@ -155,18 +130,17 @@ class GeminiChat:
         elif isinstance(line.get("$set"), dict):
             changes = line["$set"]
             if isinstance(changes.get("messages"), list):
-                self._read_checkpoint([each for each in changes["messages"] if isinstance(each, dict)])
+                self._read_checkpoint(dicts_in(changes["messages"]))
             self.metadata |= {name: value for name, value in changes.items() if name != "messages"}
         elif isinstance(line.get("sessionId"), str):
-            messages = line.get("messages")
             self.metadata |= {name: value for name, value in line.items() if name != "messages"}
-            for message in messages if isinstance(messages, list) else ():
+            for message in as_list(line.get("messages")):
                 if isinstance(message, dict) and isinstance(message.get("id"), str):
                     self._read_message(message)
                 else:
                     self.losses.add("a message without an id")
         else:
-            self._add(unknown_note(NAME, "line", line, self.losses), None)
+            self.add(unknown_note(NAME, "line", line, self.losses), None)
 
     def _read_message(self, message: Line) -> None:
         name = message["id"]
@@ -205,7 +179,7 @@ class GeminiChat:
         first = next((key for name, key in self._path if name in known_ids), None)
         if summary:
             at = parse_time(new[0].get("timestamp"))
-            self._add(Compaction(summary, 0, replaces_earlier=True), at, refers_to=first)
+            self.add(Compaction(summary, 0, replaces_earlier=True), at, refers_to=first)
         for each in new:
             self._remember(str(each.get("id")))
 
@@ -219,11 +193,11 @@ class GeminiChat:
             elif kind == "gemini":
                 self._answer(message, at)
             elif kind in SCREEN_TYPES:
-                self._add(Note({NAME: kind, "text": _text(message.get("content"))}), at)
+                self.add(Note({NAME: kind, "text": _text(message.get("content"))}), at)
             else:
-                self._add(unknown_note(NAME, kind, message, self.losses), at)
+                self.add(unknown_note(NAME, kind, message, self.losses), at)
         except UNEXPECTED_SHAPE:
-            self._add(unknown_note(NAME, kind, message, self.losses), at)
+            self.add(unknown_note(NAME, kind, message, self.losses), at)
         self._remember(message["id"])
 
     def _remember(self, name: str) -> None:
@@ -233,15 +207,15 @@ class GeminiChat:
     def _input(self, message: Line, at: int | None) -> None:
         text = _text(message.get("content")).strip()
         if text.startswith(COMMAND_PREFIXES):
-            self._add(Note({NAME: "command", "text": text}), at)
+            self.add(Note({NAME: "command", "text": text}), at)
             return
         if text.startswith(CONTEXT_PREFIXES):
-            self._add(Message("system", (Text(text),)), at)
+            self.add(Message("system", (Text(text),)), at)
             return
         for parsed in parse_history([{"role": "user", "parts": _parts(message.get("content"))}]):
             results = [result for result in parsed.message.results if result.call_id in self._answered]
             if parsed.message.parts and not results:
-                self._add(parsed.message, at)
+                self.add(parsed.message, at)
 
     def _answer(self, message: Line, at: int | None) -> None:
         parts = _parts(message.get("content"))
@@ -262,9 +236,9 @@ class GeminiChat:
         }
         if message_parts:
             evidence = parsed.evidence if is_complete else None
-            self._add(Message("assistant", tuple(message_parts)), at, evidence=evidence, usage=usage, **about)
+            self.add(Message("assistant", tuple(message_parts)), at, evidence=evidence, usage=usage, **about)
         elif usage is not None:
-            self._add(Note({NAME: "an empty answer"}), at, usage=usage, **about)
+            self.add(Note({NAME: "an empty answer"}), at, usage=usage, **about)
         for call in calls:
             self._result(call, at)
 
@@ -284,23 +258,16 @@ class GeminiChat:
                     else:
                         content.append(piece)
         outcome: Any = "interrupted" if status == "cancelled" else "done"
-        display = call.get("resultDisplay")
-        details = {NAME: {"display": display}} if isinstance(display, dict) and display else None
+        display = as_dict(call.get("resultDisplay"))
+        details = {NAME: {"display": display}} if display else None
         result = ToolResult(name, tuple(content), is_error, outcome, details=details)
         self._answered.add(name)
-        self._add(Message("tool", (result,)), parse_time(call.get("timestamp")) or at)
-
-    def _add(self, payload: Payload, at: int | None, **more: Any) -> None:
-        key = str(len(self.entries) + 1)
-        self.entries.append(EntryRecord(payload, key, self.tip, at=at, **more))
-        self.tip = key
+        self.add(Message("tool", (result,)), parse_time(call.get("timestamp")) or at)
 
 
 def _call_id(call: Line) -> str:
-    name, function = call.get("id"), call.get("name")
-    if not isinstance(name, str) or not isinstance(function, str):
-        raise TypeError("a tool call without an id or a name")
-    return name
+    required_text(call.get("name"), "a tool call without a name")
+    return required_text(call.get("id"), "a tool call without an id")
 
 
 def _parts(content: object) -> list[Any]:
@@ -317,9 +284,9 @@ def _text(content: object) -> str:
 
 
 def _reasoning(data: object) -> Reasoning:
-    fields = data if isinstance(data, dict) else {}
-    texts = [text_or_none(fields.get("subject")), text_or_none(fields.get("description"))]
-    return Reasoning("\n".join(text for text in texts if text))
+    fields = as_dict(data)
+    texts = known_texts(subject=fields.get("subject"), description=fields.get("description"))
+    return Reasoning("\n".join(texts.values()))
 
 
 def _usage(tokens: object) -> Usage | None:

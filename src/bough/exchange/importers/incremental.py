@@ -31,17 +31,9 @@ MAX_ATTEMPTS = 20
 
 
 def append_new_entries(
-    store: StoreBackend,
-    runtime: Runtime,
-    staging: StoreBackend,
-    session_id: str,
-    call_ids: frozenset[str] = frozenset(),
+    store: StoreBackend, runtime: Runtime, staging: StoreBackend, session_id: str, call_ids: frozenset[str]
 ) -> int:
-    """Append the new entries of `staging`, which holds the session as its source has it now; return their number.
-
-    `call_ids` are those that the source gave: a call is counted once, at its last answer and with its last usage.
-    What another import of the same source has appended meanwhile is known at the next attempt.
-    """
+    """Run a `SessionUpdate`; what another import of the same source has appended meanwhile is known at the next attempt."""
     for _ in range(MAX_ATTEMPTS - 1):
         with suppress(StaleLeaf):
             return SessionUpdate(store, runtime, staging, session_id, call_ids).run()
@@ -49,6 +41,11 @@ def append_new_entries(
 
 
 class SessionUpdate:
+    """Appends the new entries of `staging`, which holds the session as its source has it now.
+
+    `call_ids` are those that the source gave: a call is counted once, at its last answer and with its last usage.
+    """
+
     def __init__(
         self,
         store: StoreBackend,
@@ -74,6 +71,7 @@ class SessionUpdate:
         self.present_calls = {call.call_id: call for call in present if call.call_id in call_ids}
 
     def run(self) -> int:
+        """Append them and return their number."""
         source_entries = list(_entries_with_parents(self.staging, self.row.session_id))
         has_moved = self._has_moved()
         self._refuse_conflict([entry for _, _, entry in source_entries], has_moved)
@@ -88,10 +86,10 @@ class SessionUpdate:
             self._append(entry, call)
             added += 1
         leaf = _id_at(self.staging, self.source_row.leaf, self.row.session_id)
-        if added or (self.log.leaf != self.positions[leaf] and not has_moved):
+        is_left = added > 0 or (self.log.leaf != self.positions[leaf] and not has_moved)
+        if is_left:
             self._move_to(leaf)
-            self._end()
-        elif self._new_title() is not None:
+        if is_left or self._new_title() is not None:
             self._end()
         return added
 

@@ -13,16 +13,15 @@ from itertools import count
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
 from ...core.drafts import Blob, Draft
 from ...core.entries import BranchSummary, Compaction, Note, Payload, Settings, kind_of
 from ...core.messages import Message, ToolResult, tool_result
 from ...core.tool_definitions import define_tools
 from ...core.tree import Leaf
-from ...core.usage import MAX_COUNT, Call, Usage
+from ...core.usage import Call, Usage
 from ...errors import (
-    BoughError,
     IdConflict,
     IdTaken,
     InvalidMessage,
@@ -33,7 +32,7 @@ from ...errors import (
     SessionTrashed,
     StaleLeaf,
 )
-from ...formats.records import START, EntryRecord, Loss, LossReport, SessionRecord
+from ...formats.records import START, EntryRecord, Loss, LossReport, SessionRecord, is_countable
 from ...log.labels import label
 from ...log.log import Log
 from ...log.new_session import SessionOptions, new_session
@@ -48,6 +47,8 @@ NO_MESSAGES = "it contains no messages; nothing was imported"
 MASKED = "an entry with a secret in it, which is masked"
 MAX_BATCH = 100
 """Entries that are appended at once."""
+REFUSALS = (InvalidValue, IdTaken, SessionRunning, StaleLeaf, SessionTrashed)
+"""Errors that concern one session only."""
 NO_RESULT = "The session this was imported from has no result for this call."
 
 
@@ -58,13 +59,13 @@ class ToolImportResult(Struct, frozen=True):
     source: str
     session_id: str
     """Its id in this store."""
-    added: tuple[str, ...]
+    added: tuple[str, ...] = ()
     """The sessions written now: it and its tasks."""
-    existing: tuple[str, ...]
+    existing: tuple[str, ...] = ()
     """Those that existed before."""
-    entries: int
+    entries: int = 0
     """New entries."""
-    losses: dict[str, Loss]
+    losses: dict[str, Loss] = {}
     """What could not be converted as it was, by description."""
     title: str | None = None
     missing: tuple[str, ...] = ()
@@ -83,35 +84,27 @@ def import_session(
     """Import one session and its tasks, all or nothing; only the new entries of one that has grown."""
     redactor = runtime.redactor.with_own_count()
     title = None if record.title is None else redactor.redact_text(record.title)
-    about = {"title": title, "missing": record.missing, "unfinished": _unfinished(record)}
+    about = ToolImportResult(
+        record.tool,
+        record.source,
+        record.session_id,
+        title=title,
+        missing=record.missing,
+        unfinished=_unfinished(record),
+    )
     if not (record.entries or record.seeds or record.tasks):
-        lost = record.losses.for_people(redactor)
-        nothing = ToolImportResult(record.tool, record.source, record.session_id, (), (), 0, lost)
-        return replace(nothing, **about, error=NO_MESSAGES)
+        return replace(about, losses=record.losses.for_people(redactor), error=NO_MESSAGES)
     staging = MemoryStore(space=store.space, owner=store.owner)
     losses = LossReport()
-    added: tuple[str, ...] = ()
-    existing: tuple[str, ...] = ()
-    entries = 0
-    error: BoughError | None = None
     try:
         SessionBuilder(staging, runtime, record, losses).run()
-        call_ids = _call_ids(record)
-        added, existing, entries = _write(store, runtime, staging, record.session_id, call_ids, new_id=new_id)
-    except (
-        InvalidValue,
-        IdTaken,
-        SessionRunning,
-        StaleLeaf,
-        SessionTrashed,
-    ) as refusal:  # the next session may be fine
-        error = refusal
+        added, existing, entries = _write(store, runtime, staging, record, new_id=new_id)
+    except REFUSALS as error:  # the next session may be fine
+        lost = losses.for_people(redactor)
+        return replace(about, losses=lost, error=error.problem, command_hint=error.command_hint)
     session_id = added[0] if new_id and added else record.session_id
     lost = losses.for_people(redactor)
-    result = ToolImportResult(record.tool, record.source, session_id, added, existing, entries, lost)
-    if error is None:
-        return replace(result, **about)
-    return replace(result, **about, error=error.problem, command_hint=error.command_hint)
+    return replace(about, session_id=session_id, added=added, existing=existing, entries=entries, losses=lost)
 
 
 def preview_session(
@@ -148,55 +141,29 @@ def _unfinished(record: SessionRecord) -> int:
 
 
 def _write(
-    store: StoreBackend,
-    runtime: Runtime,
-    staging: StoreBackend,
-    session_id: str,
-    call_ids: frozenset[str],
-    *,
-    new_id: bool,
+    store: StoreBackend, runtime: Runtime, staging: StoreBackend, record: SessionRecord, *, new_id: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...], int]:
     """Return the sessions written now, those that existed before, and the number of new entries."""
     try:
-        return _import_dump(store, runtime, staging, (session_id,), new_id=new_id, children=True)
+        with staging.export_sessions(record.session_id, children=True) as exports:
+            result = import_exports(store, runtime, exports, new_id=new_id)
+        return result.added, result.known, result.entries
     except IdConflict:
-        with staging.export_sessions(session_id, children=True) as exports:
+        with staging.export_sessions(record.session_id, children=True) as exports:
             session_ids = [dump.row.session_id for dump in exports.sessions]
-    added: list[str] = []
-    existing: list[str] = []
+    added: tuple[str, ...] = ()
+    existing: tuple[str, ...] = ()
     entries = 0
+    call_ids = _call_ids(record)
     for name in session_ids:  # parents before their tasks
         try:
-            new, old, new_entries = _import_dump(
-                store, runtime, staging, (name,), new_id=False, children=False
-            )
+            with staging.export_sessions(name) as exports:
+                result = store.import_sessions(exports, runtime.now())
+            added, existing, entries = added + result.added, existing + result.known, entries + result.entries
         except IdConflict:
-            new, old, new_entries = (), (name,), append_new_entries(store, runtime, staging, name, call_ids)
-        added, existing, entries = [*added, *new], [*existing, *old], entries + new_entries
-    return tuple(added), tuple(existing), entries
-
-
-def _import_dump(
-    store: StoreBackend,
-    runtime: Runtime,
-    staging: StoreBackend,
-    session_ids: tuple[str, ...],
-    *,
-    new_id: bool,
-    children: bool,
-) -> tuple[tuple[str, ...], tuple[str, ...], int]:
-    with staging.export_sessions(*session_ids, children=children) as exports:
-        result = import_exports(store, runtime, exports, new_id=new_id)
-    return result.added, result.known, result.entries
-
-
-class RecordClock:
-    """A runtime whose clock is set to the time of the record being added."""
-
-    def __init__(self, runtime: Runtime, new_id: Callable[[str], str]) -> None:
-        self.now = 0
-        self.redactor = runtime.redactor.with_own_count()
-        self.runtime = Runtime(lambda: self.now, new_id, runtime.holder, runtime.is_gone, self.redactor)
+            existing += (name,)
+            entries += append_new_entries(store, runtime, staging, name, call_ids)
+    return added, existing, entries
 
 
 class SessionBuilder:
@@ -211,11 +178,12 @@ class SessionBuilder:
         parent: Log | None = None,
     ) -> None:
         self.record, self.losses, self.outer = record, losses, runtime
-        self.clock = RecordClock(runtime, _ids(record.session_id))
+        self.redactor = runtime.redactor.with_own_count()
+        new_id = _ids(record.session_id)
+        self.runtime = Runtime(lambda: self.now, new_id, runtime.holder, runtime.is_gone, self.redactor)
         times = [entry.at for entry in record.entries if entry.at is not None]
-        self.clock.now = (
-            record.started_at if record.started_at is not None else min(times, default=runtime.now())
-        )
+        self.now = record.started_at if record.started_at is not None else min(times, default=runtime.now())
+        """The time of the record that is being added."""
         self.log = self._start(staging, parent)
         self.places = {START: self.log.leaf}
         self.waiting: list[EntryRecord] = []
@@ -224,7 +192,7 @@ class SessionBuilder:
 
     def _count_redactions(self, drafts: Sequence[Draft] = ()) -> None:
         """Count what was masked: the session's own fields, or each of the drafts that had something to mask."""
-        redactor = self.clock.redactor
+        redactor = self.redactor
         if not redactor.redactions:
             return
         masked = 0
@@ -237,13 +205,13 @@ class SessionBuilder:
 
     def _start(self, staging: StoreBackend, parent: Log | None) -> Log:
         record = self.record
-        conversation_id, redactor = record.session_id, self.clock.runtime.redactor
+        conversation_id = record.session_id
         about: SessionOptions = {
             "owner": staging.owner,
             "title": record.title,
             "relation": "import",
             "state": record.state,
-            "tags": {"imported_from": record.tool, **redactor.redact_json(record.tags)},
+            "tags": {"imported_from": record.tool, **self.redactor.redact_json(record.tags)},
         }
         if parent is not None:
             parent.record("task_started", data={"child": record.session_id, "seq": parent.leaf.seq})
@@ -251,18 +219,17 @@ class SessionBuilder:
             about["relation"] = "task"
             about["parent_session"], about["parent_seq"] = parent.session_id, parent.leaf.seq
         seeds = [Draft(seed) for seed in record.seeds]
-        runtime = self.clock.runtime
         new, cursor = new_session(
-            runtime,
+            self.runtime,
             staging.space,
-            redactor.redact_json(record.agent),
+            self.redactor.redact_json(record.agent),
             seeds,
             record.session_id,
             conversation_id,
             about,
         )
         row, _ = staging.create(new)
-        return Log(staging, row, runtime, cursor)
+        return Log(staging, row, self.runtime, cursor)
 
     def run(self) -> None:
         for batch in _batches(self.record.entries):
@@ -296,14 +263,12 @@ class SessionBuilder:
             self.places[entry.key] = leaf
 
     def _set_time(self, entry: EntryRecord) -> None:
-        self.clock.now = entry.at if entry.at is not None else self.clock.now
+        self.now = entry.at if entry.at is not None else self.now
 
     def _make_room(self, entry: EntryRecord) -> bool:
         """Move to where the entry belongs; return whether it may be appended there now."""
         results = entry.payload.results if isinstance(entry.payload, Message) else ()
-        if self._are_open(
-            results
-        ):  # they belong where their calls are open, whatever they follow in the source
+        if self._are_open(results):  # they belong where their calls are, whatever they follow in the source
             return True
         if entry.after is not None:
             self._move_after(entry.after)
@@ -341,20 +306,20 @@ class SessionBuilder:
 
     def _append_all(self, batch: Sequence[EntryRecord]) -> bool:
         """Append answers and results as they follow each other, or none of them; return whether they were appended."""
-        if any(entry.usage is not None and not _is_countable(entry.usage) for entry in batch):
+        if any(entry.usage is not None and not is_countable(entry.usage) for entry in batch):
             return False
-        before, started_at = self.log.leaf.seq, self.clock.now
+        before, started_at = self.log.leaf.seq, self.now
         drafts: list[Draft] = []
         calls: list[Call] = []
         for after, entry in enumerate(batch, before):
             self._set_time(entry)
             if entry.usage is not None:
                 calls.append(self._call(entry, entry.usage, after))
-            drafts.append(Draft(entry.payload, entry.model, entry.finish, entry.evidence, at=self.clock.now))
+            drafts.append(Draft(entry.payload, entry.model, entry.finish, entry.evidence, at=self.now))
         try:
             self.log.append(drafts, calls=calls)
         except (InvalidMessage, InvalidValue):
-            self.clock.now, self.clock.redactor.redactions = started_at, 0
+            self.now, self.redactor.redactions = started_at, 0
             return False
         branch = self.log.leaf.branch
         for seq, entry in enumerate(batch, before + 1):
@@ -364,13 +329,13 @@ class SessionBuilder:
 
     def _append(self, entry: EntryRecord) -> None:
         calls = []
-        if entry.usage is not None and _is_countable(entry.usage):
+        if entry.usage is not None and is_countable(entry.usage):
             calls.append(self._call(entry, entry.usage, self.log.leaf.seq))
         elif entry.usage is not None:
             self.losses.add("usage that is not a count of tokens")
         payload, blobs = self._payload(entry), tuple[Blob, ...]()
         if isinstance(payload, Settings) and entry.tools is not None:
-            tools = define_tools(entry.tools, self.clock.redactor)
+            tools = define_tools(entry.tools, self.redactor)
             payload, blobs = replace(payload, tool_definitions=tools.definitions), (tools.blob,)
         draft = Draft(payload, entry.model, entry.finish, entry.evidence, blobs)
         try:
@@ -383,7 +348,7 @@ class SessionBuilder:
 
     def _call(self, entry: EntryRecord, usage: Usage, after: int) -> Call:
         """Return the ledger row of the model call. A summary was paid for as well, not only an answer."""
-        call_id = entry.call_id or self.clock.runtime.new_id("")
+        call_id = entry.call_id or self.runtime.new_id("")
         by = entry.payload.role if isinstance(entry.payload, Message) else kind_of(entry.payload)
         is_answer = by == "assistant"
         return Call(
@@ -391,7 +356,7 @@ class SessionBuilder:
             0,
             after,
             after + 1 if is_answer else None,
-            self.clock.now,
+            self.now,
             usage,
             "answer" if is_answer else by,
             provider=entry.provider,
@@ -475,10 +440,6 @@ def _batches(entries: Sequence[EntryRecord]) -> Iterator[Sequence[EntryRecord]]:
 
 def _calls(entry: EntryRecord) -> list[str]:
     return [call.id for call in entry.payload.calls] if isinstance(entry.payload, Message) else []
-
-
-def _is_countable(usage: Usage) -> bool:
-    return all(count is None or (type(count) is int and 0 <= count <= MAX_COUNT) for count in astuple(usage))
 
 
 def _ids(session_id: str) -> Callable[[str], str]:

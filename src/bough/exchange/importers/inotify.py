@@ -19,19 +19,9 @@ POLL_SECONDS = 1.0
 """How long to wait where there is no inotify."""
 RESCAN_SECONDS = 30.0
 """How long to wait at most with it: folders on a network send no events."""
-_IN_MODIFY, _IN_ATTRIB, _IN_CLOSE_WRITE, _IN_MOVED_FROM, _IN_MOVED_TO = 0x2, 0x4, 0x8, 0x40, 0x80
-_IN_CREATE, _IN_DELETE, _IN_DELETE_SELF, _IN_MOVE_SELF = 0x100, 0x200, 0x400, 0x800
-_MASK = (
-    _IN_MODIFY
-    | _IN_ATTRIB
-    | _IN_CLOSE_WRITE
-    | _IN_MOVED_FROM
-    | _IN_MOVED_TO
-    | _IN_CREATE
-    | _IN_DELETE
-    | _IN_DELETE_SELF
-    | _IN_MOVE_SELF
-)
+_IN_ALL_EVENTS, _IN_ACCESS, _IN_CLOSE_NOWRITE, _IN_OPEN = 0xFFF, 0x1, 0x10, 0x20
+_MASK = _IN_ALL_EVENTS & ~(_IN_ACCESS | _IN_CLOSE_NOWRITE | _IN_OPEN)
+"""Every event but those of reading."""
 _BUFFER = 1 << 16
 
 

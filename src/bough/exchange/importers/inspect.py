@@ -14,28 +14,27 @@ from typing import Any, get_args
 
 from msgspec.structs import replace
 
-from ...core.entries import Compaction, Note, Payload
+from ...core.entries import Compaction, Note
 from ...core.messages import Attachment, Message, Outcome, Part, Reasoning, Text, ToolResult
-from ...core.usage import Usage
+from ...core.usage import Usage, is_count
 from ...errors import InvalidSource
 from ...formats.export_files import UNREADABLE_ARCHIVE
-from ...formats.jsonl import (
-    INVALID_JSON,
+from ...formats.json_values import (
     UNEXPECTED_SHAPE,
-    decode_json,
+    as_dict,
+    as_list,
+    dicts_in,
+    first_text,
+    known_texts,
     parse_time,
+    required_text,
     text_or_none,
     token_counts,
 )
-from ...formats.records import (
-    EntryRecord,
-    LossReport,
-    SessionRecord,
-    recorded_price,
-    unknown_note,
-    with_source_losses,
-)
+from ...formats.jsonl import INVALID_JSON, decode_json, find_files
+from ...formats.records import EntryRecord, LossReport, SessionRecord, recorded_price, unknown_note
 from ...wire.parsing import parse_data_url, parse_tool_call
+from .session_records import EntryList, with_source_losses
 
 NAME = "inspect"
 TOKENS = (
@@ -59,6 +58,7 @@ BOOKKEEPING = {
     ),
 }
 ATTACHMENT = "attachment://"
+INVALID_CALL = "a tool call without an id or a name"
 _RESULT_OF_THE_SAME_MESSAGE = re.compile(r"(.+)\.\d+")
 _PARSE_ERROR = "the arguments are no JSON object: "
 
@@ -66,17 +66,10 @@ Fields = dict[str, Any]
 
 
 def read_sessions(source: str) -> Iterator[SessionRecord]:
-    path = Path(source).expanduser()
-    if path.is_file():
-        files = [path]
-    elif path.is_dir():
-        files = sorted({*path.rglob("*.eval"), *path.rglob("*.json")})
-    else:
-        raise InvalidSource(source, NAME, "there is no such file or folder")
-    if not files:
-        raise InvalidSource(source, NAME, "the folder has no *.eval and no *.json")
+    files = find_files(source, NAME, "**/*.eval", "**/*.json")
+    is_alone = Path(source).expanduser().is_file()
     losses = LossReport()
-    sessions = (each for file in files for each in _read_log(file, losses, is_alone=path.is_file()))
+    sessions = (each for file in files for each in _read_log(file, losses, is_alone=is_alone))
     yield from with_source_losses(NAME, sessions, losses)
 
 
@@ -91,13 +84,12 @@ def _read_log(path: Path, losses: LossReport, *, is_alone: bool) -> Iterator[Ses
             raise InvalidSource(str(path), NAME, str(error)) from None
         losses.add("a file that cannot be read", f"{path.name}: {error}")
         return
-    about = log.get("eval") if isinstance(log, dict) else None
-    if not isinstance(log, dict) or not isinstance(about, dict):
+    about = as_dict(log).get("eval")
+    if not isinstance(about, dict):
         if is_alone:
             raise InvalidSource(str(path), NAME, "it is not a log of Inspect")
         return  # another JSON file, such as the list of logs
-    samples = log.get("samples")
-    for number, sample in enumerate(samples if isinstance(samples, list) else (), 1):
+    for number, sample in enumerate(as_list(as_dict(log).get("samples")), 1):
         if isinstance(sample, dict):
             yield InspectSample(sample, about).record(f"{path.stem}-{number}")
         else:
@@ -111,8 +103,7 @@ def _read_archive(path: Path, losses: LossReport) -> Iterator[SessionRecord]:
         for name in ("header.json", "_journal/start.json"):  # the second is all that an unfinished log has
             if name in names and not about:
                 header = decode_json(archive.read(name), losses, name)
-                evaluation = header.get("eval") if isinstance(header, dict) else None
-                about = evaluation if isinstance(evaluation, dict) else {}
+                about = as_dict(as_dict(header).get("eval"))
         if not about:
             raise InvalidSource(str(path), NAME, "the archive has no header.json")
         for name in sorted(each for each in names if each.startswith("samples/") and each.endswith(".json")):
@@ -126,17 +117,15 @@ def _read_archive(path: Path, losses: LossReport) -> Iterator[SessionRecord]:
                 losses.add("a sample that cannot be read", name)
 
 
-class InspectSample:
+class InspectSample(EntryList):
     """Reads one sample."""
 
     def __init__(self, sample: Fields, about: Fields) -> None:
+        super().__init__()
         self.sample, self.about = sample, about
-        self.losses = LossReport()
-        self.entries: list[EntryRecord] = []
         self.seeds: list[Message] = []
-        attachments = sample.get("attachments")
-        self._attachments: Mapping[str, object] = attachments if isinstance(attachments, dict) else {}
-        self._chats = [each for each in _list(sample.get("messages")) if isinstance(each, dict)]
+        self._attachments: Mapping[str, object] = as_dict(sample.get("attachments"))
+        self._chats = dicts_in(sample.get("messages"))
         self._positions = {str(chat["id"]): n for n, chat in enumerate(self._chats) if chat.get("id")}
         self._models: dict[int, Fields] = {}
         """By the position of an answer: the event of the call that made it."""
@@ -149,20 +138,18 @@ class InspectSample:
 
     def record(self, fallback: str) -> SessionRecord:
         sample, about = self.sample, self.about
-        metadata = sample.get("metadata")
-        fields = metadata if isinstance(metadata, dict) else {}
+        fields = as_dict(sample.get("metadata"))
         names = (about.get("eval_id"), sample.get("id"), sample.get("epoch"))
         name = "-".join(str(each) for each in names if isinstance(each, str | int) and str(each).strip())
-        tags = {"task": text_or_none(about.get("task")), "sample": str(sample.get("id") or "")}
         return SessionRecord(
             NAME,
             name if text_or_none(about.get("eval_id")) else fallback,
             tuple(self.entries),
             tuple(self.seeds),
-            title=text_or_none(fields.get("title")) or f"{about.get('task') or 'sample'} {sample.get('id')}",
-            agent=text_or_none(fields.get("agent")) or text_or_none(about.get("task")),
+            title=first_text(fields, "title") or f"{about.get('task') or 'sample'} {sample.get('id')}",
+            agent=first_text(fields, "agent") or first_text(about, "task"),
             started_at=parse_time(sample.get("started_at")) or parse_time(about.get("created")),
-            tags={tag: value for tag, value in tags.items() if value},
+            tags=known_texts(task=about.get("task"), sample=str(sample.get("id") or "")),
             losses=self.losses,
         )
 
@@ -171,16 +158,16 @@ class InspectSample:
     def _read_events(self) -> None:
         """Match the events with messages; what is none belongs before the answer of the next model call."""
         waiting: list[EntryRecord] = []
-        for event in _list(self.sample.get("events")):
-            fields = event if isinstance(event, dict) else {}
+        for fields in map(as_dict, as_list(self.sample.get("events"))):
             kind = text_or_none(fields.get("event"))
-            position = self._positions.get(str(_choice(fields).get("id"))) if kind == "model" else None
+            answer_id = as_dict(_first_choice(fields).get("message")).get("id")
+            position = self._positions.get(str(answer_id)) if kind == "model" else None
             if position is not None and position not in self._models:
                 self._models[position] = fields
                 self._others.setdefault(position - 1, []).extend(waiting)
                 waiting = []
             elif kind == "tool" and isinstance(fields.get("id"), str):
-                self._results[fields["id"]] = _time(fields, "completed")
+                self._results[fields["id"]] = parse_time(fields.get("completed"))
             elif kind == "compaction":
                 self._read_compaction(fields, waiting)
             else:
@@ -188,7 +175,7 @@ class InspectSample:
         self._others.setdefault(len(self._chats) - 1, []).extend(waiting)
 
     def _other_event(self, kind: str | None, event: Fields) -> Iterator[EntryRecord]:
-        at = _time(event, "completed") or _time(event, "timestamp")
+        at = parse_time(event.get("completed")) or parse_time(event.get("timestamp"))
         if kind == "model":
             about = self._call(event)
             if about.get("usage") is not None:
@@ -200,8 +187,7 @@ class InspectSample:
             yield EntryRecord(unknown_note(NAME, kind, event, self.losses), at=at)
 
     def _read_compaction(self, event: Fields, waiting: list[EntryRecord]) -> None:
-        metadata = event.get("metadata")
-        fields = metadata if isinstance(metadata, dict) else {}
+        fields = as_dict(event.get("metadata"))
         summary, first = text_or_none(fields.get("summary")), fields.get("first_kept")
         if summary is None:
             self.losses.add("a compaction without a summary")
@@ -209,10 +195,8 @@ class InspectSample:
         name, _, seq = str(event.get("uuid")).rpartition("/")
         first_kept = f"{name}@{first}" if f"{name}@{first}" in self._positions else None
         tokens = event.get("tokens_before")
-        payload = Compaction(
-            summary, 0, tokens if type(tokens) is int and tokens >= 0 else 0, replaces_earlier=True
-        )
-        entry = EntryRecord(payload, at=_time(event, "timestamp"), refers_to=first_kept)
+        payload = Compaction(summary, 0, tokens if is_count(tokens) else 0, replaces_earlier=True)
+        entry = EntryRecord(payload, at=parse_time(event.get("timestamp")), refers_to=first_kept)
         if seq.isdigit():  # Bough's own: the numbers of the entries before it are smaller
             before = [n for chat, n in self._positions.items() if _seq(chat) < int(seq)]
             self._others.setdefault(max(before, default=-1), []).append(entry)
@@ -221,8 +205,7 @@ class InspectSample:
 
     def _call(self, event: Fields) -> Fields:
         """Return the fields of an entry about its model call."""
-        output = event.get("output")
-        fields = output if isinstance(output, dict) else {}
+        fields = as_dict(event.get("output"))
         provider, _, model = str(event.get("model") or "").partition("/")
         named = text_or_none(fields.get("model")) or model
         about: Fields = {
@@ -230,14 +213,11 @@ class InspectSample:
             "provider": PROVIDERS.get(provider, provider) if provider and provider != UNKNOWN_MODEL else None,
         }
         usage = fields.get("usage")
-        counts = (
-            token_counts({n: v for n, v in usage.items() if v is not None}, TOKENS)
-            if isinstance(usage, dict)
-            else None
-        )
-        if counts is not None and isinstance(usage, dict):
+        known = {n: v for n, v in usage.items() if v is not None} if isinstance(usage, dict) else None
+        counts = token_counts(known, TOKENS)
+        if counts is not None:
             about["usage"] = _usage(counts)
-            about["price"] = recorded_price(usage.get("total_cost"), NAME)
+            about["price"] = recorded_price(as_dict(known).get("total_cost"), NAME)
         elif usage is not None:
             self.losses.add("usage that is not a count of tokens")
         return about
@@ -250,11 +230,11 @@ class InspectSample:
             try:
                 self._read_message(chat, position)
             except UNEXPECTED_SHAPE:
-                self._add(unknown_note(NAME, f"message of {chat.get('role')}", chat, self.losses), None)
+                self.add(unknown_note(NAME, f"message of {chat.get('role')}", chat, self.losses), None)
             self._flush(position)
         scores = self.sample.get("scores")
         if isinstance(scores, dict) and scores:
-            self._add(Note({NAME: "scores", "scores": scores}), None)
+            self.add(Note({NAME: "scores", "scores": scores}), None)
 
     def _flush(self, position: int) -> None:
         for entry in self._others.pop(position, ()):
@@ -266,39 +246,35 @@ class InspectSample:
             event = self._models.get(position, {})
             about = {"model": text_or_none(chat.get("model")), **(self._call(event) if event else {})}
             finish = text_or_none(_first_choice(event).get("stop_reason"))
-            calls = tuple(_call(each) for each in _list(chat.get("tool_calls")))
+            calls = tuple(_call(each) for each in as_list(chat.get("tool_calls")))
             parts = (*self._parts(chat["content"]), *calls)
-            at = _time(event, "completed")
-            self._add(Message("assistant", parts), at, key=name, finish=finish, **about)
+            at = parse_time(event.get("completed"))
+            self.add(Message("assistant", parts), at, key=name, finish=finish, **about)
         elif role == "tool":
             self._result(chat, name)
-        elif role == "system" and not self.entries:
-            self.seeds.append(
-                Message("system", tuple(p for p in self._parts(chat["content"]) if isinstance(p, Text)))
-            )
         elif role in ("user", "system"):
             parts = tuple(self._parts(chat["content"]))
             texts = tuple(part for part in parts if isinstance(part, Text))
             message = Message("user", parts) if role == "user" else Message("system", texts)
-            self._add(message, self._asked_at(position), key=name)
+            if role == "system" and not self.entries:
+                self.seeds.append(message)
+            else:
+                self.add(message, self._asked_at(position), key=name)
         else:
-            self._add(unknown_note(NAME, f"role {role}", chat, self.losses), None)
+            self.add(unknown_note(NAME, f"role {role}", chat, self.losses), None)
 
     def _asked_at(self, position: int) -> int | None:
         """Return when the next model call was made."""
         event = self._models.get(min((n for n in self._models if n > position), default=-1), {})
-        return _time(event, "timestamp")
+        return parse_time(event.get("timestamp"))
 
     def _result(self, chat: Fields, name: str | None) -> None:
-        call_id = chat["tool_call_id"]
-        if not isinstance(call_id, str):
-            raise TypeError("a result without a call id")
-        metadata = chat.get("metadata")
-        recorded: Any = metadata.get("outcome") if isinstance(metadata, dict) else None
+        call_id = required_text(chat["tool_call_id"], "a result without a call id")
+        recorded = as_dict(chat.get("metadata")).get("outcome")
         outcome: Any = recorded if recorded in get_args(Outcome) else "done"
         error = chat.get("error")
         content = tuple(p for p in self._parts(chat["content"]) if isinstance(p, Text | Attachment))
-        text = text_or_none(error.get("message")) if isinstance(error, dict) else None
+        text = first_text(as_dict(error), "message")
         if text and text != outcome and not content:  # Bough names the outcome if a result has no text
             content = (Text(text),)
         result = ToolResult(call_id, content, error is not None, outcome)
@@ -307,14 +283,11 @@ class InspectSample:
         if same and last is not None and last.key == same[1] and isinstance(last.payload, Message):
             self.entries[-1] = replace(last, payload=Message("tool", (*last.payload.parts, result)))
         else:
-            self._add(Message("tool", (result,)), self._results.get(call_id), key=name)
-
-    def _add(self, payload: Payload, at: int | None, *, key: str | None = None, **more: Any) -> None:
-        self.entries.append(EntryRecord(payload, key or str(len(self.entries) + 1), at=at, **more))
+            self.add(Message("tool", (result,)), self._results.get(call_id), key=name)
 
     def _parts(self, content: object) -> Iterator[Part]:
         """Yield the parts of a content: text, or a list of blocks."""
-        for block in [content] if isinstance(content, str) else _list(content):
+        for block in [content] if isinstance(content, str) else as_list(content):
             if isinstance(block, str):
                 text = self._resolve(block)
                 if text:
@@ -343,21 +316,19 @@ class InspectSample:
 
     def _resolve(self, text: object) -> str:
         """Return the text, or the one it refers to: Inspect stores what is long once."""
-        if not isinstance(text, str):
-            raise TypeError("content that is not text")
-        if text.startswith(ATTACHMENT):
-            attachment = self._attachments.get(text.removeprefix(ATTACHMENT))
-            return attachment if isinstance(attachment, str) else text
-        return text
+        content = required_text(text, "content that is not text")
+        if content.startswith(ATTACHMENT):
+            attachment = self._attachments.get(content.removeprefix(ATTACHMENT))
+            return attachment if isinstance(attachment, str) else content
+        return content
 
 
 def _call(call: Fields) -> Part:
-    if not isinstance(call["id"], str) or not isinstance(call["function"], str):
-        raise TypeError("a tool call without an id or a name")
-    error = text_or_none(call.get("parse_error"))
-    if error is not None and not call.get("arguments"):
-        return parse_tool_call(call["id"], call["function"], error.removeprefix(_PARSE_ERROR))
-    return parse_tool_call(call["id"], call["function"], call.get("arguments"))
+    call_id, name = required_text(call["id"], INVALID_CALL), required_text(call["function"], INVALID_CALL)
+    arguments, error = call.get("arguments"), text_or_none(call.get("parse_error"))
+    if error is not None and not arguments:
+        arguments = error.removeprefix(_PARSE_ERROR)
+    return parse_tool_call(call_id, name, arguments)
 
 
 def _usage(counts: tuple[int, ...]) -> Usage:
@@ -368,25 +339,11 @@ def _usage(counts: tuple[int, ...]) -> Usage:
 
 
 def _first_choice(event: Fields) -> Fields:
-    output = event.get("output")
-    choices = _list(output.get("choices")) if isinstance(output, dict) else []
-    return choices[0] if choices and isinstance(choices[0], dict) else {}
-
-
-def _choice(event: Fields) -> Fields:
-    message = _first_choice(event).get("message")
-    return message if isinstance(message, dict) else {}
+    choices = as_list(as_dict(event.get("output")).get("choices"))
+    return as_dict(choices[0]) if choices else {}
 
 
 def _seq(name: str) -> int:
     """Return the number of an entry of Bough, of which the message's id is the reference."""
     number = name.rpartition("@")[2].partition(".")[0]
     return int(number) if number.isdigit() else 0
-
-
-def _time(event: Fields, name: str) -> int | None:
-    return parse_time(event.get(name))
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []

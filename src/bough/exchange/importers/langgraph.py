@@ -13,12 +13,11 @@ from typing import Any
 
 import msgspec
 
-from ...core.codec import to_json
 from ...core.entries import Note
 from ...core.state import State, merge_state
-from ...errors import InvalidValue
 from ...formats import langchain
-from ...formats.jsonl import INVALID_JSON, UNEXPECTED_SHAPE, parse_time
+from ...formats.json_values import UNEXPECTED_SHAPE, as_list, is_storable, parse_time
+from ...formats.jsonl import INVALID_JSON
 from ...formats.records import START, EntryRecord, LossReport, SessionRecord, patches
 from .sqlite_files import Row, SourceTables, open_tables
 
@@ -106,7 +105,7 @@ class LangGraphThread:
             return
         self.started_at = at if self.started_at is None else self.started_at
         tip = START
-        for message in messages if isinstance(messages, list) else ():
+        for message in as_list(messages):
             tip = self._add_message(message, tip, at)
         if isinstance(values, dict) and self.entries:
             self._add_state(tip, values, at)
@@ -138,12 +137,10 @@ class LangGraphThread:
         for name, value in channels.items():
             is_state = isinstance(name, str) and name != MESSAGES and not name.startswith(INTERNAL_CHANNELS)
             if is_state and value is not None:
-                try:
-                    to_json(value, name)
-                except InvalidValue:
-                    self.losses.add("a channel whose value is not JSON", name)
-                else:
+                if is_storable(value):
                     values[name] = value
+                else:
+                    self.losses.add("a channel whose value is not JSON", name)
         changes = {name: value for name, value in values.items() if state.get(name) != value}
         changes |= dict.fromkeys(name for name in state if name not in values)
         for patch in patches(state, changes):

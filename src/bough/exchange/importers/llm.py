@@ -11,14 +11,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from ...core.entries import Evidence, Settings
 from ...core.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResult
 from ...core.tool_definitions import ToolSpec
-from ...core.usage import MAX_COUNT, Usage
-from ...formats.jsonl import INVALID_JSON, parse_time, text_or_none
+from ...core.usage import Usage, is_count
+from ...formats.json_values import (
+    as_dict,
+    dicts_in,
+    first_text,
+    json_object,
+    known_texts,
+    parse_time,
+    text_or_none,
+)
 from ...formats.records import START, EntryRecord, LossReport, SessionRecord, unknown_note
 from ...formats.settings import known_options, option_changes, tool_specs
 from ...wire.parsing import parse_tool_call
@@ -49,21 +56,13 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
             yield from _read_responses(tables, {"id": row.get("id")}, "id = ?", row.get("id"))
 
 
-def _json(value: object) -> Any:
-    try:
-        return msgspec.json.decode(value) if isinstance(value, str | bytes) else None
-    except (*INVALID_JSON, UnicodeEncodeError):
-        return None
-
-
 def _usage(row: Row) -> Usage | None:
     """Return the tokens the model's plugin reported; None if it reported none."""
-    details = _json(row.get("token_details"))
-    details = details if isinstance(details, dict) else {}
+    details = json_object(row.get("token_details"))
     inner = details.get("prompt_tokens_details", details.get("input_tokens_details"))
     cached = (inner if isinstance(inner, dict) else details).get("cached_tokens")
     values = [row.get("input_tokens"), row.get("output_tokens"), cached]
-    counted = [value if type(value) is int and 0 <= value <= MAX_COUNT else None for value in values]
+    counted = [value if is_count(value) else None for value in values]
     return Usage(*counted) if counted[0] is not None or counted[1] is not None else None
 
 
@@ -125,18 +124,15 @@ class LlmThread:
         tip = text_or_none(self.row.get("tip_message_hash"))
         self._add_path(tip, None)
         self._add_older_usage(name)
-        older, origin = (
-            self.tables.row("conversations", "id = ?", name),
-            text_or_none(self.row.get("forked_from")),
-        )
+        older = self.tables.row("conversations", "id = ?", name)
         if self.entries:
             yield SessionRecord(
                 "llm",
                 name,
                 tuple(self.entries.values()),
                 leaf=self.keys.get(tip or START),
-                title=text_or_none(older.get("name")) or text_or_none(self.row.get("name")),
-                tags={"forked_from": origin} if origin else {},
+                title=first_text(older, "name") or first_text(self.row, "name"),
+                tags=known_texts(forked_from=self.row.get("forked_from")),
                 losses=self.losses,
                 missing=("tool definitions", "options"),
             )
@@ -181,8 +177,7 @@ class LlmThread:
         parts: list[Part] = []
         proofs: dict[str, dict[str, dict[str, Any]]] = {}
         for value in self.tables.rows("parts", "message_hash = ?", row["hash"], order="position"):
-            payload = _json(value.get("payload"))
-            payload = payload if isinstance(payload, dict) else {}
+            payload = json_object(value.get("payload"))
             new_parts = self._part(value, payload, _nth(row, parts))
             for issuer, proof in _proofs(payload) if new_parts else ():
                 proofs.setdefault(issuer, {})[str(len(parts))] = proof
@@ -218,45 +213,38 @@ class LlmThread:
         pieces = payload.get("text_ref")
         if not isinstance(pieces, list):
             return text_or_none(payload.get("text")) or ""
-        entries = (piece for piece in pieces if isinstance(piece, dict))
         return "".join(
-            str(p["literal"]) if "literal" in p else self.parts.fragment(p.get("fragment")) for p in entries
+            str(piece["literal"]) if "literal" in piece else self.parts.fragment(piece.get("fragment"))
+            for piece in dicts_in(pieces)
         )
 
     def _result(self, payload: Row, unnamed: str) -> ToolResult:
         output = payload.get("output")
         content: list[Text | Attachment] = [Text(output)] if isinstance(output, str) and output else []
-        more = payload.get("attachments")
-        names = (
-            [value.get("id") for value in more if isinstance(value, dict)] if isinstance(more, list) else []
-        )
-        content += [self.parts.attachment(name) for name in names]
+        content += [self.parts.attachment(item.get("id")) for item in dicts_in(payload.get("attachments"))]
         call_id = text_or_none(payload.get("tool_call_id")) or unnamed
         return ToolResult(call_id, tuple(content), bool(payload.get("exception")))
 
     def _add_usage(self, turn: Row) -> None:
         key = self._last_message.get(str(turn.get("tip_message_hash")), START)
-        entries, usage = self.entries.get(key), _usage(turn)
-        if entries is None or not _is_answer(entries) or entries.usage is not None:
+        entry, usage = self.entries.get(key), _usage(turn)
+        if entry is None or not entry.is_answer or entry.usage is not None:
             if usage is not None:
                 self.losses.add("usage of an answer that already has one", str(turn.get("id")))
             return
-        self.entries[key] = replace(entries, usage=usage, model=_model(turn))
+        self.entries[key] = replace(entry, usage=usage, model=_model(turn))
 
     def _add_older_usage(self, name: str) -> None:
         """Add the usage from before the conversation was moved to the tree, matched by the text of the answers."""
-        open_keys = [
-            key for key, entries in self.entries.items() if _is_answer(entries) and entries.usage is None
-        ]
+        open_keys = [key for key, entry in self.entries.items() if entry.is_answer and entry.usage is None]
         for row in self.tables.rows("responses", "conversation_id = ?", name, order="id"):
             usage = _usage(row)
             key = next((key for key in open_keys if _has_text(self.entries[key], row.get("response"))), None)
             if key is not None:
                 open_keys.remove(key)
-                entries = self.entries[key]
-                self.entries[key] = replace(
-                    entries, usage=usage, model=_model(row), at=_answer_time(row) or entries.at
-                )
+                entry = self.entries[key]
+                at = _answer_time(row) or entry.at
+                self.entries[key] = replace(entry, usage=usage, model=_model(row), at=at)
             elif usage is not None:
                 self.losses.add("usage of an answer missing from the thread")
 
@@ -270,27 +258,21 @@ def _nth(message: Row, parts: list[Part]) -> str:
 
 def _join_results(parts: list[Part]) -> list[ToolResult]:
     """Return the results of a tool message; other parts are added to the last result."""
-    tables: list[ToolResult] = []
+    results: list[ToolResult] = []
     for part in parts:
         if isinstance(part, ToolResult):
-            tables.append(part)
-        elif tables and isinstance(part, Text | Attachment):
-            tables[-1] = replace(tables[-1], content=(*tables[-1].content, part))
-    return tables
+            results.append(part)
+        elif results and isinstance(part, Text | Attachment):
+            results[-1] = replace(results[-1], content=(*results[-1].content, part))
+    return results
 
 
 def _proofs(payload: Row) -> Iterator[tuple[str, dict[str, Any]]]:
-    entries = payload.get("provider_metadata")
     for issuer, names in EVIDENCE_FIELDS.items():
-        fields = entries.get(issuer) if isinstance(entries, dict) else None
-        if isinstance(fields, dict):
-            proof = {key: fields[key] for key in names if text_or_none(fields.get(key))}
-            if proof:
-                yield issuer, proof
-
-
-def _is_answer(entry: EntryRecord) -> bool:
-    return isinstance(entry.payload, Message) and entry.payload.role == "assistant"
+        fields = as_dict(as_dict(payload.get("provider_metadata")).get(issuer))
+        proof = known_texts(**{name: fields.get(name) for name in names})
+        if proof:
+            yield issuer, proof
 
 
 def _has_text(entry: EntryRecord, text: object) -> bool:
@@ -298,7 +280,7 @@ def _has_text(entry: EntryRecord, text: object) -> bool:
 
 
 def _model(row: Row) -> str | None:
-    return text_or_none(row.get("resolved_model")) or text_or_none(row.get("model"))
+    return first_text(row, "resolved_model", "model")
 
 
 def _answer_time(row: Row) -> int | None:
@@ -307,7 +289,7 @@ def _answer_time(row: Row) -> int | None:
 
 
 def _count_options(row: Row, losses: LossReport) -> None:
-    if _json(row.get("options_json")):
+    if json_object(row.get("options_json")):
         losses.add("the options of a model call", str(row["options_json"]))
     _count_schema(row, losses)
 
@@ -338,7 +320,8 @@ def _read_responses(tables: SourceTables, fields: Row, where: str, value: object
             inputs.insert(0, Message("system", (Text(prompt),)))
         answer = _answer(tables, row)
         if answer.parts:
-            new_options, new_tools = _options(row, losses), _tools(tables, row, losses)
+            new_options = known_options(json_object(row.get("options_json")), losses)
+            new_tools = _tools(tables, row, losses)
             changes = option_changes(options, new_options)
             if changes or new_tools != tools:
                 changed_tools = None if new_tools == tools else new_tools
@@ -355,16 +338,11 @@ def _read_responses(tables: SourceTables, fields: Row, where: str, value: object
         )
 
 
-def _options(row: Row, losses: LossReport) -> dict[str, Any]:
-    stored = _json(row.get("options_json"))
-    return known_options(stored if isinstance(stored, dict) else {}, losses)
-
-
 def _tools(tables: SourceTables, row: Row, losses: LossReport) -> tuple[ToolSpec, ...]:
     definitions = []
     for link in tables.rows("tool_responses", "response_id = ?", _key(row.get("id"))):
         tool = tables.row("tools", "id = ?", _key(link.get("tool_id")))
-        schema = _json(tool.get("input_schema"))
+        schema = json_object(tool.get("input_schema"))
         definition = {"name": tool.get("name"), "description": tool.get("description") or ""}
         definitions.append({**definition, "parameters": schema} if schema else definition)
     return tool_specs(definitions, losses)

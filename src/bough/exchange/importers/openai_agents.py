@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from ...core.entries import Note
 from ...core.messages import Message
 from ...core.usage import Usage
-from ...formats.jsonl import INVALID_JSON, decode_json, json_object, parse_time, text_or_none, token_counts
+from ...formats.json_values import as_dict, first_text, json_object, parse_time, token_counts
+from ...formats.jsonl import INVALID_JSON, decode_json
 from ...formats.records import START, EntryRecord, LossReport, SessionRecord, unknown_note
 from ...formats.responses_items import AnswerBuilder, Item, is_input_item, read_input_item
 from .sqlite_files import Row, SourceTables, open_tables
@@ -157,18 +158,17 @@ class AgentsBranch:
         if answer is not None:
             key = self.session.entry_key(self.tip, *self._answer_rows)
             entry = EntryRecord(answer.message, key, self.tip, at=at, model=model, evidence=answer.evidence)
-            self._add_entry(entry, key, turn, is_answer=True)
+            self._add_entry(entry, key, turn)
         self._answer_rows, self._answer_source = [], (None, -1, None)
 
-    def _add_entry(self, entry: EntryRecord, key: str, turn: int, *, is_answer: bool = False) -> None:
+    def _add_entry(self, entry: EntryRecord, key: str, turn: int) -> None:
         self.session.entries.setdefault(key, entry)
         self.tip = key
-        if is_answer or not self._has_answer(turn):
+        if entry.is_answer or not self._has_answer(turn):
             self.last_of_turn[turn] = key
 
     def _has_answer(self, turn: int) -> bool:
-        last = self.session.entries[self.last_of_turn[turn]].payload if turn in self.last_of_turn else None
-        return isinstance(last, Message) and last.role == "assistant"
+        return turn in self.last_of_turn and self.session.entries[self.last_of_turn[turn]].is_answer
 
 
 def _integer(value: object) -> int:
@@ -176,5 +176,4 @@ def _integer(value: object) -> int:
 
 
 def _model(item: Item) -> str | None:
-    data = item.get("provider_data")
-    return text_or_none(data.get("model")) if isinstance(data, dict) else None
+    return first_text(as_dict(item.get("provider_data")), "model")

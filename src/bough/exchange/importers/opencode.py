@@ -13,30 +13,25 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...core.entries import Compaction, Evidence, Note, Payload
+from ...core.entries import Compaction, Evidence, Note
 from ...core.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResult
 from ...core.usage import Usage
 from ...errors import InvalidSource
-from ...formats.jsonl import (
-    INVALID_JSON,
+from ...formats.json_values import (
     UNEXPECTED_SHAPE,
-    decode_json,
+    as_dict,
+    first_text,
     gemini_signature,
     json_object,
+    known_texts,
     parse_time,
     text_or_none,
     token_counts,
 )
-from ...formats.records import (
-    START,
-    EntryRecord,
-    LossReport,
-    SessionRecord,
-    recorded_price,
-    unknown_note,
-    with_source_losses,
-)
+from ...formats.jsonl import read_json
+from ...formats.records import START, EntryRecord, LossReport, SessionRecord, recorded_price, unknown_note
 from ...wire.parsing import parse_data_url, parse_tool_call
+from .session_records import EntryList, with_source_losses, with_tasks
 from .sqlite_files import SourceTables, open_tables
 
 NAME = "opencode"
@@ -46,7 +41,6 @@ ISSUERS = {"anthropic": "anthropic", "openai": "openai", "google": "gemini"}
 """The provider whose signatures an answer holds, by opencode's name of it."""
 BOOKKEEPING = {"snapshot", "patch", "step-start", "agent", "retry"}
 UNANSWERED = "an input without an answer; import again when it has one"
-MAX_TASK_DEPTH = 20
 
 Fields = dict[str, Any]
 
@@ -86,27 +80,11 @@ def _read_places(path: Path, losses: LossReport) -> Iterator[SessionRecord]:
 
 
 def _with_tasks(sessions: dict[str, SourceSession]) -> Iterator[SessionRecord]:
-    children: dict[str, list[SourceSession]] = {}
-    for session in sessions.values():
-        if session.parent_id in sessions and session.parent_id != session.session_id:
-            children.setdefault(session.parent_id or "", []).append(session)
-    visited: set[str] = set()
+    def read(name: str, tasks: tuple[SessionRecord, ...]) -> SessionRecord | None:
+        record = OpencodeSession(sessions[name]).record(tasks)
+        return None if record.is_empty else record
 
-    def read(session: SourceSession, depth: int = 0) -> SessionRecord | None:
-        visited.add(session.session_id)
-        own = children.get(session.session_id, ()) if depth < MAX_TASK_DEPTH else ()
-        tasks = [read(child, depth + 1) for child in own if child.session_id not in visited]
-        record = OpencodeSession(session).record(tuple(task for task in tasks if task is not None))
-        is_empty = not (record.entries or record.tasks or record.losses or record.unfinished)
-        return None if is_empty else record
-
-    child_ids = {child.session_id for own in children.values() for child in own}
-    roots = [session for name, session in sessions.items() if name not in child_ids]
-    for session in (*roots, *sessions.values()):  # a circle of parents has no root
-        if session.session_id not in visited:
-            record = read(session)
-            if record is not None:
-                yield record
+    yield from with_tasks({name: session.parent_id for name, session in sessions.items()}, read)
 
 
 # -- the two layouts -------------------------------------------------------------------------------
@@ -167,10 +145,7 @@ def _file_sessions(storage: Path, losses: LossReport) -> dict[str, SourceSession
 
 
 def _read_json(path: Path, losses: LossReport) -> Fields:
-    try:
-        value = decode_json(path.read_bytes(), losses, path.name)
-    except (*INVALID_JSON, OSError):
-        value = None
+    value = read_json(path, losses)
     if isinstance(value, dict):  # without what the path says
         return {name: field for name, field in value.items() if name not in ("sessionID", "messageID")}
     losses.add("a file that is not a JSON object", path.name)
@@ -180,14 +155,13 @@ def _read_json(path: Path, losses: LossReport) -> Fields:
 # -- one session -----------------------------------------------------------------------------------
 
 
-class OpencodeSession:
+class OpencodeSession(EntryList):
     """Reads one session."""
 
     def __init__(self, source: SourceSession) -> None:
+        super().__init__()
         self.source = source
-        self.losses = LossReport()
         self.unfinished = 0
-        self.entries: list[EntryRecord] = []
         self.firsts: dict[str, int] = {}
         """By message: the index its entries start at."""
         self._messages = source.messages()
@@ -197,7 +171,6 @@ class OpencodeSession:
 
     def record(self, tasks: tuple[SessionRecord, ...]) -> SessionRecord:
         fields = self.source.fields
-        tags = {"cwd": text_or_none(fields.get("directory")), "version": text_or_none(fields.get("version"))}
         return SessionRecord(
             NAME,
             self.source.session_id,
@@ -206,7 +179,7 @@ class OpencodeSession:
             title=text_or_none(fields.get("title")),
             agent=text_or_none(fields.get("agent")) or NAME,
             started_at=_time(fields, "created"),
-            tags={name: value for name, value in tags.items() if value},
+            tags=known_texts(cwd=fields.get("directory"), version=fields.get("version")),
             losses=self.losses,
             tasks=tasks,
             unfinished=self.unfinished,
@@ -214,8 +187,7 @@ class OpencodeSession:
 
     def _leaf(self) -> str | None:
         """Return the entry before the message that the user went back to."""
-        revert = self.source.fields.get("revert")
-        target = revert.get("messageID") if isinstance(revert, dict) else None
+        target = as_dict(self.source.fields.get("revert")).get("messageID")
         index = self.firsts.get(target) if isinstance(target, str) else None
         if index is None:
             return None
@@ -228,8 +200,7 @@ class OpencodeSession:
         elif role == "user":
             self._input(message, parts)
         elif role == "assistant":
-            time = message.get("time")
-            is_done = bool(isinstance(time, dict) and time.get("completed")) or "error" in message
+            is_done = bool(as_dict(message.get("time")).get("completed")) or "error" in message
             if is_last and not is_done:
                 self.unfinished += 1
             elif message.get("summary") is True:
@@ -238,9 +209,6 @@ class OpencodeSession:
                 OpencodeAnswer(self, message, parts)
         else:
             self.add(unknown_note(NAME, f"role {role}", message, self.losses), _time(message, "created"))
-
-    def add(self, payload: Payload, at: int | None, **more: Any) -> None:
-        self.entries.append(EntryRecord(payload, str(len(self.entries) + 1), at=at, **more))
 
     def _input(self, message: Fields, parts: list[Fields]) -> None:
         """Add an input; what opencode adds to it, such as the text of a mentioned file, is a system message after it."""
@@ -352,8 +320,7 @@ class OpencodeAnswer:
 
     def _result(self, call: ToolCall, state: Fields) -> EntryRecord:
         status = state["status"]
-        times = state.get("time")
-        at = parse_time(times.get("end")) if isinstance(times, dict) else None
+        at = _time(state, "end")
         details = {name: state[name] for name in ("title", "metadata") if state.get(name)}
         extra = {NAME: details} if details else None
         if status == "error":
@@ -390,11 +357,11 @@ def _usage_fields(step: Fields, message: Fields) -> Fields:
     fields: Fields = {
         "model": text_or_none(message.get("modelID")),
         "provider": PROVIDERS.get(provider or "", provider),
-        "finish": text_or_none(step.get("reason")) or text_or_none(message.get("finish")),
+        "finish": first_text(step, "reason") or first_text(message, "finish"),
     }
-    tokens = step.get("tokens")
+    tokens = as_dict(step.get("tokens"))
     counts = token_counts(tokens, ("input", "output", "reasoning"))
-    cached = token_counts(tokens.get("cache", {}), ("read", "write")) if isinstance(tokens, dict) else None
+    cached = token_counts(tokens.get("cache", {}), ("read", "write"))
     if counts is not None and cached is not None and any((*counts, *cached)):
         fresh, output, reasoning = counts
         fields["usage"] = Usage(fresh + sum(cached), output + reasoning, *cached)
@@ -404,28 +371,23 @@ def _usage_fields(step: Fields, message: Fields) -> Fields:
 
 def _proof(issuer: str | None, metadata: object) -> dict[str, Any]:
     """Return the signatures and ids the provider expects back with a part."""
-    fields = metadata.get("google" if issuer == "gemini" else issuer) if isinstance(metadata, dict) else None
-    if not isinstance(fields, dict):
-        return {}
+    fields = as_dict(as_dict(metadata).get("google" if issuer == "gemini" else issuer or ""))
     if issuer == "anthropic":
-        proof = {"signature": fields.get("signature"), "data": fields.get("redactedData")}
-    elif issuer == "gemini":
-        proof = {"signature": gemini_signature(fields.get("thoughtSignature"))}
-    else:
-        proof = {"id": fields.get("itemId"), "encrypted_content": fields.get("reasoningEncryptedContent")}
-    return {name: value for name, value in proof.items() if text_or_none(value)}
+        return known_texts(signature=fields.get("signature"), data=fields.get("redactedData"))
+    if issuer == "gemini":
+        return known_texts(signature=gemini_signature(fields.get("thoughtSignature")))
+    encrypted = fields.get("reasoningEncryptedContent")
+    return known_texts(id=fields.get("itemId"), encrypted_content=encrypted)
 
 
 def _json_error(message: Fields) -> str:
     error = message.get("error")
-    data = error.get("data") if isinstance(error, dict) else None
-    text = data.get("message") if isinstance(data, dict) else None
-    return text_or_none(text) or (str(error.get("name")) if isinstance(error, dict) else "unknown")
+    text = first_text(as_dict(as_dict(error).get("data")), "message")
+    return text or (str(error.get("name")) if isinstance(error, dict) else "unknown")
 
 
 def _time(fields: Fields, name: str) -> int | None:
-    times = fields.get("time")
-    return parse_time(times.get(name)) if isinstance(times, dict) else None
+    return parse_time(as_dict(fields.get("time")).get(name))
 
 
 def _is_text(part: Fields) -> bool:

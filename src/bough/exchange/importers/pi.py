@@ -10,23 +10,28 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from ...core.entries import BranchSummary, Compaction, Evidence, Note, Payload, Settings
 from ...core.messages import Attachment, Message, Part, Reasoning, Text, ToolResult
-from ...core.usage import Price, Usage
-from ...formats.jsonl import (
-    INVALID_JSON,
+from ...core.usage import Usage
+from ...formats.json_values import (
     UNEXPECTED_SHAPE,
-    find_files,
+    as_dict,
+    as_list,
+    first_text,
     gemini_signature,
+    known_texts,
     parse_time,
-    read_objects,
+    required_text,
     text_or_none,
     token_counts,
 )
+from ...formats.jsonl import INVALID_JSON, find_files, read_objects
 from ...formats.records import START, EntryRecord, LossReport, SessionRecord, recorded_price, unknown_note
 from ...formats.settings import known_options
 from ...wire.parsing import parse_base64, parse_tool_call
+from .session_records import without_empty
 
 TOKENS = ("input", "output", "cacheRead", "cacheWrite")
 ISSUERS = {
@@ -41,10 +46,8 @@ Line = dict[str, Any]
 
 
 def read_sessions(source: str) -> Iterator[SessionRecord]:
-    for path in find_files(source, "pi"):
-        entries = PiSession(path).record()
-        if entries is not None:
-            yield entries
+    """Yield the sessions, without the empty files that pi leaves after a session without input."""
+    yield from without_empty(PiSession(path).record() for path in find_files(source, "pi", "**/*.jsonl"))
 
 
 class PiSession:
@@ -70,15 +73,8 @@ class PiSession:
             last = self._read(line, number, last)
         self.leaf = self.keys.get(last or START)
 
-    def record(self) -> SessionRecord | None:
-        """Return the session; None for an empty file, which pi leaves after a session without input."""
-        if not self.entries and not self.losses:
-            return None
+    def record(self) -> SessionRecord:
         origin = text_or_none(self.metadata.get("parentSession"))
-        tags = {
-            "cwd": text_or_none(self.metadata.get("cwd")),
-            "forked_from": Path(origin).stem if origin else None,
-        }
         labels = {self.keys[name]: label for name, label in self.labels.items() if name in self.keys}
         return SessionRecord(
             "pi",
@@ -89,7 +85,7 @@ class PiSession:
             title=self.title,
             agent="pi",
             started_at=parse_time(self.metadata.get("timestamp")),
-            tags={name: value for name, value in tags.items() if value},
+            tags=known_texts(cwd=self.metadata.get("cwd"), forked_from=Path(origin).stem if origin else None),
             losses=self.losses,
             missing=("system prompt", "tool definitions"),
         )
@@ -97,21 +93,21 @@ class PiSession:
     def _read(self, line: Line, number: int, last: str | None) -> str:
         """Read an entry and return its id. The first version wrote no ids: each line follows the previous one."""
         name = text_or_none(line.get("id")) or f"#{number}"
-        parent = line.get("parentId") if "parentId" in line else last
-        parent = parent if isinstance(parent, str) else None
+        parent_id = line.get("parentId", last)
+        parent = parent_id if isinstance(parent_id, str) else None
         self._parents[name] = parent
         after = START if parent is None else self.keys.get(parent, parent)
-        entries = self._entry(line, name, parent)
-        if entries is None:
+        entry = self._entry(line, parent)
+        if entry is None:
             self.keys[name] = after
             return name
         at = parse_time(line.get("timestamp"))
-        self.entries.append(msgspec.structs.replace(entries, key=name, after=after, at=at))
+        self.entries.append(replace(entry, key=name, after=after, at=at))
         self._by_id[name] = self.entries[-1]
         self.keys[name] = name
         return name
 
-    def _entry(self, line: Line, name: str, parent: str | None) -> EntryRecord | None:
+    def _entry(self, line: Line, parent: str | None) -> EntryRecord | None:
         kind = line.get("type")
         if kind == "message" and isinstance(line.get("message"), dict):
             return self._message(line["message"])
@@ -121,13 +117,8 @@ class PiSession:
             return self._compaction(line, parent)
         if kind == "branch_summary":
             origin = self.keys.get(str(line.get("fromId")))
-            payload = BranchSummary(text_or_none(line.get("summary")) or "", 0, "")
-            usage = line.get("usage")
-            return (
-                EntryRecord(payload, refers_to=origin, usage=_usage(usage), price=_price(usage))
-                if payload.summary
-                else None
-            )
+            summary = text_or_none(line.get("summary"))
+            return _called(BranchSummary(summary, 0, ""), line, refers_to=origin) if summary else None
         if kind == "custom":
             return EntryRecord(Note({"pi": str(line.get("customType")), "data": line.get("data")}))
         if kind == "label":
@@ -138,12 +129,8 @@ class PiSession:
             self._model = (text_or_none(line.get("provider")), text_or_none(line.get("modelId")))
         elif kind == "thinking_level_change":
             level = line.get("thinkingLevel")
-            options = {} if level == "off" else known_options({"effort": level}, self.losses)
-            return (
-                EntryRecord(Settings(options=options or {"effort": None}))
-                if options or level == "off"
-                else None
-            )
+            options = {"effort": None} if level == "off" else known_options({"effort": level}, self.losses)
+            return EntryRecord(Settings(options=options)) if options else None
         else:
             return EntryRecord(unknown_note("pi", kind, line, self.losses))
         return None
@@ -182,14 +169,14 @@ class PiSession:
         if isinstance(content, str):
             return [Text(content)] if content else []
         parts: list[Text | Attachment] = []
-        for block in content if isinstance(content, list) else ():
+        for block in as_list(content):
             part = self._block(block)
             if isinstance(part, Text | Attachment):
                 parts.append(part)
         return parts
 
     def _block(self, block: object) -> Part | None:
-        fields = block if isinstance(block, dict) else {}
+        fields = as_dict(block)
         kind = fields.get("type")
         try:
             if kind == "text" and isinstance(fields["text"], str):
@@ -200,10 +187,9 @@ class PiSession:
                 return parse_base64(fields["data"], fields["mimeType"])
             if kind == "toolCall" and isinstance(fields["name"], str):
                 return parse_tool_call(_call_id(fields["id"]), fields["name"], fields["arguments"])
+            raise ValueError(kind)
         except UNEXPECTED_SHAPE as error:
             self.losses.add("a part of a message of unknown shape", str(error))
-            return None
-        self.losses.add("a part of a message of unknown shape", str(kind))
         return None
 
     def _answer(self, message: Line) -> EntryRecord | None:
@@ -211,8 +197,7 @@ class PiSession:
         self._model = (text_or_none(message.get("provider")), text_or_none(message.get("model")))
         parts: list[Part] = []
         proofs: dict[str, dict[str, Any]] = {}
-        content = message.get("content")
-        for block in content if isinstance(content, list) else ():
+        for block in as_list(message.get("content")):
             part = self._block(block)
             if part is None:
                 continue
@@ -225,14 +210,13 @@ class PiSession:
             payload = Note({"pi": "a failed answer", "error": text_or_none(message.get("errorMessage"))})
         evidence = Evidence(issuer, proofs) if issuer and proofs else None
         provider, model = self._model
-        return EntryRecord(
+        return _called(
             payload,
+            message,
             model=model,
             provider=PROVIDERS.get(provider or "", provider),
             finish=text_or_none(message.get("stopReason")),
             evidence=evidence,
-            usage=_usage(message.get("usage")),
-            price=_price(message.get("usage")),
         )
 
     def _result(self, message: Line) -> EntryRecord | None:
@@ -240,25 +224,20 @@ class PiSession:
         if not isinstance(call_id, str):
             self.losses.add("a tool result without a call id", str(message.get("toolName")))
             return None
-        details = message.get("details")
-        kept_details = {"pi": details} if isinstance(details, dict) and details else None
+        fields = as_dict(message.get("details"))
+        details = {"pi": fields} if fields else None
         content = tuple(self._parts(message.get("content")))
-        result = ToolResult(_call_id(call_id), content, message.get("isError") is True, details=kept_details)
-        usage = message.get("usage")
-        return EntryRecord(Message("tool", (result,)), usage=_usage(usage), price=_price(usage))
+        result = ToolResult(_call_id(call_id), content, message.get("isError") is True, details=details)
+        return _called(Message("tool", (result,)), message)
 
     # -- summaries ---------------------------------------------------------------------------------
 
     def _compaction(self, line: Line, parent: str | None) -> EntryRecord | None:
-        summary, details, tokens = (
-            text_or_none(line.get("summary")),
-            line.get("details"),
-            line.get("tokensBefore"),
-        )
+        summary, tokens = text_or_none(line.get("summary")), line.get("tokensBefore")
         if summary is None:
             self.losses.add("a compaction without a summary")
             return None
-        fields = details if isinstance(details, dict) else {}
+        fields = as_dict(line.get("details"))
         payload = Compaction(
             summary,
             0,
@@ -267,8 +246,7 @@ class PiSession:
             _strings(fields.get("modifiedFiles")),
             replaces_earlier=True,
         )
-        usage, first_kept = line.get("usage"), self._first_kept(line, parent)
-        return EntryRecord(payload, refers_to=first_kept, usage=_usage(usage), price=_price(usage))
+        return _called(payload, line, refers_to=self._first_kept(line, parent))
 
     def _first_kept(self, line: Line, parent: str | None) -> str | None:
         """Return the first kept entry. pi may name an entry that has no counterpart here, or only how many it keeps."""
@@ -301,29 +279,24 @@ def _bash(message: Line) -> EntryRecord:
 
 def _call_id(value: object) -> str:
     """Return the call id; for OpenAI, pi joins it with the item id."""
-    if not isinstance(value, str):
-        raise TypeError("a tool call without an id")
-    return value.partition("|")[0] or value
+    name = required_text(value, "a tool call without an id")
+    return name.partition("|")[0] or name
 
 
 def _proof(issuer: str | None, block: Line) -> dict[str, Any]:
     """Return the signatures and ids the provider expects back with a part."""
-    thinking, text_signature = (
-        text_or_none(block.get("thinkingSignature")),
-        text_or_none(block.get("textSignature")),
-    )
+    thinking, text_signature = first_text(block, "thinkingSignature"), first_text(block, "textSignature")
     if issuer == "anthropic" and thinking:
         return {"data" if block.get("redacted") is True else "signature": thinking}
     if issuer == "gemini":
-        signed = gemini_signature(thinking or text_signature or block.get("thoughtSignature"))
-        return {"signature": signed} if signed else {}
+        signed = thinking or text_signature or block.get("thoughtSignature")
+        return known_texts(signature=gemini_signature(signed))
     if issuer == "openai" and block.get("type") == "toolCall":
-        item = str(block.get("id")).partition("|")[2]
-        return {"id": item} if item else {}
+        return known_texts(id=str(block.get("id")).partition("|")[2])
     if issuer == "openai":
         fields = _object(thinking or text_signature)
         names = ("id", "encrypted_content") if thinking else ("id", "phase")
-        return {key: fields[key] for key in names if text_or_none(fields.get(key))}
+        return known_texts(**{name: fields.get(name) for name in names})
     return {}
 
 
@@ -333,10 +306,17 @@ def _object(signed: str | None) -> Line:
         value = msgspec.json.decode(signed or "")
     except (*INVALID_JSON, UnicodeEncodeError):
         return {"id": signed}
-    return value if isinstance(value, dict) else {}
+    return as_dict(value)
 
 
-def _usage(usage: object) -> Usage | None:
+def _called(payload: Payload, about: Line, **more: Any) -> EntryRecord:
+    """Return the entry that a model call made, with what that used."""
+    usage = as_dict(about.get("usage"))
+    price = recorded_price(as_dict(usage.get("cost")).get("total"), "pi")
+    return EntryRecord(payload, usage=_usage(usage), price=price, **more)
+
+
+def _usage(usage: Line) -> Usage | None:
     """Convert usage: pi counts cached tokens beside the input, here they are part of it."""
     tokens = token_counts(usage, TOKENS)
     if tokens is None or not any(tokens):
@@ -345,10 +325,5 @@ def _usage(usage: object) -> Usage | None:
     return Usage(fresh + read + written, output, read, written)
 
 
-def _price(usage: object) -> Price | None:
-    cost = usage.get("cost") if isinstance(usage, dict) else None
-    return recorded_price(cost.get("total") if isinstance(cost, dict) else None, "pi")
-
-
 def _strings(value: object) -> tuple[str, ...]:
-    return tuple(name for name in value if isinstance(name, str)) if isinstance(value, list) else ()
+    return tuple(name for name in as_list(value) if isinstance(name, str))

@@ -11,16 +11,26 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ...core.entries import Compaction, Note, Payload
+from ...core.entries import Compaction, Note
 from ...core.messages import Message, Text
 from ...core.usage import Usage
-from ...errors import InvalidSource
-from ...formats.jsonl import UNEXPECTED_SHAPE, parse_time, read_objects, text_or_none, token_counts
-from ...formats.records import START, EntryRecord, LossReport, SessionRecord, unknown_note
+from ...formats.json_values import (
+    UNEXPECTED_SHAPE,
+    as_dict,
+    dicts_in,
+    known_texts,
+    parse_time,
+    text_or_none,
+    token_counts,
+)
+from ...formats.jsonl import find_files, read_objects
+from ...formats.records import START, SessionRecord, unknown_note
 from ...wire.gemini.parse import parse_history
+from .session_records import EntryTree, with_tasks, without_empty
 
 NAME = "qwen-code"
 SUBAGENTS = "subagents"
+LEDGER = ".ledger.jsonl"
 TOKENS = (
     *("promptTokenCount", "candidatesTokenCount", "cachedContentTokenCount"),
     *("thoughtsTokenCount", "totalTokenCount"),
@@ -39,46 +49,26 @@ Line = dict[str, Any]
 
 def read_sessions(source: str) -> Iterator[SessionRecord]:
     """Yield every session with the sub-agents it started."""
-    path = Path(source).expanduser()
-    if path.is_file():
-        files = [path]
-    elif path.is_dir():
-        files = sorted(path.rglob("*.jsonl"))
-        files = [each for each in files if not each.name.endswith(".ledger.jsonl")]
-    else:
-        raise InvalidSource(source, NAME, "there is no such file or folder")
-    if not files:
-        raise InvalidSource(source, NAME, "the folder has no *.jsonl")
-    main = [each for each in files if SUBAGENTS not in each.parts or each == path]
-    names = {each.stem for each in main}
-    tasks: dict[str, list[Path]] = {}
-    for each in files:
-        if each not in main:
-            parent = each.parent.name
-            if parent in names:
-                tasks.setdefault(parent, []).append(each)
-            else:
-                main.append(each)
-    for each in main:
-        session = QwenSession(each)
-        record = session.record(tuple(QwenSession(task).record(()) for task in tasks.get(each.stem, ())))
-        if record.entries or record.tasks or record.losses:
-            yield record
+    files = [path for path in find_files(source, NAME, "**/*.jsonl") if not path.name.endswith(LEDGER)]
+    main = {path.stem: path for path in files if SUBAGENTS not in path.parts}
+    parents = {
+        path: main.get(path.parent.name) if SUBAGENTS in path.parts else None
+        for path in sorted(files, key=lambda path: SUBAGENTS in path.parts)
+    }
+    yield from without_empty(with_tasks(parents, lambda path, tasks: QwenSession(path).record(tasks)))
 
 
-class QwenSession:
+class QwenSession(EntryTree):
     """Reads one file."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self.path = path
-        self.losses = LossReport()
-        self.entries: list[EntryRecord] = []
         self.keys: dict[str, str] = {}
         """By record: the key of its last entry, or of the one before it if it became none."""
         self.title: str | None = None
         self.tags: dict[str, str] = {}
         self.agent = NAME
-        self.tip = START
         for number, line in enumerate(read_objects(path, self.losses)):
             self._read(line, number)
 
@@ -109,20 +99,15 @@ class QwenSession:
         try:
             self._convert(line, at)
         except UNEXPECTED_SHAPE:
-            self._add(unknown_note(NAME, line.get("type"), line, self.losses), at)
+            self.add(unknown_note(NAME, line.get("type"), line, self.losses), at)
         self.keys[name] = self.tip
 
     def _describe(self, line: Line) -> None:
         self.agent = text_or_none(line.get("agentName")) or self.agent
-        origin = line.get("forkedFrom")
-        fields = {
-            "cwd": line.get("cwd"),
-            "git_branch": line.get("gitBranch"),
-            "forked_from": origin.get("sessionId") if isinstance(origin, dict) else None,
-        }
-        for tag, value in fields.items():
-            if text_or_none(value):
-                self.tags.setdefault(tag, str(value))
+        origin = as_dict(line.get("forkedFrom")).get("sessionId")
+        tags = known_texts(cwd=line.get("cwd"), git_branch=line.get("gitBranch"), forked_from=origin)
+        for tag, text in tags.items():
+            self.tags.setdefault(tag, text)
 
     def _convert(self, line: Line, at: int | None) -> None:
         kind, subtype = line.get("type"), text_or_none(line.get("subtype"))
@@ -137,22 +122,21 @@ class QwenSession:
         elif kind == "system" and subtype == "custom_title":
             self.title = text_or_none(_payload(line).get("customTitle")) or self.title
         elif kind == "system" and subtype == "parent_session":
-            parent = text_or_none(_payload(line).get("parentSessionId"))
-            self.tags |= {"parent": parent} if parent else {}
+            self.tags |= known_texts(parent=_payload(line).get("parentSessionId"))
         elif kind == "system" and subtype in BOOKKEEPING:
             self.losses.add("a bookkeeping record of the tool", str(subtype))
         else:
-            self._add(unknown_note(NAME, f"{kind} {subtype or ''}".strip(), line, self.losses), at)
+            self.add(unknown_note(NAME, f"{kind} {subtype or ''}".strip(), line, self.losses), at)
 
     def _answer(self, line: Line, at: int | None) -> None:
         usage = _usage(line.get("usageMetadata"))
-        about = {"model": text_or_none(line.get("model")), "usage": usage}
+        about: Line = {"model": text_or_none(line.get("model")), "usage": usage}
         message = line.get("message")
         parsed = parse_history([{**message, "role": "model"}]) if isinstance(message, dict) else []
         if any(each.message.parts for each in parsed):
-            self._add(parsed[0].message, at, **about)
+            self.add(parsed[0].message, at, **about)
         elif usage is not None:
-            self._add(Note({NAME: "an empty answer"}), at, **about)
+            self.add(Note({NAME: "an empty answer"}), at, **about)
 
     def _messages(self, line: Line, at: int | None) -> None:
         message = line["message"]
@@ -165,43 +149,35 @@ class QwenSession:
                 for result in parsed.message.results
             )
             if parsed.message.parts:
-                self._add(Message("tool", results) if results else parsed.message, at)
+                self.add(Message("tool", results) if results else parsed.message, at)
 
     def _context(self, line: Line, at: int | None) -> None:
         """Add what the tool wrote in the user's role: a notification, a scheduled prompt, a goal."""
         for parsed in parse_history([{**line["message"], "role": "user"}]):
             texts = tuple(part for part in parsed.message.parts if isinstance(part, Text))
             if texts:
-                self._add(Message("system", texts), at)
+                self.add(Message("system", texts), at)
 
     def _compaction(self, line: Line, at: int | None) -> None:
-        history = _payload(line).get("compressedHistory")
-        contents = [each for each in history if isinstance(each, dict)] if isinstance(history, list) else []
-        texts = [parsed.message.text for parsed in parse_history(contents)]
+        history = parse_history(dicts_in(_payload(line).get("compressedHistory")))
+        texts = [parsed.message.text for parsed in history]
         if any(texts):
-            self._add(Compaction("\n\n".join(filter(None, texts)), 0, replaces_earlier=True), at)
+            self.add(Compaction("\n\n".join(filter(None, texts)), 0, replaces_earlier=True), at)
         else:
             self.losses.add("a compaction without a summary")
 
-    def _add(self, payload: Payload, at: int | None, **more: Any) -> None:
-        key = str(len(self.entries) + 1)
-        self.entries.append(EntryRecord(payload, key, self.tip, at=at, **more))
-        self.tip = key
-
 
 def _payload(line: Line) -> Line:
-    payload = line.get("systemPayload")
-    return payload if isinstance(payload, dict) else {}
+    return as_dict(line.get("systemPayload"))
 
 
 def _failed(line: Line) -> bool:
-    result = line.get("toolCallResult")
-    return isinstance(result, dict) and result.get("status") in ("error", "cancelled")
+    return as_dict(line.get("toolCallResult")).get("status") in ("error", "cancelled")
 
 
 def _tool_details(result: object) -> dict[str, Any] | None:
-    display = result.get("resultDisplay") if isinstance(result, dict) else None
-    return {NAME: {"display": display}} if isinstance(display, dict) and display else None
+    display = as_dict(as_dict(result).get("resultDisplay"))
+    return {NAME: {"display": display}} if display else None
 
 
 def _usage(usage: object) -> Usage | None:

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
-from ...core.codec import to_json
 from ...core.entries import Note
-from ...errors import InvalidSource, InvalidValue
+from ...errors import InvalidSource
 from ...formats import langchain
+from ...formats.json_values import as_dict, as_list, is_storable
 from ...formats.jsonl import INVALID_JSON, decode_json
 from ...formats.records import EntryRecord, LossReport, SessionRecord
 from .chat import has_messages, read_chat_messages
@@ -117,23 +117,19 @@ def _read_list(items: list[object], losses: LossReport) -> list[EntryRecord]:
 
 
 def _read_value(value: object, losses: LossReport) -> list[EntryRecord]:
-    messages = value.get("messages") if isinstance(value, dict) else None
-    if not isinstance(value, dict) or not isinstance(messages, list):
-        return []
+    fields = as_dict(value)
     entries: list[EntryRecord] = []
-    for message in messages:
+    for message in as_list(fields.get("messages")):
         if isinstance(message, dict) and "type" in message and "data" in message:
             entries.extend(_read_list([message], losses))
         elif isinstance(message, dict):
             entries.extend(read_chat_messages([message], losses))
         else:
             losses.add("a message that is not a JSON object")
-    state = value.get("state")
-    if entries and isinstance(state, dict) and state:
-        try:
-            to_json(state, "state")
-        except InvalidValue:
-            losses.add("a state that is not JSON")
-        else:
+    state = as_dict(fields.get("state"))
+    if entries and state:
+        if is_storable(state):
             entries.append(EntryRecord(Note(state=state)))
+        else:
+            losses.add("a state that is not JSON")
     return entries

@@ -7,16 +7,18 @@ store, costs time, and nothing is counted twice.
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct, field
 
 from ...errors import BoughError, NotFound
+from ...formats.json_values import as_dict
+from ...formats.jsonl import read_json
+from ...formats.records import LossReport
 from ...log.runtime import Runtime
 from ...stores.base import StoreBackend
 from . import read_sessions
@@ -75,7 +77,7 @@ class Watch:
         """Every folder in which a file may appear."""
         self.file_count = 0
         self._states = self._load()
-        self._due: dict[tuple[str, str], float] = {}
+        self._due: dict[str, float] = {}
         """When to read a source again although it has not changed."""
         self._failed: dict[str, dict[str, Signature]] = {}
         """The files of sources that could not be read."""
@@ -89,8 +91,8 @@ class Watch:
             for source, files in self._sources(folder).items():
                 name = f"{folder.tool} {source}"
                 present.add(name)
-                if self._is_due((folder.tool, source)) or self._has_changed(name, files):
-                    yield self._import(folder, source, files)
+                if self._is_due(name) or self._has_changed(name, files):
+                    yield self._import(name, folder.tool, source, files)
                     if self._clock() - self._saved_at >= SAVE_SECONDS:
                         self._save()
         for name in self._states.keys() - present:  # it is gone; its session stays
@@ -98,8 +100,8 @@ class Watch:
             self._is_saved = False
         self._save()
 
-    def _is_due(self, key: tuple[str, str]) -> bool:
-        return self._due.get(key, float("inf")) <= self._clock()
+    def _is_due(self, name: str) -> bool:
+        return self._due.get(name, float("inf")) <= self._clock()
 
     def _has_changed(self, name: str, files: dict[str, Signature]) -> bool:
         state = self._states.get(name)
@@ -109,24 +111,23 @@ class Watch:
         """Return the seconds until a source is to be read again although it has not changed."""
         return max(0.0, min(self._due.values(), default=float("inf")) - self._clock())
 
-    def _import(self, folder: WatchedFolder, source: str, files: dict[str, Signature]) -> SourceChange:
-        key, name = (folder.tool, source), f"{folder.tool} {source}"
-        self._due.pop(key, None)
+    def _import(self, name: str, tool: str, source: str, files: dict[str, Signature]) -> SourceChange:
+        self._due.pop(name, None)
         self._failed.pop(name, None)
         try:
-            records = read_sessions(folder.tool, source)
+            records = read_sessions(tool, source)
             results = tuple(import_session(self.store, self.runtime, record) for record in records)
         except (BoughError, OSError) as error:
-            self._due[key] = self._clock() + RETRY_SECONDS
+            self._due[name] = self._clock() + RETRY_SECONDS
             self._failed[name] = files
-            return SourceChange(folder.tool, source, error=str(error))
+            return SourceChange(tool, source, error=str(error))
         if any(result.unfinished for result in results):
-            self._due[key] = self._clock() + REVISIT_SECONDS
+            self._due[name] = self._clock() + REVISIT_SECONDS
         read = [result.session_id for result in results if result.error is None]
         sessions = {session_id: self.store.session(session_id).facts for session_id in read}
         self._states[name] = SourceState(files, sessions)
         self._is_saved = False
-        return SourceChange(folder.tool, source, results)
+        return SourceChange(tool, source, results)
 
     # -- files -------------------------------------------------------------------------------------
 
@@ -141,15 +142,10 @@ class Watch:
         return sources
 
     def _files(self, root: Path) -> Iterator[tuple[Path, Signature]]:
-        siblings: tuple[Path, ...] = ()
+        folders: Iterable[tuple[str, list[str], list[str]]] = os.walk(root)
         if root.is_file():
-            self.directories.add(root.parent)
-            siblings = (root, root.with_name(f"{root.name}-wal"))
-        for path in siblings:
-            signature = _signature(path)
-            if signature is not None:
-                yield path, signature
-        for name, _, files in os.walk(root):
+            folders = [(str(root.parent), [], [root.name, f"{root.name}-wal"])]
+        for name, _, files in folders:
             self.directories.add(Path(name))
             for file in files:
                 path = Path(name, file)
@@ -209,14 +205,8 @@ def source_of(tool: str, root: Path, path: Path) -> Path | None:
             return path if name.startswith("session-") else path.parent.parent.parent
         case "cline" | "roo-code":
             return _task_source(path)
-        case "copilot-cli" if path.suffix == ".jsonl":
-            return path
         case "droid" if path.suffix == ".jsonl" or name.endswith(".settings.json"):
-            file = (
-                path
-                if path.suffix == ".jsonl"
-                else path.with_name(f"{name.removesuffix('.settings.json')}.jsonl")
-            )
+            file = path.with_name(f"{name.removesuffix('.settings.json').removesuffix('.jsonl')}.jsonl")
             return file if file.is_file() else None
         case "opencode" if path.suffix == ".json" and "storage" in path.parts:
             return Path(*path.parts[: path.parts.index("storage")])
@@ -224,7 +214,7 @@ def source_of(tool: str, root: Path, path: Path) -> Path | None:
             return path
         case "inspect" if path.suffix in (".eval", ".json"):
             return path
-        case "chat" | "pi" | "goose" if path.suffix == ".jsonl":
+        case "chat" | "copilot-cli" | "goose" | "pi" if path.suffix == ".jsonl":
             return path
     return None
 
@@ -237,11 +227,8 @@ def _task_source(path: Path) -> Path | None:
     history = path.with_name("api_conversation_history.json")
     if path.suffix != ".json" or not history.is_file():
         return None
-    try:
-        item = json.loads(path.with_name("history_item.json").read_bytes())
-    except (OSError, ValueError):
-        item = {}
-    return path.parent.parent if isinstance(item, dict) and item.get("parentTaskId") else history
+    item = as_dict(read_json(path.with_name("history_item.json"), LossReport()))
+    return path.parent.parent if item.get("parentTaskId") else history
 
 
 def _session_of_agent(tool: str, path: Path) -> Path:

@@ -1,0 +1,101 @@
+"""What importers share: a list of entries under construction, and sessions with the sub-agents they started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from ...core.entries import Payload
+from ...core.usage import Usage
+from ...formats.records import START, EntryRecord, LossReport, SessionRecord
+
+MAX_TASK_DEPTH = 20
+"""Sub-agents nested deeper become sessions of their own."""
+
+K = TypeVar("K")
+
+
+class EntryList:
+    """The entries of one session as they are read, numbered from 1, and what could not be converted."""
+
+    def __init__(self, losses: LossReport | None = None) -> None:
+        self.losses = LossReport() if losses is None else losses
+        self.entries: list[EntryRecord] = []
+
+    def add(self, payload: Payload, at: int | None, *, key: str | None = None, **more: Any) -> str:
+        """Add an entry and return its key; `more` are fields of `EntryRecord`."""
+        key = key or str(len(self.entries) + 1)
+        self.entries.append(EntryRecord(payload, key, at=at, **more))
+        return key
+
+    def add_total_usage(self, usage: Usage, provider: str | None, call_id: str) -> None:
+        """Add the tokens of all calls to the first answer, for a tool that records only their sum."""
+        for index, entry in enumerate(self.entries):
+            if entry.is_answer:
+                self.entries[index] = replace(entry, usage=usage, provider=provider, call_id=call_id)
+                return
+        self.losses.add("the tokens of a session without an answer")
+
+
+class EntryTree(EntryList):
+    """The same for a session with branches: each entry follows the one at `tip`."""
+
+    def __init__(self, losses: LossReport | None = None) -> None:
+        super().__init__(losses)
+        self.tip = START
+
+    def add(self, payload: Payload, at: int | None, *, key: str | None = None, **more: Any) -> str:
+        self.tip = super().add(payload, at, key=key, after=self.tip, **more)
+        return self.tip
+
+
+def with_tasks(
+    parents: Mapping[K, K | None], read: Callable[[K, tuple[SessionRecord, ...]], SessionRecord | None]
+) -> Iterator[SessionRecord]:
+    """Yield every session with its tasks. `parents` names the session that started each, `read` converts one."""
+    children: dict[K, list[K]] = {}
+    for key, parent in parents.items():
+        if parent is not None and parent in parents and parent != key:
+            children.setdefault(parent, []).append(key)
+    visited: set[K] = set()
+
+    def read_with_tasks(key: K, depth: int = 0) -> SessionRecord | None:
+        visited.add(key)
+        own = children.get(key, ()) if depth < MAX_TASK_DEPTH else ()
+        tasks = [read_with_tasks(child, depth + 1) for child in own if child not in visited]
+        return read(key, tuple(task for task in tasks if task is not None))
+
+    tasks = {child for own in children.values() for child in own}
+    for key in (*(key for key in parents if key not in tasks), *parents):  # a circle of parents has no root
+        if key not in visited:
+            record = read_with_tasks(key)
+            if record is not None:
+                yield record
+
+
+def without_empty(sessions: Iterable[SessionRecord]) -> Iterator[SessionRecord]:
+    return (session for session in sessions if not session.is_empty)
+
+
+def with_source_losses(
+    tool: str, sessions: Iterable[SessionRecord], losses: LossReport
+) -> Iterator[SessionRecord]:
+    """Yield the sessions; `losses`, which their reader fills, are moved to one of them, or to an empty one if there is none."""
+    last: SessionRecord | None = None
+    for session in sessions:
+        if last is not None:
+            yield last
+        _move(losses, session.losses)
+        last = session
+    if last is None and losses:
+        last = SessionRecord(tool, "unreadable", ())
+    if last is not None:
+        _move(losses, last.losses)
+        yield last
+
+
+def _move(losses: LossReport, target: LossReport) -> None:
+    target.merge(losses)
+    losses.clear()
