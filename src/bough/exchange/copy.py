@@ -38,7 +38,8 @@ def import_conversation(
     """
     if _has_conversation(store, conversation_id):
         return
-    session_ids = _sessions(older, conversation_id)
+    rows = older.all_sessions(SessionQuery(conversation_id=conversation_id))  # newest first
+    session_ids = [row.session_id for row in rows][::-1]
     try:
         with older.export_sessions(*session_ids, children=True) as exports:
             store.import_sessions(exports, runtime.now())
@@ -53,8 +54,3 @@ def _has_conversation(store: StoreBackend, conversation_id: str) -> bool:
         SessionQuery(conversation_id=conversation_id, trashed=trashed, limit=1) for trashed in (False, True)
     )
     return any(store.sessions(query).sessions for query in queries)
-
-
-def _sessions(store: StoreBackend, conversation_id: str) -> list[str]:
-    rows = store.all_sessions(SessionQuery(conversation_id=conversation_id))
-    return [row.session_id for row in rows][::-1]

@@ -104,7 +104,7 @@ class PieceLine(Line, frozen=True, tag="piece"):
     data: bytes
 
 
-class Counts(Struct, frozen=True):
+class Counts(Struct):
     sessions: int = 0
     entries: int = 0
     calls: int = 0

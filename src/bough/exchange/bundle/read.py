@@ -59,15 +59,6 @@ class _AnyHeader(Struct, frozen=True, tag_field="line", tag="bundle"):
     format: Annotated[str, msgspec.Meta(pattern=r"^[1-9][0-9]{0,5}\.[0-9]{1,6}$")]
 
 
-class CheckResult(Struct, frozen=True):
-    """The result of the first pass."""
-
-    header: Header
-    counts: Counts
-    inherited_hashes: list[bytes]
-    """By session: the hash of the entries it inherits."""
-
-
 class BundleReader:
     """One pass over a bundle."""
 
@@ -75,17 +66,13 @@ class BundleReader:
         self.file, self.name, self.phase, self.progress = file, name, phase, progress
         self.n = self.bytes = 0
         self.hash, self._last = sha256(), b""
-        self.sessions = self.entries = self.calls = self.facts = self.blobs = 0
+        self.counts = Counts()
         self.line: AnyLine | None = None
         self.header = self._header()
         self._next()
 
     def wrong(self, why: str) -> InvalidBundle:
         return InvalidBundle(self.name, self.n, why)
-
-    @property
-    def counts(self) -> Counts:
-        return Counts(self.sessions, self.entries, self.calls, self.facts, self.blobs)
 
     # -- lines -------------------------------------------------------------------------------------
 
@@ -139,10 +126,12 @@ class BundleReader:
 
     def _sessions(self, inherited_hashes: list[bytes]) -> Iterator[SessionExport]:
         while isinstance(self.line, SessionLine):
-            dump = self._session(self.line, inherited_hashes[self.sessions] if inherited_hashes else b"")
-            self.sessions += 1
+            dump = self._session(
+                self.line, inherited_hashes[self.counts.sessions] if inherited_hashes else b""
+            )
+            self.counts.sessions += 1
             yield dump
-        if not self.sessions:
+        if not self.counts.sessions:
             raise self.wrong("expected a session")
 
     def _session(self, line: SessionLine, inherited_hash: bytes) -> SessionExport:
@@ -150,7 +139,7 @@ class BundleReader:
             row, detail = session_of(line)
         except UNREADABLE as error:
             raise self.wrong(f"the row cannot be read ({error})") from None
-        if self.sessions == 0 and row.session_id != self.header.session:
+        if not self.counts.sessions and row.session_id != self.header.session:
             raise self.wrong(
                 f"session {row.session_id} comes first, but the header names {self.header.session}"
             )
@@ -176,7 +165,7 @@ class BundleReader:
 
     def _entries(self) -> Iterator[StoredEntry]:
         for line in self._lines_of(EntryLine):
-            self.entries += 1
+            self.counts.entries += 1
             try:
                 stored = entry_of(line)
             except UNREADABLE as error:
@@ -187,12 +176,12 @@ class BundleReader:
         for line in self._lines_of(CallLine):
             if line.inherited:
                 raise self.wrong("an inherited call must come before the entries")
-            self.calls += 1
+            self.counts.calls += 1
             yield line.call
 
     def _facts(self) -> Iterator[Fact]:
         for line in self._lines_of(FactLine):
-            self.facts += 1
+            self.counts.facts += 1
             yield fact_of(line)
 
     # -- blobs and the end -------------------------------------------------------------------------
@@ -209,7 +198,7 @@ class BundleReader:
             if not 0 <= line.size <= MAX_COUNT or "\0" in line.mime:
                 raise self.wrong(f"blob {line.hash} has an invalid size or type")
             last_hash = line.hash
-            self.blobs += 1
+            self.counts.blobs += 1
             pieces = self._pieces(line)
             yield BlobStream(line.hash, line.mime, line.size, pieces)
             for _ in pieces:  # a store that has the blob reads none of it
@@ -240,8 +229,11 @@ class BundleReader:
             raise self.wrong("there is more after the end")
 
 
-def check_bundle(file: BinaryIO, name: str, progress: OnProgress | None) -> CheckResult:
-    """Read the whole bundle without keeping it; raises `InvalidBundle` at the first problem."""
+def check_bundle(file: BinaryIO, name: str, progress: OnProgress | None) -> list[bytes]:
+    """Read the whole bundle without keeping it; raises `InvalidBundle` at the first problem.
+
+    Returns by session the hash of the entries it inherits.
+    """
     reader = BundleReader(file, name, "checking", progress)
     dumps, references = reader.dumps(), BlobReferences()
     try:
@@ -250,7 +242,7 @@ def check_bundle(file: BinaryIO, name: str, progress: OnProgress | None) -> Chec
         raise reader.wrong(str(error)) from None
     for _ in dumps.blobs(references.mimes):
         pass
-    return CheckResult(reader.header, reader.counts, hashes)
+    return hashes
 
 
 def _read_to_end(dump: SessionExport, references: BlobReferences) -> bytes:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from ...core.codec import chain_id, decode, encode, from_json, to_json
 from ...core.entries import BranchSummary, Payload, Unknown
 from ...core.redact import Redactor
-from ...stores.base import Fact, QueuedInput, SessionDetail, SessionRow, StoredEntry
+from ...stores.base import SessionDetail, SessionRow, StoredEntry
 from ...stores.transfer import BlobStream, SessionExport
 from .rename import IdMap, rename_links, with_owner
 
@@ -59,14 +59,14 @@ class Redaction:
     def dumps(self, dumps: Iterable[SessionExport]) -> Iterator[SessionExport]:
         for dump in dumps:
             row = self._row(dump.row)
-            facts = self._facts(rename_links(dump.facts, self._sessions, is_root=False))
+            hide, links = self.redactor.redact_json, rename_links(dump.facts, self._sessions, is_root=False)
             changed = replace(
                 dump,
                 row=row,
                 detail=self._detail(dump.detail),
                 entries=self._entries(dump),
-                facts=facts,
-                inbox=self._inbox(dump.inbox),
+                facts=(replace(fact, data=hide(fact.data)) for fact in links),
+                inbox=(replace(each, body=self._body("message", each.body)) for each in dump.inbox),
             )
             yield with_owner(changed, row.session_id)
 
@@ -106,14 +106,6 @@ class Redaction:
         if text is None or not self.redactor.may_contain_secret(text):
             return text
         return to_json(self.redactor.redact_json(from_json(text)), "a redacted value")
-
-    def _facts(self, facts: Iterable[Fact]) -> Iterator[Fact]:
-        for fact in facts:
-            yield replace(fact, data=self.redactor.redact_json(fact.data))
-
-    def _inbox(self, inbox: Iterable[QueuedInput]) -> Iterator[QueuedInput]:
-        for queued in inbox:
-            yield replace(queued, body=self._body("message", queued.body))
 
     def _entries(self, dump: SessionExport) -> Iterator[StoredEntry]:
         parents = {branch.branch: (branch.parent, branch.parent_seq) for branch in dump.branches}

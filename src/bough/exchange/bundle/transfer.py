@@ -22,7 +22,7 @@ from ..copy import import_exports
 from .lines import FORMAT, Header
 from .read import BundleReader, check_bundle, open_twice
 from .redaction import MARK, Redaction
-from .write import BundleExportResult, BundleWriter, OnProgress, atomic_file, write_error
+from .write import BundleExportResult, BundleWriter, OnProgress, open_target
 
 PathOrFile = str | os.PathLike[str] | BinaryIO
 
@@ -64,22 +64,9 @@ def export(
         header = Header(FORMAT, first.row.session_id, children, blobs, first.row.tags.get(MARK) == "true")
         blobs_of = source.blobs if redaction is None else redaction.blobs(source.blobs)
         dumps = SessionExports(chain([first], sessions), blobs_of)
-        exported = _write(to, header, dumps, store.url, progress)
+        with open_target(to, "the bundle") as file:
+            exported = BundleWriter(file, store.url, progress).bundle(header, dumps)
     return exported if redaction is None else replace(exported, redactions=dict(redaction.redactor.counts))
-
-
-def _write(
-    to: PathOrFile, header: Header, dumps: SessionExports, name: str, progress: OnProgress | None
-) -> BundleExportResult:
-    if isinstance(to, str | os.PathLike):
-        with atomic_file(to) as file:
-            return BundleWriter(file, name, progress).bundle(header, dumps)
-    try:
-        return BundleWriter(to, name, progress).bundle(header, dumps)
-    except BrokenPipeError:
-        raise  # the reader closed the stream; its owner decides what that means
-    except OSError as error:
-        raise write_error(str(getattr(to, "name", "the bundle")), error) from None
 
 
 def import_bundle(
@@ -100,11 +87,11 @@ def import_bundle(
         )
     with open_twice(source) as (file, name):
         start = file.tell()
-        checked = check_bundle(file, name, progress)
+        inherited_hashes = check_bundle(file, name, progress)
         file.seek(start)
         reader = BundleReader(file, name, "importing", progress)
-        result = import_exports(store, runtime, reader.dumps(checked.inherited_hashes), new_id=new_id)
-    first = result.added[0] if new_id else checked.header.session
+        result = import_exports(store, runtime, reader.dumps(inherited_hashes), new_id=new_id)
+    first = result.added[0] if new_id else reader.header.session
     return BundleImportResult(
         first,
         result.added,
@@ -112,5 +99,5 @@ def import_bundle(
         result.entries,
         result.blobs,
         result.missing,
-        checked.header.redacted,
+        reader.header.redacted,
     )

@@ -66,7 +66,7 @@ class BundleWriter:
         self.file, self.where, self.progress = file, where, progress
         self.hash = sha256()
         self.bytes = self.lines = 0
-        self.sessions = self.entries = self.calls = self.facts = self.blobs = 0
+        self.counts = Counts()
         self.references = BlobReferences()
 
     def put(self, line: Line) -> None:
@@ -89,13 +89,12 @@ class BundleWriter:
         mimes, definitions = self.references.mimes, self.references.definitions
         for blob in dumps.blobs(mimes if header.blobs else {name: mimes[name] for name in definitions}):
             self._blob(blob)
-        counts = Counts(self.sessions, self.entries, self.calls, self.facts, self.blobs)
-        self.put(EndLine(counts, self.hash.hexdigest()))
-        return BundleExportResult(counts, self.bytes, len(self.references.mimes) - self.blobs)
+        self.put(EndLine(self.counts, self.hash.hexdigest()))
+        return BundleExportResult(self.counts, self.bytes, len(mimes) - self.counts.blobs)
 
     def _session(self, dump: SessionExport) -> None:
         dump = check_export(dump)
-        self.sessions += 1
+        self.counts.sessions += 1
         self.put(session_line(dump.row, dump.detail))
         for branch in dump.branches:
             self.put(branch_line(branch))
@@ -106,19 +105,19 @@ class BundleWriter:
         for stored in dump.entries:
             self.references.add(stored.entry.kind, stored.entry.body)
             self.put(entry_line(stored))
-            self.entries += 1
+            self.counts.entries += 1
         for call in dump.calls:
             self.put(CallLine(call))
-            self.calls += 1
+            self.counts.calls += 1
         for fact in dump.facts:
             self.put(fact_line(fact))
-            self.facts += 1
+            self.counts.facts += 1
         for queued in self.references.inbox(dump.inbox):
             self.put(queued_line(queued))
 
     def _blob(self, blob: BlobStream) -> None:
         self.put(BlobLine(blob.hash, blob.mime, blob.size))
-        self.blobs += 1
+        self.counts.blobs += 1
         digest, size = sha256(), 0
         for piece in _split(blob):
             digest.update(piece)
@@ -133,6 +132,21 @@ def _split(blob: BlobStream) -> Iterator[bytes]:
     for piece in blob.pieces:
         for begin in range(0, len(piece), PIECE_BYTES):
             yield piece[begin : begin + PIECE_BYTES]
+
+
+@contextlib.contextmanager
+def open_target(to: str | os.PathLike[str] | BinaryIO, name: str) -> Iterator[BinaryIO]:
+    """Open a path as `atomic_file` does, or write to an open file, which errors call `name` if it has no name."""
+    if isinstance(to, str | os.PathLike):
+        with atomic_file(to) as file:
+            yield file
+        return
+    try:
+        yield to
+    except BrokenPipeError:
+        raise  # the reader closed the stream; its owner decides what that means
+    except OSError as error:
+        raise write_error(str(getattr(to, "name", name)), error) from None
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ beside it are the requests of each model call, which only `wire` can render.
 
 from __future__ import annotations
 
-import os
 import re
 from base64 import b64encode
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from ...errors import PageTooLarge
 from ...log.runtime import Runtime
 from ...stores.base import StoreBackend
 from ..bundle.transfer import PathOrFile, export
-from ..bundle.write import BundleExportResult, OnProgress, atomic_file, write_error
+from ..bundle.write import BundleExportResult, OnProgress, open_target
 from .es_modules import join_modules
 from .requests import requests
 
@@ -72,18 +71,11 @@ class _BoundedBuffer(BytesIO):
 
 
 def _write(to: PathOrFile, parts: Iterator[bytes]) -> int:
-    if isinstance(to, str | os.PathLike):
-        with atomic_file(to) as file:
-            return sum(map(file.write, parts))
     size = 0
-    try:
+    with open_target(to, "the page") as file:
         for part in parts:
-            to.write(part)
+            file.write(part)
             size += len(part)
-    except BrokenPipeError:
-        raise  # the reader closed the stream; its owner decides what that means
-    except OSError as error:
-        raise write_error(str(getattr(to, "name", "the page")), error) from None
     return size
 
 

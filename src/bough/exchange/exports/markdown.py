@@ -176,10 +176,9 @@ def _settings(settings: Settings) -> Iterator[str]:
         yield f"Tools allowed: {', '.join(map(code, settings.tools)) or 'none'}"
     if settings.tool_definitions is not None:
         yield f"Tools: {', '.join(map(code, settings.tool_definitions.names)) or 'none'}"
-    if settings.options is not None:
-        yield "\n".join(fence(lines_of(msgspec.json.encode(settings.options).decode()), "json"))
-    if settings.limits is not None:
-        yield "\n".join(fence(lines_of(msgspec.json.encode(settings.limits).decode()), "json"))
+    for values in (settings.options, settings.limits):
+        if values is not None:
+            yield "\n".join(fence(lines_of(msgspec.json.encode(values).decode()), "json"))
     for model, tokens in (settings.windows or {}).items():
         yield f"Window of {code(model)}: {tokens:,} tokens"
     for provider, endpoint in (settings.endpoints or {}).items():

@@ -6,13 +6,15 @@ redactor leaves ids and tool names alone. Knows no format.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from msgspec.structs import replace
 
 from ...core.codec import from_json, to_json
 from ...core.entries import Entry, Payload, Unknown
+from ...core.messages import Text, ToolResult
 from ...core.redact import Redactor
 from ...log.log import Log
 
@@ -39,6 +41,14 @@ def _redact(payload: Payload, redactor: Redactor) -> Payload:
     if isinstance(payload, Unknown):
         return Unknown(payload.kind, to_json(redactor.redact_json(from_json(payload.body)), payload.kind))
     return redactor.redact_payload(payload)
+
+
+def without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def result_text(result: ToolResult) -> str:
+    return "\n".join(piece.text for piece in result.content if isinstance(piece, Text))
 
 
 def iso(at: int) -> str:

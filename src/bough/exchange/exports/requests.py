@@ -12,7 +12,7 @@ from io import BytesIO
 from typing import Any
 
 import msgspec
-from msgspec import Raw, Struct, field
+from msgspec import Raw, Struct
 
 from ... import wire
 from ...agent.prompt_window import MessageLimits, prompt_context
@@ -135,7 +135,11 @@ class _Tree(Struct, frozen=True):
 def _tree(dump: SessionExport, definitions: Mapping[str, bytes]) -> _Tree:
     """Read an export in the order of its fields, as it streams."""
     entries = {(one.branch, one.entry.seq): one.entry.to_entry(one.branch) for one in dump.entries}
-    calls = _calls_by_answer([*dump.inherited_calls, *dump.calls])
+    calls = {
+        (call.branch, call.answer_seq): call
+        for call in (*dump.inherited_calls, *dump.calls)
+        if call.answer_seq is not None and call.purpose == "answer"
+    }
     inherited_limits = {Leaf(one.branch, one.turn): one.max_messages for one in dump.inherited_limits}
     limits = {**inherited_limits, **message_limits(dump.facts)}
     for _ in dump.inbox:
@@ -143,51 +147,19 @@ def _tree(dump: SessionExport, definitions: Mapping[str, bytes]) -> _Tree:
     return _Tree(dump, entries, calls, limits, definitions)
 
 
-def _calls_by_answer(calls: Iterable[Call]) -> dict[tuple[int, int], Call]:
-    return {
-        (call.branch, call.answer_seq): call
-        for call in calls
-        if call.answer_seq is not None and call.purpose == "answer"
-    }
-
-
-class _Pool(Struct):
-    """The pieces of requests, each once."""
-
-    known: dict[bytes, int] = field(default_factory=dict)
-
-    def new(self, pieces: Iterable[bytes]) -> int:
-        """Return how many bytes these pieces would add."""
-        return sum(len(piece) for piece in set(pieces) if piece not in self.known)
-
-    def places(self, pieces: Iterable[bytes]) -> list[int]:
-        return [self.known.setdefault(piece, len(self.known)) for piece in pieces]
-
-
-class _RenderedRequest(Struct, frozen=True):
-    record: RequestRecord
-    messages: list[int]
-
-
 def _session_requests(dump: SessionExport, definitions: Mapping[str, bytes], budget: SizeBudget) -> Requests:
-    tree, pool = _tree(dump, definitions), _Pool()
-    rendered_requests: list[_RenderedRequest] = []
-    omitted = 0
-    for answer, call in tree.answers():
-        rendered = _render(tree, answer, call, pool, budget)
-        if rendered is None:
-            omitted += 1
-        else:
-            rendered_requests.append(rendered)
-    return Requests(
-        list(_differences(rendered_requests[::-1])), [Raw(piece) for piece in pool.known], omitted
-    )
+    tree = _tree(dump, definitions)
+    pool: dict[bytes, int] = {}
+    requests = [_render(tree, answer, call, pool, budget) for answer, call in tree.answers()]
+    rendered = [request for request in reversed(requests) if request is not None]
+    omitted = len(requests) - len(rendered)
+    return Requests(list(_differences(rendered)), [Raw(piece) for piece in pool], omitted)
 
 
 def _render(
-    tree: _Tree, answer: Entry, call: Call | None, pool: _Pool, budget: SizeBudget
-) -> _RenderedRequest | None:
-    """Return None if the budget is exceeded."""
+    tree: _Tree, answer: Entry, call: Call | None, pool: dict[bytes, int], budget: SizeBudget
+) -> RequestRecord | None:
+    """Return a request with all its messages, whose places in the pool are added; None if the budget is exceeded."""
     leaf = Leaf(answer.branch, answer.seq - 1 if call is None else call.after_seq)
     budget.work -= leaf.seq
     if budget.work < 0:
@@ -196,32 +168,31 @@ def _render(
     provider, context = wire.find_provider(provider_of(call)), prompt_context(path, tree.limits)
     full: dict[str, Any] = provider.project(context, tree.definitions.get)
     messages = [ENCODE(message) for message in full.pop(provider.history)]
-    rest = ENCODE(full)
-    added_bytes = pool.new([rest, *messages])
+    pieces = [ENCODE(full), *messages]
+    added_bytes = sum(len(piece) for piece in set(pieces) if piece not in pool)
     if added_bytes > budget.bytes:
         return None
     budget.bytes -= added_bytes
-    (first, *others) = pool.places([rest, *messages])
-    record = RequestRecord(
+    first, *others = (pool.setdefault(piece, len(pool)) for piece in pieces)
+    return RequestRecord(
         at=f"{answer.branch}:{answer.seq}",
         after=f"{path[-1].branch}:{path[-1].seq}" if path else "0:0",
         provider=provider.name,
         history=provider.history,
         rest=first,
         shared_messages=0,
-        added_messages=(),
+        added_messages=tuple(others),
         tokens=tuple(token_shares(context, provider.name)),
     )
-    return _RenderedRequest(record, others)
 
 
-def _differences(rendered_requests: Iterable[_RenderedRequest]) -> Iterator[RequestRecord]:
+def _differences(rendered: Iterable[RequestRecord]) -> Iterator[RequestRecord]:
     """Yield each request as its difference to the one before."""
-    before: list[int] = []
-    for rendered in rendered_requests:
-        pairs = zip(before, rendered.messages, strict=False)
-        shortest = min(len(before), len(rendered.messages))
+    before: tuple[int, ...] = ()
+    for request in rendered:
+        messages = request.added_messages
+        shortest = min(len(before), len(messages))
+        pairs = zip(before, messages, strict=False)
         shared = next((n for n, (a, b) in enumerate(pairs) if a != b), shortest)
-        added = tuple(rendered.messages[shared:])
-        yield msgspec.structs.replace(rendered.record, shared_messages=shared, added_messages=added)
-        before = rendered.messages
+        yield msgspec.structs.replace(request, shared_messages=shared, added_messages=messages[shared:])
+        before = messages

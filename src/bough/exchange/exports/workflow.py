@@ -27,7 +27,7 @@ from ...core.messages import (
 from ...core.turns import ENDED_BY_TOOL, is_completed
 from ...log.log import Log
 from ...stores.base import SessionRow
-from .path_reader import iso
+from .path_reader import iso, result_text, without_none
 
 FORMAT = "1.0"
 NO_TITLE = "exported-session"
@@ -42,20 +42,15 @@ def workflow(row: SessionRow, path: Sequence[Entry], agent: Any = None) -> dict[
     """Return the workflow definition of a path; `agent` is the agent as frozen at the start."""
     turns = [_node(row, n, turn) for n, turn in enumerate(completed_turns(path), 1)]
     nodes = [{"id": "input", "type": "input"}, *turns, {"id": "output", "type": "output"}]
-    steps = pairwise(nodes)
-    titled = {"name": row.title} if row.title else {}
-    agents = {} if agent is None else {"agents": [agent]}
-    return {
-        "schema_version": FORMAT,
-        "workflow": {
-            "id": workflow_id(row.title),
-            **titled,
-            **agents,
-            "nodes": nodes,
-            "edges": [{"from": start["id"], "to": end["id"]} for start, end in steps],
-            "metadata": {"relaviumExport": _transcript(row, path)},
-        },
+    definition = {
+        "id": workflow_id(row.title),
+        "name": row.title or None,
+        "agents": None if agent is None else [agent],
+        "nodes": nodes,
+        "edges": [{"from": start["id"], "to": end["id"]} for start, end in pairwise(nodes)],
+        "metadata": {"relaviumExport": _transcript(row, path)},
     }
+    return {"schema_version": FORMAT, "workflow": without_none(definition)}
 
 
 def workflow_id(title: str | None) -> str:
@@ -98,14 +93,14 @@ def _node(row: SessionRow, n: int, turn: Sequence[Entry]) -> dict[str, Any]:
         if isinstance(part, Text) and part.text
     ]
     names = dict.fromkeys(call.name for message in messages for call in message.calls if call.name)
-    node: dict[str, Any] = {"id": f"turn-{n}", "type": "agent"}
-    if row.agent is not None:
-        node["agent_ref"] = row.agent
-    if texts:
-        node["prompt_template"] = neutral("\n\n".join(texts))
-    if names:
-        node["tools"] = list(names)
-    return node
+    node = {
+        "id": f"turn-{n}",
+        "type": "agent",
+        "agent_ref": row.agent,
+        "prompt_template": neutral("\n\n".join(texts)) or None,
+        "tools": list(names) or None,
+    }
+    return without_none(node)
 
 
 def neutral(text: str) -> str:
@@ -114,17 +109,16 @@ def neutral(text: str) -> str:
 
 
 def _transcript(row: SessionRow, path: Iterable[Entry]) -> dict[str, Any]:
-    named = {} if row.agent is None else {"agentSlug": row.agent}
-    titled = {"title": row.title} if row.title else {}
-    return {
+    fields = {
         "source": "session",
         "sessionId": row.session_id,
-        **named,
-        **titled,
+        "agentSlug": row.agent,
+        "title": row.title or None,
         "createdAt": iso(row.started_at),
         "updatedAt": iso(row.updated_at),
         "messages": [_message(row.session_id, e, e.message) for e in path if e.message is not None],
     }
+    return without_none(fields)
 
 
 def _message(session_id: str, entry: Entry, message: Message) -> dict[str, Any]:
@@ -135,8 +129,9 @@ def _message(session_id: str, entry: Entry, message: Message) -> dict[str, Any]:
         "role": message.role,
         "content": [_part(part) for part in message.parts],
         "timestamp": iso(entry.at),
+        "modelId": entry.model,
     }
-    return fields if entry.model is None else {**fields, "modelId": entry.model}
+    return without_none(fields)
 
 
 def _part(part: Part) -> dict[str, Any]:
@@ -160,22 +155,21 @@ def _part(part: Part) -> dict[str, Any]:
 
 
 def _result(result: ToolResult) -> dict[str, Any]:
-    texts = [piece.text for piece in result.content if isinstance(piece, Text)]
-    media = [_media(piece) for piece in result.content if isinstance(piece, Media)]
-    fields: dict[str, Any] = {"type": "tool_result", "toolCallId": result.call_id, "result": "\n".join(texts)}
-    if result.error:
-        fields["isError"] = True
-    if result.outcome != "done":
-        fields["outcome"] = result.outcome
-    if media:
-        fields["media"] = media
-    return fields
+    fields = {
+        "type": "tool_result",
+        "toolCallId": result.call_id,
+        "result": result_text(result),
+        "isError": result.error or None,
+        "outcome": None if result.outcome == "done" else result.outcome,
+        "media": [_media(piece) for piece in result.content if isinstance(piece, Media)] or None,
+    }
+    return without_none(fields)
 
 
 def _media(media: Media) -> dict[str, Any]:
     source = {"kind": "handle", "ref": f"media://sha256-{media.hash}"}
     fields = {"type": "media", "mimeType": media.mime, "source": source, "byteLength": media.size}
-    return fields if media.name is None else {**fields, "name": media.name}
+    return without_none({**fields, "name": media.name})
 
 
 def frozen_agent(log: Log) -> Any:

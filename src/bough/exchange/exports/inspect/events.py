@@ -12,9 +12,9 @@ from ....core.entries import CUT_OFF_FINISHES, BranchSummary, Compaction, Entry,
 from ....core.messages import Message, ToolCall, ToolResult
 from ....core.usage import Call, Totals, total
 from ....stores.base import SessionRow
-from ..path_reader import iso
+from ..path_reader import iso, without_none
 from ..timeline import Timeline, call_start
-from .messages import Chat, Inputs, content, tool_error
+from .messages import Chat, Inputs, content, outcome_fields
 
 NONE = "none"
 """What Inspect writes for an unknown model: `none/none`."""
@@ -110,7 +110,7 @@ class EventBuilder:
                 named = tools if definitions is None else definitions.names
                 self._tools = self._tools if named is None else [tool_info(name) for name in named]
                 data = {"model": model, "prompt": prompt, "prompt_patch": patch, "tools": named}
-                yield self._info(entry, {"settings": {k: v for k, v in data.items() if v is not None}})
+                yield self._info(entry, {"settings": without_none(data)})
 
     def _info(self, entry: Entry, data: dict[str, Any]) -> Event:
         return self._event("info", f"{entry.seq}", entry.at, source="bough", data=data)
@@ -172,14 +172,12 @@ class EventBuilder:
         entry, result = pair
         fields: Event = {"result": content(result.content), "completed": iso(max(start, entry.at))}
         fields["working_time"] = _seconds(entry.at - start)
-        if (error := tool_error(result)) is not None:
-            fields["error"] = error
-        return fields if result.outcome == "done" else {**fields, "metadata": {"outcome": result.outcome}}
+        return without_none({**fields, **outcome_fields(result)})
 
     def _event(self, kind: str, unique: str, at: int, **fields: Any) -> Event:
         head = {"event": kind, "uuid": f"{self._session_id}/{unique}", "timestamp": iso(at)}
-        within = {} if self._span is None else {"span_id": self._span}
-        return {**head, **within, "working_start": _seconds(at - self._zero), **fields}
+        head |= without_none({"span_id": self._span})
+        return {**head, "working_start": _seconds(at - self._zero), **fields}
 
 
 def _pair_results(path: Iterable[Entry]) -> Iterator[tuple[tuple[int, int], Result]]:

@@ -16,7 +16,7 @@ from ....agent.prompt_window import MessageLimits
 from ....core.entries import Entry
 from ....core.usage import Call, total
 from ....stores.base import SessionRow
-from ..path_reader import iso
+from ..path_reader import iso, without_none
 from ..timeline import Timeline
 from .events import EventBuilder, model_name, model_of, usage_of
 from .messages import Chat, Inputs, chat_messages
@@ -77,7 +77,7 @@ def _spec(row: SessionRow, model: str) -> dict[str, Any]:
 
 def _about(row: SessionRow) -> dict[str, Any]:
     fields = {"session_id": row.session_id, "agent": row.agent, "title": row.title, "relation": row.relation}
-    return {name: value for name, value in fields.items() if value is not None}
+    return without_none(fields)
 
 
 def _id(kind: str, row: SessionRow) -> str:

@@ -12,6 +12,7 @@ from ....agent.prompt_window import MessageLimits, prompt_context
 from ....core.entries import Entry, Note
 from ....core.messages import Media, Message, ProviderBlock, Reasoning, Text, ToolCall, ToolResult
 from ....wire.media import media_stub
+from ..path_reader import result_text, without_none
 
 Chat = dict[str, Any]
 Range = tuple[int, int]
@@ -55,37 +56,38 @@ def _chat(name: str, message: Message, model: str | None = None) -> Chat:
     chat: Chat = {"id": name, "role": message.role, "content": content(message.parts)}
     if message.role != "assistant":
         return {**chat, "source": "input"}
-    if message.calls:
-        chat["tool_calls"] = [_call(call) for call in message.calls]
-    return {**chat, "source": "generate", **({} if model is None else {"model": model})}
+    calls = [_call(call) for call in message.calls]
+    return without_none({**chat, "tool_calls": calls or None, "source": "generate", "model": model})
 
 
 def _call(call: ToolCall) -> Chat:
+    error = None if call.malformed is None else f"the arguments are no JSON object: {call.malformed}"
     fields = {"id": call.id, "function": call.name, "arguments": call.arguments, "type": "function"}
-    if call.malformed is None:
-        return fields
-    return {**fields, "parse_error": f"the arguments are no JSON object: {call.malformed}"}
+    return without_none({**fields, "parse_error": error})
 
 
 def _result(name: str, result: ToolResult, tool: str | None) -> Chat:
-    chat: Chat = {
+    chat = {
         "id": name,
         "role": "tool",
         "content": content(result.content),
         "tool_call_id": result.call_id,
+        "function": tool,
     }
-    if tool is not None:
-        chat["function"] = tool
-    if (error := tool_error(result)) is not None:
-        chat["error"] = error
-    return chat if result.outcome == "done" else {**chat, "metadata": {"outcome": result.outcome}}
+    return without_none({**chat, **outcome_fields(result)})
 
 
-def tool_error(result: ToolResult) -> dict[str, str] | None:
+def outcome_fields(result: ToolResult) -> Chat:
+    """Return how a tool call ended, for its message and its event."""
+    metadata = None if result.outcome == "done" else {"outcome": result.outcome}
+    return {"error": _error(result), "metadata": metadata}
+
+
+def _error(result: ToolResult) -> dict[str, str] | None:
     if not result.error and result.outcome not in (*_ERRORS, "unknown", "not_recorded"):
         return None
-    words = "\n".join(piece.text for piece in result.content if isinstance(piece, Text))
-    return {"type": _ERRORS.get(result.outcome, "unknown"), "message": words or result.outcome}
+    kind = _ERRORS.get(result.outcome, "unknown")
+    return {"type": kind, "message": result_text(result) or result.outcome}
 
 
 def content(parts: Sequence[Any]) -> str | list[Chat]:
@@ -141,7 +143,9 @@ class Inputs:
         context = prompt_context(self._path[:seq], self._most)
         self._ranges = []
         for text in context.system:
-            self._add(self._put(("system", text), [self._alone("system", text)]))
+            name = f"{self._session_id}@prompt"
+            chat = {"id": name, "role": "system", "content": text, "source": "input"}
+            self._add(self._put(("system", text), [chat]))
         for item in context.items:
             is_entry = not item.pinned and self._path[item.seq - 1].message is not None
             if item.shortened:
@@ -153,7 +157,8 @@ class Inputs:
                     self._put(("shortened", f"{item.seq} {[chat['content'] for chat in chats]}"), chats)
                 )
                 continue
-            chats = self._chats[item.seq] if is_entry else [_chat(self._name(item.seq), item.message)]
+            name = f"{self._session_id}@{item.seq}"
+            chats = self._chats[item.seq] if is_entry else [_chat(name, item.message)]
             self._add(self._put(("entry" if is_entry else "summary", item.seq), chats))
 
     def _put(self, key: tuple[str, int | str], chats: list[Chat]) -> Range:
@@ -167,12 +172,6 @@ class Inputs:
             self._ranges[-1] = (self._ranges[-1][0], part[1])
         else:
             self._ranges.append(part)
-
-    def _alone(self, role: str, text: str) -> Chat:
-        return {"id": f"{self._session_id}@prompt", "role": role, "content": text, "source": "input"}
-
-    def _name(self, seq: int) -> str:
-        return f"{self._session_id}@{seq}"
 
 
 def _is_added(entry: Entry) -> bool:

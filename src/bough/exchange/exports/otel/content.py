@@ -22,40 +22,36 @@ from ....core.messages import (
     ToolCall,
     ToolResult,
 )
+from ..path_reader import result_text
 
 _MODALITIES = ("image", "audio", "video")
 
 
-def input_messages(entries: Sequence[Entry]) -> dict[str, str | None]:
+def input_messages(entries: Sequence[Entry]) -> dict[str, str]:
     """Return the attributes for what a model was given."""
     messages = [_message(entry.message) for entry in entries if entry.message is not None]
-    return {"gen_ai.input.messages": _json(messages)}
+    return _attribute("gen_ai.input.messages", messages)
 
 
-def output_messages(entries: Sequence[Entry]) -> dict[str, str | None]:
+def output_messages(entries: Sequence[Entry]) -> dict[str, str]:
     """Return the attributes for what a model answered, each with its finish reason."""
     messages = [
         {**_message(entry.message), "finish_reason": entry.finish or "stop"}
         for entry in entries
         if entry.message is not None
     ]
-    return {"gen_ai.output.messages": _json(messages)}
+    return _attribute("gen_ai.output.messages", messages)
 
 
-def instructions(seeds: Sequence[Entry]) -> dict[str, str | None]:
+def instructions(seeds: Sequence[Entry]) -> dict[str, str]:
     """Return the attributes for the system prompt a session began with."""
     systems = [entry.message for entry in seeds if entry.message is not None and entry.role == "system"]
-    return {
-        "gen_ai.system_instructions": _json([_part(part) for message in systems for part in message.parts])
-    }
+    parts = [_part(part) for message in systems for part in message.parts]
+    return _attribute("gen_ai.system_instructions", parts)
 
 
-def text_of(result: ToolResult) -> str:
-    return "\n".join(piece.text for piece in result.content if isinstance(piece, Text))
-
-
-def _json(messages: list[dict[str, Any]]) -> str | None:
-    return msgspec.json.encode(messages).decode() if messages else None
+def _attribute(name: str, values: list[dict[str, Any]]) -> dict[str, str]:
+    return {name: msgspec.json.encode(values).decode()} if values else {}
 
 
 def _message(message: Message) -> dict[str, Any]:
@@ -74,7 +70,7 @@ def _part(part: Part) -> dict[str, Any]:
             written = part.arguments if malformed is None else malformed
             return {"type": "tool_call", "id": part.id, "name": part.name, "arguments": written}
         case ToolResult():
-            return {"type": "tool_call_response", "id": part.call_id, "response": text_of(part)}
+            return {"type": "tool_call_response", "id": part.call_id, "response": result_text(part)}
         case Media():
             return _media(part)
         case Attachment():

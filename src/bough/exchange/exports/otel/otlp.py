@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from ..path_reader import without_none
 from .spans import Span
 
 MOST_SPANS = 512
@@ -40,25 +41,21 @@ def _flat(root: Span, trace: str) -> Iterator[dict[str, Any]]:
     while waiting:
         span, parent = waiting.pop()
         span_id = _hash(f"{trace} {span.place}", 8)
-        yield _span(span, {"traceId": trace, "spanId": span_id, **_without_none(parentSpanId=parent)})
+        yield _span(span, {"traceId": trace, "spanId": span_id, **without_none({"parentSpanId": parent})})
         waiting.extend((inner, span_id) for inner in reversed(span.inner))
 
 
 def _span(span: Span, ids: dict[str, str]) -> dict[str, Any]:
-    failed = {} if span.error is None else {"code": _ERROR, **_without_none(message=span.message)}
+    failed = {} if span.error is None else {"code": _ERROR, **without_none({"message": span.message})}
     return {
         **ids,
         "name": span.name,
         "kind": span.kind,
         "startTimeUnixNano": str(span.start * 1_000),
         "endTimeUnixNano": str(span.end * 1_000),
-        "attributes": _attributes({**span.attributes, **_without_none(**{"error.type": span.error})}),
+        "attributes": _attributes({**span.attributes, **without_none({"error.type": span.error})}),
         "status": failed,
     }
-
-
-def _without_none(**fields: str | None) -> dict[str, str]:
-    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _hash(text: str, size: int) -> str:

@@ -7,7 +7,7 @@ and attributes hold no content unless requested. `otlp` writes them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -22,9 +22,9 @@ from ....core.turns import is_completed
 from ....core.usage import Call
 from ....log.log import Log
 from ....stores.base import SessionQuery, SessionRow
-from ..path_reader import redact_entries
+from ..path_reader import redact_entries, result_text, without_none
 from ..timeline import Timeline, build_timeline, call_start
-from .content import input_messages, instructions, output_messages, text_of
+from .content import input_messages, instructions, output_messages
 
 INTERNAL, CLIENT = 1, 3
 _PROVIDERS = {"openai-chat": "openai", "gemini": "gcp.gemini"}
@@ -85,7 +85,7 @@ class SessionTrace(Struct, frozen=True):
 
     def common(self, operation: str | None = None) -> dict[str, Any]:
         attributes = {"gen_ai.operation.name": operation, "gen_ai.conversation.id": self.row.session_id}
-        return _without_none({**attributes, "gen_ai.agent.name": self.hide(self.row.agent)})
+        return without_none({**attributes, "gen_ai.agent.name": self.hide(self.row.agent)})
 
 
 def session_span(log: Log, *, content: bool, children: bool, redactor: Redactor | None) -> Span:
@@ -189,7 +189,7 @@ def _turn_span(trace_data: SessionTrace, turn: Sequence[Entry], content: bool) -
     if content:
         inputs = [entry for entry in turn if entry.seq == entry.turn]
         answers = [last] if last.role == "assistant" and is_completed(turn) else []
-        span.attributes.update(_without_none({**input_messages(inputs), **output_messages(answers)}))
+        span.attributes.update(input_messages(inputs) | output_messages(answers))
     if ended is None:
         return span
     if ended.status == "completed":
@@ -209,7 +209,7 @@ def _session_span(trace_data: SessionTrace, content: bool) -> Span:
         name=_span_name("session", trace_data.hide(row.agent)),
         start=row.started_at,
         end=max([row.started_at, row.completed_at or 0, *times]),
-        attributes={**trace_data.common(), **_without_none(attributes)},
+        attributes={**trace_data.common(), **without_none(attributes)},
         error="failed" if row.status == "failed" else None,
         message=trace_data.hide(row.error),
     )
@@ -242,16 +242,13 @@ def _model_span(
         name=_span_name("chat", call.model),
         start=start,
         end=end,
-        attributes={**trace_data.common("chat"), **_without_none(_usage_attributes(call, answer))},
+        attributes={**trace_data.common("chat"), **without_none(_usage_attributes(call, answer))},
         kind=CLIENT,
         error=error,
     )
     if content:
-        span.attributes.update(
-            _without_none(
-                {**input_messages(_since(trace_data, call)), **output_messages([answer] if answer else [])}
-            )
-        )
+        answers = [answer] if answer else []
+        span.attributes.update(input_messages(_since(trace_data, call)) | output_messages(answers))
     return span
 
 
@@ -337,13 +334,13 @@ def _tool_span(
             call.malformed if call.malformed is not None else to_json(call.arguments, call.name).decode()
         )
         attributes["gen_ai.tool.call.arguments"] = written
-        attributes["gen_ai.tool.call.result"] = None if result is None else text_of(result)
+        attributes["gen_ai.tool.call.result"] = None if result is None else result_text(result)
     return Span(
         place=f"{trace_data.row.session_id}/{trace_data.lines[entry.branch]}/{entry.seq}/{index}",
         name=_span_name("execute_tool", call.name),
         start=start,
         end=start if answered is None else max(start, answered[0].at),
-        attributes={**trace_data.common("execute_tool"), **_without_none(attributes)},
+        attributes={**trace_data.common("execute_tool"), **without_none(attributes)},
         error=_tool_error(result),
     )
 
@@ -381,7 +378,3 @@ def _results(trace_data: SessionTrace) -> dict[tuple[int, int, int], tuple[Entry
 
 def _span_name(operation: str, what: str | None) -> str:
     return f"{operation} {what}" if what else operation
-
-
-def _without_none(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in attributes.items() if value is not None}
