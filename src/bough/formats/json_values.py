@@ -48,7 +48,7 @@ def first_text(fields: Mapping[str, object], *names: str) -> str | None:
 
 
 def known_texts(**values: object) -> dict[str, str]:
-    """Return the values that are strings and not blank, as tags of a session."""
+    """Return those of the values that are strings and not blank."""
     return {name: text for name, value in values.items() if (text := text_or_none(value))}
 
 

@@ -6,6 +6,7 @@ Pure values: this module knows no tool and no store.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from decimal import Decimal
 from hashlib import sha256
 from typing import Any
@@ -128,6 +129,12 @@ class SessionRecord(Struct, frozen=True):
     @property
     def session_id(self) -> str:
         return f"{self.tool}-{self.source}"
+
+    def family(self) -> Iterator[SessionRecord]:
+        """Yield the session and its tasks, and theirs."""
+        yield self
+        for task in self.tasks:
+            yield from task.family()
 
     @property
     def is_empty(self) -> bool:

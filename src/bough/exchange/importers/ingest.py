@@ -90,7 +90,7 @@ def import_session(
         record.session_id,
         title=title,
         missing=record.missing,
-        unfinished=_unfinished(record),
+        unfinished=sum(session.unfinished for session in record.family()),
     )
     if not (record.entries or record.seeds or record.tasks):
         return replace(about, losses=record.losses.for_people(redactor), error=NO_MESSAGES)
@@ -112,7 +112,7 @@ def preview_session(
 ) -> ToolImportResult:
     """Return what `import_session` would do, and write nothing: it is done on a copy in memory."""
     scratch = MemoryStore(space=store.space, owner=store.owner)
-    for session_id in () if new_id else _session_ids(record):
+    for session_id in () if new_id else [session.session_id for session in record.family()]:
         try:
             row = store.session(session_id)
         except NotFound:
@@ -122,22 +122,6 @@ def preview_session(
         if row.trashed_at is not None:
             scratch.trash(session_id, row.trashed_at)
     return import_session(scratch, runtime, record, new_id=new_id)
-
-
-def _session_ids(record: SessionRecord) -> Iterator[str]:
-    yield record.session_id
-    for task in record.tasks:
-        yield from _session_ids(task)
-
-
-def _call_ids(record: SessionRecord) -> frozenset[str]:
-    """Return the ids of calls that the source itself gave, also of its tasks."""
-    own = {entry.call_id for entry in record.entries if entry.call_id is not None}
-    return frozenset(own.union(*map(_call_ids, record.tasks)))
-
-
-def _unfinished(record: SessionRecord) -> int:
-    return record.unfinished + sum(map(_unfinished, record.tasks))
 
 
 def _write(
@@ -154,7 +138,8 @@ def _write(
     added: tuple[str, ...] = ()
     existing: tuple[str, ...] = ()
     entries = 0
-    call_ids = _call_ids(record)
+    given_ids = (entry.call_id for session in record.family() for entry in session.entries)
+    call_ids = frozenset(call_id for call_id in given_ids if call_id is not None)
     for name in session_ids:  # parents before their tasks
         try:
             with staging.export_sessions(name) as exports:

@@ -20,8 +20,10 @@ from ...errors import InvalidSource
 from ...stores.sqlite.file import connect_immutable
 
 Row = dict[str, Any]
-FileState = tuple[tuple[int, int] | None, ...]
-"""Size and modification time of the database, its WAL and its journal; None for a missing one."""
+Signature = tuple[int, int]
+"""Size and modification time of a file."""
+FileState = tuple[Signature | None, ...]
+"""The signatures of the database, its WAL and its journal; None for a missing one."""
 SUFFIXES = ("", "-wal", "-journal")
 COPY_ATTEMPTS = 5
 CHANGED = "it changed while it was being read; try again, or import a copy of it"
@@ -99,12 +101,13 @@ def _copy(path: Path, folder: Path) -> Path | None:
 
 
 def _file_state(path: Path) -> FileState:
-    states: list[tuple[int, int] | None] = []
-    for suffix in SUFFIXES:
-        try:
-            stat = os.stat(f"{path}{suffix}")
-        except FileNotFoundError:
-            states.append(None)
-        else:
-            states.append((stat.st_size, stat.st_mtime_ns))
-    return tuple(states)
+    return tuple(file_signature(f"{path}{suffix}") for suffix in SUFFIXES)
+
+
+def file_signature(path: str | Path) -> Signature | None:
+    """Return the size and time of a file; None if it cannot be read, because it vanished for example."""
+    try:
+        stat = os.stat(path)
+    except OSError:
+        return None
+    return (stat.st_size, stat.st_mtime_ns)

@@ -23,6 +23,7 @@ from ...log.runtime import Runtime
 from ...stores.base import StoreBackend
 from . import read_sessions
 from .ingest import ToolImportResult, import_session
+from .sqlite_files import Signature, file_signature
 
 RETRY_SECONDS = 5.0
 SAVE_SECONDS = 1.0
@@ -30,9 +31,6 @@ SAVE_SECONDS = 1.0
 REVISIT_SECONDS = 10.0
 """When to read a source again whose last answer may not have been finished: importers wait until its file is quiet."""
 FIRST_LINE_BYTES = 1 << 20
-
-Signature = tuple[int, int]
-"""Size and modification time of a file."""
 
 
 class WatchedFolder(Struct, frozen=True):
@@ -149,7 +147,7 @@ class Watch:
             self.directories.add(Path(name))
             for file in files:
                 path = Path(name, file)
-                signature = _signature(path)
+                signature = file_signature(path)
                 if signature is not None:
                     yield path, signature
 
@@ -257,11 +255,3 @@ def _has_parent(path: Path) -> bool:
             return False  # it is being written
         _parents[path] = b"parent_thread_id" in line
     return _parents[path]
-
-
-def _signature(path: Path) -> Signature | None:
-    try:
-        stat = path.stat()
-    except OSError:  # it vanished
-        return None
-    return (stat.st_size, stat.st_mtime_ns)
