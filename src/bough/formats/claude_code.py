@@ -322,11 +322,8 @@ def read_agent_progress(line: TranscriptLine) -> AgentProgress | None:
 
 def read_compaction(line: TranscriptLine, boundary: TranscriptLine | None) -> Compaction | None:
     """Convert a summary line; None if it is blank. `first_kept_uuid` names the first line it keeps."""
-    summary = "\n\n".join(
-        block["text"]
-        for block in content_blocks(line)
-        if isinstance(block, dict) and isinstance(block.get("text"), str)
-    )
+    texts = (block.get("text") for block in dicts_in(content_blocks(line)))
+    summary = "\n\n".join(text for text in texts if isinstance(text, str))
     before = _compact_metadata(boundary).get("preTokens")
     tokens = before if is_count(before) else 0
     return Compaction(summary, 0, tokens, replaces_earlier=True) if summary.strip() else None

@@ -259,7 +259,7 @@ class ChatGptConversation:
             if not isinstance(items, list):
                 return None
             parts: list[Part] = []
-            for pieces in [self._part(item) for item in items]:
+            for pieces in [self._part(item) for item in items]:  # all of them: each may report a loss
                 if pieces is None:
                     return None
                 parts += pieces
