@@ -75,6 +75,14 @@ class AgentOptions(Struct, frozen=True, kw_only=True):
     tags: dict[str, str] = {}
     conversation: str | None = None
 
+    def start(self, store: Store, **arguments: Any) -> Session:
+        """Start a session, or continue the latest one of --conversation."""
+        seeds = [system_message(self.system)] if self.system else []
+        arguments |= {"title": self.title, "tags": self.tags}
+        if self.conversation is not None:
+            return store.latest_or_start(self.conversation, self.agent, seeds, **arguments)
+        return store.start(self.agent, seeds, **arguments)
+
 
 class CommandAgent(Struct, frozen=True):
     """The models, tools and limits a turn runs with."""
@@ -116,8 +124,8 @@ class CommandAgent(Struct, frozen=True):
             return self
         return replace(self, model_options={})
 
-    def start_arguments(self) -> dict[str, Any]:
-        """Return the keyword arguments of `start`. The spec records how the session was started."""
+    def start(self, store: Store) -> Session:
+        """Start a session, or continue the latest one of --conversation. The spec records how it was started."""
         options = self.options
         spec = {
             "name": options.agent,
@@ -127,27 +135,18 @@ class CommandAgent(Struct, frozen=True):
             "workspace": options.workspace,
             "mcp": list(options.mcp),
         }
-        return {
-            "model": self.names[0],
-            "title": options.title,
-            "tags": options.tags,
-            "tool_names": self._tool_names(),
-            "workspace": self.workspace,
-            "spec": {name: value for name, value in spec.items() if value},
-        }
+        return options.start(
+            store,
+            model=self.names[0],
+            tool_names=self._tool_names(),
+            workspace=self.workspace,
+            spec={name: value for name, value in spec.items() if value},
+        )
 
     def _tool_names(self) -> list[str]:
         """Return the names of all tools. None of them: the session may be given some later."""
         own = [tool.name for tool in self.tools(None)]
         return [*own, *WORKSPACE_TOOLS] if own and self.workspace is not None else own
-
-    def start(self, store: Store) -> Session:
-        """Start a session, or continue the latest one of --conversation."""
-        options = self.options
-        seeds = [system_message(options.system)] if options.system else []
-        if options.conversation is not None:
-            return store.latest_or_start(options.conversation, options.agent, seeds, **self.start_arguments())
-        return store.start(options.agent, seeds, **self.start_arguments())
 
     def flags(self, session: Session) -> str:
         """Return the options that select this agent again, as typed in a shell, with a leading space."""
@@ -336,7 +335,10 @@ def load_module(option: str, source: str, place: str) -> ModuleType:
     if is_file and not Path(place).is_file():
         raise CommandError(f"{option} {source}: there is no file {place}")
     try:
-        return _from_file(Path(place)) if is_file else _import(place)
+        if is_file:
+            return _from_file(Path(place))
+        _find_in(Path.cwd())
+        return import_module(place)
     except Exception as error:  # user code may raise anything
         raise CommandError(f"{option} {source}: cannot be loaded: {type(error).__name__}: {error}") from error
 
@@ -350,11 +352,6 @@ def _from_file(place: Path) -> ModuleType:
     module = sys.modules[name] = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def _import(name: str) -> ModuleType:
-    _find_in(Path.cwd())
-    return import_module(name)
 
 
 def _find_in(folder: Path) -> None:
@@ -371,8 +368,8 @@ def _tools_named(source: str, module: ModuleType, name: str) -> list[ToolLike]:
 
 def _every(module: ModuleType) -> list[ToolLike]:
     values = vars(module)
-    listed = _tools_of(values["tools"]) if isinstance(values.get("tools"), list | tuple) else []
-    return [*(value for value in values.values() if isinstance(value, Tool | McpServer)), *listed]
+    own = (value for value in values.values() if isinstance(value, Tool | McpServer))
+    return [*own, *_tools_of(values.get("tools"))]
 
 
 def _tools_of(value: Any) -> list[ToolLike]:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...agent.limits import Limits
-from ...core.messages import system
 from ...core.redact import Redactor
 from ...core.time_text import parse_duration
 from ...engines.absurd.queue import DEFAULT_QUEUE
@@ -29,7 +28,7 @@ from ..run_source import Source, reject_naming_options, resolve_runnable
 from ..store_option import StoreLocation, pass_location
 
 if TYPE_CHECKING:
-    from ...engines.absurd.engine import Agent, EnqueuedTask
+    from ...engines.absurd.engine import Agent
     from ...engines.absurd.schema import InstallResult
 
 ENGINES = "local, absurd or absurd:QUEUE"
@@ -191,7 +190,28 @@ def enqueue_run(
             "--engine absurd continues at a session's leaf; run bough fork or bough rewind first"
         )
     session = _session(location, source, options)
-    task = _enqueue(session, content, queue, options, queue_if_busy=queue_if_busy, key=key)
+    where: dict[str, Any] = {"queue": queue, "agent": options.agent}
+    if content is None:
+        if options.model_options:
+            raise CommandError("--engine absurd: -o needs TEXT, the input from which the options hold")
+        task = session.resume(engine="absurd", **where)
+    else:
+        limits = None if options.max_turns is None else Limits(turns=options.max_turns)
+        model_options = options.model_options or None
+        try:
+            task = session.send(
+                content,
+                engine="absurd",
+                **where,
+                limits=limits,
+                options=model_options,
+                one_shot=True,
+                key=key,
+            )
+        except SessionRunning:
+            if not queue_if_busy or key is not None or model_options:
+                raise
+            task = session.enqueue(content, engine="absurd", **where)
     if is_json:
         print_json(sent=task)
     else:
@@ -206,36 +226,7 @@ def _session(location: StoreLocation, source: Source, options: AgentOptions) -> 
         return resolve_runnable(location, source.resume_from)
     if options.agent is None:
         raise CommandError("--engine absurd needs --agent NAME, one of those a worker loads with --agents")
-    store = location.open_or_create()
-    seeds = [system(options.system)] if options.system else []
-    naming: dict[str, Any] = {"title": options.title, "tags": options.tags}
-    if options.conversation is not None:
-        return store.latest_or_start(options.conversation, options.agent, seeds, **naming)
-    return store.start(options.agent, seeds, **naming)
-
-
-def _enqueue(
-    session: Session,
-    content: str | None,
-    queue: str,
-    options: AgentOptions,
-    *,
-    queue_if_busy: bool,
-    key: str | None,
-) -> EnqueuedTask:
-    if content is None:
-        if options.model_options:
-            raise CommandError("--engine absurd: -o needs TEXT, the input from which the options hold")
-        return session.resume(engine="absurd", queue=queue, agent=options.agent)
-    try:
-        limits = None if options.max_turns is None else Limits(turns=options.max_turns)
-        arguments: dict[str, Any] = {"queue": queue, "agent": options.agent, "limits": limits}
-        arguments["options"] = options.model_options or None
-        return session.send(content, engine="absurd", **arguments, one_shot=True, key=key)
-    except SessionRunning:
-        if not queue_if_busy or key is not None or options.model_options:
-            raise
-    return session.enqueue(content, engine="absurd", queue=queue, agent=options.agent)
+    return options.start(location.open_or_create())
 
 
 def load_absurd(location: StoreLocation) -> Callable[..., InstallResult]:
