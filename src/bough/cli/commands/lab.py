@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from types import FunctionType
 from typing import Any
 
@@ -33,6 +31,7 @@ from ..rendering.output import (
     notify,
     plural,
     print_json,
+    progress_bar,
     safe,
     table,
     to_json_value,
@@ -194,14 +193,14 @@ def run(
                 notify(safe(line))
             if planned.estimate(judge).is_real and not confirm_plan("Call these models?", yes=yes):
                 return ExitCode.UNANSWERABLE
-            with lab_progress() as progress:
+            with progress_bar("lab", unit="replays") as step:
                 report = planned.run_sync(
                     workers=workers,
                     max_cost_microcents=max_cost_microcents,
                     fail_if=fail_if,
                     scorers=scorers,
                     judge=judge,
-                    progress=progress,
+                    progress=lambda done, total, spent: step(done, total, f"  {format_dollars(spent)}"),
                     notify=notify,
                 )
             write_report(_report_text(report, is_json=is_json), file)
@@ -271,29 +270,6 @@ def _report_text(report: LabReport, *, is_json: bool) -> bytes | str:
     if not is_json:
         return "\n".join(report.lines())
     return encode_report({"exit_code": int(report.exit_code), **to_json_value(report)})
-
-
-@contextmanager
-def lab_progress() -> Iterator[Callable[[int, int, int], None]]:
-    """Show a progress bar on stderr with the money spent so far and the time left. Only at a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda done, total, spent: None
-        return
-    from rich.console import Console  # imported late: it takes longer than most commands
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("lab"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("replays  {task.fields[spent]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("lab", total=None, spent="")
-        yield lambda done, total, spent: progress.update(
-            task, completed=done, total=total, spent=format_dollars(spent)
-        )
 
 
 @lab.command()

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from functools import wraps
 from itertools import accumulate, islice
-from typing import Any
+from typing import Any, Protocol
 from unicodedata import category, east_asian_width
 
 import click
@@ -223,15 +223,16 @@ def _visible(c: str) -> str:
     return chr(0x2400 + ord(c)) if ord(c) < 0x20 else "" if c == "\x7f" else "·"
 
 
-Step = Callable[[int, int | None], None]
-"""Called with the amount done, and the total if it is known."""
+class Step(Protocol):
+    def __call__(self, done: int, total: int | None, note: str = "") -> None:
+        """Show the amount done, the total if it is known, and a note."""
 
 
 @contextmanager
 def progress_bar(label: str, *, unit: str = "") -> Iterator[Step]:
     """Show a progress bar on stderr, moved by `step(done, total)`. Only at a terminal."""
     if not sys.stderr.isatty():
-        yield lambda done, total: None
+        yield lambda done, total, note="": None
         return
     from rich.console import Console  # imported late: it takes longer than most commands
     from rich.progress import (
@@ -248,9 +249,9 @@ def progress_bar(label: str, *, unit: str = "") -> Iterator[Step]:
         TextColumn(label),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn(unit),
+        TextColumn(f"{unit}{{task.fields[note]}}"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(label, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+        task = progress.add_task(label, total=None, note="")
+        yield lambda done, total, note="": progress.update(task, completed=done, total=total, note=note)
