@@ -73,7 +73,7 @@ class Source(Struct, frozen=True, kw_only=True):
                 if position.leaf is not None
                 else position.session.rewind(self.from_point or 0)
             )
-            _print_move(cut, f"rewound {position.session.session_id} to")
+            notify(f"rewound {position.session.session_id} to entry {cut_text(cut)}")
         agent.update_prompt(position.session)
         return position.session, agent
 
@@ -97,15 +97,16 @@ def _copy(position: Position, to_point: int | None, agent: CommandAgent) -> Sess
     model = options.models[0] if options.models else None
     fork = source.fork(seq, model=model, prompt=options.system, title=options.title)
     assert fork.cut is not None
-    _print_move(fork.cut, f"copied {position.session.session_id} to {fork.session_id}, up to")
+    notify(f"copied {position.session.session_id} to {fork.session_id}, up to entry {cut_text(fork.cut)}")
     if options.tags:
         fork.tag(**options.tags)
     return fork
 
 
-def _print_move(cut: Cut, what: str) -> None:
+def cut_text(cut: Cut) -> str:
+    """Return the number of the entry, and why it is not the one that was asked for."""
     why = f" (entry {cut.requested} is between a call and its results)" if cut.has_moved else ""
-    notify(f"{what} entry {cut.at}{why}")
+    return f"{cut.at}{why}"
 
 
 def resolve_runnable(location: StoreLocation, reference: str) -> Session:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from difflib import get_close_matches
-from functools import partial
+from functools import cached_property, partial
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -39,7 +39,6 @@ from ...stores.base import SessionQuery
 from ...wire.options import COMMON, OPTIONS, check_options
 from ..agent_options import (
     AgentOptions,
-    CommandAgent,
     agent_for,
     require_tools,
     start_options,
@@ -49,11 +48,11 @@ from ..agent_options import (
 from ..commands.export import export_file_name
 from ..config import load_config, parse_value
 from ..picker import can_pick, pick
-from ..reference import complete
+from ..reference import Position, complete
 from ..rendering.error_text import CONFLICT, FAILURE, CommandError, describe_error
 from ..rendering.output import bold, clip, dim, notify, plural, safe, width
 from ..rendering.turn_events import PlainWatcher, Watcher, call_details, call_text
-from ..run_source import pick_session, reject_naming_options, resolve_runnable
+from ..run_source import cut_text, pick_session, reject_naming_options, resolve_runnable
 from ..store_option import StoreLocation, pass_location
 from ..text_argument import check_utf8
 from ..turn_driver import Driver, TurnEnd, run_turn
@@ -105,32 +104,24 @@ def chat(location: StoreLocation, resume_from: str | None, options: AgentOptions
     elif options.conversation is not None:
         session = location.open_or_create().latest(options.conversation)
     with Driver(location) as driver:
-        return driver.exit(Chat.open(location, driver, session, options).run())
+        return driver.exit(Chat(location, driver, session, options).run())
 
 
 class Chat:
     """One conversation. The session is created by the first input, so opening and closing the chat leaves nothing behind."""
 
     def __init__(
-        self, location: StoreLocation, driver: Driver, session: Session | None, agent: CommandAgent
+        self, location: StoreLocation, driver: Driver, session: Session | None, options: AgentOptions
     ) -> None:
-        self.location, self.agent = location, agent
+        self.location, self.agent = location, agent_for(options, session)
+        if session is not None:
+            self.agent.update_prompt(session)
         self._driver = driver
         self.is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
         self._session = session
         self._last_leaf: Leaf | None = None
-        self._console: Console | None = None
         self.draft = ""
         """What the next line begins with: a message that was taken back."""
-
-    @classmethod
-    def open(
-        cls, location: StoreLocation, driver: Driver, session: Session | None, options: AgentOptions
-    ) -> Chat:
-        chat = cls(location, driver, session, agent_for(options, session))
-        if session is not None:
-            chat.agent.update_prompt(session)
-        return chat
 
     @property
     def session(self) -> Session:
@@ -148,13 +139,11 @@ class Chat:
         self._session = session
         self._last_leaf = session.leaf
 
-    @property
+    @cached_property
     def console(self) -> Console:
-        if self._console is None:
-            from rich.console import Console
+        from rich.console import Console
 
-            self._console = Console(highlight=False)
-        return self._console
+        return Console(highlight=False)
 
     # -- the conversation --------------------------------------------------------------------------
 
@@ -495,24 +484,21 @@ def _leaf_on_path(session: Session, seq: int) -> Leaf:
 def _go_to(chat: Chat, leaf: Leaf) -> None:
     """Move to a position and say what is left behind."""
     session = chat.session
-    before, ranges = session.leaf, session.log.ranges()
-    if leaf == session.leaf:
+    before = session.leaf
+    if leaf == before:
         chat.note("You are there already")
         return
-    is_back = leaf.seq == 0 or any(
-        part.branch == leaf.branch and part.first <= leaf.seq <= part.last for part in ranges
-    )
+    is_back = leaf.seq == 0 or Position(session, leaf).is_on_path
     command = f"rewind {session.session_id}@{leaf.seq}"
     files = _offer_files(chat, partial(session.plan_files, leaf.seq), command) if is_back else False
-    at = (
-        session.rewind(leaf.seq, files=files, skip_changed=True).at if is_back else session.checkout(leaf).seq
-    )
+    if is_back:
+        cut = cut_text(session.rewind(leaf.seq, files=files, skip_changed=True))
+    else:
+        cut = str(session.checkout(leaf).seq)
     chat.switch(session)
-    why = f" (entry {leaf.seq} is between a call and its results)" if at != leaf.seq else ""
-    chat.note(f"Now at entry {at}{why}. Nothing was deleted; /redo returns")
+    chat.note(f"Now at entry {cut}. Nothing was deleted; /redo returns")
     _print_left(chat, before)
-    if session.log.cursor.turn:
-        chat.note("Your last message has no answer. /resume gets one; a new message skips it")
+    _print_unanswered(chat)
 
 
 def _offer_files(chat: Chat, make_plan: Callable[[str], FilesPlan], command: str) -> str | Literal[False]:
@@ -589,11 +575,14 @@ def _fork(chat: Chat, rest: str) -> None:
     fork = source.fork(_number(rest) if rest else None)
     chat.switch(fork)
     assert fork.cut is not None
-    why = f" (entry {fork.cut.requested} is between a call and its results)" if fork.cut.has_moved else ""
     chat.note(
-        f"Now in {fork.session_id}, a fork at entry {fork.cut.at}{why}. /resume {source.session_id} goes back"
+        f"Now in {fork.session_id}, a fork at entry {cut_text(fork.cut)}. /resume {source.session_id} goes back"
     )
-    if fork.log.cursor.turn:
+    _print_unanswered(chat)
+
+
+def _print_unanswered(chat: Chat) -> None:
+    if chat.session.log.cursor.turn:
         chat.note("Your last message has no answer. /resume gets one; a new message skips it")
 
 
