@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
 from msgspec.structs import replace
 
-from ...exchange.bundle.write import BundleExportResult, OnProgress, atomic_file
+from ...exchange.bundle.write import atomic_file
 from ...exchange.exports.path_reader import iso
 from ...session import Session
 from ..reference import reference, resolve
@@ -109,7 +110,10 @@ def export(
     _check_options(format_, output, [name for name in typed if typed[name]], is_json=is_json)
     position = resolve(location, reference)
     if position.leaf is not None and format_ in _WITHOUT_PLACE:
-        raise CommandError(f"this format exports the whole session; {_instead(format_, reference)}")
+        instead = f"bough fork {reference} starts a session that ends there"
+        raise CommandError(
+            f"this format exports the whole session; {'omit the @' if format_ == 'otel' else instead}"
+        )
     if format_ in _WHOLE:
         redacts = format_ == "html" if redact is None else redact
         how = {"blobs": blobs, "children": not no_children, "redact": redacts}
@@ -121,12 +125,6 @@ def export(
         _send(pieces, to, is_json=is_json)
     else:
         _write_text(position.session, format_, output, pieces, is_json=is_json)
-
-
-def _instead(format_: str, reference: str) -> str:
-    if format_ == "otel":
-        return "omit the @"
-    return f"bough fork {reference} starts a session that ends there"
 
 
 def _check_options(format_: str, output: str | None, typed: Sequence[str], *, is_json: bool) -> None:
@@ -155,36 +153,27 @@ def _send(pieces: Iterable[str], to: str, *, is_json: bool) -> None:
 def _export_whole(
     session: Session, format_: str, output: str | None, how: dict[str, Any], *, is_json: bool
 ) -> None:
-    target = _target(session, format_, output)
-    with progress_bar("export", unit="lines") as step:
-        report = _write_whole(session, format_, target, how, lambda progress: step(progress.lines, None))
-    if is_json:
-        print_json(path=str(target), **to_json_value(report))
-    else:
-        _print_written(target, report, redacted=how["redact"])
-
-
-def _print_written(target: Path | BinaryIO, report: BundleExportResult, *, redacted: bool) -> None:
-    name = "stdout" if target is sys.stdout.buffer else str(target)
-    notify(
-        f"{name}: {plural(report.counts.sessions, 'session')}, {report.counts.entries:,} entries, {report.bytes:,} bytes"
-    )
-    for name, count in report.redactions.items():
-        notify(f"masked {count} × {name}")
-    if redacted and not report.redactions:
-        notify("no secrets found to mask")
-
-
-def _write_whole(
-    session: Session, format_: str, target: Path | BinaryIO, how: dict[str, Any], tell: OnProgress
-) -> BundleExportResult:
     """Write a bundle, or a page with one inside; report the size of the file."""
     if how["blobs"] and how["redact"]:
         raise CommandError("attachments cannot be searched for secrets; --blobs needs --no-redact")
-    if format_ == "bundle":
-        return session.export(target, progress=tell, **how)
-    shared = session.html(target, progress=tell, **how)
-    return replace(shared.bundle, bytes=shared.bytes)
+    target = _target(session, format_, output)
+    with progress_bar("export", unit="lines") as step:
+        how = {**how, "progress": lambda progress: step(progress.lines, None)}
+        if format_ == "bundle":
+            report = session.export(target, **how)
+        else:
+            page = session.html(target, **how)
+            report = replace(page.bundle, bytes=page.bytes)
+    if is_json:
+        print_json(path=str(target), **to_json_value(report))
+        return
+    name = "stdout" if target is sys.stdout.buffer else str(target)
+    sessions = plural(report.counts.sessions, "session")
+    notify(f"{name}: {sessions}, {report.counts.entries:,} entries, {report.bytes:,} bytes")
+    for secret, count in report.redactions.items():
+        notify(f"masked {count} × {secret}")
+    if how["redact"] and not report.redactions:
+        notify("no secrets found to mask")
 
 
 def _target(session: Session, format_: str, output: str | None) -> Path | BinaryIO:
@@ -233,25 +222,21 @@ def _write_text(
 
 
 def _pieces(session: Session, format_: str, how: dict[str, bool]) -> Iterable[str]:
-    match format_:
-        case "markdown":
-            return session.markdown(**how)
-        case "otel":
-            return session.spans(**how)
-        case "workflow":
-            return [session.workflow(**how)]
-        case "inspect":
-            return [session.inspect(**how)]
-        case "finetune":
-            return [_finetune_text(session, how)]
-        case "events":
-            return session.jsonl("events", **how)
-        case _:
-            return session.jsonl("path", **how)
+    writers: dict[str, Callable[..., str | Iterable[str]]] = {
+        "markdown": session.markdown,
+        "otel": session.spans,
+        "workflow": session.workflow,
+        "inspect": session.inspect,
+        "finetune": partial(_finetune_text, session),
+        "events": partial(session.jsonl, "events"),
+        "jsonl": partial(session.jsonl, "path"),
+    }
+    text = writers[format_](**how)
+    return [text] if isinstance(text, str) else text
 
 
-def _finetune_text(session: Session, how: dict[str, bool]) -> str:
-    export = session.finetune(redact=how["redact"])
+def _finetune_text(session: Session, *, redact: bool) -> str:
+    export = session.finetune(redact=redact)
     for skipped in export.skipped:
         notify(f"skipped at {skipped.seq}: {skipped.why}")
     if not export.text:
