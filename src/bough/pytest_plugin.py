@@ -176,6 +176,7 @@ def replayed(bough_store: Store, request: pytest.FixtureRequest) -> ReplayFixtur
         import asyncio
 
         from .lab.regression import ReplayOverrides, judge_case, replay_bundle, replay_case
+        from .replay.turn_reader import message_text
         from .session import Session
 
         beside = request.path.parent / path
@@ -191,14 +192,8 @@ def replayed(bough_store: Store, request: pytest.FixtureRequest) -> ReplayFixtur
             Session(result.replay),
             result.report,
             [view.call for step in steps for view in step.calls],
-            _text(steps[-1]) if steps else "",
+            message_text(steps[-1].message) if steps else "",
             asyncio.run(judge_case(result, place)),
         )
 
     return replay
-
-
-def _text(step: Any) -> str:
-    from .replay.turn_reader import message_text
-
-    return message_text(step.message)

@@ -103,7 +103,7 @@ def _read(path: Path, text: str) -> Config:
         raise CommandError(f"{path}: {error}; edit the file, or name another with BOUGH_CONFIG") from None
     for place, expected in _faults(content):
         line = _line_number(text, place)
-        raise CommandError(f"{path}, line {line}: {_key_text(place)} is invalid; expected {expected}")
+        raise CommandError(f"{path}, line {line}: {'.'.join(place)} is invalid; expected {expected}")
     model, store = content.get("model"), content.get("store")
     models = () if model is None else (model,) if isinstance(model, str) else tuple(model)
     store = store if store is None or "://" in store or store == "memory:" else str(Path(store).expanduser())
@@ -249,10 +249,6 @@ def _toml(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_toml, value))}]"
     return json.dumps(value, ensure_ascii=False)
-
-
-def _key_text(place: tuple[str, ...]) -> str:
-    return ".".join(place)
 
 
 def _line_number(text: str, place: tuple[str, ...]) -> int:

@@ -131,7 +131,7 @@ class Verbs(click.Group):
         if cmd_name not in VERBS:
             return None
         module = import_module(f"{__package__}.{VERBS[cmd_name][0]}")
-        command: click.Command = getattr(module, _function(cmd_name))
+        command: click.Command = getattr(module, "import_" if cmd_name == "import" else cmd_name)
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -182,10 +182,6 @@ class Verbs(click.Group):
         for name, verbs in SECTIONS.items():
             with formatter.section(name):
                 formatter.write_dl([(verb, summary) for verb, (_, summary) in verbs.items()], col_max=14)
-
-
-def _function(verb: str) -> str:
-    return f"{verb}_" if verb == "import" else verb
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

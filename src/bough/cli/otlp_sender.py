@@ -6,6 +6,7 @@ Sending twice is harmless, since the span ids are the same. Redirects are not fo
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from http.client import HTTPException
 from typing import Any
@@ -86,13 +87,7 @@ def _headers() -> dict[str, str]:
     for pair in filter(str.strip, os.environ.get(HEADERS, "").split(",")):
         name, is_pair, value = pair.partition("=")
         name, value = name.strip(), unquote(value.strip())
-        if (
-            not is_pair
-            or not name.isascii()
-            or not name.isprintable()
-            or " " in name
-            or not value.isprintable()
-        ):
+        if not is_pair or not re.fullmatch(r"[!-~]+", name) or not value.isprintable():
             raise CommandError(f"{HEADERS} is invalid; expected NAME=VALUE, separated by commas")
         headers[name] = value
     return headers

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -182,26 +182,27 @@ def _session_id(store: Store, name: str, *, trashed: bool) -> str:
 
 def _match(store: Store, name: str, *, trashed: bool) -> str | None:
     """Return the id of the session with this id, prefix, title or conversation; refuse an ambiguous name."""
-
-    def listed(**query: Any) -> list[SessionRow]:
-        return store.sessions(trashed=trashed, order="created", limit=_LISTED, **query).sessions
-
-    searches: list[Callable[[], list[SessionRow]]] = [
-        lambda: _with_id(store, name, trashed=trashed) or listed(id_prefix=name),
-        # A conversation is its newest session, as for `Store.latest`. Here, because threads are often called 1, 2, 3.
-        lambda: listed(conversation_id=name, include_children=False)[:1],
-        lambda: _with_id(store, f"ses_{name}", trashed=trashed) or listed(id_prefix=f"ses_{name}"),
-        lambda: _with_title(store, name, trashed=trashed) or listed(title=name),
-    ]
-    if not trashed:
-        searches.append(lambda: _with_id(store, name, trashed=True))
-    for search in searches:
-        rows = search()
+    for rows in _matches(store, name, trashed=trashed):
         if len(rows) == 1:
             return rows[0].session_id
         if rows:
             raise CommandError(f"{name!r} is ambiguous; type more of the id:\n{_candidates(rows)}")
     return None
+
+
+def _matches(store: Store, name: str, *, trashed: bool) -> Iterator[list[SessionRow]]:
+    """Yield the sessions that each kind of name finds."""
+
+    def listed(**query: Any) -> list[SessionRow]:
+        return store.sessions(trashed=trashed, order="created", limit=_LISTED, **query).sessions
+
+    yield _with_id(store, name, trashed=trashed) or listed(id_prefix=name)
+    # A conversation is its newest session, as for `Store.latest`. Here, because threads are often called 1, 2, 3.
+    yield listed(conversation_id=name, include_children=False)[:1]
+    yield _with_id(store, f"ses_{name}", trashed=trashed) or listed(id_prefix=f"ses_{name}")
+    yield _with_title(store, name, trashed=trashed) or listed(title=name)
+    if not trashed:
+        yield _with_id(store, name, trashed=True)
 
 
 def _with_id(store: Store, session_id: str, *, trashed: bool) -> list[SessionRow]:

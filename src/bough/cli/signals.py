@@ -20,7 +20,8 @@ def signal_handlers(loop: asyncio.AbstractEventLoop, callbacks: Callbacks) -> It
         yield
     finally:
         for number, handler in before.items():
-            _ignore(loop, number)
+            with suppress(NotImplementedError):
+                loop.remove_signal_handler(number)
             signal.signal(number, handler)
 
 
@@ -30,8 +31,3 @@ def _handle(loop: asyncio.AbstractEventLoop, number: signal.Signals, callback: C
     except NotImplementedError:
         # Windows: the handler runs between two steps of the loop, which has to be woken.
         signal.signal(number, lambda *_: loop.call_soon_threadsafe(callback) and None)
-
-
-def _ignore(loop: asyncio.AbstractEventLoop, number: signal.Signals) -> None:
-    with suppress(NotImplementedError):
-        loop.remove_signal_handler(number)

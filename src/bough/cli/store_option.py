@@ -75,7 +75,7 @@ class StoreLocation:
             raise CommandError(
                 f"there is no store at {self.url} yet; bough chat or bough run TEXT creates it, bough demo shows what it can do"
             )
-        return self._open()
+        return self._open(self.url, self.owner)
 
     def open_or_create(self) -> Store:
         """Open the store; create the file, and the folder of the default store, if they do not exist."""
@@ -86,19 +86,16 @@ class StoreLocation:
                 raise CommandError(
                     f"cannot create a store at {self.url} ({error.strerror}); name another with --store PATH or BOUGH_STORE"
                 ) from None
-        return self._open()
+        return self._open(self.url, self.owner)
 
     def open_memory(self) -> Store:
         """Open an empty in-memory store, used to read bundles."""
+        return self._open("memory:", None)
+
+    def _open(self, url: str, owner: str | None) -> Store:
         from ..store import open
 
-        self._stores.append(open("memory:", space=self.space))
-        return self._stores[-1]
-
-    def _open(self) -> Store:
-        from ..store import open
-
-        self._stores.append(open(self.url, space=self.space, owner=self.owner))
+        self._stores.append(open(url, space=self.space, owner=owner))
         return self._stores[-1]
 
     def close(self) -> None:

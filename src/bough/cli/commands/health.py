@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -25,9 +25,6 @@ from ..rendering.output import (
 )
 from ..store_option import StoreLocation, pass_location
 
-if TYPE_CHECKING:
-    from ...store import Store
-
 
 @click.command()
 @click.argument("reference", required=False, shell_complete=complete)
@@ -47,15 +44,15 @@ def verify(
         raise click.UsageError("--sample and --since pick from all sessions; leave out REFERENCE")
     if reference is not None:
         session = resolve_session(location, reference).session
-        problems, count = session.verify(), 1
+        problems, sessions = session.verify(), 1
     else:
-        problems, count = _verify_many(location, sample, since)
+        problems, sessions = _verify_many(location, sample, since)
     if is_json:
-        print_json(sessions=count, problems=problems)
+        print_json(sessions=sessions, problems=problems)
     else:
         for problem in problems:
             click.echo(str(problem))
-        notify(f"{plural(count, 'session')}, {plural(len(problems), 'problem')}")
+        notify(f"{plural(sessions, 'session')}, {plural(len(problems), 'problem')}")
     return 1 if problems else 0
 
 
@@ -112,7 +109,7 @@ def doctor(location: StoreLocation, other: str | None, fix: bool, yes: bool, is_
 
 def _check_health(location: StoreLocation) -> list[Finding]:
     with progress_bar("doctor") as step:
-        counter = iter(range(1, 1 << 62))
+        counter = count(1)
         if location.is_file and Path(location.url).is_dir():
             from ...exchange.folder_health import folder_health
 
@@ -122,15 +119,13 @@ def _check_health(location: StoreLocation) -> list[Finding]:
             return findings
         store = location.open()
         findings += session_health(store.backend, store.runtime, lambda: step(next(counter), None))
-        return findings + (_check_engine(store) if location.is_postgres else [])
+        if location.is_postgres:
+            from ...engines.absurd.health import engine_health
+            from ...stores.postgres.store import PostgresStore
 
-
-def _check_engine(store: Store) -> list[Finding]:
-    from ...engines.absurd.health import engine_health
-    from ...stores.postgres.store import PostgresStore
-
-    assert isinstance(store.backend, PostgresStore)
-    return engine_health(store.backend)
+            assert isinstance(store.backend, PostgresStore)
+            findings += engine_health(store.backend)
+        return findings
 
 
 def _fix(location: StoreLocation, *, yes: bool) -> int:

@@ -129,7 +129,7 @@ def log(
     if is_json:
         print_lines(encode_line(entry_data(entry)).decode() for entry in entries)
     else:
-        print_lines(_log_lines(entries, [_entry_place(entry, is_all=is_all) for entry in entries]))
+        print_lines(_log_lines(entries, is_all=is_all))
 
 
 @click.command()
@@ -282,12 +282,9 @@ def _header_lines(session: Session, *, is_whole: bool) -> Iterator[str]:
         yield click.style(f"error: {clip(row.error, 200)}", fg="red")
 
 
-def _entry_place(entry: Entry, *, is_all: bool) -> str:
-    return f"{entry.branch}:{entry.seq}" if is_all else str(entry.seq)
-
-
-def _log_lines(entries: Sequence[Entry], places: Sequence[str]) -> Iterator[str]:
+def _log_lines(entries: Sequence[Entry], *, is_all: bool) -> Iterator[str]:
     """Yield one line per entry. The terminal is measured once, not for every line."""
+    places = [f"{entry.branch}:{entry.seq}" if is_all else str(entry.seq) for entry in entries]
     room, columns = max(map(len, places), default=0), width(200)
     for entry, place in zip(entries, places, strict=True):
         name = entry.role or entry.kind
@@ -347,7 +344,6 @@ _OUTCOMES = {
 def _result_lines(result: ToolResult, *, full: bool) -> Iterator[str]:
     marks = [_OUTCOMES.get(result.outcome, ""), "error" if result.error and result.outcome == "done" else ""]
     marked = "".join(click.style(f"[{mark}] ", fg="red") for mark in marks if mark)
-    message = Message("tool", (result,))
     text = "\n".join(piece.text for piece in result.content if isinstance(piece, Text))
     lines = safe(text).splitlines() or [""]
     visible = lines if full else lines[:MAX_RESULT_LINES]
@@ -355,8 +351,9 @@ def _result_lines(result: ToolResult, *, full: bool) -> Iterator[str]:
     yield from (f"  {line}" for line in visible[1:])
     if len(visible) < len(lines):
         yield dim(f"  … {len(lines) - len(visible)} more lines; use --full")
-    for media in message.media:
-        yield dim(f"  [{media.mime}, {media.size:,} bytes]")
+    for piece in result.content:
+        if isinstance(piece, Media):
+            yield dim(f"  [{piece.mime}, {piece.size:,} bytes]")
 
 
 def _open_call_lines(session: Session) -> Iterator[str]:

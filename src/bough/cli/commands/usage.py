@@ -13,7 +13,6 @@ from ...core.time_text import parse_time
 from ...core.usage import Totals, add, format_cost
 from ...log.storage import SessionStorage
 from ...session import Session, UsageView
-from ...store import Store
 from ...stores.counts import QUARTER, UsageColumn, sum_usage
 from ..reference import complete, resolve
 from ..rendering.error_text import CommandError
@@ -71,7 +70,8 @@ def usage(
     else:
         store = location.open()
         floor = 0 if since is None else parse_time("--since", since, store.runtime.now())
-        groups = _of_all(store, by, floor)
+        # Summed in the database: a store may have millions of calls.
+        groups = _named(store.backend.usage_by(_column(by), floor), by)
     whole = reduce(add, groups.values(), Totals())
     if is_json:
         print_json(
@@ -109,11 +109,6 @@ def _of_one(session: Session, view: UsageView, by: str | None, since: str | None
         floor = 0 if since is None else parse_time("--since", since, session.log.runtime.now())
         calls = [call for call in session.model_calls(view) if call.at >= floor]
     return _named(sum_usage(((session.row, call) for call in calls), _column(by)), by)
-
-
-def _of_all(store: Store, by: str | None, since: int) -> dict[str, Totals]:
-    """Sum in the database: a store may have millions of calls."""
-    return _named(store.backend.usage_by(_column(by), since), by)
 
 
 def _column(by: str | None) -> UsageColumn:

@@ -29,18 +29,10 @@ from ...session import Session
 from ...store import Store
 from ...store import open as open_store
 from ...wire import PROVIDERS, find_provider, render
-from ..rendering.output import bold, clip, dim, print_json, width
+from ..rendering.output import bold, clip, dim, fit_line, print_json, width
 
-AGENT = (
-    "--model",
-    "scripted:support.json",
-    "--tools",
-    "shop.py",
-    "--system",
-    "@prompt.txt",
-    "--title",
-    "Order 41",
-)
+SHOP = ("--model", "scripted:support.json", "--tools", "shop.py")
+AGENT = (*SHOP, "--system", "@prompt.txt", "--title", "Order 41")
 QUESTION = "Where is my order 41? I want my money back."
 MAX_LINES = 24
 
@@ -101,7 +93,7 @@ def _open(target: Path, page: str) -> None:
     previous_handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         subprocess.run(
-            [sys.executable, "-m", "bough.cli.main", "serve", "--port", "0", "--page", page, *AGENT[:4]],
+            [sys.executable, "-m", "bough.cli.main", "serve", "--port", "0", "--page", page, *SHOP],
             cwd=target,
             env={**os.environ, "BOUGH_STORE": str(target / "demo.db")},
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
@@ -159,7 +151,7 @@ class Presenter:
         )
         lines = [line for line in process.stdout.splitlines() if line.strip() and keep_line(line)]
         for line in lines[:MAX_LINES]:
-            self.show(dim(f"     {clip_line(line)}"))
+            self.show(dim(f"     {fit_line(line, width() - 6)}"))
         if len(lines) > MAX_LINES:
             self.show(dim(f"     … {len(lines) - MAX_LINES} more lines"))
         return process.returncode, process.stdout
@@ -190,12 +182,6 @@ class Presenter:
             "bough export latest",
         ):
             self.show(f"     {line}")
-
-
-def clip_line(line: str) -> str:
-    """Clip a line to the terminal."""
-    room = width() - 6
-    return line if len(line) <= room else line[: room - 1] + "…"
 
 
 def short_id(session_id: str) -> str:
@@ -285,17 +271,10 @@ def fork(presenter: Presenter, store: Store, session: Session) -> None:
 def replay(presenter: Presenter, session: Session) -> None:
     presenter.heading("Replay: the same inputs, a stricter prompt, another model, no effects")
     paid = payments(presenter)
-    flags = [
-        "--model",
-        "scripted:careful.json",
-        "--prompt",
-        "@stricter.txt",
-        "--mode",
-        "dry",
-        "--tools",
-        "shop.py",
-    ]
-    code, report = presenter.data("replay", short_id(session.session_id), *flags)
+    change = ("--model", "scripted:careful.json", "--prompt", "@stricter.txt")
+    code, report = presenter.data(
+        "replay", short_id(session.session_id), *change, "--mode", "dry", "--tools", "shop.py"
+    )
     first = report["first_divergence"] or {}
     presenter.claim("exit code (1: different)", code, code == 1)
     presenter.claim("first divergence", divergence_text(first), "refund" in first.get("expected", ""))

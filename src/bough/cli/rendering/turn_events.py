@@ -137,7 +137,8 @@ class PlainWatcher(Watcher):
         if self._is_terminal:
             click.echo("" if on_delta else safe(text), nl=bool(text))
         elif not message.calls:
-            click.echo(_encodable(text), color=True)  # unchanged: a pipe gets data
+            # Unchanged, since a pipe gets data; except for what UTF-8 cannot encode.
+            click.echo(text.encode("utf-8", "replace").decode(), color=True)
         elif text:
             notify(dim(safe(text)))
 
@@ -158,7 +159,3 @@ class JsonWatcher(Watcher):
     def watch(self, event: Event) -> None:
         super().watch(event)
         click.echo(encode_line(event))
-
-
-def _encodable(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
