@@ -101,24 +101,24 @@ def resolve_stored(location: StoreLocation, reference: str, *, trashed: bool = F
     return position
 
 
-def resolve_session(location: StoreLocation, reference: str) -> Position:
+def resolve_session(location: StoreLocation, reference: str) -> Session:
     """Resolve a reference for a command that takes whole sessions: `@7` is refused."""
     return _whole(resolve(location, reference), reference)
 
 
-def resolve_stored_session(location: StoreLocation, reference: str, *, trashed: bool = False) -> Position:
+def resolve_stored_session(location: StoreLocation, reference: str, *, trashed: bool = False) -> Session:
     """Resolve a reference to a whole session of this store."""
     return _whole(resolve_stored(location, reference, trashed=trashed), reference)
 
 
-def _whole(position: Position, reference: str) -> Position:
+def _whole(position: Position, reference: str) -> Session:
     if position.leaf is not None:
         name = _split_reference(reference)[0] or "latest"
         raise CommandError(
             f"{reference} names an entry, but this command takes a whole session; use {name}. "
             f"bough rewind {reference} moves the session back to that entry, bough fork {reference} starts a new session there"
         )
-    return position
+    return position.session
 
 
 def _split_reference(reference: str) -> tuple[str, int | None, int | None]:

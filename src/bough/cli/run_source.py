@@ -111,7 +111,7 @@ def cut_text(cut: Cut) -> str:
 
 def resolve_runnable(location: StoreLocation, reference: str) -> Session:
     """Resolve a session of this store that can run; a replay cannot."""
-    session = resolve_stored_session(location, reference).session
+    session = resolve_stored_session(location, reference)
     _refuse_replay(session)
     return session
 

@@ -169,9 +169,7 @@ def _sessions(
     location: StoreLocation, references: tuple[str, ...], *, trashed: bool = False
 ) -> list[Session]:
     """Resolve the references to sessions, without duplicates."""
-    sessions = [
-        resolve_stored_session(location, reference, trashed=trashed).session for reference in references
-    ]
+    sessions = [resolve_stored_session(location, reference, trashed=trashed) for reference in references]
     return list({session.session_id: session for session in sessions}.values())
 
 

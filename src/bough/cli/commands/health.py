@@ -43,7 +43,7 @@ def verify(
     if reference is not None and (sample is not None or since is not None):
         raise click.UsageError("--sample and --since pick from all sessions; leave out REFERENCE")
     if reference is not None:
-        session = resolve_session(location, reference).session
+        session = resolve_session(location, reference)
         problems, sessions = session.verify(), 1
     else:
         problems, sessions = _verify_many(location, sample, since)

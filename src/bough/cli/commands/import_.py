@@ -222,7 +222,7 @@ def copy(
         if not confirm_plan("Copy them?", yes=yes):
             return 1
     else:
-        names = [resolve_stored_session(location, reference).session.session_id for reference in references]
+        names = [resolve_stored_session(location, reference).session_id for reference in references]
     with contextlib.closing(target):
         copied, existing = _copy(store, names, target.open_or_create(), new_id=new_id)
     if is_json:

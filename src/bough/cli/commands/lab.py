@@ -261,7 +261,7 @@ def resolve_cohort(location: StoreLocation, store: Store, typed: Sequence[str]) 
     """Return the cohort with references to sessions replaced by their ids."""
     saved = store.cohorts()
     return [
-        each if each in saved or is_query(each) else resolve_stored_session(location, each).session.session_id
+        each if each in saved or is_query(each) else resolve_stored_session(location, each).session_id
         for each in typed
     ]
 

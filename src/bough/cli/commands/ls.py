@@ -102,7 +102,7 @@ def ls(
 def _parent(location: StoreLocation, store: Store, reference: str) -> str:
     """Resolve the parent's id, also of one in the trash. A purged parent may still have forks: then return it as typed."""
     try:
-        return resolve_stored_session(location, reference).session.session_id
+        return resolve_stored_session(location, reference).session_id
     except SessionTrashed as trashed:
         return trashed.session_id
     except NotFound:

@@ -207,7 +207,7 @@ def _show_plan(plan: FilesPlan, folder: str, *, skip_changed: bool) -> None:
 @pass_location
 def undo(location: StoreLocation, reference: str, is_json: bool) -> None:
     """Move back to before the latest input."""
-    session = resolve_stored_session(location, reference).session
+    session = resolve_stored_session(location, reference)
     try:
         cut = session.undo()
     except InvalidPosition:
@@ -228,7 +228,7 @@ def redo(location: StoreLocation, reference: str, options: FileOptions, is_json:
     Files stay as they are, unless --files writes what write_file and edit_file wrote after that entry once more. A
     file that was changed elsewhere since the rewind is refused.
     """
-    session = resolve_stored_session(location, reference).session
+    session = resolve_stored_session(location, reference)
     if not options.files:
         count = _unwritten_files(session)
         session.redo()
@@ -277,7 +277,7 @@ def compact(
 
     Nothing is deleted: bough uncompact restores the exact earlier context.
     """
-    session = resolve_stored_session(location, reference).session
+    session = resolve_stored_session(location, reference)
     if keep_from is not None and keep_from > session.leaf.seq + 1:
         raise CommandError(
             f"--keep-from {keep_from} is invalid: the path ends at entry {session.leaf.seq}; bough log lists the entries"
@@ -299,7 +299,7 @@ def compact(
 @pass_location
 def uncompact(location: StoreLocation, reference: str, is_json: bool) -> None:
     """Cancel the latest compaction."""
-    session = resolve_stored_session(location, reference).session
+    session = resolve_stored_session(location, reference)
     if not active_compactions(session.log.store.control_entries(session.session_id, leaf=session.leaf)):
         raise CommandError(
             f"{session.session_id} has no active compaction; bough compact {reference} creates one"
@@ -323,7 +323,7 @@ def title(location: StoreLocation, reference: str, words: tuple[str, ...], is_js
 
     Without TEXT the title is printed; an empty TEXT ('') removes it.
     """
-    session = (resolve_stored_session if words else resolve_session)(location, reference).session
+    session = (resolve_stored_session if words else resolve_session)(location, reference)
     if words:
         session.title(" ".join(words) or None)
     if is_json:
@@ -342,7 +342,7 @@ def tag(location: StoreLocation, reference: str, tags: tuple[str, ...], is_json:
 
     `name=` removes a tag; without tags they are printed.
     """
-    session = (resolve_stored_session if tags else resolve_session)(location, reference).session
+    session = (resolve_stored_session if tags else resolve_session)(location, reference)
     pairs = {}
     for pair in tags:
         name, equals, value = pair.partition("=")

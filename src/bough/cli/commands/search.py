@@ -96,7 +96,7 @@ def search(
 
 
 def _whole_id(location: StoreLocation, reference: str, *, trashed: bool) -> str:
-    return f"session:{resolve_stored_session(location, reference, trashed=trashed).session.session_id}"
+    return f"session:{resolve_stored_session(location, reference, trashed=trashed).session_id}"
 
 
 def _reference(hit: SearchHit) -> str:

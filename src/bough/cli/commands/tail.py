@@ -40,7 +40,7 @@ def tail(location: StoreLocation, reference: str, follow: bool, last: int, after
     Each line is one fact: its `number`, without gaps, and the entries it appended. To continue later pass the last
     number as --from.
     """
-    session = resolve_session(location, reference).session
+    session = resolve_session(location, reference)
     last_number = max(0, session.row.facts - last) if after is None else min(after, MAX_COUNT)
     for fact in _facts(session, last_number, follow=follow):
         click.echo(encode_line(_line(session, fact)))
