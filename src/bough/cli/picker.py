@@ -14,7 +14,6 @@ import shutil
 import sys
 from collections.abc import Callable, Collection, Sequence
 from importlib.util import find_spec
-from types import TracebackType
 from typing import Self
 
 import click
@@ -71,7 +70,7 @@ class Keyboard:
         self._unread = ""
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         import termios
 
         termios.tcsetattr(self._input, termios.TCSADRAIN, self._mode)

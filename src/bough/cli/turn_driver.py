@@ -12,7 +12,6 @@ import signal
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from types import TracebackType
 from typing import Any, Self, cast
 
 from msgspec import Struct
@@ -66,7 +65,7 @@ class Driver:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: BaseException | TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._loop.close()
         if kind is KeyboardInterrupt:
             self.exit(CANCELLED_CODE)

@@ -6,7 +6,6 @@ Does not know how the turn runs, nor how the chat draws it.
 from __future__ import annotations
 
 import sys
-from types import TracebackType
 from typing import Self
 
 import click
@@ -70,7 +69,7 @@ class Watcher:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
     def watch(self, event: Event) -> None:

@@ -7,7 +7,6 @@ changes. Text of models and tools passes `safe`, and rich interprets no markup i
 from __future__ import annotations
 
 import re
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from ...core.messages import Message, ToolCall, ToolResult
@@ -88,7 +87,7 @@ class TerminalWatcher(Watcher):
         self._show_status("thinking")
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         assert self._status is not None
         self._print(*self._blocks.rest())
         self._status.stop()
