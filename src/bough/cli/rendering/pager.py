@@ -26,10 +26,8 @@ LESS = "FRX"
 """Exit if everything fits, show colours, leave the text on the screen."""
 
 
-class PagedOutput:
-    """Replaces stdout at a terminal: buffers what fits, and pipes the rest to the pager."""
-
-    encoding, errors = "utf-8", "backslashreplace"
+class PagedOutput(io.RawIOBase):
+    """Takes the bytes of stdout at a terminal: buffers what fits, and pipes the rest to the pager."""
 
     def __init__(self, out: IO[str], stderr: IO[str], command: str) -> None:
         self._out, self._command = out, command
@@ -46,13 +44,18 @@ class PagedOutput:
     def fileno(self) -> int:
         return self._out.fileno()
 
-    def flush(self) -> None:
-        """Do nothing: the output appears at the end, or in the pager."""
+    def writable(self) -> bool:
+        return True
 
-    def write(self, text: str) -> int:
+    def write(self, data: Any) -> int:
+        self._write(bytes(data).decode("utf-8", "backslashreplace"))
+        return len(data)
+
+    def _write(self, text: str) -> None:
         if self._pager is not None:
             assert self._pager.stdin is not None
-            return self._pager.stdin.write(text)
+            self._pager.stdin.write(text)
+            return
         lines = text.count("\n")
         if lines <= self._room:  # a line wider than the terminal takes several
             lines += sum(len(click.unstyle(line)) // self._columns for line in text.split("\n"))
@@ -60,12 +63,6 @@ class PagedOutput:
         self._room -= lines
         if self._room < 0:
             self._start()
-        return len(text)
-
-    @property
-    def buffer(self) -> Any:
-        """Accept bytes too: JSON is written as UTF-8."""
-        return _Bytes(self)
 
     def _start(self) -> None:
         environment = {"LESS": LESS, "LESSCHARSET": "utf-8", **os.environ}
@@ -79,7 +76,7 @@ class PagedOutput:
             errors="backslashreplace",
         )
         buffered, self._buffer = "".join(self._buffer), []
-        self.write(buffered)
+        self._write(buffered)
 
     def write_notice(self, text: str) -> int:
         """Write a notice to stderr after the output printed so far, or after the pager has ended."""
@@ -121,17 +118,6 @@ class _PagedStderr:
         return getattr(self._stderr, name)
 
 
-class _Bytes(io.RawIOBase):
-    def __init__(self, paged: PagedOutput) -> None:
-        self._paged = paged
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        return self._paged.write(bytes(data).decode("utf-8", "backslashreplace"))
-
-
 def pager_command() -> str | None:
     """Return the pager's command, or None without a terminal or a pager."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM", "dumb") == "dumb":
@@ -157,7 +143,9 @@ def paged(*, enabled: bool) -> Iterator[None]:
         return
     out, err = sys.stdout, sys.stderr
     output = PagedOutput(out, err, command)
-    sys.stdout, sys.stderr = cast(TextIO, output), cast(TextIO, _PagedStderr(err, output))
+    # Each write goes through at once: a notice comes after the output before it.
+    sys.stdout = io.TextIOWrapper(output, "utf-8", "backslashreplace", newline="", write_through=True)
+    sys.stderr = cast(TextIO, _PagedStderr(err, output))
     try:
         yield
     finally:
