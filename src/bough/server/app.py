@@ -35,7 +35,7 @@ from .auth import AuthMiddleware, Caller, token_required
 from .context import ServerContext
 from .jobs import Jobs
 from .problems import MEDIA_TYPE, ProblemDetails, Refusal, handle_error
-from .request_log import log_requests
+from .request_log import observe_requests
 from .routes import (
     blobs,
     bundles,
@@ -210,8 +210,7 @@ def create_app(context: ServerContext) -> ASGIApp:
 
 
 def _with_middleware(app: Litestar, context: ServerContext) -> ASGIApp:
-    guarded = log_requests(AuthMiddleware(app, context.access))
-    return guarded if context.metrics is None else context.metrics.middleware(guarded)
+    return observe_requests(AuthMiddleware(app, context.access), context.metrics)
 
 
 class Connection(H11Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable
 from functools import partial, wraps
 from threading import Lock
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -22,7 +22,7 @@ from ..agent.limits import Limits
 from ..agent.prompt_window import MessageLimits, tree_message_limits
 from ..agent.tools.mcp.server import ToolLike
 from ..core.tree import Branch, Leaf, reachable_seqs
-from ..errors import InvalidPosition, NotFound, StaleLeaf
+from ..errors import InvalidPosition, NotFound
 from ..log.log import Log
 from ..log.workspace import Workspace
 from ..models.model import Model
@@ -168,12 +168,6 @@ class ServerContext:
         log, leaf = session.log, self.position(session, text)
         return Session(Log(log.store, replace(session.row, leaf=leaf), log.runtime))
 
-    def require_leaf(self, session: Session, leaf: str | None) -> Session:
-        """Return the session, or raise StaleLeaf if its leaf is not the one the caller expects."""
-        if leaf is not None and str(session.leaf) != leaf:
-            raise StaleLeaf(session.session_id, self.position(session, leaf), session.leaf)
-        return session
-
     def prompt_limits(self, session: Session) -> MessageLimits:
         """Return the message limits that applied to the turns of the tree."""
         row = session.row
@@ -222,5 +216,7 @@ def context_and_caller(request: ApiRequest) -> tuple[ServerContext, Caller]:
     return context, caller
 
 
-def model_names(models: Sequence[Model]) -> list[str]:
-    return [model.model for model in models]
+def find_session(request: ApiRequest, session_id: str, at: str | None = None) -> Session:
+    """Return a session as the caller may see it, at a position of its tree, or at its leaf."""
+    context, caller = context_and_caller(request)
+    return context.session_at(context.session(caller, session_id), at)

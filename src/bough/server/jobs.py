@@ -5,56 +5,51 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
-from msgspec import Struct
 
+from .openapi import JobView
 from .problems import Refusal, problem_of
 
 MAX_JOBS = 100
-Status = Literal["running", "done", "failed", "cancelled"]
 Progress = Callable[[int, int], None]
-
-
-class Job(Struct, kw_only=True):
-    job_id: str
-    kind: str
-    session_id: str
-    status: Status = "running"
-    done: int = 0
-    total: int = 0
-    report: dict[str, Any] | None = None
-    problem: dict[str, Any] | None = None
-
-    def view(self) -> dict[str, Any]:
-        data: dict[str, Any] = msgspec.to_builtins(self)
-        return {"id": data.pop("job_id"), **data}
 
 
 class Jobs:
     def __init__(self) -> None:
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, JobView] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._changed = asyncio.Condition()
 
-    def start(self, kind: str, session_id: str, work: Callable[[Progress], Awaitable[dict[str, Any]]]) -> Job:
-        job = Job(job_id=f"job_{secrets.token_hex(8)}", kind=kind, session_id=session_id)
-        self._jobs[job.job_id] = job
+    def start(
+        self, kind: str, session_id: str, work: Callable[[Progress], Awaitable[dict[str, Any]]]
+    ) -> JobView:
+        job = JobView(
+            id=f"job_{secrets.token_hex(8)}",
+            kind=kind,
+            session_id=session_id,
+            status="running",
+            done=0,
+            total=0,
+            report=None,
+            problem=None,
+        )
+        self._jobs[job.id] = job
         for old in list(self._jobs)[: max(0, len(self._jobs) - MAX_JOBS)]:
             if old not in self._tasks:
                 del self._jobs[old]
         task = asyncio.create_task(self._run(job, work))
-        self._tasks[job.job_id] = task
-        task.add_done_callback(lambda _: self._tasks.pop(job.job_id, None))
+        self._tasks[job.id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(job.id, None))
         return job
 
-    def find(self, job_id: str) -> Job:
+    def find(self, job_id: str) -> JobView:
         if job_id not in self._jobs:
             raise Refusal(404, "no_job", f"no job {job_id[:60]!r}; only the newest {MAX_JOBS} are kept")
         return self._jobs[job_id]
 
-    def cancel(self, job_id: str) -> Job:
+    def cancel(self, job_id: str) -> JobView:
         job = self.find(job_id)
         task = self._tasks.get(job_id)
         if task is not None:
@@ -76,7 +71,7 @@ class Jobs:
             except TimeoutError:
                 return
 
-    async def _run(self, job: Job, work: Callable[[Progress], Awaitable[dict[str, Any]]]) -> None:
+    async def _run(self, job: JobView, work: Callable[[Progress], Awaitable[dict[str, Any]]]) -> None:
         def progress(done: int, total: int) -> None:
             job.done, job.total = done, total
             asyncio.get_running_loop().create_task(self._notify())

@@ -34,11 +34,6 @@ class LiveEvent(Struct, frozen=True):
     last_fact: int
 
 
-class AnswerDraft(Struct):
-    text: str = ""
-    reasoning: str = ""
-
-
 class LiveWatcher:
     """The event queue of one connection. Used on the event loop only."""
 
@@ -88,7 +83,7 @@ class LiveHub:
         self.is_closing = asyncio.Event()
         """Set at shutdown, which ends all streams."""
         self._watchers: dict[str, list[LiveWatcher]] = {}
-        self._drafts: dict[str, AnswerDraft] = {}
+        self._drafts: dict[str, dict[str, str]] = {}
         self._numbers: dict[str, int] = {}
         self._runs: dict[str, Run] = {}
 
@@ -120,14 +115,11 @@ class LiveHub:
 
     def send_draft(self, session_id: str, text: str, last_fact: int) -> None:
         """Send the draft of a run in another process, after the facts up to `last_fact`."""
-        event = LiveEvent("session:draft", {"text": text, "reasoning": ""}, last_fact)
-        for watcher in self._watchers.get(session_id, ()):
-            watcher.put(event)
+        self._put(session_id, LiveEvent("session:draft", {"text": text, "reasoning": ""}, last_fact))
 
     def draft(self, session_id: str) -> dict[str, str] | None:
         """Return the draft of the answer in progress; None if no run of this server is answering."""
-        draft = self._drafts.get(session_id)
-        return None if draft is None else {"text": draft.text, "reasoning": draft.reasoning}
+        return self._drafts.get(session_id)
 
     def last_fact(self, session_id: str) -> int:
         """Return the number of the latest fact published by a run of this server; its draft follows that fact."""
@@ -144,7 +136,7 @@ class LiveHub:
         if event.journal_number is None:
             self._send(session_id, event.type, dict(event.data))
         else:
-            self._wake(session_id)
+            self._send(session_id, None, {})  # have the watchers send the facts up to this one
 
     def begin_run(self, session_id: str, run: Run) -> None:
         self._runs[session_id] = run
@@ -163,18 +155,16 @@ class LiveHub:
         self._numbers.pop(session_id, None)
 
     def _add_delta(self, session_id: str, data: dict[str, Any]) -> None:
-        draft = self._drafts.setdefault(session_id, AnswerDraft())
-        draft.text += data.get("text", "")
-        draft.reasoning += data.get("reasoning", "")
-
-    def _wake(self, session_id: str) -> None:
-        """Have the watchers send the facts up to the latest one."""
-        self._send(session_id, None, {})
+        draft = self._drafts.setdefault(session_id, {"text": "", "reasoning": ""})
+        for name in draft:
+            draft[name] += data.get(name, "")
 
     def _send(self, session_id: str, event: str | None, data: dict[str, Any]) -> None:
-        live_event = LiveEvent(event, data, self._numbers.get(session_id, 0))
+        self._put(session_id, LiveEvent(event, data, self.last_fact(session_id)))
+
+    def _put(self, session_id: str, event: LiveEvent) -> None:
         for watcher in self._watchers.get(session_id, ()):
-            watcher.put(live_event)
+            watcher.put(event)
 
 
 class StorePoller:

@@ -6,13 +6,9 @@ and money are asked of the store when somebody reads them.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from threading import Lock
-from typing import Any
-
-from litestar.types import ASGIApp, Receive, Send
 
 from ..stores.base import SessionQuery, StoreBackend
 
@@ -54,25 +50,10 @@ class Metrics:
         self._statuses: Counter[str] = Counter()
         self._lock = Lock()
 
-    def middleware(self, app: ASGIApp) -> ASGIApp:
-        """Count the requests that pass. An event stream counts when it begins: it ends when its reader goes."""
-
-        async def counted(scope: Any, receive: Receive, send: Send) -> None:
-            if scope["type"] != "http":
-                await app(scope, receive, send)
-                return
-            start = time.perf_counter()
-
-            async def observed(message: Any) -> None:
-                if message["type"] == "http.response.start":
-                    self.requests.observe(time.perf_counter() - start)
-                    with self._lock:
-                        self._statuses[f"{message['status'] // 100}xx"] += 1
-                await send(message)
-
-            await app(scope, receive, observed)
-
-        return counted
+    def count_response(self, status: int, seconds: float) -> None:
+        self.requests.observe(seconds)
+        with self._lock:
+            self._statuses[f"{status // 100}xx"] += 1
 
     def text(self, store: StoreBackend, *, active_runs: int, streams: int, now: int) -> str:
         """Return everything in the text format of Prometheus."""

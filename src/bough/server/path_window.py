@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from ..core.entries import Entry
+from ..core.tree import Leaf
 from ..core.usage import Call
 from ..session import Session
 from .json_views import entry_view, public_entry
@@ -40,32 +41,32 @@ class PathReader(Struct, frozen=True):
 
     def forward(self, first: int, limit: int, room: int = PAGE) -> EntryWindow:
         """Return the entries from `first` on, oldest first."""
-        page, covered = SizedPage(room), first - 1
-        for entries, end in self._forward_steps(first):
-            for entry in entries:
-                if len(page.items) == limit or not page.add(self.view(entry)):
-                    return EntryWindow(page.items, first, entry.seq - 1)
-            covered = end
-            if len(page.items) == limit:
-                break
-        return EntryWindow(page.items, first, covered)
+        views, last = self._page(self._forward_steps(first), first - 1, 1, limit, room)
+        return EntryWindow(views, first, last)
 
     def backward(self, last: int, limit: int, room: int = PAGE) -> EntryWindow:
         """Return the newest entries up to `last`, oldest first."""
-        page, covered = SizedPage(room), last + 1
-        for entries, begin in self._backward_steps(last):
-            for entry in reversed(entries):
-                if len(page.items) == limit or not page.add(self.view(entry)):
-                    return EntryWindow(page.items[::-1], entry.seq + 1, last)
-            covered = begin
-            if len(page.items) == limit:
-                break
-        return EntryWindow(page.items[::-1], covered, last)
+        views, first = self._page(self._backward_steps(last), last + 1, -1, limit, room)
+        return EntryWindow(views[::-1], first, last)
 
     def around(self, seq: int, limit: int) -> EntryWindow:
         after = self.forward(seq, limit - limit // 2, PAGE // 2)
         before = self.backward(seq - 1, limit // 2, PAGE // 2)
         return EntryWindow([*before.entries, *after.entries], before.first, after.last)
+
+    def _page(
+        self, steps: Iterator[tuple[list[Entry], int]], covered: int, direction: int, limit: int, room: int
+    ) -> tuple[list[dict[str, Any]], int]:
+        """Return the views of the entries that fit, in the order of the steps, and the last seq that they cover."""
+        page = SizedPage(room)
+        for entries, end in steps:
+            for entry in entries:
+                if len(page.items) == limit or not page.add(self.view(entry)):
+                    return page.items, entry.seq - direction
+            covered = end
+            if len(page.items) == limit:
+                break
+        return page.items, covered
 
     def _forward_steps(self, first: int) -> Iterator[tuple[list[Entry], int]]:
         step, end = self._step, self.session.leaf.seq
@@ -77,7 +78,7 @@ class PathReader(Struct, frozen=True):
         step, end = self._step, min(last, self.session.leaf.seq)
         for stop in range(end, max(0, end - MAX_SCANNED), -step):
             begin = max(1, stop - step + 1)
-            yield self._read(begin, stop), begin
+            yield self._read(begin, stop)[::-1], begin
 
     @property
     def _step(self) -> int:
@@ -91,6 +92,12 @@ def read_entries(session: Session, first: int, last: int, *, public: bool = Fals
     """Return the entries of the path to the handle's leaf between two seqs."""
     log = session.log
     return log.store.path(log.session_id, leaf=log.leaf, first=first, last=last, public=public).entries
+
+
+def is_on_path(session: Session, place: Leaf) -> bool:
+    return any(
+        part.branch == place.branch and part.first <= place.seq <= part.last for part in session.log.ranges()
+    )
 
 
 def calls_by_entry(session: Session, first: int, last: int) -> CallsByEntry:

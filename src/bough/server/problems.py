@@ -35,9 +35,6 @@ class ProblemDetails(Struct, frozen=True, omit_defaults=True, kw_only=True):
     reference: str | None = None
     """Look for it in the server's log."""
 
-    def response(self, headers: dict[str, str] | None = None) -> Response[bytes]:
-        return Response(self.body, status_code=self.status, media_type=MEDIA_TYPE, headers=headers)
-
     @property
     def body(self) -> bytes:
         return msgspec.json.encode({"type": self.type, **msgspec.to_builtins(self)})
@@ -47,9 +44,7 @@ class Refusal(Exception):
     """A request refused by the server itself: no token, too large, from another site."""
 
     def __init__(self, status: int, code: str, detail: str, hint: str | None = None) -> None:
-        self.problem = ProblemDetails(
-            title=_title(status), status=status, code=code, detail=detail, hint=hint
-        )
+        self.problem = _problem(status, code, detail, hint)
         super().__init__(detail)
 
 
@@ -59,21 +54,11 @@ def problem_of(error: BaseException) -> ProblemDetails:
     if isinstance(error, errors.StoreError):
         return _store_problem(error)
     if isinstance(error, errors.BoughError):
-        status = error.http_status
-        hint = error.command_hint or None
-        return ProblemDetails(
-            title=_title(status), status=status, code=error.code, detail=error.problem, hint=hint
-        )
+        return _problem(error.http_status, error.code, error.problem, error.command_hint or None)
     if isinstance(error, HTTPException):
         return _http_problem(error)
     if isinstance(error, RecursionError | UnicodeDecodeError) and _is_reading_body(error):
-        return ProblemDetails(
-            title=_title(400),
-            status=400,
-            code="invalid_body",
-            detail="the body is nested too deeply or is not UTF-8",
-            hint=_hint(400),
-        )
+        return _problem(400, "invalid_body", "the body is nested too deeply or is not UTF-8", _hint(400))
     reference = secrets.token_hex(4)
     log.error(
         "%s: request failed",
@@ -81,9 +66,14 @@ def problem_of(error: BaseException) -> ProblemDetails:
         exc_info=error,
         extra={"fields": {"event": "request_failed", "reference": reference}},
     )
-    detail = "internal error; see the server's log"
+    return _problem(500, "internal_error", "internal error; see the server's log", reference=reference)
+
+
+def _problem(
+    status: int, code: str, detail: str, hint: str | None = None, reference: str | None = None
+) -> ProblemDetails:
     return ProblemDetails(
-        title=_title(500), status=500, code="internal_error", detail=detail, reference=reference
+        title=_title(status), status=status, code=code, detail=detail, hint=hint, reference=reference
     )
 
 
@@ -92,16 +82,9 @@ def _store_problem(error: errors.StoreError) -> ProblemDetails:
     reference = secrets.token_hex(4)
     log.error("%s: %s", reference, error)
     is_full = isinstance(error, errors.StoreFull)
-    status = error.http_status
-    detail = "the store is full" if is_full else "the store could not be read or written"
-    return ProblemDetails(
-        title=_title(status),
-        status=status,
-        code=error.code,
-        detail=f"{detail}; nothing was changed",
-        hint="see the server's log, or run bough doctor",
-        reference=reference,
-    )
+    what = "the store is full" if is_full else "the store could not be read or written"
+    hint = "see the server's log, or run bough doctor"
+    return _problem(error.http_status, error.code, f"{what}; nothing was changed", hint, reference)
 
 
 def _is_reading_body(error: BaseException) -> bool:
@@ -127,7 +110,7 @@ def _http_problem(error: HTTPException) -> ProblemDetails:
         detail = "the body is not valid JSON for this endpoint"
     elif status == 413:
         detail = "the body is too large"
-    return ProblemDetails(title=_title(status), status=status, code=code, detail=detail, hint=_hint(status))
+    return _problem(status, code, detail, _hint(status))
 
 
 def _validation_message(key: str, message: str) -> str:
@@ -140,7 +123,8 @@ def _hint(status: int) -> str | None:
 
 def handle_error(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     """Turn any exception into a problem response."""
-    return problem_of(error).response()
+    problem = problem_of(error)
+    return Response(problem.body, status_code=problem.status, media_type=MEDIA_TYPE)
 
 
 def _title(status: int) -> str:

@@ -5,11 +5,10 @@ Reads a bounded number of entries per request, however long the session is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..core.entries import INTERRUPTED, PARTIAL, Compaction, Entry
-from ..core.messages import Message
 from ..core.tree_text import one_line
 from ..core.turns import ENDED_BY_TOOL
 from ..core.usage import total
@@ -104,15 +103,10 @@ def _tools(turn: Sequence[Entry]) -> list[dict[str, Any]]:
         for call in message.calls:
             tool = tools.setdefault(call.name, {"name": call.name, "calls": 0, "errors": 0, "outcomes": []})
             tool["calls"] += 1
-        _add_results(message, names, tools)
+        for result in message.results:
+            name = names.get(result.call_id, "")
+            if name in tools:
+                tools[name]["errors"] += result.error
+                if result.outcome != "done" and result.outcome not in tools[name]["outcomes"]:
+                    tools[name]["outcomes"].append(result.outcome)
     return list(tools.values())[:50]
-
-
-def _add_results(message: Message, names: Mapping[str, str], tools: dict[str, dict[str, Any]]) -> None:
-    for result in message.results:
-        tool = tools.get(names.get(result.call_id, ""))
-        if tool is None:
-            continue
-        tool["errors"] += result.error
-        if result.outcome != "done" and result.outcome not in tool["outcomes"]:
-            tool["outcomes"].append(result.outcome)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from tempfile import TemporaryFile
-from typing import IO, Annotated, Literal
+from typing import Annotated, BinaryIO, Literal
 
 from litestar import Response, get, post
 from litestar.params import FromPath, HeaderParameter, QueryParameter
@@ -14,9 +14,9 @@ from litestar.response import Stream
 
 from ...errors import UnknownImporter
 from ...exchange.importers import IMPORTERS
-from ...session import Session
-from ..context import ApiRequest, ServerContext, context_and_caller
+from ..context import ApiRequest, ServerContext, context_and_caller, find_session
 from ..jobs import Jobs, Progress
+from ..json_views import to_json
 from ..problems import Refusal
 from ..schemas import ImportResponse, JobResult, Json
 
@@ -40,9 +40,11 @@ async def bundle(
     """Export a session as a bundle; the same session gives the same bytes. Needs no token but the internal one."""
     context: ServerContext = request.app.state.context
     _require_internal_token(context, internal_token)
-    file = await asyncio.to_thread(_write_bundle, context, session_id, blobs, children, redact)
-    headers = {"content-disposition": f'attachment; filename="{file_name(session_id)}.bough"'}
-    return Stream(file_chunks(file), media_type="application/octet-stream", headers=headers)
+
+    def write(file: BinaryIO) -> None:
+        context.store.session(session_id).export(file, blobs=blobs, children=children, redact=redact)
+
+    return await download(write, f"{file_name(session_id)}.bough")
 
 
 @get("/api/sessions/{session_id:str}/share", tags=["exchange"], media_type="application/octet-stream")
@@ -56,30 +58,19 @@ async def share(
     redact: Annotated[bool, QueryParameter(description="Mask secrets")] = True,
 ) -> Stream:
     """Download a session for someone else: as a web page, as Markdown, or as a bundle. Secrets are masked."""
-    context, caller = context_and_caller(request)
-    session = await asyncio.to_thread(context.session, caller, session_id)
-    file = await asyncio.to_thread(_write_shared, session, format, redact)
-    name, ending = file_name(session_id), {"html": "html", "markdown": "md", "bundle": "bough"}[format]
-    # Never shown in this origin: its content is a session's, and the page has a script.
-    headers = {"content-disposition": f'attachment; filename="{name}.{ending}"'}
-    return Stream(file_chunks(file), media_type="application/octet-stream", headers=headers)
 
-
-def _write_shared(session: Session, format_: str, redact: bool) -> IO[bytes]:
-    file = TemporaryFile()  # noqa: SIM115 – closed by the sender
-    try:
-        if format_ == "html":
+    def write(file: BinaryIO) -> None:
+        session = find_session(request, session_id)
+        if format == "html":
             session.html(file, redact=redact)
-        elif format_ == "bundle":
+        elif format == "bundle":
             session.export(file, redact=redact)
         else:
-            for text in session.markdown(redact=redact):
-                file.write(text.encode())
-        file.seek(0)
-    except BaseException:  # also a cancelled request: nobody else closes the file
-        file.close()
-        raise
-    return file
+            file.writelines(text.encode() for text in session.markdown(redact=redact))
+
+    ending = {"html": "html", "markdown": "md", "bundle": "bough"}[format]
+    # Never shown in this origin: its content is a session's, and the page has a script.
+    return await download(write, f"{file_name(session_id)}.{ending}")
 
 
 def file_name(session_id: str) -> str:
@@ -98,14 +89,20 @@ def _require_internal_token(context: ServerContext, token: str | None) -> None:
         raise Refusal(403, "bad_internal_token", "X-Internal-Token is wrong")
 
 
-def _write_bundle(
-    context: ServerContext, session_id: str, blobs: bool, children: bool, redact: bool
-) -> IO[bytes]:
-    """Write the bundle completely before the first byte is sent, so that errors can still be reported."""
-    session = context.store.session(session_id)
+async def download(
+    write: Callable[[BinaryIO], None], name: str, media_type: str = "application/octet-stream"
+) -> Stream:
+    """Send what `write` writes into a file. It is complete before the first byte is sent, so that errors can still be
+    reported."""
+    file = await asyncio.to_thread(_write_file, write)
+    headers = {"content-disposition": f'attachment; filename="{name}"'}
+    return Stream(_file_chunks(file), media_type=media_type, headers=headers)
+
+
+def _write_file(write: Callable[[BinaryIO], None]) -> BinaryIO:
     file = TemporaryFile()  # noqa: SIM115 – closed by the sender
     try:
-        session.export(file, blobs=blobs, children=children, redact=redact)
+        write(file)
         file.seek(0)
     except BaseException:  # also a cancelled request: nobody else closes the file
         file.close()
@@ -113,7 +110,7 @@ def _write_bundle(
     return file
 
 
-def file_chunks(file: IO[bytes]) -> Iterator[bytes]:
+def _file_chunks(file: BinaryIO) -> Iterator[bytes]:
     with file:
         while chunk := file.read(CHUNK):
             yield chunk
@@ -169,10 +166,10 @@ async def import_tool(request: ApiRequest, tool: FromPath[str]) -> JobResult:
         return dict(report)
 
     jobs: Jobs = request.app.state.jobs
-    return JobResult(job=jobs.start("import", "", work).view())
+    return JobResult(job=to_json(jobs.start("import", "", work)))
 
 
-async def _receive(body: AsyncIterator[bytes], file: IO[bytes], limit: int) -> None:
+async def _receive(body: AsyncIterator[bytes], file: BinaryIO, limit: int) -> None:
     size = 0
     async for chunk in body:
         size += len(chunk)

@@ -9,10 +9,11 @@ from litestar import Response, get
 from litestar.params import FromPath, QueryParameter
 
 from ...core.entries import Entry
+from ...core.tree import Leaf
 from ...errors import InvalidArgument, InvalidPosition
-from ..context import ApiRequest, context_and_caller, in_thread
+from ..context import ApiRequest, context_and_caller, find_session, in_thread
 from ..json_views import call_view, entry_view, to_json
-from ..path_window import EntryWindow, PathReader, calls_by_entry, client_entry, read_entries, truncated_entry
+from ..path_window import PathReader, calls_by_entry, client_entry, is_on_path, read_entries, truncated_entry
 from ..schemas import CallList, EntryDetail, JournalPage, PathWindow, StateSnapshot, TurnList
 from ..truncate import SizedPage, truncate_to_page, truncate_value
 from ..turn_summary import turns_before
@@ -50,13 +51,9 @@ def path(
         window = reader.around(min(around, max(end, 1)), limit)
     else:
         window = reader.backward(end if last is None else min(last, end), limit)
-    return _path_window(session_id, str(session.leaf), end, window)
-
-
-def _path_window(session_id: str, leaf: str, end: int, window: EntryWindow) -> PathWindow:
     return PathWindow(
         session_id=session_id,
-        leaf=leaf,
+        leaf=str(session.leaf),
         total=end,
         first=window.first,
         last=window.last,
@@ -70,25 +67,20 @@ def _path_window(session_id: str, leaf: str, end: int, window: EntryWindow) -> P
 @in_thread
 def entry(request: ApiRequest, session_id: FromPath[str], place: FromPath[str]) -> EntryDetail:
     """Read one entry, up to 1 MB of it, and the model call it answers."""
-    context, caller = context_and_caller(request)
-    session = context.session(caller, session_id)
+    session = find_session(request, session_id)
     item = _entry(request, session_id, place)
     calls = session.log.store.calls_between(session_id, item.branch, item.seq, item.seq)
     answered = next((call for call in calls if call.answer_seq == item.seq), None)
-    on_path = any(
-        part.branch == item.branch and part.first <= item.seq <= part.last for part in session.log.ranges()
-    )
     return EntryDetail(
         entry=truncate_to_page(entry_view(item)),
         reference=f"{session_id}@{item.branch}:{item.seq}",
-        on_path=on_path,
+        on_path=is_on_path(session, Leaf(item.branch, item.seq)),
         call=None if answered is None else call_view(answered),
     )
 
 
 def _entry(request: ApiRequest, session_id: str, place: str) -> Entry:
-    context, caller = context_and_caller(request)
-    there = context.session_at(context.session(caller, session_id), place)
+    there = find_session(request, session_id, place)
     seq = there.leaf.seq
     entries = read_entries(there, seq, seq) if seq else []
     if not entries:
@@ -116,8 +108,7 @@ def turns(
     limit: Annotated[int, QueryParameter(ge=1, le=200)] = 50,
 ) -> TurnList:
     """List the turns of a path, newest first."""
-    context, caller = context_and_caller(request)
-    session = context.session_at(context.session(caller, session_id), leaf)
+    session = find_session(request, session_id, leaf)
     end = session.leaf.seq if before is None else min(before - 1, session.leaf.seq)
     summaries, next_seq = turns_before(session, end, limit)
     return TurnList(leaf=str(session.leaf), turns=summaries, next=next_seq)
@@ -135,8 +126,7 @@ def calls(
     leaf: LeafParam = None,
 ) -> CallList:
     """List the model calls behind the answers of a range of the path, with their tokens and cost."""
-    context, caller = context_and_caller(request)
-    session = context.session_at(context.session(caller, session_id), leaf)
+    session = find_session(request, session_id, leaf)
     last = min(last, first + 499, session.leaf.seq)
     by_entry = calls_by_entry(session, first, last)
     in_order = [call for place in sorted(by_entry, key=lambda place: place[1]) for call in by_entry[place]]
@@ -147,8 +137,7 @@ def calls(
 @in_thread
 def state(request: ApiRequest, session_id: FromPath[str], leaf: LeafParam = None) -> StateSnapshot:
     """Read the session's state at a position, folded from its tools' and notes' records."""
-    context, caller = context_and_caller(request)
-    session = context.session_at(context.session(caller, session_id), leaf)
+    session = find_session(request, session_id, leaf)
     value, omitted = truncate_value(session.state)
     return StateSnapshot(leaf=str(session.leaf), state=value, omitted_chars=omitted)
 
@@ -162,8 +151,7 @@ def journal(
     limit: Annotated[int, QueryParameter(ge=1, le=500)] = 100,
 ) -> JournalPage:
     """Read the numbered facts of a session after a number."""
-    context, caller = context_and_caller(request)
-    session = context.session(caller, session_id)
+    session = find_session(request, session_id)
     page = SizedPage()
     for fact in session.journal(after, limit):
         data, _ = truncate_value(to_json(fact.data), 8_000, 2_000)

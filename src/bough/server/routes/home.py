@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 from litestar import get
 
 from ...agent.call_status import read_call_status
@@ -35,9 +37,6 @@ def overview(request: ApiRequest) -> Overview:
     sums = {number: Totals() for number in range(today - WEEK + 1, today + 1)}
     for one in spent:
         sums[one.day] = add(sums.get(one.day, Totals()), one.totals)
-    week = Totals()
-    for totals in sums.values():
-        week = add(week, totals)
     pages = {status: _sessions(context, status) for status in ("waiting", "failed", "interrupted", "running")}
     views = {status: [list_row(row) for row in list_rows(store, page)] for status, page in pages.items()}
     return Overview(
@@ -51,7 +50,7 @@ def overview(request: ApiRequest) -> Overview:
         interrupted=views["interrupted"],
         running=views["running"],
         cost_today=to_json(sums[today]),
-        cost_week=to_json(week),
+        cost_week=to_json(reduce(add, sums.values())),
         days=[{"name": day(number), "totals": to_json(sums[number])} for number in sorted(sums)],
         queues=_queues(store),
     )

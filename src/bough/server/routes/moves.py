@@ -8,10 +8,11 @@ from litestar import Response, post
 from litestar.params import FromPath, JSONBody
 from msgspec import Struct
 
-from ...core.tree import Leaf
+from ...errors import StaleLeaf
 from ...session import Session
-from ..context import ApiRequest, context_and_caller, in_thread
+from ..context import ApiRequest, context_and_caller, find_session, in_thread
 from ..json_views import to_json
+from ..path_window import is_on_path
 from ..schemas import CompactResult, ForkResult, MoveResult, UncompactResult
 from ..truncate import truncate_value
 from .sessions import session_result
@@ -32,8 +33,7 @@ class ForkBody(Struct, forbid_unknown_fields=True):
 @in_thread
 def fork(request: ApiRequest, session_id: FromPath[str], data: JSONBody[ForkBody]) -> Response[ForkResult]:
     """Fork a new session from any position; no entry is copied."""
-    context, caller = context_and_caller(request)
-    fork_session = context.session_at(context.session(caller, session_id), data.at).fork(
+    fork_session = find_session(request, session_id, data.at).fork(
         model=data.model,
         prompt=data.prompt,
         prompt_patch=data.prompt_patch,
@@ -59,19 +59,21 @@ class RewindBody(Struct, forbid_unknown_fields=True):
 @in_thread
 def rewind(request: ApiRequest, session_id: FromPath[str], data: JSONBody[RewindBody]) -> MoveResult:
     """Move the leaf to any position of the tree; nothing is deleted."""
-    context, caller = context_and_caller(request)
-    session = context.require_leaf(context.session(caller, session_id), data.leaf)
-    to = context.position(session, data.to)
-    if _is_on_path(session, to):
+    session = _session_at_leaf(request, session_id, data.leaf)
+    to = context_and_caller(request)[0].position(session, data.to)
+    if is_on_path(session, to):
         return _move_result(session, to_json(session.rewind(to.seq, summary=data.summary)))
     leaf = session.checkout(to)
     return _move_result(session, {"at": leaf.seq, "requested": to.seq})
 
 
-def _is_on_path(session: Session, to: Leaf) -> bool:
-    return any(
-        part.branch == to.branch and part.first <= to.seq <= part.last for part in session.log.ranges()
-    )
+def _session_at_leaf(request: ApiRequest, session_id: str, leaf: str | None) -> Session:
+    """Return a session, or raise StaleLeaf if its leaf is not the one the caller expects."""
+    session = find_session(request, session_id)
+    if leaf is not None and str(session.leaf) != leaf:
+        expected = context_and_caller(request)[0].position(session, leaf)
+        raise StaleLeaf(session_id, expected, session.leaf)
+    return session
 
 
 def _move_result(session: Session, cut: dict[str, int] | None) -> MoveResult:
@@ -86,8 +88,7 @@ class LeafBody(Struct, forbid_unknown_fields=True):
 @in_thread
 def undo(request: ApiRequest, session_id: FromPath[str], data: JSONBody[LeafBody]) -> MoveResult:
     """Rewind to before the latest input."""
-    context, caller = context_and_caller(request)
-    session = context.require_leaf(context.session(caller, session_id), data.leaf)
+    session = _session_at_leaf(request, session_id, data.leaf)
     return _move_result(session, to_json(session.undo()))
 
 
@@ -95,8 +96,7 @@ def undo(request: ApiRequest, session_id: FromPath[str], data: JSONBody[LeafBody
 @in_thread
 def redo(request: ApiRequest, session_id: FromPath[str], data: JSONBody[LeafBody]) -> MoveResult:
     """Return to where the last rewind started."""
-    context, caller = context_and_caller(request)
-    session = context.require_leaf(context.session(caller, session_id), data.leaf)
+    session = _session_at_leaf(request, session_id, data.leaf)
     session.redo()
     return _move_result(session, None)
 
@@ -113,8 +113,7 @@ class CompactBody(Struct, forbid_unknown_fields=True):
 def compact(request: ApiRequest, session_id: FromPath[str], data: JSONBody[CompactBody]) -> CompactResult:
     """Replace the entries before the newest turn, or before `keep_from`, with a summary for the model; or with
     `context_tokens` as much as is needed to fit."""
-    context, caller = context_and_caller(request)
-    session = context.require_leaf(context.session(caller, session_id), data.leaf)
+    session = _session_at_leaf(request, session_id, data.leaf)
     session.log.raise_if_leased()
     compacted = session.compact(data.summary, first_kept=data.keep_from, context_tokens=data.context_tokens)
     compaction, _ = truncate_value(to_json(compacted))
@@ -125,8 +124,7 @@ def compact(request: ApiRequest, session_id: FromPath[str], data: JSONBody[Compa
 @in_thread
 def uncompact(request: ApiRequest, session_id: FromPath[str], data: JSONBody[LeafBody]) -> UncompactResult:
     """Cancel the latest compaction, which restores the exact earlier context."""
-    context, caller = context_and_caller(request)
-    session = context.require_leaf(context.session(caller, session_id), data.leaf)
+    session = _session_at_leaf(request, session_id, data.leaf)
     session.log.raise_if_leased()
     cancelled = session.uncompact()
     return UncompactResult(leaf=str(session.leaf), cancels=cancelled.cancels)
@@ -146,8 +144,7 @@ class SettingsBody(Struct, forbid_unknown_fields=True):
 @in_thread
 def settings(request: ApiRequest, session_id: FromPath[str], data: JSONBody[SettingsBody]) -> MoveResult:
     """Change model, prompt, tools or options from here on."""
-    context, caller = context_and_caller(request)
-    session = context.require_leaf(context.session(caller, session_id), data.leaf)
+    session = _session_at_leaf(request, session_id, data.leaf)
     session.log.raise_if_leased()
     tools = None if data.tools is None else tuple(data.tools)
     session.set(

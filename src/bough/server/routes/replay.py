@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
@@ -18,9 +19,10 @@ from ...log.log import Log
 from ...replay.diff_window import DiffCursor, DiffWindow, diff_window
 from ...session import Session
 from ..auth import Caller
-from ..context import ApiRequest, ServerContext, context_and_caller, in_thread
-from ..jobs import Job, Jobs, Progress
+from ..context import ApiRequest, ServerContext, context_and_caller, find_session, in_thread
+from ..jobs import Jobs, Progress
 from ..json_views import to_json
+from ..openapi import JobView
 from ..schemas import DiffPage, JobResult, Json
 from ..truncate import json_size, truncate_value
 from .events import HEARTBEAT, STREAM_HEADERS, sse_event
@@ -43,8 +45,8 @@ class ReplayBody(Struct, forbid_unknown_fields=True):
 @post("/api/sessions/{session_id:str}/replays", status_code=202, tags=["replay"])
 async def replay(request: ApiRequest, session_id: FromPath[str], data: JSONBody[ReplayBody]) -> JobResult:
     """Start a replay of a session without effects, optionally with another model or prompt."""
-    context, caller = context_and_caller(request)
-    session = await asyncio.to_thread(context.session, caller, session_id)
+    context, _ = context_and_caller(request)
+    session = await asyncio.to_thread(find_session, request, session_id)
     tools = context.agent.tools_of(session)
 
     async def work(progress: Progress) -> Json:
@@ -67,7 +69,7 @@ async def replay(request: ApiRequest, session_id: FromPath[str], data: JSONBody[
         return dict(view)
 
     jobs: Jobs = request.app.state.jobs
-    return JobResult(job=jobs.start("replay", session_id, work).view())
+    return JobResult(job=to_json(jobs.start("replay", session_id, work)))
 
 
 def _model_names(context: ServerContext, session: Session, data: ReplayBody) -> str | list[str] | None:
@@ -89,13 +91,13 @@ def _resolve_models(context: ServerContext, names: str | list[str] | None) -> An
 @get("/api/jobs/{job_id:str}", sync_to_thread=False, tags=["replay"])
 def job(request: ApiRequest, job_id: FromPath[str]) -> JobResult:
     """Read a job's progress and report."""
-    return JobResult(job=request.app.state.jobs.find(job_id).view())
+    return JobResult(job=to_json(request.app.state.jobs.find(job_id)))
 
 
 @delete("/api/jobs/{job_id:str}", sync_to_thread=False, status_code=200, tags=["replay"])
 def cancel_job(request: ApiRequest, job_id: FromPath[str]) -> JobResult:
     """Cancel a job."""
-    return JobResult(job=request.app.state.jobs.cancel(job_id).view())
+    return JobResult(job=to_json(request.app.state.jobs.cancel(job_id)))
 
 
 @get("/api/jobs/{job_id:str}/events", tags=["replay"], media_type="text/event-stream")
@@ -107,7 +109,7 @@ async def job_events(request: ApiRequest, job_id: FromPath[str]) -> Stream:
     return Stream(events, media_type="text/event-stream", headers=STREAM_HEADERS)
 
 
-async def _progress(context: ServerContext, jobs: Jobs, job: Job) -> AsyncIterator[bytes]:
+async def _progress(context: ServerContext, jobs: Jobs, job: JobView) -> AsyncIterator[bytes]:
     reported = (-1, -1)
     while job.status == "running" and not context.live.is_closing.is_set():
         if (job.done, job.total) != reported:
@@ -117,7 +119,7 @@ async def _progress(context: ServerContext, jobs: Jobs, job: Job) -> AsyncIterat
             yield b": still here\n\n"
         await jobs.wait_for_change(min(HEARTBEAT, 2.0))
     if job.status != "running":
-        yield sse_event("end", job.view())
+        yield sse_event("end", job)
 
 
 @get("/api/diff", tags=["replay"])
@@ -155,9 +157,7 @@ def _diff_page(window: DiffWindow) -> DiffPage:
         room -= json_size(view)
         rows.append(view)
         omitted += cut
-    counts: dict[str, int] = {}
-    for row in window.rows:
-        counts[row.kind] = counts.get(row.kind, 0) + 1
+    counts = dict(Counter[str](row.kind for row in window.rows))
     around, _ = truncate_value([to_json(window.setup), to_json(window.a), to_json(window.b)], 120_000, 8_000)
     setup, a, b = around
     is_same = window.is_state_same is not False and not counts.keys() - {"same"}

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from tempfile import TemporaryFile
-from typing import IO, Annotated
+from typing import Annotated, BinaryIO
 
-from anyio import to_thread
 from litestar import get
 from litestar.params import FromPath, QueryParameter
 from litestar.response import Stream
@@ -21,13 +19,12 @@ from ...log import ledger
 from ...session import Session
 from ...wire.explain import Missing
 from ...wire.parts import part_starts
-from ..auth import Caller
-from ..context import ApiRequest, ServerContext, context_and_caller, few_at_once
+from ..context import ApiRequest, ServerContext, context_and_caller, few_at_once, find_session
 from ..json_views import call_view, to_json
 from ..request_window import ItemWindow, PromptReader, read_prompt
 from ..schemas import Json, RequestView
 from ..truncate import json_size, truncate_value
-from .bundles import file_chunks, file_name
+from .bundles import download, file_name
 
 NEWEST = 2_000
 """Entries whose tokens are estimated. A request that has no more is compared with the previous one as a whole."""
@@ -64,8 +61,7 @@ def read_request(
 
     Earlier messages come by cursor, without the tokens and the comparison that the first page has.
     """
-    context, caller = context_and_caller(request)
-    answer_request = _find_request(context, caller, session_id, at, provider)
+    answer_request = _find_request(request, session_id, at, provider)
     reader, history = answer_request.reader, answer_request.provider.history
     window = reader.window(before, limit)
     view, omitted = _truncate(reader.project(answer_request.provider, window), history)
@@ -86,6 +82,7 @@ def read_request(
         call=None if call is None else call_view(call),
         previous=None if previous is None else str(session.log.leaf_at(previous.after_seq)),
     )
+    context, _ = context_and_caller(request)
     return page if before is not None else _with_tokens(page, answer_request, context)
 
 
@@ -94,29 +91,19 @@ async def raw_request(
     request: ApiRequest, session_id: FromPath[str], at: At = None, provider: ProviderName = None
 ) -> Stream:
     """Download the whole request of any length, byte for byte as it is sent. The model's name and streaming are not in it."""
-    context, caller = context_and_caller(request)
 
-    def write() -> IO[bytes]:
-        answer_request = _find_request(context, caller, session_id, at, provider)
-        file = TemporaryFile()  # noqa: SIM115 – closed by the sender
-        try:
-            file.writelines(answer_request.reader.stream(answer_request.provider))
-            file.seek(0)
-        except BaseException:  # also a cancelled request: nobody else closes the file
-            file.close()
-            raise
-        return file
+    def write(file: BinaryIO) -> None:
+        answer_request = _find_request(request, session_id, at, provider)
+        file.writelines(answer_request.reader.stream(answer_request.provider))
 
-    headers = {"content-disposition": f'attachment; filename="{file_name(session_id)}-request.json"'}
-    return Stream(
-        file_chunks(await to_thread.run_sync(write)), media_type="application/json", headers=headers
-    )
+    return await download(write, f"{file_name(session_id)}-request.json", "application/json")
 
 
 def _find_request(
-    context: ServerContext, caller: Caller, session_id: str, at: str | None, provider: str | None
+    request: ApiRequest, session_id: str, at: str | None, provider: str | None
 ) -> AnswerRequest:
-    session = context.session_at(context.session(caller, session_id), at)
+    context, _ = context_and_caller(request)
+    session = find_session(request, session_id, at)
     log, leaf = session.log, session.leaf
     newest = log.path(last=1).entries
     is_answer = bool(newest) and newest[-1].role == "assistant"

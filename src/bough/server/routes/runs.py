@@ -15,7 +15,7 @@ from ...log.changes import check_callers_key
 from ...log.keyed_turn import find_turn
 from ...session import Session
 from ..active_runs import ActiveRuns
-from ..context import ApiRequest, context_and_caller
+from ..context import ApiRequest, context_and_caller, find_session
 from ..pending_calls import session_to_resume
 from ..problems import Refusal
 from ..schemas import ApprovalResult, CancelResult, SendResponse
@@ -37,11 +37,11 @@ async def send(request: ApiRequest, session_id: FromPath[str], data: JSONBody[Se
     With the header `Idempotency-Key` it may be sent again: nothing is written, and `last_fact` is that of the first
     time. A turn that broke off continues. Such an input is never queued.
     """
-    context, caller = context_and_caller(request)
-    session = await asyncio.to_thread(context.session, caller, session_id)
+    session = await asyncio.to_thread(find_session, request, session_id)
     if not data.text.strip():
         raise InvalidMessage("the input is empty")
     runs: ActiveRuns = request.app.state.runs
+    _, caller = context_and_caller(request)
     model, options = (None, None) if caller.is_client else (data.model, data.options)
     key = request.headers.get("idempotency-key")
     check_callers_key(key)
@@ -85,8 +85,7 @@ class ResumeBody(Struct, forbid_unknown_fields=True):
 @post("/api/sessions/{session_id:str}/resume", status_code=202, tags=["running"])
 async def resume(request: ApiRequest, session_id: FromPath[str], data: JSONBody[ResumeBody]) -> SendResponse:
     """Resume an interrupted turn, or run queued input."""
-    context, caller = context_and_caller(request)
-    session = await asyncio.to_thread(context.session, caller, session_id)
+    session = await asyncio.to_thread(find_session, request, session_id)
     row = await asyncio.to_thread(lambda: session.row)
     if not await asyncio.to_thread(_has_work, session):
         raise Refusal(
@@ -112,8 +111,7 @@ def _has_work(session: Session) -> bool:
 @post("/api/sessions/{session_id:str}/cancel", status_code=200, tags=["running"])
 async def cancel(request: ApiRequest, session_id: FromPath[str]) -> CancelResult:
     """Cancel the open turn of this session, wherever it runs; the session stays valid."""
-    context, caller = context_and_caller(request)
-    session = await asyncio.to_thread(context.session, caller, session_id)
+    session = await asyncio.to_thread(find_session, request, session_id)
     is_cancelled = request.app.state.runs.cancel(session_id) or await asyncio.to_thread(session.cancel)
     return CancelResult(cancelled=is_cancelled)
 
@@ -137,8 +135,7 @@ async def approve(
 
     A task is resumed through the session that started it, which reads its answer.
     """
-    context, caller = context_and_caller(request)
-    session = await asyncio.to_thread(context.session, caller, session_id)
+    session = await asyncio.to_thread(find_session, request, session_id)
     top, pending = await asyncio.to_thread(_approve, session, data)
     runs: ActiveRuns = request.app.state.runs
     return ApprovalResult(

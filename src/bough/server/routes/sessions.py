@@ -28,7 +28,7 @@ from ...stores.base import SessionPage, SessionQuery, SessionRow, StoreBackend
 from ...stores.counts import CountColumn
 from ...wire import PROVIDERS
 from ..active_runs import responder
-from ..context import ApiRequest, context_and_caller, in_thread, model_names
+from ..context import ApiRequest, context_and_caller, find_session, in_thread
 from ..json_views import public_row, row_view, to_json
 from ..pending_calls import open_call_views, pending_approvals
 from ..schemas import (
@@ -47,6 +47,7 @@ RELATED = 100
 STEP, MAX_WORK = 500, 2_000
 UNTITLED = 4  # the heading of a row without a title is read from its entries, which takes that much longer
 COLUMNS: tuple[CountColumn, ...] = ("status", "agent", "model", "relation")
+SETTINGS = ("model", "prompt", "prompt_patch", "tools", "limits", "options")
 _MAX_VALUES = 100
 _TIME = re.compile(r"[0-9A-Za-z:.+-]{1,40}")
 
@@ -164,7 +165,7 @@ def server_info(request: ApiRequest) -> ServerInfo:
         level=caller.level,
         owner=caller.owner,
         space=context.store.backend.space,
-        models=[] if caller.is_client else model_names(agent.models),
+        models=[] if caller.is_client else [model.model for model in agent.models],
         tools=[] if caller.is_client else tools,
         can_send=bool(agent.models) or not caller.is_client,
         can_import=context.access.token is None and not caller.is_client,
@@ -297,19 +298,10 @@ def read_session(request: ApiRequest, session_id: FromPath[str]) -> SessionRespo
     settings, _ = truncate_value(to_json(current), 60_000)
     query = SessionQuery(parent_session=session_id, limit=RELATED)
     related = session_page(store, query, session.log.runtime)
-    names = headings(store, related.sessions)
     call_status = read_call_status(session.log)
     return SessionResponse(
         session=_truncated_row(view),
-        settings={
-            "model": None,
-            "prompt": None,
-            "prompt_patch": None,
-            "tools": None,
-            "limits": None,
-            "options": None,
-            **settings,
-        },
+        settings={**dict.fromkeys(SETTINGS), **settings},
         next_action=next_action(session),
         open_tool_calls=open_call_views(session, call_status),
         pending_approvals=pending_approvals(session, call_status),
@@ -319,7 +311,7 @@ def read_session(request: ApiRequest, session_id: FromPath[str]) -> SessionRespo
         is_held=is_held(row, session.log.runtime),
         responder=responder(context.agent, session, current),
         parent=_parent(store, row),
-        related=[_truncated_row(row_view(child, names[child.session_id])) for child in related.sessions],
+        related=[_truncated_row(row_view(each.row, each.heading)) for each in list_rows(store, related)],
         related_next=related.next,
     )
 
@@ -355,8 +347,7 @@ def update_session(
     request: ApiRequest, session_id: FromPath[str], data: JSONBody[UpdateBody]
 ) -> SessionResult:
     """Rename or tag a session."""
-    context, caller = context_and_caller(request)
-    session = context.session(caller, session_id)
+    session = find_session(request, session_id)
     if data.title is not UNSET:
         session.title(data.title or None)
     if data.tags is not UNSET:

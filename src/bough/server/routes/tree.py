@@ -12,14 +12,15 @@ from ...core.entries import Entry
 from ...core.tree import Leaf
 from ...errors import InvalidArgument, InvalidPosition
 from ...log.labels import MAX_LENGTH
-from ...log.session_list import headings, session_page
+from ...log.session_list import session_page
 from ...session import Session
 from ...stores.base import SessionQuery
-from ..context import ApiRequest, ServerContext, context_and_caller, in_thread
+from ..context import ApiRequest, ServerContext, context_and_caller, find_session, in_thread
 from ..json_views import entry_flags, line_view
 from ..path_window import read_entries
 from ..schemas import BranchList, LabelList, LabelResult, Outline
 from ..truncate import SizedPage
+from .sessions import list_rows
 
 LINES, MAX_POSITIONS, RELATED = 500, 200, 500
 MAX_SCANNED, STEP = 5_000, 250
@@ -42,7 +43,6 @@ def branches(request: ApiRequest, session_id: FromPath[str]) -> BranchList:
     ]
     query = SessionQuery(parent_session=session_id, limit=RELATED)
     related = session_page(store, query, session.log.runtime)
-    names = headings(store, related.sessions)
     return BranchList(
         leaf=str(session.leaf),
         columns=["branch", "parent", "parent_seq", "tail", "own"],
@@ -50,13 +50,13 @@ def branches(request: ApiRequest, session_id: FromPath[str]) -> BranchList:
         path=[[part.branch, part.first, part.last] for part in session.log.ranges()],
         related=[
             {
-                "id": row.session_id,
-                "relation": row.relation,
-                "parent_seq": row.parent_seq,
-                "status": row.status,
-                "heading": names[row.session_id],
+                "id": each.row.session_id,
+                "relation": each.row.relation,
+                "parent_seq": each.row.parent_seq,
+                "status": each.row.status,
+                "heading": each.heading,
             }
-            for row in related.sessions
+            for each in list_rows(store, related)
         ],
         related_next=related.next,
     )
@@ -152,8 +152,7 @@ def _parse_position(place: str) -> Leaf:
 @in_thread
 def read_labels(request: ApiRequest, session_id: FromPath[str]) -> LabelList:
     """List the labels of a session's tree, newest last."""
-    context, caller = context_and_caller(request)
-    labels = list(context.session(caller, session_id).labels().items())
+    labels = list(find_session(request, session_id).labels().items())
     return LabelList(
         labels=[{"position": str(place), "label": label} for place, label in labels[-MAX_LABELS:]],
         total=len(labels),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from functools import reduce
 from typing import Annotated
 
 from litestar import get
@@ -16,7 +17,7 @@ from ...log.session_list import headings
 from ...session import UsageView
 from ...stores.base import SessionQuery, SessionRow
 from ...stores.counts import DailyUsage, StorageSize
-from ..context import ApiRequest, context_and_caller, in_thread
+from ..context import ApiRequest, context_and_caller, find_session, in_thread
 from ..json_views import to_json
 from ..schemas import Json, SessionUsage, SpaceStorage, SpaceUsage, Storage
 from .sessions import parse_time
@@ -37,9 +38,8 @@ def session_usage(
     ] = True,
 ) -> SessionUsage:
     """Sum the model calls of a session: its own, those of its path, or including tasks."""
-    context, caller = context_and_caller(request)
-    session = context.session_at(context.session(caller, session_id), leaf)
-    behind = None if since is None else context.position(session, since)
+    session = find_session(request, session_id, leaf)
+    behind = None if since is None else context_and_caller(request)[0].position(session, since)
     if not groups:
         total_only = to_json(session.usage(view, behind))
         return SessionUsage(view=view, total=total_only, models=[], purposes=[], buckets=[])
@@ -81,7 +81,7 @@ def space_usage(
         for one in spent[-MOST_ROWS:]
     ]
     return SpaceUsage(
-        total=to_json(_total(spent)),
+        total=to_json(reduce(add, (one.totals for one in spent), Totals())),
         days=_sums(spent, lambda one: day(one.day), by_name=True),
         models=_sums(spent, lambda one: one.model or ""),
         agents=_sums(spent, lambda one: one.agent or ""),
@@ -92,13 +92,6 @@ def space_usage(
 
 def day(number: int) -> str:
     return datetime.fromtimestamp(number * 86_400, UTC).strftime("%Y-%m-%d")
-
-
-def _total(spent: Iterable[DailyUsage]) -> Totals:
-    totals = Totals()
-    for one in spent:
-        totals = add(totals, one.totals)
-    return totals
 
 
 def _sums(
@@ -122,8 +115,7 @@ def _by_cost(groups: dict[str, Totals]) -> list[Json]:
 @in_thread
 def storage(request: ApiRequest, session_id: FromPath[str]) -> Storage:
     """Return the size of a session's own branches in entries and bytes."""
-    context, caller = context_and_caller(request)
-    session = context.session(caller, session_id)
+    session = find_session(request, session_id)
     return Storage(**to_json(session.log.store.storage_size(session_id)))
 
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 import gzip
 import re
 import time
-from collections.abc import Iterator
 from functools import cached_property
 from hashlib import sha256
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from typing import Any
 
 import msgspec
@@ -19,6 +16,7 @@ from litestar.params import FromPath, JSONBody
 from msgspec import Struct
 
 from ...exchange.exports.es_modules import join_modules
+from ...exchange.exports.html import read_viewer
 from ..auth import LOGIN, LOGIN_SECONDS, AccessSettings, cookie_name
 from ..openapi import complete
 from ..problems import Refusal
@@ -27,18 +25,7 @@ from ..schemas import LoginInfo
 INDEX = "index.html"
 STYLES = re.compile(r'<link rel="stylesheet" href="/assets/([\w.-]+)">\n')
 # Litestar adds the charset to text.
-TYPES = {
-    "html": "text/html",
-    "js": "text/javascript",
-    "mjs": "text/javascript",
-    "css": "text/css",
-    "json": "application/json",
-    "svg": "image/svg+xml",
-    "png": "image/png",
-    "ico": "image/x-icon",
-    "woff2": "font/woff2",
-    "txt": "text/plain",
-}
+TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 
 
 class ViewerFile(Struct, frozen=True, dict=True):
@@ -64,8 +51,8 @@ class ViewerFiles(Struct, frozen=True):
 
     @classmethod
     def read(cls) -> ViewerFiles:
-        sources = dict(_below(files("bough.server").joinpath("viewer"), ""))
-        texts = {name: file.data.decode() for name, file in sources.items() if not name.endswith(".png")}
+        texts = read_viewer()
+        sources = {name: _viewer_file(name, text) for name, text in texts.items()}
         index = texts[INDEX]
         style = "".join(texts[name] for name in STYLES.findall(index))
         script = join_modules(texts, "main.js", {})
@@ -76,25 +63,17 @@ class ViewerFiles(Struct, frozen=True):
         )
         index = index.replace("/assets/main.js", f"/assets/{js}")
         index = "\n".join(line for line in index.splitlines() if line) + "\n"
-        return cls({**sources, **joined, INDEX: _viewer_file(INDEX, index.encode())})
+        return cls({**sources, **joined, INDEX: _viewer_file(INDEX, index)})
 
 
 def _permanent(name: str, text: str) -> tuple[str, ViewerFile]:
-    file = _viewer_file(name, text.encode(), is_permanent=True)
+    file = _viewer_file(name, text, is_permanent=True)
     return f"{file.tag.strip(chr(34))}/{name}", file
 
 
-def _viewer_file(name: str, data: bytes, *, is_permanent: bool = False) -> ViewerFile:
-    media_type = TYPES[name.rpartition(".")[2]]
+def _viewer_file(name: str, text: str, *, is_permanent: bool = False) -> ViewerFile:
+    data, media_type = text.encode(), TYPES[name.rpartition(".")[2]]
     return ViewerFile(data, media_type, f'"{sha256(data).hexdigest()[:20]}"', is_permanent)
-
-
-def _below(folder: Traversable, prefix: str) -> Iterator[tuple[str, ViewerFile]]:
-    for file in folder.iterdir():
-        if file.is_dir():
-            yield from _below(file, f"{prefix}{file.name}/")
-        elif file.name.rpartition(".")[2] in TYPES:
-            yield f"{prefix}{file.name}", _viewer_file(file.name, file.read_bytes())
 
 
 @get(["/", "/{page:path}"], sync_to_thread=False, include_in_schema=False, opt={"open": True})
