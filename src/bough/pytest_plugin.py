@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .agent.tools.tool import Tool
     from .core.messages import ToolCall
     from .engines.local import ModelLike
-    from .lab.regression import CaseResult, Failure, ReplayedCase, ReplayOverrides
+    from .lab.regression import CaseResult, Failure, ReplayOverrides
     from .models.model import Request
     from .models.prices import Rates
     from .models.scripted import ScriptedModel, ScriptLine
@@ -175,7 +175,8 @@ def replayed(bough_store: Store, request: pytest.FixtureRequest) -> ReplayFixtur
     def replay(path: str | Path, *, start: int = 0, **overrides: Any) -> Replayed:
         import asyncio
 
-        from .lab.regression import ReplayOverrides, judge_case, replay_bundle, replay_case
+        from .lab.case_file import FORMAT, Case
+        from .lab.regression import ReplayOverrides, judge_case, replay_case
         from .replay.turn_reader import message_text
         from .session import Session
 
@@ -183,10 +184,8 @@ def replayed(bough_store: Store, request: pytest.FixtureRequest) -> ReplayFixtur
         place = beside if beside.exists() else Path(path)
         plan = ReplayOverrides(**overrides)
         backend, runtime = bough_store.backend, bough_store.runtime
-        if place.name.endswith(SUFFIX):
-            result: ReplayedCase = asyncio.run(replay_case(place, plan, store=backend, runtime=runtime))
-        else:
-            result = asyncio.run(replay_bundle(place, plan, start=start, store=backend, runtime=runtime))
+        case = None if place.name.endswith(SUFFIX) else Case(FORMAT, place.name, start)
+        result = asyncio.run(replay_case(place, plan, case=case, store=backend, runtime=runtime))
         steps = [step for turn in result.turns for step in turn.steps]
         return Replayed(
             Session(result.replay),

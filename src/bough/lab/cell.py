@@ -6,7 +6,7 @@ A cell that was interrupted is continued by the same call: what its replay has s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,13 +18,15 @@ from ..engines.local import ModelLike
 from ..errors import ModelUnavailable, Overloaded
 from ..log import ledger
 from ..log.log import Log
+from ..replay.compared_path import totals_by_turn
 from ..replay.diff import DiffRow
-from ..replay.replay import Replay, ReplayPlan, ReplayTarget
+from ..replay.replay import ReplayPlan, ReplayTarget, replay
 from ..replay.replay_loop import CallMeter
 from ..replay.report import ReplayReport
 from ..replay.turn_comparison import WEIGHTS, Divergence
 from ..replay.turn_reader import message_text
 from ..stores.base import Fact
+from .cohort import CohortSession
 from .experiment import Cell, CellResult, Experiment, TurnClass, TurnResult
 
 _RUNNING = ("turn_started", "turn_resumed", "appended", "calls_started", "approval_requested")
@@ -33,33 +35,36 @@ UNREACHABLE = (Overloaded.code, ModelUnavailable.code)
 """The codes of errors after which the same call may succeed later."""
 
 
-class CellSetup(Struct, frozen=True):
-    """What a cell is replayed with."""
+class RunSetup(Struct, frozen=True):
+    """What the cells of a run are replayed with."""
 
-    model: ModelLike | None
-    """None: the recorded answers."""
+    experiment: Experiment
+    sources: Mapping[str, CohortSession]
+    """The sessions of the cohort by id."""
+    model_of: Callable[[Cell], ModelLike | None]
+    """The model of a cell; None for the recorded answers."""
     tools: Sequence[Tool] | None
-    """None: the recorded ones."""
+    """Those of the candidate; None: the recorded ones."""
+    baseline_tools: Sequence[Tool] | None
 
 
 class ModelUnreachable(Exception):
     """A model gave no answer now; the cell can be continued later."""
 
 
-async def run_cell(
-    cell: Cell, source: Log, run_id: str, experiment: Experiment, setup: CellSetup, meter: CallMeter
-) -> CellResult:
+async def run_cell(cell: Cell, source: Log, run_id: str, setup: RunSetup, meter: CallMeter) -> CellResult:
     """Replay the session, or read what was observed."""
     if cell.lane == "observed":
         return await asyncio.to_thread(observe, cell, source)
-    change = experiment.change
+    experiment, change = setup.experiment, setup.experiment.change
     is_candidate = cell.lane == "candidate"
+    tools = setup.tools if is_candidate else setup.baseline_tools
     plan = ReplayPlan(
-        model=setup.model,
+        model=setup.model_of(cell),
         prompt=change.prompt if is_candidate else None,
         prompt_patch=change.prompt_patch if is_candidate else None,
         options=change.options if is_candidate else None,
-        tools="recorded" if setup.tools is None else setup.tools,
+        tools="recorded" if tools is None else tools,
         mode=experiment.mode,
         on_miss="stop" if experiment.after_divergence == "stop" else "next",
         target=ReplayTarget(
@@ -67,7 +72,7 @@ async def run_cell(
         ),
         meter=meter,
     )
-    report = await Replay(source, plan).run()
+    report = await replay(source, plan)
     if report.error_code in UNREACHABLE:
         raise ModelUnreachable(report.stop_reason)
     return await asyncio.to_thread(_result, cell, source, report)
@@ -99,7 +104,7 @@ def _result(cell: Cell, source: Log, report: ReplayReport) -> CellResult:
     replayed = Log(store, store.session(report.replay), source.runtime)
     path = replayed.path().entries
     calls = answered_calls(store.calls(report.replay))
-    usage = _usage_by_turn(calls, path)
+    usage = totals_by_turn(calls, path)
     durations = turn_milliseconds(path, store.journal(report.replay))
     cut = _cut_turns(path)
     recorded = [row for row in report.rows if row.turn_a is not None]
@@ -129,14 +134,6 @@ def _turn_result(row: DiffRow, durations: dict[int, int], cut: set[int], *, is_f
 def answered_calls(calls: Iterable[Call]) -> list[Call]:
     """Leave out calls that a crash cut off: they say nothing about the lane. Their cost is not known."""
     return [call for call in calls if call.failed or call.usage != Usage()]
-
-
-def _usage_by_turn(calls: Iterable[Call], path: Sequence[Entry]) -> dict[int, Totals]:
-    turn_of = {entry.seq: entry.turn for entry in path}
-    by_turn: dict[int, list[Call]] = {}
-    for call in calls:
-        by_turn.setdefault(turn_of.get(call.seq, 0), []).append(call)
-    return {turn: total(rows) for turn, rows in by_turn.items()}
 
 
 def _cut_turns(path: Sequence[Entry]) -> set[int]:

@@ -7,13 +7,10 @@ are to be done, nor who else does some.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from ..agent.tools.tool import Tool
-from ..engines.local import ModelLike
 from ..errors import (
     BoughError,
     BudgetReached,
@@ -28,9 +25,8 @@ from ..log.log import Log
 from ..log.runtime import Runtime
 from ..replay.replay_loop import CallMeter
 from ..stores.base import StoreBackend
-from .cell import CellSetup, observe, run_cell
-from .cohort import CohortSession
-from .experiment import Cell, CellResult, LabPlan
+from .cell import RunSetup, observe, run_cell
+from .experiment import Cell, CellResult
 from .record import LabRecord
 from .scorers import (
     Judge,
@@ -44,19 +40,6 @@ from .scorers import (
 
 ENDS_THE_RUN = (StoreError, SessionRunning, Fenced, ClaimLost, BudgetReached, ModelUnavailable, InvalidLab)
 """Errors that are no property of the session which is replayed."""
-
-
-class RunSetup(Struct, frozen=True):
-    """What the cells of a run are replayed with."""
-
-    run_id: str
-    plan: LabPlan
-    sources: Mapping[str, CohortSession]
-    """The sessions of the cohort by id."""
-    model_of: Callable[[Cell], ModelLike | None]
-    """The model of a cell; None for the recorded answers."""
-    tools: Sequence[Tool] | None
-    baseline_tools: Sequence[Tool] | None
 
 
 class CellWork:
@@ -99,12 +82,8 @@ class CellWork:
             await self._score(cell, result)
 
     async def _replay(self, cell: Cell) -> CellResult:
-        setup = self._setup
         log = await asyncio.to_thread(self._source_log, cell.source)
-        tools = setup.tools if cell.lane == "candidate" else setup.baseline_tools
-        model = None if cell.lane == "observed" else setup.model_of(cell)
-        cell_setup = CellSetup(model, tools)
-        return await run_cell(cell, log, setup.run_id, setup.plan.experiment, cell_setup, self._budget)
+        return await run_cell(cell, log, self._record.run_id, self._setup, self._budget)
 
     def _is_unscored(self, cell: Cell) -> bool:
         keys = [score_key(each.name, each.version, cell) for each in self._scorers]

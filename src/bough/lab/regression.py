@@ -39,7 +39,7 @@ from ..replay.turn_reader import TurnView, message_text, read_turns
 from ..stores.base import StoreBackend
 from ..stores.memory import MemoryStore
 from .budget import CostBudget, RunStopping
-from .case_file import FORMAT, SUFFIX, Case, ExpectedTurn, call_text, read_case, text_pattern
+from .case_file import SUFFIX, Case, ExpectedTurn, call_text, read_case, text_pattern
 from .case_judges import CaseJudges
 from .case_scorers import apply_scorer
 from .cell import classify, turn_milliseconds
@@ -159,35 +159,14 @@ async def replay_case(
     path: Path,
     overrides: ReplayOverrides = ReplayOverrides(),
     *,
+    case: Case | None = None,
     store: StoreBackend | None = None,
     runtime: Runtime | None = None,
     budget: CostBudget | None = None,
 ) -> ReplayedCase:
-    """Import the case's bundle, into memory unless a store is passed, and replay it."""
-    case = await asyncio.to_thread(read_case, path)
-    return await _replay(path, case, overrides, store, runtime, budget)
-
-
-async def replay_bundle(
-    path: Path,
-    overrides: ReplayOverrides = ReplayOverrides(),
-    *,
-    start: int = 0,
-    store: StoreBackend | None = None,
-    runtime: Runtime | None = None,
-) -> ReplayedCase:
-    """Import a bundle and replay it from entry `start`, as a case that expects nothing."""
-    return await _replay(path, Case(FORMAT, path.name, start), overrides, store, runtime)
-
-
-async def _replay(
-    path: Path,
-    case: Case,
-    overrides: ReplayOverrides,
-    store: StoreBackend | None,
-    runtime: Runtime | None,
-    budget: CostBudget | None = None,
-) -> ReplayedCase:
+    """Import the case's bundle, into memory unless a store is passed, and replay it. Without `case` it is read from `path`."""
+    if case is None:
+        case = await asyncio.to_thread(read_case, path)
     backend, runtime = store or MemoryStore(), runtime or real_runtime()
     source = await asyncio.to_thread(_import, path, case, backend, runtime)
     if budget is not None:

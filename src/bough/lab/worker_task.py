@@ -27,8 +27,8 @@ from ..models.availability import available_models
 from ..models.model import model_name
 from ..models.names import is_model_name
 from .budget import CostBudget, RunStopping
-from .cell import ModelUnreachable
-from .cell_work import CellWork, RunSetup
+from .cell import ModelUnreachable, RunSetup
+from .cell_work import CellWork
 from .control import RunControl, SharedBudget, control_id
 from .experiment import Cell, CellResult, digest
 from .queue_runner import TASK
@@ -143,8 +143,7 @@ class WorkerRun:
     def _setup(self) -> RunSetup:
         experiment = self._experiment
         return RunSetup(
-            self._record.run_id,
-            self._record.plan,
+            experiment,
             self._sources,
             self._model_of,
             self._tools(experiment.change.tools, experiment.change.tools_hash),

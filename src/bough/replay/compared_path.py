@@ -7,7 +7,7 @@ a comparison is as fast in a long session as in a short one. Knows paths and led
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -102,14 +102,12 @@ class PathSide(Struct, frozen=True):
         """Return what each turn of these entries cost."""
         if not entries:
             return {}
-        turn_of = {entry.seq: entry.turn for entry in entries}
-        first, last, calls = entries[0].seq, entries[-1].seq, dict[int, list[Call]]()
+        first, last, calls = entries[0].seq, entries[-1].seq, list[Call]()
         store, session_id = self.log.store, self.log.session_id
         for part in self.ranges():
             if part.last >= first and part.first <= last:
-                for call in store.calls_between(session_id, part.branch, first, min(part.last, last)):
-                    calls.setdefault(turn_of.get(call.seq, 0), []).append(call)
-        return {turn: total(rows) for turn, rows in calls.items()}
+                calls += store.calls_between(session_id, part.branch, first, min(part.last, last))
+        return totals_by_turn(calls, entries)
 
     def stored_state(self) -> State | None:
         """Return the state at the end, if the session is there and it was stored."""
@@ -118,6 +116,15 @@ class PathSide(Struct, frozen=True):
             return None
         state: State = from_json(detail.state)
         return state
+
+
+def totals_by_turn(calls: Iterable[Call], entries: Iterable[Entry]) -> dict[int, Totals]:
+    """Return what the calls of each turn of these entries used."""
+    turn_of = {entry.seq: entry.turn for entry in entries}
+    by_turn: dict[int, list[Call]] = {}
+    for call in calls:
+        by_turn.setdefault(turn_of.get(call.seq, 0), []).append(call)
+    return {turn: total(rows) for turn, rows in by_turn.items()}
 
 
 def shared_seq(a: PathSide, b: PathSide) -> int:

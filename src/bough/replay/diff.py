@@ -9,6 +9,7 @@ paths are the same if inputs, answers, calls, results and state are equal. Promp
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
@@ -16,7 +17,7 @@ from msgspec import Struct
 from ..core.codec import to_json
 from ..core.tool_definitions import ToolSpec
 from ..core.tree import Leaf
-from ..core.usage import Totals, add, total
+from ..core.usage import Totals, add
 from ..errors import InvalidArgument
 from ..log.log import Log
 from .compared_path import ComparedPath, PathSide, first_unshared_turn, is_state_same, shared_seq
@@ -160,9 +161,7 @@ def compared_row(
 
 def compared_side(compared: ComparedPath, turns: Sequence[TurnView], costs: Sequence[Totals]) -> DiffSide:
     models = dict.fromkeys(step.model for turn in turns for step in turn.steps if step.model)
-    spent = total([])
-    for cost in costs:
-        spent = add(spent, cost)
+    spent = reduce(add, costs, Totals())
     return DiffSide(compared.session_id, compared.seq, tuple(models), spent, compared.incomplete)
 
 

@@ -139,7 +139,7 @@ class Replay:
         self._check_options(path[:until], cut.at)
         await asyncio.to_thread(self._check_attachments, path[cut.at : until])
         overrides = Settings(
-            model=_first_model_name(self.models),
+            model=self.models[0].model if self.models else None,
             prompt=self.plan.prompt,
             prompt_patch=self.plan.prompt_patch,
             options=None if self.plan.options is None else dict(self.plan.options),
@@ -183,19 +183,13 @@ class Replay:
 
     def _open_log(self, cut: Cut, overrides: Settings) -> Log:
         """Return the log of the replay: a new fork, or the target that an earlier run began."""
-        target = self.plan.target
+        source, target = self.source, self.plan.target
         if target is None:
-            return forking.fork(self.source, cut, overrides, relation="replay")
+            return forking.fork(source, cut, overrides, relation="replay")
         with suppress(NotFound):
-            return Log(self.source.store, self.source.store.session(target.session_id), self.source.runtime)
-        return forking.fork(
-            self.source,
-            cut,
-            overrides,
-            relation="replay",
-            session_id=target.session_id,
-            tags=target.tags,
-        )
+            return Log(source.store, source.store.session(target.session_id), source.runtime)
+        name, tags = target.session_id, target.tags
+        return forking.fork(source, cut, overrides, relation="replay", session_id=name, tags=tags)
 
     def _find_cut(self) -> tuple[Cut, int]:
         """Return the cut, which keeps at least the seeds, and the last entry of the source that is replayed."""
@@ -369,10 +363,6 @@ class Replay:
         numbers = {turn.turn for turn in turns}
         calls = ledger.model_calls(self.source, "path", self.source.leaf_at(cut.at))
         return total(call for call in calls if turn_of.get(call.seq) in numbers)
-
-
-def _first_model_name(models: Sequence[Model]) -> str | None:
-    return models[0].model if models else None
 
 
 def _check_plan(plan: ReplayPlan, mode: Mode) -> None:

@@ -40,7 +40,7 @@ from .incremental_path import IncrementalPath
 from .position import host_key
 from .recorded_tasks import recorded_task
 from .recording import RecordedResult, RecordedTurn, Recording
-from .tool_answers import ToolAnswers, replayed_tool, unknown_tool
+from .tool_answers import ToolAnswers, recorded_tool, replayed_tool
 
 
 class Reservation(Struct, frozen=True):
@@ -259,7 +259,7 @@ class ReplayToolRunner(ToolRunner):
         allowed = super().allowed()
         called = {call.call.name for call in self.log.cursor.open_calls}
         others = {
-            name: replayed_tool(unknown_tool(name), self.answer_call) for name in called.difference(allowed)
+            name: replayed_tool(recorded_tool(name), self.answer_call) for name in called.difference(allowed)
         }
         return {**allowed, **others}
 

@@ -111,7 +111,7 @@ def visible_tools(
     if tools and not adds_recorded:
         return list(tools.values())
     by_name = {spec.name: Tool(spec, _refuse_to_run, NoArguments) for spec in recorded}
-    called = {name: _recorded_tool(name, calls) for name, calls in _by_name(recording.calls()).items()}
+    called = {name: recorded_tool(name, calls) for name, calls in _by_name(recording.calls()).items()}
     others = {name: tool for name, tool in called.items() if name not in by_name}
     return list({**by_name, **others, **tools}.values())
 
@@ -124,13 +124,8 @@ def replayed_tool(
     return ReplayedTool(tool.spec, tool.function, tool.arguments, tool.context_name, effect, answer=answer)
 
 
-def unknown_tool(name: str) -> Tool:
-    """Return a stand-in for a tool that was called although the model was not offered it."""
-    return _recorded_tool(name, [])
-
-
-def _recorded_tool(name: str, calls: list[ToolCall]) -> Tool:
-    """Return a tool described by its calls: the names and types of its arguments."""
+def recorded_tool(name: str, calls: Iterable[ToolCall] = ()) -> Tool:
+    """Return a stand-in for a tool without a definition, described by its calls: the names and types of its arguments."""
     kinds: dict[str, set[str]] = {}
     for call in calls:
         for key, value in call.arguments.items():

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
+from itertools import zip_longest
 from typing import Literal, get_args
 
 from msgspec import Struct
 
-from ..core.messages import Message
 from .turn_reader import (
     CallView,
     Step,
@@ -67,7 +67,7 @@ def heaviest_kind(divergences: Sequence[Divergence]) -> Kind:
 
 def align(a: Sequence[TurnView], b: Sequence[TurnView]) -> Iterator[Aligned]:
     """Pair the turns of both sides by the order of their inputs; a turn without a counterpart is paired with None."""
-    keys_a, keys_b = [_key(turn.input) for turn in a], [_key(turn.input) for turn in b]
+    keys_a, keys_b = [message_text(turn.input) for turn in a], [message_text(turn.input) for turn in b]
     head = _count_common(keys_a, keys_b)
     tail = _count_common(keys_a[head:][::-1], keys_b[head:][::-1])
     end_a, end_b = len(a) - tail, len(b) - tail
@@ -82,8 +82,7 @@ def align(a: Sequence[TurnView], b: Sequence[TurnView]) -> Iterator[Aligned]:
 
 def _pair_by_position(a: Sequence[TurnView], b: Sequence[TurnView]) -> Iterator[Aligned]:
     """Pair turns by position; a surplus turn is missing on the other."""
-    for n in range(max(len(a), len(b))):
-        turn_a, turn_b = a[n] if n < len(a) else None, b[n] if n < len(b) else None
+    for turn_a, turn_b in zip_longest(a, b):
         if turn_a is not None and turn_b is not None:
             yield turn_a, turn_b, compare_turns(turn_a, turn_b)
         else:
@@ -97,29 +96,19 @@ def _missing_turn(turn_a: TurnView | None, turn_b: TurnView | None) -> Divergenc
     return Divergence("missing", "turn", expected, actual, seq_a, seq_b, 0, seq_a, seq_b)
 
 
-def _key(message: Message) -> str:
-    return message_text(message)
-
-
 def _count_common(a: Sequence[str], b: Sequence[str]) -> int:
-    count = 0
-    for key_a, key_b in zip(a, b, strict=False):
-        if key_a != key_b:
-            break
-        count += 1
-    return count
+    differing = (n for n, (key_a, key_b) in enumerate(zip(a, b, strict=False)) if key_a != key_b)
+    return next(differing, min(len(a), len(b)))
 
 
 def compare_turns(a: TurnView, b: TurnView) -> list[Divergence]:
-    if _key(a.input) != _key(b.input):
-        texts = message_text(a.input), message_text(b.input)
+    texts = message_text(a.input), message_text(b.input)
+    if texts[0] != texts[1]:
         return [Divergence("input changed", "input", *texts, a.turn, b.turn, 0, a.turn, b.turn)]
     divergences: list[Divergence] = []
-    for n in range(max(len(a.steps), len(b.steps))):
-        step_a = a.steps[n] if n < len(a.steps) else None
-        step_b = b.steps[n] if n < len(b.steps) else None
+    for number, (step_a, step_b) in enumerate(zip_longest(a.steps, b.steps), 1):
         for kind, subject, expected, actual, seqs in _compare_steps(step_a, step_b):
-            divergences.append(Divergence(kind, subject, expected, actual, a.turn, b.turn, n + 1, *seqs))
+            divergences.append(Divergence(kind, subject, expected, actual, a.turn, b.turn, number, *seqs))
         if WEIGHTS[heaviest_kind(divergences)] >= WEIGHTS["arguments changed"]:
             break
     return divergences
