@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -16,7 +16,9 @@ from ..core.entries import Note, Payload
 from ..core.messages import Message, ToolCall
 from ..core.redact import NullRedactor
 from ..core.tool_definitions import ToolSpec, define_tools
+from ..core.usage import Call, Usage
 from ..log.log import Log
+from ..models.prices import price
 from ..session import Session
 from ..store import Store
 
@@ -69,6 +71,38 @@ def record_tools(session: Session, tools: Sequence[ToolSpec]) -> None:
     tool_set = define_tools(tools, log.runtime.redactor)
     if tool_set.definitions != current and (tools or current is not None):
         log.append([tool_set.draft()])
+
+
+def model_call(
+    log: Log,
+    usage: Usage,
+    provider: str | None,
+    model: str | None,
+    *,
+    after: int,
+    answer: int | None,
+    call_id: str | None = None,
+    units: Mapping[str, int] | None = None,
+    failed: bool = False,
+) -> Call:
+    """Return a model call that a framework made after the entry `after`, with its price; `answer` is its answer's seq."""
+    return Call(
+        call_id=call_id or log.runtime.new_id(""),
+        branch=0,
+        after_seq=after,
+        answer_seq=answer,
+        at=log.runtime.now(),
+        usage=usage,
+        provider=provider,
+        model=model,
+        price=price(usage, provider, model, units),
+        failed=failed,
+    )
+
+
+def is_repeatable(metadata: Mapping[str, Any] | None) -> bool:
+    """Whether a call may run again after a crash, by the effect in its tool's metadata; unsafe is the default."""
+    return (metadata or {}).get("effect") in ("read", "idempotent")
 
 
 def stored_record(payload: Payload, key: str) -> dict[str, Any] | None:

@@ -35,13 +35,12 @@ from ...core.usage import Call, Usage
 from ...errors import IdTaken, NotFound, SessionTrashed, StaleLeaf
 from ...log.async_bridge import AsyncBridge
 from ...log.log import Log
-from ...models.prices import price
 from ...session import Session
 from ...store import Store
 from ...stores.base import PathSnapshot, SessionRow
 from ...wire.gemini import NAME as GEMINI
 from ...wire.gemini import parse as gemini
-from .. import require_store
+from .. import model_call, require_store
 from .events import (
     KEY,
     USER,
@@ -504,18 +503,7 @@ def _model_calls(event: Event, drafts: EventDrafts, log: Log) -> list[Call]:
     model = event.model_version
     provider = GEMINI if model is not None and GEMINI in model else None
     after = log.leaf.seq + (drafts.answer_index or 0)
-    return [
-        Call(
-            call_id=log.runtime.new_id(""),
-            branch=0,
-            after_seq=after,
-            answer_seq=None if drafts.answer_index is None else after + 1,
-            at=log.runtime.now(),
-            usage=usage,
-            provider=provider,
-            model=model,
-            price=price(usage, provider, model),
-            # An event may carry an error and content: then the content is its answer.
-            failed=event.error_code is not None and drafts.answer_index is None,
-        )
-    ]
+    answer = None if drafts.answer_index is None else after + 1
+    # An event may carry an error and content: then the content is its answer.
+    failed = event.error_code is not None and answer is None
+    return [model_call(log, usage, provider, model, after=after, answer=answer, failed=failed)]

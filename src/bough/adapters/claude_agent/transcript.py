@@ -19,7 +19,7 @@ from ...core.entries import Compaction, Note, Payload, Settings
 from ...core.messages import Message, tool_result
 from ...core.tree import Leaf
 from ...core.turns import Cursor, advance
-from ...core.usage import Call
+from ...core.usage import Call, Usage
 from ...formats.claude_code import (
     TITLES,
     TranscriptLine,
@@ -41,9 +41,8 @@ from ...formats.claude_code import (
 )
 from ...formats.records import LossReport
 from ...log.log import Log
-from ...models.prices import price
 from ...wire import Answer, Blobs
-from .. import UNKNOWN_RESULT, no_blob
+from .. import UNKNOWN_RESULT, model_call, no_blob
 from .lines import (
     KEY,
     THINKING,
@@ -394,7 +393,7 @@ class BatchWriter:
             answer = parsed.answer or Answer(Message("user"))
             is_copy = copied_from(group.lines[0].line) in self._sources
             if answer.usage is not None and group.unit not in self.index.written and not is_copy:
-                self._calls.append(self._call(answer))
+                self._calls.append(self._call(answer, answer.usage))
             for payload in parsed.payloads:
                 if isinstance(payload, Message):
                     message = replace(payload, details=details)
@@ -428,20 +427,9 @@ class BatchWriter:
             self._unchanged.extend(_unstored(group.lines))
             return {KEY: {"noted_numbers": numbers}}
 
-    def _call(self, answer: Answer) -> Call:
-        usage, after, runtime = answer.usage, self.cursor.seq, self.log.runtime
-        assert usage is not None
-        return Call(
-            call_id=runtime.new_id(""),
-            branch=0,
-            after_seq=after,
-            answer_seq=after + 1,
-            at=runtime.now(),
-            usage=usage,
-            provider=answer.provider,
-            model=answer.model,
-            price=price(usage, answer.provider, answer.model, answer.units),
-        )
+    def _call(self, answer: Answer, usage: Usage) -> Call:
+        after, (provider, model) = self.cursor.seq, (answer.provider, answer.model)
+        return model_call(self.log, usage, provider, model, after=after, answer=after + 1, units=answer.units)
 
     # -- lines that stay lines ---------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ id above `highest_id`, and no write of this one was recorded before the fact `wr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from langchain_core.messages import BaseMessage
@@ -31,6 +31,7 @@ from ...core.codec import from_json, to_json
 from ...core.entries import Entry, Note
 from ...core.messages import Message
 from ...core.tree import Leaf
+from .. import stored_record
 from .messages import KEY, StoredMessage, ValueCodec, stored_message
 
 FILLER = {"filler": True}
@@ -246,25 +247,15 @@ def known_path(record: CheckpointRecord, messages: list[StoredMessage], data: di
 
 def note_data(entry: Entry) -> dict[str, Any] | None:
     """Return the data of one of the adapter's notes; None for any other entry."""
-    if not isinstance(entry.payload, Note):
-        return None
-    data = entry.payload.data.get(KEY)
-    return data if isinstance(data, dict) else None
+    return stored_record(entry.payload, KEY) if isinstance(entry.payload, Note) else None
 
 
 def path_messages(path: Iterable[Entry]) -> list[StoredMessage]:
     """Return the graph's messages on a path."""
-    entries = _message_entries(path)
-    return [
-        stored_message(entry.seq, entry.message or (note_data(entry) or {})["message"]) for entry in entries
-    ]
-
-
-def _message_entries(path: Iterable[Entry]) -> Iterator[Entry]:
+    messages: list[StoredMessage] = []
     for entry in path:
-        payload = entry.payload
-        if isinstance(payload, Message):
-            if payload.details is None or payload.details.get(KEY) != FILLER:
-                yield entry
-        elif "message" in (note_data(entry) or ()):
-            yield entry
+        content = entry.message or (note_data(entry) or {}).get("message")
+        is_filler = isinstance(content, Message) and (content.details or {}).get(KEY) == FILLER
+        if content is not None and not is_filler:
+            messages.append(stored_message(entry.seq, content))
+    return messages

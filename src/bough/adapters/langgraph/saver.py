@@ -47,7 +47,7 @@ from ...core.codec import check_text
 from ...errors import InvalidArgument, NotFound, SessionTrashed
 from ...log.async_bridge import AsyncBridge
 from ...store import Store
-from .. import require_store
+from .. import is_repeatable, require_store
 from .checkpoints import CheckpointRecord, NewCheckpoint
 from .messages import ValueCodec
 from .thread_log import PathCache, ThreadLog
@@ -62,8 +62,6 @@ ListRow = tuple[CheckpointRecord, ThreadLog, tuple[Any, str]]
 POLL_SECONDS = 0.002
 DURABLE_SECONDS = 60
 ToolResponse = ToolMessage | Command[Any]
-REPEATABLE_EFFECTS = ("read", "idempotent")
-"""The effects, in a tool's metadata, with which a call may run again after a crash; unsafe is the default."""
 
 
 class OnceCall(Struct, frozen=True):
@@ -313,7 +311,6 @@ class BoughSaver(BaseCheckpointSaver[Any]):
             )
         # In the root's session even for a subgraph, whose own session may not exist yet.
         thread = self._threads.find_or_start(self._stored_id(fields["thread_id"]), "")
-        effect = ((request.tool.metadata if request.tool is not None else None) or {}).get("effect")
         return OnceCall(
             thread,
             self._codec,
@@ -321,7 +318,7 @@ class BoughSaver(BaseCheckpointSaver[Any]):
             fields.get("checkpoint_map", {}).get("", ""),
             call_id,
             request.tool_call["name"],
-            effect in REPEATABLE_EFFECTS,
+            is_repeatable(request.tool.metadata if request.tool is not None else None),
         )
 
     def get_next_version(self, current: Any, channel: None) -> Any:

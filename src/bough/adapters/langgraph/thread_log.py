@@ -11,9 +11,10 @@ the latest facts of the journal, and earlier ones are added when something may b
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from functools import wraps
 from hashlib import sha256
 from threading import RLock
-from typing import Any, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from langchain_core.messages import BaseMessage
 
@@ -25,10 +26,9 @@ from ...core.turns import Cursor, advance
 from ...core.usage import Call
 from ...errors import OrphanResult, StaleLeaf
 from ...log.log import Log
-from ...models.prices import price
 from ...session import Session
 from ...stores.base import Fact, SessionRow
-from .. import NO_RESULT
+from .. import NO_RESULT, model_call
 from .checkpoints import (
     FILLER,
     CallRecord,
@@ -58,6 +58,8 @@ TO_APPEND, BACK = "to append", "back"
 WINDOW, LARGEST_WINDOW = 16, 1024
 """How many facts of the journal are read at first, and at most, to add earlier notes to the index."""
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Writes = list[tuple[int, str, Any]]
 """Index, channel and value of what a task wrote."""
 
@@ -66,6 +68,24 @@ def run_key(run_id: str) -> str:
     """Return the key of a run's first checkpoint in a session, by which the sessions of a run are found."""
     digest = sha256(run_id.encode(errors="surrogatepass")).hexdigest()
     return f"langgraph run {digest[:32]}"
+
+
+def _retry_if_stale(
+    write: Callable[Concatenate[ThreadLog, P], R],
+) -> Callable[Concatenate[ThreadLog, P], R]:
+    """Run a write where the thread is; if another writer was faster, catch up and run it again."""
+
+    @wraps(write)
+    def retried(self: ThreadLog, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self._lock:
+            while True:
+                try:
+                    self._prepare_write()
+                    return write(self, *args, **kwargs)
+                except StaleLeaf:
+                    self.catch_up()
+
+    return retried
 
 
 class ThreadLog:
@@ -264,22 +284,9 @@ class ThreadLog:
 
     # -- writing -----------------------------------------------------------------------------------
 
-    def _retry_if_stale(self, write: Callable[[], None]) -> None:
-        """Run a write; if another writer was faster, catch up and run it again."""
-        with self._lock:
-            while True:
-                try:
-                    self._prepare_write()
-                    write()
-                    return
-                except StaleLeaf:
-                    self.catch_up()
-
+    @_retry_if_stale
     def put(self, new: NewCheckpoint, codec: ValueCodec, recorded: RecordedCalls | None) -> None:
         """Write a checkpoint after its parent. What others wrote meanwhile stays, on a branch of its own."""
-        self._retry_if_stale(lambda: self._put(new, codec, recorded))
-
-    def _put(self, new: NewCheckpoint, codec: ValueCodec, recorded: RecordedCalls | None) -> None:
         parent = self.find(new.parent)
         self.find(new.checkpoint_id)  # with what was recorded of it, if it is put again
         parent_path = self._path_to(parent)
@@ -352,6 +359,7 @@ class ThreadLog:
         branches = (part.branch for part in ranges if part.first <= seq <= part.last)
         return Leaf(next(branches, ranges[0].branch if ranges else leaf.branch), seq)
 
+    @_retry_if_stale
     def put_writes(
         self,
         checkpoint_id: str,
@@ -361,20 +369,16 @@ class ThreadLog:
         codec: ValueCodec,
     ) -> None:
         """Store a task's writes, once for each task and index; a special one (index below 0) replaces the last."""
-
-        def write() -> None:
-            record = self.find(checkpoint_id)
-            self._add_since(None if record is None else record.writes_since)
-            items = [
-                [index, channel, codec.encode(value)]
-                for index, channel, value in writes
-                if index < 0 or not self.index.has_write(checkpoint_id, task, index)
-            ]
-            if items:
-                data = {"checkpoint": checkpoint_id, "task": task, "path": task_path, "items": items}
-                self._append_note({"writes": data}, codec)
-
-        self._retry_if_stale(write)
+        record = self.find(checkpoint_id)
+        self._add_since(None if record is None else record.writes_since)
+        items = [
+            [index, channel, codec.encode(value)]
+            for index, channel, value in writes
+            if index < 0 or not self.index.has_write(checkpoint_id, task, index)
+        ]
+        if items:
+            data = {"checkpoint": checkpoint_id, "task": task, "path": task_path, "items": items}
+            self._append_note({"writes": data}, codec)
 
     def copy_from(self, source: ThreadLog, codec: ValueCodec) -> None:
         """Put every checkpoint, write and drop that another thread has and this one lacks."""
@@ -395,8 +399,9 @@ class ThreadLog:
     def drop(self, checkpoint_ids: Sequence[str], codec: ValueCodec) -> None:
         """Stop listing these checkpoints."""
         if checkpoint_ids:
-            self._retry_if_stale(lambda: self._drop(checkpoint_ids, codec))
+            self._drop(checkpoint_ids, codec)
 
+    @_retry_if_stale
     def _drop(self, checkpoint_ids: Sequence[str], codec: ValueCodec) -> None:
         self._append_note({"dropped": list(checkpoint_ids)}, codec)
         latest = self.latest()
@@ -404,13 +409,17 @@ class ThreadLog:
             self.log.move(latest.leaf, data={KEY: BACK})  # the session shows what the graph gets
             self._newest, self._has_foreign_tail = latest.checkpoint_id, False
 
-    def _append_note(self, data: dict[str, Any], codec: ValueCodec) -> None:
+    def _append_note(
+        self, data: dict[str, Any], codec: ValueCodec, started_calls: Collection[str] = ()
+    ) -> None:
         builder = EntryBuilder(self.log, codec)
         builder.add(Note({KEY: data}, hidden=True))
+        builder.add_starts(started_calls.__contains__)
         self._append(builder, data)
 
     # -- tool calls that run once ------------------------------------------------------------------
 
+    @_retry_if_stale
     def begin_call(
         self, task: str, call_id: str, checkpoint_id: str, codec: ValueCodec, *, is_repeatable: bool
     ) -> CallRecord | None:
@@ -418,37 +427,22 @@ class ThreadLog:
 
         It follows the checkpoint with that id, and so does every record of it.
         """
-        ended: list[CallRecord] = []
+        self.catch_up()
+        self.find(checkpoint_id)
+        record = self.index.calls.get((task, call_id))
+        if record is not None and record.status in (("done",) if is_repeatable else ("done", "started")):
+            return record
+        call = {"task": task, "id": call_id, "status": "started"}
+        self._append_note({"call": call}, codec, [call_id])
+        return None
 
-        def write() -> None:
-            self.catch_up()
-            self.find(checkpoint_id)
-            record = self.index.calls.get((task, call_id))
-            if record is not None and record.status in (("done",) if is_repeatable else ("done", "started")):
-                ended.append(record)
-                return
-            self._append_call(task, call_id, "started", {}, codec)
-
-        self._retry_if_stale(write)
-        return ended[0] if ended else None
-
+    @_retry_if_stale
     def end_call(
         self, task: str, call_id: str, status: str, result: dict[str, Any], codec: ValueCodec
     ) -> None:
         """Record how a call ended: `done` with its encoded result, or `raised`."""
-        self._retry_if_stale(lambda: self._append_call(task, call_id, status, result, codec))
-
-    def _append_call(
-        self, task: str, call_id: str, status: str, result: dict[str, Any], codec: ValueCodec
-    ) -> None:
-        data = {
-            "call": {"task": task, "id": call_id, "status": status, **({"result": result} if result else {})}
-        }
-        builder = EntryBuilder(self.log, codec)
-        builder.add(Note({KEY: data}, hidden=True))
-        if status == "started":
-            builder.add_starts({call_id}.__contains__)
-        self._append(builder, data)
+        call = {"task": task, "id": call_id, "status": status, **({"result": result} if result else {})}
+        self._append_note({"call": call}, codec)
 
     def call_result(self, record: CallRecord, codec: ValueCodec) -> Any:
         """Return the result of a call that is done."""
@@ -625,19 +619,9 @@ class EntryBuilder:
             return
         provider = response_field(message, "model_provider")
         model = response_field(message, "model_name", "model")
-        self.calls.append(
-            Call(
-                call_id=call_id,
-                branch=0,
-                after_seq=self._cursor.seq - 1,
-                answer_seq=self._cursor.seq,
-                at=self._log.runtime.now(),
-                usage=usage,
-                provider=provider,
-                model=model,
-                price=price(usage, provider, model),
-            )
-        )
+        seq = self._cursor.seq
+        call = model_call(self._log, usage, provider, model, after=seq - 1, answer=seq, call_id=call_id)
+        self.calls.append(call)
 
 
 class PathCache:

@@ -60,9 +60,8 @@ class Threads:
         if cached is not None:
             return cached
         row = self._row(thread, namespace)
-        if row is not None:
-            return self._cache(thread, namespace, self.store.session(row.session_id))
-        return self._cache(thread, namespace, self._start(thread, namespace))
+        session = self._start(thread, namespace) if row is None else self.store.session(row.session_id)
+        return self._cache(thread, namespace, session)
 
     def has_checkpoint(self, thread: str, namespace: str, checkpoint_id: str) -> bool:
         """Whether a checkpoint was written. Others' are read only if this process does not know it."""

@@ -37,10 +37,9 @@ from ...core.tree import Leaf
 from ...core.usage import Call, Usage
 from ...log.async_bridge import AsyncBridge
 from ...log.log import Log
-from ...models.prices import price
 from ...session import Session
 from ...store import Store
-from .. import UNKNOWN_RESULT, record_tools, require_store
+from .. import UNKNOWN_RESULT, model_call, record_tools, require_store
 from .items import Item, ItemDraftBuilder, is_ahead, path_items
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ class BoughSession:
 
     async def write_tools(self, tools: Sequence[ToolSpec]) -> None:
         """Record the tools that the model is given next."""
-        await self._bridge.run(self._write_tools, tools)
+        await self._bridge.run(lambda: record_tools(self._session, tools))
 
     async def write_answer(self, agent: Agent[Any], response: ModelResponse) -> None:
         """Write a model's answer when it arrives: calls are durable before they run. An answer without calls waits for
@@ -296,9 +295,6 @@ class BoughSession:
         if calls:
             self._session.log.record("call_started", calls=calls)
 
-    def _write_tools(self, tools: Sequence[ToolSpec]) -> None:
-        record_tools(self._session, tools)
-
     def _write_answer(self, items: list[Item], usage: CallUsage, needing_approval: Container[str]) -> None:
         log, call = self._session.log, self._call(usage)
         drafts = ItemDraftBuilder(model=call.model, is_ahead=True).add(items)
@@ -329,19 +325,8 @@ class BoughSession:
             log.append(ItemDraftBuilder([item["call_id"]], is_ahead=True).add([item]))
             self._ahead.add(base, log.leaf, [item])
 
-    def _call(self, call_usage: CallUsage) -> Call:
-        runtime, (usage, provider, model) = self._session.log.runtime, call_usage
-        return Call(
-            call_id=runtime.new_id(""),
-            branch=0,
-            after_seq=self._session.leaf.seq,
-            answer_seq=None,
-            at=runtime.now(),
-            usage=usage,
-            provider=provider,
-            model=model,
-            price=price(usage, provider, model),
-        )
+    def _call(self, usage: CallUsage) -> Call:
+        return model_call(self._session.log, *usage, after=self._session.leaf.seq, answer=None)
 
 
 class ItemSuffix(Struct, frozen=True):

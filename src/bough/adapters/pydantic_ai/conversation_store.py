@@ -50,19 +50,16 @@ from ...errors import StaleLeaf
 from ...log.async_bridge import AsyncBridge
 from ...log.changes import Cut
 from ...log.log import Log
-from ...models.prices import price
 from ...session import Session
 from ...store import Store
 from ...stores.base import SessionQuery, SessionRow
-from .. import no_blob, record_tools, require_store
+from .. import is_repeatable, model_call, no_blob, record_tools, require_store
 from .messages import Dumped, MessageDraftBuilder, PathMessage, entry_id_of, path_messages, record_of
 
 SCOPE_TAG = "scope"
 CONVERSATION_RELATIONS = (None, "import", "fork")
 """The relations of sessions that are conversations; tasks and replays are not."""
 MAX_REMEMBERED_ENTRIES = 10_000
-REPEATABLE_EFFECTS = ("read", "idempotent")
-"""The effects, in a tool's metadata, with which a call may run again after a crash; unsafe is the default."""
 
 _usage_adapter = TypeAdapter(RunUsage)
 _deferred_adapter: TypeAdapter[DeferredToolRequests | None] = TypeAdapter(DeferredToolRequests | None)
@@ -197,8 +194,7 @@ class BoughSteps(AbstractCapability[Any]):
         handler: Any,
     ) -> Any:
         is_first = await self.store.write_tool_start(self._conversation.conversation_id, call.tool_call_id)
-        is_repeatable = (tool_def.metadata or {}).get("effect") in REPEATABLE_EFFECTS
-        if not (is_first or is_repeatable or call.tool_call_id in self._deferred):
+        if not (is_first or is_repeatable(tool_def.metadata) or call.tool_call_id in self._deferred):
             raise ToolFailed(UNKNOWN)
         self._deferred.discard(call.tool_call_id)
         return await handler(args)
@@ -461,17 +457,7 @@ class Conversations:
             tokens["cache_read_tokens"],
             tokens["cache_write_tokens"],
         )
-        return Call(
-            call_id=log.runtime.new_id(""),
-            branch=0,
-            after_seq=after,
-            answer_seq=after + 1,
-            at=log.runtime.now(),
-            usage=usage,
-            provider=provider,
-            model=model,
-            price=price(usage, provider, model),
-        )
+        return model_call(log, usage, provider, model, after=after, answer=after + 1)
 
     def write_tools(self, conversation_id: str, tools: Sequence[ToolSpec]) -> None:
         session = self.find(conversation_id)
