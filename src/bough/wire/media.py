@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..core.media import restore_reasoning
-from ..core.messages import Attachment, Media, Message, Part, Reasoning
+from ..core.messages import Attachment, Media, Message, Part, ProviderBlock, Reasoning, Text
 from .base import Blobs
 
 PDF = "application/pdf"
@@ -37,6 +37,16 @@ class LoadedMedia(Struct, frozen=True):
     @property
     def base64(self) -> str:
         return base64.b64encode(self.data).decode()
+
+
+def load_content(part: Part, blobs: Blobs, size_limits: Mapping[str, int]) -> LoadedMedia | str:
+    """Return the media to send, or a text: that of the part, or a stub for media that the provider does not take."""
+    if isinstance(part, Text):
+        return part.text
+    if isinstance(part, ProviderBlock):
+        return part.stub
+    assert isinstance(part, Media | Attachment)
+    return load_media(part, blobs, size_limits)
 
 
 def load_media(part: Media | Attachment, blobs: Blobs, size_limits: Mapping[str, int]) -> LoadedMedia | str:

@@ -23,7 +23,7 @@ from ...core.messages import (
 )
 from ...core.tool_definitions import ToolSpec, read_tools
 from ..base import Blobs, HistoryPart, Request
-from ..media import PDF, LoadedMedia, load_media, media_stub, with_reasoning
+from ..media import PDF, load_content, media_stub, with_reasoning
 from ..options import request_fields
 from ..tool_pairs import (
     EMPTY_MESSAGE,
@@ -118,7 +118,7 @@ def _answer(paired: PairedMessage, blobs: Blobs) -> list[Block]:
         elif isinstance(part, Reasoning):
             content.extend(_thinking(part, proof))
         elif isinstance(part, ProviderBlock):
-            content.append(_provider_block(part, proof))
+            content.append(_content(part, blobs, proof))
         elif isinstance(part, Media | Attachment):
             content.append(_text(media_stub(part)))
         elif isinstance(part, Text) and not is_blank(part):
@@ -128,11 +128,6 @@ def _answer(paired: PairedMessage, blobs: Blobs) -> list[Block]:
         content.pop()
     _trim(content)
     return content
-
-
-def _provider_block(part: ProviderBlock, proof: Mapping[str, Any]) -> Block:
-    block = proof.get("block")
-    return dict(block) if isinstance(block, dict) else _text(part.stub)
 
 
 def _trim(content: list[Block]) -> None:
@@ -224,13 +219,10 @@ def _split_media(content: list[Block]) -> tuple[list[Block], list[Block]]:
 
 def _content(part: Part, blobs: Blobs, proof: Mapping[str, Any]) -> Block:
     block = proof.get("block")
-    if isinstance(part, ProviderBlock):
-        return _provider_block(part, proof)
-    if isinstance(part, Text):
-        return dict(block) if isinstance(block, dict) else _text(part.text)
-    assert isinstance(part, Media | Attachment)
-    media = load_media(part, blobs, MEDIA_LIMITS)
-    if not isinstance(media, LoadedMedia):
+    if isinstance(block, dict) and isinstance(part, Text | ProviderBlock):
+        return dict(block)
+    media = load_content(part, blobs, MEDIA_LIMITS)
+    if isinstance(media, str):
         return _text(media)
     kind = "document" if media.mime == PDF else "image"
     source = {"type": "base64", "media_type": media.mime, "data": media.base64}

@@ -16,7 +16,7 @@ from ...core.context import Context
 from ...core.messages import Attachment, Media, Part, ProviderBlock, Reasoning, Text, ToolCall
 from ...core.tool_definitions import ToolSpec, read_tools
 from ..base import Blobs, HistoryPart, Request
-from ..media import PDF, LoadedMedia, load_media, media_stub
+from ..media import PDF, load_content, media_stub
 from ..options import request_fields
 from ..tool_pairs import (
     EMPTY_MESSAGE,
@@ -147,13 +147,8 @@ def _name(raw: str) -> str:
 def _content(part: Part, blobs: Blobs, block: Piece | None) -> Piece:
     if isinstance(block, dict):
         return _original(part, blobs, block)
-    if isinstance(part, ProviderBlock):
-        return _text(part.stub)
-    if isinstance(part, Text):
-        return _text(part.text)
-    assert isinstance(part, Media | Attachment)
-    media = load_media(part, blobs, MEDIA_LIMITS)
-    if not isinstance(media, LoadedMedia):
+    media = load_content(part, blobs, MEDIA_LIMITS)
+    if isinstance(media, str):
         return _text(media)
     return {"inlineData": {"mimeType": media.mime, "data": media.base64}}
 

@@ -18,7 +18,7 @@ from ...core.entries import Endpoint
 from ...core.messages import Attachment, Media, Part, ProviderBlock, Reasoning, Text, ToolCall
 from ...core.tool_definitions import ToolSpec, read_tools
 from ..base import Blobs, HistoryPart, Request
-from ..media import PDF, LoadedMedia, load_media, media_stub, with_reasoning
+from ..media import PDF, LoadedMedia, load_content, load_media, media_stub, with_reasoning
 from ..options import request_fields
 from ..tool_pairs import (
     EMPTY_MESSAGE,
@@ -192,13 +192,8 @@ def _user_content(part: Part, proof: dict[str, Any], blobs: Blobs) -> dict[str, 
 
 
 def _content(part: Part, blobs: Blobs) -> dict[str, Any]:
-    if isinstance(part, Text):
-        return {"type": "text", "text": part.text}
-    if isinstance(part, ProviderBlock):
-        return {"type": "text", "text": part.stub}
-    assert isinstance(part, Media | Attachment)
-    media = load_media(part, blobs, MEDIA_LIMITS)
-    if not isinstance(media, LoadedMedia):
+    media = load_content(part, blobs, MEDIA_LIMITS)
+    if isinstance(media, str):
         return {"type": "text", "text": media}
     url = f"data:{media.mime};base64,{media.base64}"
     if media.mime == PDF:

@@ -20,7 +20,7 @@ from ...core.context import Item as ContextItem
 from ...core.messages import Attachment, Media, Part, ProviderBlock, Reasoning, Text, ToolCall
 from ...core.tool_definitions import ToolSpec, read_tools
 from ..base import Blobs, HistoryPart, Request
-from ..media import PDF, LoadedMedia, load_media, media_stub, with_reasoning
+from ..media import PDF, load_content, media_stub, with_reasoning
 from ..openai_chat.request import ERROR, MEDIA_LIMITS
 from ..options import request_fields
 from ..tool_pairs import (
@@ -273,13 +273,8 @@ def _output(pair: ToolPair, blobs: Blobs, is_custom: bool) -> Item:
 def _content(part: Part, blobs: Blobs, block: Item | None) -> Item:
     if isinstance(block, dict):
         return _with_bytes(block, part, blobs) if isinstance(part, Media | Attachment) else dict(block)
-    if isinstance(part, ProviderBlock):
-        return _text(part.stub)
-    if isinstance(part, Text):
-        return _text(part.text)
-    assert isinstance(part, Media | Attachment)
-    media = load_media(part, blobs, MEDIA_LIMITS)
-    if not isinstance(media, LoadedMedia):
+    media = load_content(part, blobs, MEDIA_LIMITS)
+    if isinstance(media, str):
         return _text(media)
     url = f"data:{media.mime};base64,{media.base64}"
     if media.mime == PDF:
