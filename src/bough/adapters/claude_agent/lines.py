@@ -13,6 +13,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from ...core.codec import to_json
 from ...core.drafts import Draft
 from ...core.entries import Entry, Evidence, Note
@@ -41,6 +43,15 @@ KEY = "claude"
 THINKING = ("thinking", "redacted_thinking")
 SIGNATURE_FIELDS = ("signature", "data")
 Proofs = Mapping[str, Mapping[str, Any]]
+
+
+class NumberedLine(Struct, frozen=True):
+    """A line with its position in the transcript."""
+
+    number: int
+    line: TranscriptLine
+    is_stored: bool = False
+    """Whether a note holds it already."""
 
 
 def record_of(entry: Entry) -> dict[str, Any]:
@@ -94,8 +105,7 @@ def readable_line(line: TranscriptLine) -> TranscriptLine:
 
 
 def lines_note(
-    numbers: Sequence[int],
-    lines: Sequence[TranscriptLine],
+    numbered: Sequence[NumberedLine],
     state: dict[str, Any] | None = None,
     *,
     shows: int | None = None,
@@ -106,18 +116,17 @@ def lines_note(
     `shows` is the number of the line that the next entry represents; `is_pending` marks lines that may become messages
     later.
     """
+    numbers, lines = [each.number for each in numbered], [each.line for each in numbered]
     marks = ({} if shows is None else {"shows": shows}) | ({"pending": True} if is_pending else {})
     try:
         to_json(lines, "lines")
     except InvalidValue:
-        record = {"numbers": list(numbers), "texts": [json.dumps(line) for line in lines], **marks}
+        record = {"numbers": numbers, "texts": [json.dumps(line) for line in lines], **marks}
         return Draft(Note({KEY: record}, state))
     signatures: dict[str, dict[str, Any]] = {}
-    unsigned = [
-        _without_signatures(line, number, signatures) for number, line in zip(numbers, lines, strict=True)
-    ]
+    unsigned = [_without_signatures(each.line, each.number, signatures) for each in numbered]
     signed = {"signed": list(signatures)} if signatures else {}
-    note = Note({KEY: {"numbers": list(numbers), "lines": unsigned, **signed, **marks}}, state)
+    note = Note({KEY: {"numbers": numbers, "lines": unsigned, **signed, **marks}}, state)
     return Draft(note, evidence=Evidence(ISSUER, signatures) if signatures else None)
 
 

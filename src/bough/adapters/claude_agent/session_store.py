@@ -83,7 +83,8 @@ class BoughSessionStore(SessionStore):
         await _run_blocking(self._delete, key)
 
     async def list_subkeys(self, key: SessionListSubkeysKey) -> list[str]:
-        return await _run_blocking(lambda: [row.tags[SUBPATH_TAG] for row in self._tasks(key)])
+        rows = await _run_blocking(lambda: list(self._tasks(key["project_key"], key["session_id"])))
+        return [row.tags[SUBPATH_TAG] for row in rows]
 
     # -- beyond the protocol -----------------------------------------------------------------------
 
@@ -142,11 +143,8 @@ class BoughSessionStore(SessionStore):
         session = self._session(key)
         session_ids = [] if session is None else [session.session_id]
         if key.get("subpath") is None:
-            subkeys: SessionListSubkeysKey = {
-                "project_key": key["project_key"],
-                "session_id": key["session_id"],
-            }
-            session_ids.extend(row.session_id for row in self._tasks(subkeys))
+            tasks = self._tasks(key["project_key"], key["session_id"])
+            session_ids.extend(row.session_id for row in tasks)
         with self._lock:
             self._writers.clear()  # later appends start new sessions
         for session_id in session_ids:
@@ -161,9 +159,9 @@ class BoughSessionStore(SessionStore):
             if SUBPATH_TAG not in row.tags and row.relation is None and row.leaf.seq:
                 yield row
 
-    def _tasks(self, key: SessionListSubkeysKey) -> Iterator[SessionRow]:
-        for row in self.store.all_sessions(tag=(SESSION_TAG, key["session_id"]), limit=PAGE_SIZE):
-            is_own = row.tags.get(PROJECT_TAG) == key["project_key"] and row.relation in (None, "task")
+    def _tasks(self, project_key: str, session_id: str) -> Iterator[SessionRow]:
+        for row in self.store.all_sessions(tag=(SESSION_TAG, session_id), limit=PAGE_SIZE):
+            is_own = row.tags.get(PROJECT_TAG) == project_key and row.relation in (None, "task")
             if is_own and SUBPATH_TAG in row.tags and row.leaf.seq:
                 yield row
 
@@ -179,12 +177,10 @@ class BoughSessionStore(SessionStore):
 
     def _imported_row(self, key: SessionKey) -> SessionRow | None:
         """Find a transcript imported in a bundle: it has the session id of the store it came from."""
-        key_tags = _tags(key)
+        key_tags, names = _tags(key), (PROJECT_TAG, SESSION_TAG, SUBPATH_TAG)
         for row in self.store.all_sessions(tag=(SESSION_TAG, key["session_id"]), limit=PAGE_SIZE):
-            tags = {
-                name: row.tags[name] for name in (PROJECT_TAG, SESSION_TAG, SUBPATH_TAG) if name in row.tags
-            }
-            if tags == key_tags and row.relation in (None, "task"):
+            is_same = all(row.tags.get(name) == key_tags.get(name) for name in names)
+            if is_same and row.relation in (None, "task"):
                 return row
         return None
 

@@ -8,7 +8,7 @@ message, or one that the log cannot hold, stays in a note.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -47,6 +47,7 @@ from .lines import (
     KEY,
     THINKING,
     CannotPack,
+    NumberedLine,
     block_ids,
     lines_note,
     pack_lines,
@@ -60,15 +61,6 @@ ROOT = ""
 """The unit before the first."""
 STRAY = "stray"
 """In place of a unit when the leaf is not right after one."""
-
-
-class NumberedLine(Struct, frozen=True):
-    """A line with its position in the transcript."""
-
-    number: int
-    line: TranscriptLine
-    is_stored: bool = False
-    """Whether a note holds it already."""
 
 
 class LineGroup(Struct):
@@ -249,12 +241,9 @@ class TranscriptIndex:
 
 def transcript_lines(log: Log, blobs: Blobs) -> list[TranscriptLine]:
     """Return every line of a transcript, in the order they came."""
-    return [line for _, line in sorted(_all_lines(log, blobs), key=lambda pair: pair[0])]
-
-
-def _all_lines(log: Log, blobs: Blobs) -> Iterator[tuple[int, TranscriptLine]]:
-    for stored in log.store.entries(log.session_id):
-        yield from stored_lines(stored.entry.to_entry(stored.branch), blobs)
+    entries = (stored.entry.to_entry(stored.branch) for stored in log.store.entries(log.session_id))
+    lines = (numbered for entry in entries for numbered in stored_lines(entry, blobs))
+    return [line for _, line in sorted(lines, key=lambda pair: pair[0])]
 
 
 # -- writing a batch -------------------------------------------------------------------------------
@@ -410,7 +399,7 @@ class BatchWriter:
             is_on_path = self.index.is_on_path(unit)
             first_kept = self.index.first_seqs[unit] if is_on_path else self.cursor.seq + 2
             payload = replace(payload, first_kept=first_kept)
-        self._add(_note_of(_unstored(group.lines), shows=group.lines[0].number))
+        self._add(lines_note(_unstored(group.lines), shows=group.lines[0].number))
         self._add(Draft(payload), group.unit)
 
     def _details(self, group: LineGroup, parsed: ParsedGroup) -> dict[str, Any]:
@@ -447,12 +436,12 @@ class BatchWriter:
                 self.index.assign(group.unit, numbered.line)
             group.lines = [replace(numbered, is_stored=True) for numbered in group.lines]
         if new:
-            self._add(_note_of(new, is_pending=True))
+            self._add(lines_note(new, is_pending=True))
 
     def _add_note(self, state: dict[str, Any] | None) -> None:
         unchanged, self._unchanged = self._unchanged, []
         if unchanged:
-            self._add(_note_of(unchanged, state))
+            self._add(lines_note(unchanged, state))
         elif state is not None:
             self._add(Draft(Note({}, state)))
 
@@ -480,16 +469,3 @@ class BatchWriter:
 
 def _unstored(lines: Iterable[NumberedLine]) -> list[NumberedLine]:
     return [numbered for numbered in lines if not numbered.is_stored]
-
-
-def _note_of(
-    lines: Sequence[NumberedLine],
-    state: dict[str, Any] | None = None,
-    *,
-    shows: int | None = None,
-    is_pending: bool = False,
-) -> Draft:
-    numbers = [numbered.number for numbered in lines]
-    return lines_note(
-        numbers, [numbered.line for numbered in lines], state, shows=shows, is_pending=is_pending
-    )

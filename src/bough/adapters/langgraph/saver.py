@@ -160,32 +160,20 @@ class BoughSaver(BaseCheckpointSaver[Any]):
             thread, ancestors = match[0], _ancestors(*match)
             paths = thread.paths(ancestors)
             for record in ancestors:
-                self._add_history(thread, record, paths, writes, seeds)
+                missing = [channel for channel in channels if channel not in seeds]
+                pending = thread.pending_writes(record, paths, self._codec) if missing else []
+                for write in reversed(pending):
+                    if write[1] in missing:
+                        writes[write[1]].append(write)
+                for channel in missing:
+                    if thread.has_value(record, channel, paths):
+                        seeds[channel] = thread.value(record, channel, paths, self._codec)
         history: dict[str, DeltaChannelHistory] = {}
         for channel in channels:
             history[channel] = {"writes": writes[channel][::-1]}
             if channel in seeds:
                 history[channel]["seed"] = seeds[channel]
         return history
-
-    def _add_history(
-        self,
-        thread: ThreadLog,
-        record: CheckpointRecord,
-        paths: PathCache,
-        writes: Writes,
-        seeds: dict[str, Any],
-    ) -> None:
-        """Add one ancestor's writes and values for the channels that have no value yet."""
-        missing = [channel for channel in writes if channel not in seeds]
-        if not missing:
-            return
-        for write in reversed(thread.pending_writes(record, paths, self._codec)):
-            if write[1] in missing:
-                writes[write[1]].append(write)
-        for channel in missing:
-            if thread.has_value(record, channel, paths):
-                seeds[channel] = thread.value(record, channel, paths, self._codec)
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -448,8 +436,7 @@ class BoughSaver(BaseCheckpointSaver[Any]):
         if thread is None:
             return None
         record = thread.find(checkpoint_id) if checkpoint_id else thread.latest()
-        is_missing = record is None or record.checkpoint_id in thread.index.dropped
-        return None if is_missing or record is None else (thread, record)
+        return None if record is None or record.checkpoint_id in thread.index.dropped else (thread, record)
 
     def _matching(self, config: RunnableConfig | None) -> Iterator[tuple[tuple[Any, str], ThreadLog]]:
         """Yield the caller's thread id and the namespace, with the thread."""

@@ -210,10 +210,10 @@ class BoughSession:
             log.append(drafts, calls=[replace(call, answer_seq=log.leaf.seq + last + 1)], replaces_call=True)
         self._ahead.call = None  # an answer that is not among the items was blocked and will not come
 
-    def _builder(self, model: str | None = None) -> ItemDraftBuilder:
+    def _builder(self) -> ItemDraftBuilder:
         """Calls that may have run before a process died get a result that the model sees; others a hidden one."""
         open_calls = self._session.open_tool_calls
-        builder = ItemDraftBuilder([call.call.id for call in open_calls], model=model)
+        builder = ItemDraftBuilder([call.call.id for call in open_calls])
         if open_calls and is_ahead(self._session.path(since=open_calls[0].seq - 1)[0]):
             builder.closing_text, builder.hides_closing = UNKNOWN_RESULT, False
         return builder
@@ -433,11 +433,9 @@ async def tool_specs(agent: Agent[Any], context: RunContextWrapper[Any]) -> list
 
 def _last_answer(drafts: Sequence[Draft]) -> int | None:
     """Return the index of the last answer."""
-    for index in range(len(drafts) - 1, -1, -1):
-        payload = drafts[index].payload
-        if isinstance(payload, Message) and payload.role == "assistant":
-            return index
-    return None
+    payloads = [draft.payload for draft in drafts]
+    roles = [payload.role if isinstance(payload, Message) else None for payload in payloads]
+    return len(roles) - 1 - roles[::-1].index("assistant") if "assistant" in roles else None
 
 
 def model_of(agent: Any) -> tuple[str | None, str | None]:

@@ -12,7 +12,8 @@ from contextlib import suppress
 from copy import copy
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -56,6 +57,7 @@ from ...stores.base import SessionQuery, SessionRow
 from .. import is_repeatable, model_call, no_blob, record_tools, require_store
 from .messages import Dumped, MessageDraftBuilder, PathMessage, entry_id_of, path_messages, record_of
 
+V = TypeVar("V")
 SCOPE_TAG = "scope"
 CONVERSATION_RELATIONS = (None, "import", "fork")
 """The relations of sessions that are conversations; tasks and replays are not."""
@@ -245,8 +247,11 @@ class Conversations:
     def find(self, conversation_id: str) -> Session | None:
         for row in self._store.all_sessions(conversation_id=conversation_id):
             if row.relation in CONVERSATION_RELATIONS:
-                return Session(Log(self._store.backend, row, self._store.runtime))
+                return self._open(row)
         return None
+
+    def _open(self, row: SessionRow) -> Session:
+        return Session(Log(self._store.backend, row, self._store.runtime))
 
     def record(self, conversation_id: str) -> ConversationRecord | None:
         session = self.find(conversation_id)
@@ -258,13 +263,9 @@ class Conversations:
         for row in self._store.all_sessions(tag=tag):
             if row.relation in CONVERSATION_RELATIONS:
                 rows.setdefault(row.conversation_id, row)
-        records: list[ConversationRecord] = []
-        for row in sorted(rows.values(), key=lambda row: row.updated_at, reverse=True):
-            if limit is not None and len(records) >= limit:
-                break
-            record = self._record(Session(Log(self._store.backend, row, self._store.runtime)))
-            records.extend([record] if record is not None else [])
-        return records
+        newest = sorted(rows.values(), key=lambda row: row.updated_at, reverse=True)
+        records = (self._record(self._open(row)) for row in newest)
+        return list(islice((record for record in records if record is not None), limit))
 
     def _record(self, session: Session) -> ConversationRecord | None:
         """Return the conversation's record; None if it has no message and no record yet."""
@@ -287,7 +288,7 @@ class Conversations:
             messages = list(path_messages(path, no_blob))
             complete = [message for message in messages if not message.is_results_only]
             if len(path) < many or (recorded and complete):
-                return recorded[-1] if recorded else None, _last(messages), _last(complete)
+                return _last(recorded), _last(messages), _last(complete)
             many *= 8
 
     def _remember(self, session: Session, record: ConversationRecord) -> None:
@@ -341,11 +342,11 @@ class Conversations:
             return self._store.session(session_id)
         for row in self._store.backend.sessions(SessionQuery(key=_change_key(entry_id))).sessions:
             if row.relation in CONVERSATION_RELATIONS:
-                return Session(Log(self._store.backend, row, self._store.runtime))
+                return self._open(row)
         rows = [row for row in self._store.all_sessions() if row.relation in CONVERSATION_RELATIONS]
         minted = _minted_at(entry_id)  # last come those that were not written since, unless by another clock
         for row in sorted(rows, key=lambda row: row.updated_at < minted):
-            session = Session(Log(self._store.backend, row, self._store.runtime))
+            session = self._open(row)
             if self._leaf_of(session, entry_id) is not None:
                 self._session_ids[entry_id] = row.session_id
                 return session
@@ -552,5 +553,5 @@ def _conversation_record(
     )
 
 
-def _last(messages: Sequence[PathMessage]) -> PathMessage | None:
-    return messages[-1] if messages else None
+def _last(items: Sequence[V]) -> V | None:
+    return items[-1] if items else None
