@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import inspect
 import subprocess
@@ -17,6 +18,13 @@ def test_all_is_sorted_and_every_name_is_there() -> None:
     assert dir(bough) == sorted([*bough.__all__, "open"])
     for name in dir(bough):
         assert getattr(bough, name) is not None
+
+
+def test_type_checkers_know_every_name() -> None:
+    imports = [
+        node for node in ast.walk(ast.parse(inspect.getsource(bough))) if isinstance(node, ast.ImportFrom)
+    ]
+    assert set(dir(bough)) <= {alias.asname for node in imports for alias in node.names}
 
 
 def test_importing_every_name_replaces_no_builtin() -> None:

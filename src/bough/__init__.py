@@ -106,6 +106,7 @@ if TYPE_CHECKING:
     from .core.messages import Attachment as Attachment
     from .core.messages import Media as Media
     from .core.messages import Message as Message
+    from .core.messages import ProviderBlock as ProviderBlock
     from .core.messages import Reasoning as Reasoning
     from .core.messages import Text as Text
     from .core.messages import ToolCall as ToolCall

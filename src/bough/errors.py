@@ -417,16 +417,18 @@ class NothingToPromote(BoughError):
 
     def __init__(self, session_id: str, at: int | None, turns: Sequence[int], reason: str = "") -> None:
         self.session_id, self.at, self.turns = session_id, at, turns
-        inputs = _list_some([str(turn) for turn in turns], 8)
-        reason = reason or (f"entry {at} is in no turn" if turns else "it has no turn")
+        if turns:
+            reason = reason or f"entry {at} is in no turn"
+            inputs = _list_some([str(turn) for turn in turns], 8)
+            hints = [f"name an entry of a turn; turns start at {inputs}"]
+        else:
+            reason = reason or "it has no turn"
+            hints = [
+                "finish the turn first: session.resume()",
+                f"bough log {session_id} lists its entries, bough resume {session_id} finishes its turn",
+            ]
         super().__init__(
-            f"{session_id} cannot be made a regression case: {reason}; nothing was written",
-            f"name an entry of a turn; turns start at {inputs}"
-            if turns
-            else "finish the turn first: session.resume()",
-            f"name an entry of a turn; turns start at {inputs}"
-            if turns
-            else f"bough log {session_id} lists its entries, bough resume {session_id} finishes its turn",
+            f"{session_id} cannot be made a regression case: {reason}; nothing was written", *hints
         )
 
 
@@ -762,13 +764,13 @@ class UnknownProvider(BoughError):
 class ModelError(BoughError):
     """A model gave no answer."""
 
-    def __init__(self, model: str, reason: str, hint: str = "") -> None:
+    def __init__(self, model: str, reason: str, hint: str = "", command_hint: str | None = None) -> None:
         self.model, self.reason = model, reason
         self.raw: str | None = None
         """What the model sent, if it could not be read."""
         self.usage: Usage | None = None
         """The `Usage` that the call is charged for all the same, if it is known."""
-        super().__init__(f"{model} gave no answer: {reason}", hint)
+        super().__init__(f"{model} gave no answer: {reason}", hint, command_hint)
 
 
 class Overloaded(ModelError):
@@ -790,17 +792,15 @@ class ContextOverflow(ModelError):
         window: int | None = None,
         tokens: int | None = None,
         hint: str = "compact the session or lower the budget",
+        command_hint: str | None = None,
     ) -> None:
         self.window, self.tokens = window, tokens
-        super().__init__(model, reason, hint)
+        super().__init__(model, reason, hint, command_hint)
 
     def explain(self, cause: PromptTooLarge) -> ContextOverflow:
         """Return this error with what can be done about its cause."""
-        explained = ContextOverflow(
-            self.model, self.reason, self.window, self.tokens, f"{cause.problem}; {cause.hint}"
-        )
-        explained.command_hint = f"{cause.problem}; {cause.command_hint}"
-        return explained
+        hints = str(cause), cause.command_text
+        return ContextOverflow(self.model, self.reason, self.window, self.tokens, *hints)
 
 
 class PromptTooLarge(ContextOverflow):
@@ -808,21 +808,19 @@ class PromptTooLarge(ContextOverflow):
 
     def __init__(self, model: str, limit: int, system: int, tools: int, newest_input: int) -> None:
         self.limit, self.system, self.tools, self.newest_input = limit, system, tools, newest_input
-        parts = {"system prompt": system, "tool definitions": tools, "input": newest_input}
-        remedies = {
-            "system prompt": "shorten the system prompt",
-            "tool definitions": "allow fewer tools",
-            "input": "shorten the input, or store it as a file that a tool reads",
-        }
-        largest = max(parts, key=lambda name: parts[name])
-        listed = ", ".join(f"{name} {tokens:,}" for name, tokens in parts.items())
+        parts = [
+            ("system prompt", system, "shorten the system prompt"),
+            ("tool definitions", tools, "allow fewer tools"),
+            ("input", newest_input, "shorten the input, or store it as a file that a tool reads"),
+        ]
+        largest, _, remedy = max(parts, key=lambda part: part[1])
+        listed = ", ".join(f"{name} {tokens:,}" for name, tokens, _ in parts)
+        hint = f"{remedy}, use a model with a larger window, or raise"
         super().__init__(
             model,
             f"the {largest} is too large: {limit:,} tokens fit beside the answer, by estimate there are {listed}",
-            hint=f"{remedies[largest]}, use a model with a larger window, or raise Limits(context_window=, context_tokens=)",
-        )
-        self.command_hint = (
-            f"{remedies[largest]}, use a model with a larger window, or raise --context-window TOKENS"
+            hint=f"{hint} Limits(context_window=, context_tokens=)",
+            command_hint=f"{hint} --context-window TOKENS",
         )
 
 

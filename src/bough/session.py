@@ -157,6 +157,7 @@ class Session:
         specs = None if tools is None else _tool_specs(tools)
         if take_over:
             self._end_other_run()
+        check_callers_key(key)
         described = {
             "model": model,
             "trigger": trigger,
@@ -164,7 +165,6 @@ class Session:
             "policy": policy,
             "tool_names": None if tool_names is None else list(tool_names),
         }
-        check_callers_key(key)
         started = {name: value for name, value in described.items() if value is not None}
         tool_set = None if specs is None else define_tools(specs, self.log.runtime.redactor)
         return Turn(self.log, content, key=key, model=model, started=started, tools=tool_set)
@@ -201,16 +201,13 @@ class Session:
         `options` of the model's calls, such as `{"temperature": 0}`, are added to those in force; None removes one.
         `InvalidOption` if the provider of the session's model lacks one; docs/options.md lists them.
         """
-        if isinstance(tools, str):
-            raise InvalidArgument("tools", tools, "a list of tool names")
-        names = None if tools is None else tuple(tools)
         if limits is not None and not isinstance(limits, Mapping):
             from .agent.limits import session_limits
 
             limits = session_limits(limits)
         own_limits = None if limits is None else dict(limits)
-        settings = self._with_options(Settings(model, prompt, prompt_patch, names, own_limits), options)
-        return self.append([settings])
+        settings = Settings(model, prompt, prompt_patch, _tool_names(tools), own_limits)
+        return self.append([self._with_options(settings, options)])
 
     def _with_options(
         self, settings: Settings, options: Mapping[str, Any] | None, leaf: Leaf | None = None
@@ -375,10 +372,9 @@ class Session:
         The fork keeps the source's frozen agent, policy and workspace. `tools` narrows those allowed at that position;
         `options` are added to those in force there.
         """
-        if isinstance(tools, str):
-            raise InvalidArgument("tools", tools, "a list of tool names")
+        names = _tool_names(tools)
         cut = self.log.cut(self.leaf.seq if at is None else at)
-        settings = Settings(model, prompt, prompt_patch, None if tools is None else tuple(tools))
+        settings = Settings(model, prompt, prompt_patch, names)
         settings = self._with_options(settings, options, self.log.leaf_at(cut.at))
         return Session(fork(self.log, cut, settings, title=title), cut)
 
@@ -516,9 +512,8 @@ class Session:
 
         Anthropic, Gemini and OpenAI's Responses take the system prompt elsewhere: `request()` has it.
         """
-        messages: list[dict[str, Any]] = self.request(provider, budget, at=at)[
-            wire.find_provider(provider).history
-        ]
+        request = self.request(provider, budget, at=at)
+        messages: list[dict[str, Any]] = request[wire.find_provider(provider).history]
         return messages
 
     def explain(self, provider: str, request: dict[str, Any] | None = None) -> Difference | None:
@@ -778,9 +773,8 @@ class Session:
                 self._end_other_run()
             task: EnqueuedTask = _absurd().send(self.log, None, queue=queue, agent=agent)
             return task
-        run = self._start_run(
-            None, engine, model, tools, options, limits
-        )  # first: if it cannot start, move nothing
+        # First: if it cannot start, move nothing.
+        run = self._start_run(None, engine, model, tools, options, limits)
         if take_over:
             self._end_other_run()
         if rollback:
@@ -909,10 +903,12 @@ class Session:
         call = OpenCall(call.seq, call.index, call.call)
         while True:
             log.refresh()
-            # As it is stored, or with what stands in clear in `turn.open_tool_calls`.
-            if not any(
-                call.call in (c.call, log.original_call(c)) for c in log.cursor.open_calls if _is_at(c, call)
-            ):
+            place = call.seq, call.index
+            same = [
+                open_call for open_call in log.cursor.open_calls if (open_call.seq, open_call.index) == place
+            ]
+            # As it is stored, or with the arguments in clear, as `turn.open_tool_calls` has them.
+            if not any(call.call in (each.call, log.original_call(each)) for each in same):
                 raise InvalidPosition(f"call {call.call.id}", 0, log.leaf.seq)
             _refuse_unseen(log, call, allow=allow)
             try:
@@ -1189,6 +1185,12 @@ def as_drafts(items: Iterable[Appendable], parameter: str) -> list[Draft]:
     return drafts
 
 
+def _tool_names(names: Sequence[str] | None) -> tuple[str, ...] | None:
+    if isinstance(names, str):
+        raise InvalidArgument("tools", names, "a list of tool names")
+    return None if names is None else tuple(names)
+
+
 def _tool_specs(tools: Iterable[Tool | Callable[..., Any] | dict[str, Any]]) -> list[ToolSpec]:
     """Return the definitions of tools, of functions and of dicts."""
     from .agent.tools.mcp.server import tools_by_name
@@ -1216,10 +1218,6 @@ def _refuse_unseen(log: Log, call: OpenCall, *, allow: bool) -> None:
             f"call {call.call.id} waits for {below[0].call.name} of its task {below[0].session_id}; approve that one: "
             "session.pending_approvals() lists the calls that session.approve() takes"
         )
-
-
-def _is_at(a: OpenCall, b: OpenCall) -> bool:
-    return (a.seq, a.index) == (b.seq, b.index)
 
 
 def _decide(log: Log, call: OpenCall, kind: Literal["approved", "denied"]) -> None:

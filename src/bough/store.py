@@ -16,7 +16,6 @@ from .core.media import digest, referenced_digest
 from .core.messages import Media
 from .core.redact import Redactor
 from .core.search import parse_query
-from .core.turns import Cursor
 from .engines.absurd.queue import DEFAULT_QUEUE
 from .errors import NotAStore, NotFound, StoreError, WrongSpace
 from .log.lease import check_free
@@ -143,9 +142,7 @@ class Store:
             "parent_session": parent_session,
             "parent_seq": parent_seq,
         }
-        new, cursor = self._new(agent, seeds, session_id, conversation_id, options)
-        row, is_new = self.backend.create(new)
-        return Session(Log(self.backend, row, self.runtime, cursor if is_new else None))
+        return self._start(self.backend.create, agent, seeds, session_id, conversation_id, options)
 
     def latest_or_start(
         self,
@@ -165,9 +162,7 @@ class Store:
             from .exchange import copy
 
             copy.import_conversation(fallback.backend, self.backend, self.runtime, conversation_id)
-        new, cursor = self._new(agent, seeds, None, conversation_id, options)
-        row, is_new = self.backend.latest_or_create(new)
-        return Session(Log(self.backend, row, self.runtime, cursor if is_new else None))
+        return self._start(self.backend.latest_or_create, agent, seeds, None, conversation_id, options)
 
     def start_task(
         self,
@@ -185,22 +180,23 @@ class Store:
         parent.log.record("task_started", data={"child": session_id, "seq": parent.leaf.seq})
         options["relation"] = "task"
         options["parent_session"], options["parent_seq"] = parent.session_id, parent.leaf.seq
-        new, cursor = self._new(agent, seeds, session_id, conversation_id, options)
-        row, is_new = self.backend.create(new)
-        return Session(Log(self.backend, row, self.runtime, cursor if is_new else None))
+        return self._start(self.backend.create, agent, seeds, session_id, conversation_id, options)
 
-    def _new(
+    def _start(
         self,
+        create: Callable[[NewSession], tuple[SessionRow, bool]],
         agent: str | None,
         seeds: Iterable[Appendable],
         session_id: str | None,
         conversation_id: str | None,
         options: SessionOptions,
-    ) -> tuple[NewSession, Cursor]:
+    ) -> Session:
         if options.get("owner") is None:
             options["owner"] = self.backend.owner
         drafts, space = as_drafts(seeds, "seeds"), self.backend.space
-        return new_session(self.runtime, space, agent, drafts, session_id, conversation_id, options)
+        new, cursor = new_session(self.runtime, space, agent, drafts, session_id, conversation_id, options)
+        row, is_new = create(new)
+        return Session(Log(self.backend, row, self.runtime, cursor if is_new else None))
 
     # -- find --------------------------------------------------------------------------------------
 
@@ -374,9 +370,8 @@ class Store:
         """Save the sessions that `cohort` names, as for `lab`, as a list under a name; an earlier list is replaced."""
         from .lab.cohort import CohortFinder, save_cohort
 
-        sessions = CohortFinder(self.backend, self.runtime).find(
-            cohort, sample=sample, seed=seed, needs_model=False
-        )
+        finder = CohortFinder(self.backend, self.runtime)
+        sessions = finder.find(cohort, sample=sample, seed=seed, needs_model=False)
         ids = [source.session_id for source in sessions.sources]
         save_cohort(self.backend, self.runtime, name, ids)
         return sessions
@@ -394,7 +389,7 @@ class Store:
     ) -> BundleImportResult:
         """Import a bundle from a path or a binary file, whole or not at all. Importing it twice adds nothing.
 
-        Raises IdClash if its id holds other content here; `new_id=True` imports it under a new id.
+        Raises IdConflict if its id holds other content here; `new_id=True` imports it under a new id.
         """
         from .exchange.bundle.transfer import import_bundle
 
@@ -476,12 +471,11 @@ class Store:
         trash = (False, True) if forks else (row.trashed_at is not None,)
         rows = {session_id: row}
         parents = [session_id]
+        relation: Relation | None = None if forks else "task"
         while parents:  # a cycle of parents is walked once
             parent = parents.pop()
             for trashed in trash:
-                for child in self.all_sessions(
-                    parent_session=parent, relation=None if forks else "task", trashed=trashed
-                ):
+                for child in self.all_sessions(parent_session=parent, relation=relation, trashed=trashed):
                     if child.session_id not in rows:
                         rows[child.session_id] = child
                         parents.append(child.session_id)
