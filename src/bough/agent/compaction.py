@@ -35,7 +35,7 @@ from ..models.prices import UNPRICED_PROVIDERS, price_of
 from ..models.windows import SMALL_REQUEST, window_of
 from ..wire import Answer
 from ..wire.base import Blobs
-from .compaction_plan import CompactionPlan, Sizes, newest_turn, plan_compaction
+from .compaction_plan import CompactionPlan, Sizes, newest_turn, plan_compaction, summary_tokens
 from .events import Event
 from .limits import LimitChecker, NextCall
 from .summary import MAX_SUMMARY, list_files, summarise_items, transcribe
@@ -154,7 +154,7 @@ class Compactor:
             if await self._is_affordable(summariser, request):
                 answer, call = await self._ask_summariser(summariser, request)
                 calls.append(call)
-                max_tokens = limit - plan.tokens + _summary_tokens(compaction)
+                max_tokens = limit - plan.tokens + summary_tokens(compaction)
                 compaction = await writer.run_blocking(
                     improve_summary, writer.path, compaction, answer, max_tokens
                 )
@@ -217,7 +217,7 @@ def improve_summary(
     """Return the compaction with the model's summary, unless it is empty or too long."""
     text = "" if answer is None else answer.message.text.strip()
     improved = replace(compaction, summary=text, replaces_earlier=True)
-    is_usable = text and _is_shorter(path, improved) and _summary_tokens(improved) <= max_tokens
+    is_usable = text and _is_shorter(path, improved) and summary_tokens(improved) <= max_tokens
     return improved if is_usable else compaction
 
 
@@ -230,12 +230,8 @@ def _summary_request(path: Sequence[Entry], compaction: Compaction, blobs: Blobs
     return Request(Context((INSTRUCTION,), (transcript, Item(user(REQUEST), path[-1].seq + 2, 0))), blobs)
 
 
-def _summary_tokens(compaction: Compaction) -> int:
-    return measure(context.summary_item(0, compaction).message).tokens
-
-
 def _is_shorter(path: Sequence[Entry], compaction: Compaction) -> bool:
-    return _summary_tokens(compaction) < Sizes().total(_replaced_items(path, compaction))
+    return summary_tokens(compaction) < Sizes().total(_replaced_items(path, compaction))
 
 
 def _replaced_items(path: Sequence[Entry], compaction: Compaction) -> list[Item]:

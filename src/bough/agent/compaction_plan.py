@@ -132,8 +132,8 @@ class _Planner:
             replaces_earlier=bool(self.earlier),
             kept_input=self.turn if is_cut else 0,
         )
-        summary = measure(context.summary_item(0, compaction).message).tokens
-        return CompactionPlan(compaction, self.kept_tokens + summary + self.sizes.total(rest))
+        tokens = self.kept_tokens + summary_tokens(compaction) + self.sizes.total(rest)
+        return CompactionPlan(compaction, tokens)
 
     def _shorten_results(self, goal: int, length: int) -> CompactionPlan:
         """Keep the newest step with its results shortened; what is before it is replaced, unless nothing is."""
@@ -159,6 +159,11 @@ class _Planner:
         message = self.path[index].message
         assert message is not None
         return message
+
+
+def summary_tokens(compaction: Compaction) -> int:
+    """Return the estimated tokens of the message that shows a model the summary."""
+    return measure(context.summary_item(0, compaction).message).tokens
 
 
 def newest_turn(path: Sequence[Entry]) -> int:

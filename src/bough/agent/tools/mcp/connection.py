@@ -40,7 +40,7 @@ from .... import __version__
 from ....core.codec import to_json
 from ....core.messages import Attachment, Media, Message, Text, tool_result
 from ....core.redact import Redactor
-from ....errors import BoughError, DuplicateTool, McpServerUnavailable, OutOfScope
+from ....errors import BoughError, McpServerUnavailable, OutOfScope
 from ..tool import Tool, ToolContext, error_result
 from .egress import check_address, http_client
 from .kept_servers import kept_servers, log
@@ -244,15 +244,7 @@ class McpConnection:
                 f"it has no tool {', '.join(missing)}",
                 f"it has {', '.join(sorted(names)) or 'none'}; correct only=[…]",
             )
-        tools: dict[str, Tool] = {}
-        for listing in listings:
-            if only is not None and listing.name not in only:
-                continue
-            tool = self._tool(listing)
-            if tool.name in tools:
-                raise DuplicateTool(tool.name, str(self.server), str(self.server))
-            tools[tool.name] = tool
-        return list(tools.values())
+        return [self._tool(listing) for listing in listings if only is None or listing.name in only]
 
     def _tool(self, listing: ToolListing) -> Tool:
         server, hints = self.server, listing.annotations
