@@ -149,10 +149,11 @@ class Session:
         `SessionRunning` on entering it if another run drives the session; `take_over=True` ends that run instead.
 
         With `key` the same lines may run again, after a crash or a second delivery, and leave the same entries as
-        once (see `Turn`). With `model="anthropic:claude-…"` the start of each model call is recorded in the commit before it, so a call
-        cut off by a crash or an exception is counted; if the block is left otherwise, it was not made. `tools` are those that the model may call, as tools, functions or dicts
-        with name, description and parameters: their definitions become part of the path, and of `session.request()`.
-        The other keywords are recorded in the turn's `turn_started` fact; `tool_names` is for tools whose definitions are not known.
+        once (see `Turn`). With `model="anthropic:claude-…"` the start of each model call is recorded in the commit
+        before it: a call that a crash or an exception cuts off is counted, one that the block ends without is not.
+        `tools` are those that the model may call, as tools, functions or dicts with name, description and parameters:
+        their definitions become part of the path, and of `session.request()`. The other keywords are recorded in the
+        turn's `turn_started` fact; `tool_names` is for tools whose definitions are not known.
         """
         specs = None if tools is None else _tool_specs(tools)
         if take_over:
@@ -262,7 +263,7 @@ class Session:
         self.log.record("ended", data={"status": status, "error": error}, row=row, fence=self.log.fence)
 
     def interrupt(self) -> None:
-        """End the run of this session, if its process died or hangs: it can be moved again, and the next turn continues it.
+        """End the run of this session if its process died or hangs. The next turn continues it, and its leaf may move.
 
         A runner that is alive after all loses its lease and writes nothing more.
         """
@@ -646,8 +647,8 @@ class Session:
         """Run one turn with our loop. Iterate over the result for its events: `async for event in session.send(…)`.
 
         `model` is a Model, a name such as "anthropic:claude-…", or a chain of them: the next is called when one stays
-        overloaded. `options` of its calls, such as `{"temperature": 0}`, hold from here on. `one_shot` marks the session completed once this input is answered. After a crash anywhere,
-        `resume` continues from what is durable.
+        overloaded. `options` of its calls, such as `{"temperature": 0}`, hold from here on. `one_shot` marks the session
+        completed once this input is answered. After a crash anywhere, `resume` continues from what is durable.
 
         `key` makes it safe to send again: if an input was sent under it before, the turn continues if it is open, else
         the recorded result is returned, and nothing is written.

@@ -228,9 +228,11 @@ class Store:
     ) -> SessionPage:
         """A page of session rows, last active first, or newest first with `order="created"`.
 
-        Pass `page.next` as `before` to read the next page. One that becomes active meanwhile moves to the front, where
-        only a new listing has it; `all_sessions` misses none. One that is marked running and whose runner is gone is listed as interrupted. `tag` is (name, value); times are microseconds since the epoch; `include_children=False` leaves out tasks and
-        replays. Raises WrongSpace if `space` is not the one this store was opened for.
+        Pass `page.next` as `before` to read the next page. A session that becomes active meanwhile moves to the front,
+        where only a new listing has it; `all_sessions` misses none. One that is marked running and whose runner is gone
+        is listed as interrupted. `tag` is (name, value); times are microseconds since the epoch;
+        `include_children=False` leaves out tasks and replays. Raises WrongSpace if `space` is not the one this store
+        was opened for.
         """
         if space not in (None, self.backend.space):
             raise WrongSpace(space, self.backend.space)

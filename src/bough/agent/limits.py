@@ -76,7 +76,7 @@ def limit_data(limits: Limits) -> dict[str, Any]:
 
 
 def session_limits(limits: Limits) -> dict[str, Any]:
-    """Return the limits as the settings of a session: those that were given. How a run waits and summarises is not one."""
+    """Return the limits that were given, as the settings of a session. Those of a run only are refused."""
     if not isinstance(limits, Limits):
         raise InvalidArgument("limits", limits, "bough.Limits(…) or a dict")
     for name in ("summariser", "tries", "pause"):

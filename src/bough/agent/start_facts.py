@@ -29,7 +29,7 @@ def turn_start_data(row: SessionRow, detail: SessionDetail | None) -> dict[str, 
 
 
 def queued_turn_data(log: Log) -> dict[str, Any]:
-    """Return the data of a turn that a worker will run: the session's model and tools. The worker records its own later."""
+    """Return the data of a turn that a worker will run: the session's model and tools. The worker adds its own later."""
     row, detail = log.store.session_with_detail(log.session_id)
     own = _without_empty(model=row.model, tool_names=list(row.tool_names))
     return {**turn_start_data(row, detail), **own}

@@ -1,9 +1,9 @@
 """Restore the files that the workspace tools wrote after an entry of the path, and bring them forward again.
 
-A plan compares three states of each file: before the first write that is left behind, after the last one, and now. What is
-now something else than the tools, or the rewind, left was changed elsewhere, and is refused. Files are restored one by one, each by a
-rename, and before the leaf moves: after a crash the same rewind continues, for what is restored already needs nothing.
-Does not know what a shell command or another program wrote.
+A plan compares three states of each file: before the first write that is left behind, after the last one, and now. If
+a file is now neither what the tools left nor what the rewind left, something else changed it, and it is refused. Files
+are restored one by one, each by a rename, and before the leaf moves: after a crash the same rewind continues, and what is
+restored already needs nothing. Does not know what a shell command or another program wrote.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ class Tool(Struct, frozen=True, dict=True):
         return self.spec.name
 
     def refusal(self, call: ToolCall) -> Message | None:
-        """Return the result of a call with malformed arguments, which must not run with defaults instead; None: it may run."""
+        """Return the result of a call with malformed arguments, which must not run with defaults; None: it may run."""
         return None if call.malformed is None else error_result(call, MALFORMED)
 
     @property

@@ -51,7 +51,7 @@ class KeptServers:
         self._ending: set[asyncio.Task[None]] = set()
 
     def forget(self) -> None:
-        """In a forked process: nothing of this is its own. The loop is not even closed, because that would reach the parent's."""
+        """In a forked process: drop what belongs to the parent. The loop is not closed, which would close the parent's."""
         if self._loop is not None:
             self._abandoned.append((self._loop, self._thread, self._waiting, self._ending))
         self._forget()
