@@ -22,6 +22,7 @@ from bough.models.scripted import ScriptedModel, Slow
 from bough.server.context import ServerAgent
 from bough.store import Store
 from bough.stores.conformance.writer import read_everything
+from conftest import SOAK
 from support.server import CHANGE_HEADERS, LocalServer, wait_until
 from tests.server.test_api_reads import server, session_url, start_sample_session
 
@@ -621,11 +622,9 @@ class TestOpenApi:
                         "--exclude-path-regex",
                         "events$",
                         "--phases",
-                        "coverage,fuzzing",
-                        "--max-examples",
-                        "3",
+                        "coverage,fuzzing" if SOAK else "coverage",
                     ),
-                    *("--seed", "7", "--no-color"),
+                    *("--max-examples", "3", "--seed", "7", "--no-color"),
                 ],
                 cwd=tmp_path,
                 capture_output=True,

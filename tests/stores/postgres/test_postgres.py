@@ -56,12 +56,12 @@ class TestAnyPlan(TestPostgres):
     let nothing through and the contract would fail here.
     """
 
-    @pytest.fixture(autouse=True)
-    def _plans(self, database: Database) -> Iterator[None]:
-        for setting in PERVERSE:
-            database.run(f"alter role {APP} set {setting} = off")
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def _plans(cls, migrated_database: Database) -> Iterator[None]:
+        migrated_database.run("; ".join(f"alter role {APP} set {setting} = off" for setting in PERVERSE))
         yield
-        database.run(f"alter role {APP} reset all")
+        migrated_database.run(f"alter role {APP} reset all")
 
 
 @pytest.fixture
