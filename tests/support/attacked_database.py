@@ -130,6 +130,7 @@ class AttackedDatabase:
         self.attempts: Counter[str] = Counter()
         self.database = Database(host, f"attacked_{'plain' if ordinary_owner else 'super'}")
         self.owner_url = self.database.owner_url
+        self._superuser = psycopg.connect(self.owner_url, autocommit=True, prepare_threshold=None)
         if ordinary_owner:
             self._change_owner("bough_plain")
         with bough.open(self.database.url) as sessions:
@@ -155,10 +156,11 @@ class AttackedDatabase:
 
     def run(self, query: str) -> list[Any]:
         """Run the query as a superuser, to whom no policy applies."""
-        return self.database.run(query)
+        rows = self._superuser.execute(query)  # type: ignore[arg-type]
+        return rows.fetchall() if rows.description else []
 
     def close(self) -> None:
-        for connection in (self.client.connection, self.stranger.connection, self.idle):
+        for connection in (self.client.connection, self.stranger.connection, self.idle, self._superuser):
             connection.close()
 
     def relations(self, kinds: str = "rvSi") -> list[str]:
