@@ -163,7 +163,7 @@ class AttackedDatabase:
         for connection in (self.client.connection, self.stranger.connection, self.idle, self._superuser):
             connection.close()
 
-    def relations(self, kinds: str = "rvSi") -> list[str]:
+    def relations(self, kinds: str) -> list[str]:
         query = f"select relname from pg_class where relnamespace = 'bough'::regnamespace and position(relkind::text in '{kinds}') > 0"
         return sorted(name for (name,) in self.run(query))
 
