@@ -97,6 +97,22 @@ def test_a_program_that_ended_with_an_open_call_leaves_no_session_running(tmp_pa
         assert not list(opened.verify())
 
 
+def test_a_session_that_was_purged_meanwhile_does_not_end_the_report(tmp_path: Path) -> None:
+    purge = f"""{CALLER}
+import bough, sys, time
+with bough.open({str(tmp_path / "agent.db")!r}) as store:
+    while not (rows := store.sessions(status="idle").sessions):
+        time.sleep(0.02)
+    store.delete(rows[0].session_id)
+    store.purge(rows[0].session_id)
+sys.exit(3)
+"""
+    with FakeProviders(Completion("hello")) as fake:
+        upstream = f"openai={fake.url}/v1"
+        ran = bough("record", "--upstream", upstream, "--", sys.executable, "-c", purge, home=tmp_path)
+    assert (ran.code, "which was purged meanwhile" in ran.err) == (3, True)
+
+
 def test_a_closed_terminal_ends_the_program_and_its_session(tmp_path: Path) -> None:
     with FakeProviders(Stall()) as fake, recorded_program(fake, tmp_path) as process:
         os.killpg(process.pid, signal.SIGHUP)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ...core.usage import format_cost, format_tokens
-from ...errors import BoughError
+from ...errors import BoughError, NotFound
 from ..rendering.error_text import CommandError, print_error
 from ..rendering.output import notify, plural
 from ..signals import Callbacks, signal_handlers
@@ -165,7 +165,11 @@ async def _serve(port: int, upstreams: tuple[Upstream, ...], recorder: Recorder,
 def _report(store: Store, recorder: Recorder, program: str | None) -> None:
     """Say what was recorded, what it cost, and what was not recorded."""
     for session_id in recorder.sessions:
-        row = store.session(session_id).row
+        try:
+            row = store.session(session_id).row
+        except NotFound:
+            notify(f"recorded {session_id}, which was purged meanwhile")
+            continue
         used = f"{format_tokens(row.totals)}, {format_cost(row.totals)}"
         notify(f"recorded {session_id}: {plural(row.turns, 'turn')}, {used}")
     if recorder.sessions:
