@@ -493,3 +493,16 @@ def test_a_result_of_no_call_is_left_out_and_told(store: Store) -> None:
         assert "without an open call" in proxy.recorder.gaps[0]
         assert [call.failed for call in session.model_calls()] == [True]
         assert not list(store.verify())
+
+
+def test_sessions_that_wait_are_interrupted_at_the_end_although_others_were_purged(store: Store) -> None:
+    with recording(store, Completion("ok"), Completion(calls=(Call("c1", "look_up"),))) as proxy:
+        proxy.chat([user("first")])
+        proxy.chat([user("second")], tools=[function("look_up")])
+        proxy.wait(2)
+        purged, waiting = proxy.recorder.sessions
+        assert store.session(waiting).row.status == "running"
+        store.delete(purged)
+        store.purge(purged)
+        proxy.close()
+        assert store.session(waiting).row.status == "interrupted"

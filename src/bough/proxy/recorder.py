@@ -127,18 +127,19 @@ class Recorder(Listener):
 
     def _work(self) -> None:
         self._record_jobs()
-        with suppress(BoughError):  # a store that takes nothing more was told as the reason of a gap
-            self._end_sessions()
-
-    def _end_sessions(self) -> None:
-        """Mark the sessions interrupted that wait for something that will not be recorded any more."""
         for session_id in self.sessions:
-            log = self.store.session(session_id).log
-            row = log.refresh()
-            if row.status == "running" and row.holder == self._holder:
-                log.record(
-                    "interrupted", data={"holder": row.holder}, row={"status": "interrupted", "holder": None}
-                )
+            with suppress(
+                BoughError
+            ):  # it was purged, or the store takes nothing more, which is told as a gap
+                self._end_session(session_id)
+
+    def _end_session(self, session_id: str) -> None:
+        """Mark a session interrupted that waits for something that will not be recorded any more."""
+        log = self.store.session(session_id).log
+        row = log.refresh()
+        if row.status == "running" and row.holder == self._holder:
+            ended = {"status": "interrupted", "holder": None}
+            log.record("interrupted", data={"holder": row.holder}, row=ended)
 
     def _record_jobs(self) -> None:
         while (job := self._jobs.get()) is not None:
