@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import bough
@@ -101,6 +102,28 @@ def test_one_that_raises_or_returns_nonsense_is_counted_and_named_and_the_run_go
     assert report.lane("candidate").scores["broken"].failures[why] == 6
     assert any("scorer broken had no value in 6 cases" in line for line in report.lines())
     assert report.lane("candidate").scores["apologises"].count == 6
+
+
+def test_no_secret_is_in_the_report_of_a_run_nor_half_of_one_in_the_store(tmp_path: Path) -> None:
+    """The report of the process that ran it had what the scorer and the judge said, as they said it."""
+    secret, padding = "correct horse battery staple", "x" * 70
+
+    def broken(turn: ScoredTurn) -> bool:
+        raise ValueError("y" * 170 + secret)
+
+    path = write_cohort(tmp_path / "lab.db", 4)
+    with bough.open(path, secrets={"SHOP": secret}) as store:
+        lab = store.lab(
+            "ses_case_000", baseline_model=noisy(1), model=noisy(2), prompt=f"Log in with {secret}."
+        )
+        judge = Judge(ScriptedModel(lambda request: padding + secret, model="judge", rates=RATES))
+        report = lab.run_sync(scorers=[broken], judge=judge)
+        shown = store.lab_report(report.run_id)
+    text = msgspec.json.encode(report).decode()
+    assert "horse" not in text
+    assert "[redacted SHOP]" in text
+    assert report.experiment == shown.experiment
+    assert b"correct horse" not in path.read_bytes()
 
 
 def test_scores_are_stored_with_the_run_and_made_once(store: Store) -> None:

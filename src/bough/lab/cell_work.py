@@ -92,10 +92,11 @@ class CellWork:
 
     async def _score(self, cell: Cell, result: CellResult) -> None:
         session = await asyncio.to_thread(self._scored_session, result)
+        redact = self._record.log.runtime.redactor.redact_text
         for scorer in self._scorers:
             key = score_key(scorer.name, scorer.version, cell)
             if not self._record.has(key):
-                scores = await apply_scorer(scorer, session, cell)
+                scores = await apply_scorer(scorer, session, cell, redact)
                 await asyncio.to_thread(self._record.add_scores, scores, key)
         if self._judge is not None and self._judge_caller is not None:
             for turn in session.turns:

@@ -272,7 +272,7 @@ class Lab:
         versions |= {} if judge is None else {judge.name: judge.version}
         return build_report(
             self.run_id,
-            self.plan,
+            record.plan,  # as it is stored: a report repeats no secret of a prompt
             record.cells,
             record.scores.values(),
             versions,

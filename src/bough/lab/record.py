@@ -117,19 +117,15 @@ class LabRecord:
 
     def add_cell(self, result: CellResult) -> None:
         self._append({"cell": msgspec.to_builtins(result)}, result.cell.key)
-        self.cells[result.cell] = result
 
     def add_gates(self, gates: Sequence[str]) -> None:
         """Store the gates of a run, unless they are stored; a later report shows what became of each."""
         if gates and tuple(gates) != self.gates:
             self._append({"gates": list(gates)}, None)
-            self.gates = tuple(gates)
 
     def add_scores(self, scores: Sequence[Score], key: str, call: Call | None = None) -> None:
         """Store scores, with the model call that they cost, in one commit."""
         self._append({"scores": msgspec.to_builtins(list(scores))}, key, call)
-        for score in scores:
-            self._add(score)
 
     def has(self, key: str) -> bool:
         """Whether something was stored under this key."""
@@ -153,6 +149,7 @@ class LabRecord:
         self.scores[score.scorer, score.version, score.cell, score.turn] = score
 
     def _append(self, data: dict[str, Any], key: str | None, call: Call | None = None) -> None:
+        """Store the data, and keep it as a later process reads it: redacted."""
         calls = [] if call is None else [call]
         with self._lock:
             self.log.append(
@@ -163,6 +160,7 @@ class LabRecord:
                 fence=self.fence,
             )
             self._keys |= set() if key is None else {key}
+            self._read(self.log.runtime.redactor.redact_json(data))
 
 
 def find_run(store: StoreBackend, runtime: Runtime, experiment_digest: str) -> LabRecord | None:

@@ -197,24 +197,32 @@ def score_key(name: str, version: str, cell: Cell, turn: int | None = None) -> s
     return f"score:{digest([name, version, cell, turn])[:20]}"
 
 
-async def apply_scorer(scorer: Scorer, session: ScoredSession, cell: Cell) -> list[Score]:
-    """Return the scores of one cell."""
+async def apply_scorer(
+    scorer: Scorer, session: ScoredSession, cell: Cell, redact: Callable[[str], str]
+) -> list[Score]:
+    """Return the scores of one cell. Problems are redacted before they are cut: half a secret is not recognized."""
     subjects: list[tuple[int | None, ScoredTurn | ScoredSession]] = [(None, session)]
     if scorer.subject == "turn":
         subjects = [(turn.turn, turn) for turn in session.turns]
     elif not session.turns:
         return []
-    return [await _apply(scorer, cell, turn, subject) for turn, subject in subjects]
+    return [await _apply(scorer, cell, turn, subject, redact) for turn, subject in subjects]
 
 
-async def _apply(scorer: Scorer, cell: Cell, turn: int | None, subject: ScoredTurn | ScoredSession) -> Score:
+async def _apply(
+    scorer: Scorer,
+    cell: Cell,
+    turn: int | None,
+    subject: ScoredTurn | ScoredSession,
+    redact: Callable[[str], str],
+) -> Score:
     value: float | None = None
     try:
         returned = await call_scorer(scorer.function, subject)
-        problem = value_problem(returned)
+        problem = value_problem(returned, redact)
         value = float(returned) if problem is None else None
     except Exception as error:  # noqa: BLE001  # a user's function may raise anything
-        problem = error_text(error)
+        problem = error_text(error, redact)
     return Score(scorer.name, scorer.version, cell, turn, value, problem)
 
 
@@ -225,15 +233,15 @@ async def call_scorer(function: ScoreFunction, subject: ScoredTurn | ScoredSessi
     return await asyncio.to_thread(function, subject)
 
 
-def value_problem(value: object) -> str | None:
+def value_problem(value: object, redact: Callable[[str], str] = str) -> str | None:
     """Return why a value is no score; None if it is one."""
     if isinstance(value, bool | int | float) and isfinite(value):
         return None
-    return f"it returned {shorten(repr(value), 60)}, not a bool or a number"
+    return f"it returned {shorten(redact(repr(value)), 60)}, not a bool or a number"
 
 
-def error_text(error: Exception) -> str:
-    return shorten(f"{type(error).__name__}: {error}", 200)
+def error_text(error: Exception, redact: Callable[[str], str] = str) -> str:
+    return shorten(redact(f"{type(error).__name__}: {error}"), 200)
 
 
 # -- the judge -------------------------------------------------------------------------------------------
@@ -246,6 +254,7 @@ class JudgeCaller:
         self._judge, self._record, self._budget = judge, record, budget
         self._model = resolve_models(judge.model)[0]
         self._version = judge.version
+        self._redact = record.log.runtime.redactor.redact_text
 
     async def score(self, turn: ScoredTurn, cell: Cell) -> None:
         """Score one turn, unless its score is stored."""
@@ -269,7 +278,7 @@ class JudgeCaller:
                 await asyncio.sleep(retry_pause(busy, failures))
             except ModelError as error:
                 await self._fail(call, error)
-                scores = [self._score(turn, cell, None, shorten(str(error), 200))]
+                scores = [self._score(turn, cell, None, shorten(self._redact(str(error)), 200))]
                 key = score_key(self._judge.name, self._version, cell, turn.turn)
                 await asyncio.to_thread(self._record.add_scores, scores, key)
                 return
@@ -294,7 +303,7 @@ class JudgeCaller:
         usage = answer.usage
         price = None if usage is None else price_of(self._model, usage, answer.units)
         call = replace(call, usage=usage or Usage(), price=price)
-        value, problem = read_score(answer.message.text)
+        value, problem = read_score(self._redact(answer.message.text))
         scores = [self._score(turn, cell, value, problem)]
         key = score_key(self._judge.name, self._version, cell, turn.turn)
         await asyncio.to_thread(self._record.add_scores, scores, key, call)
