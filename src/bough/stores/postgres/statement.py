@@ -61,29 +61,33 @@ _PREPARED: WeakKeyDictionary[Connection, set[bytes]] = WeakKeyDictionary()
 
 def run_statement(connection: Connection, statement: Statement, values: Mapping[str, Any]) -> Rows:
     """Run it in the transaction that is open, or as one of its own."""
-    encoded, formats = statement.encode(values)
-    if connection.prepare_threshold is None:
-        connection.pgconn.send_query_params(statement.text, encoded, None, formats)
-        return _result(connection)
     try:
-        return _run_prepared(connection, statement, encoded, formats)
+        return _run(connection, statement, values)
     except InvalidSqlStatementName:
         # psycopg deallocates all statements after a rollback of its own. An open transaction has failed by this.
         _PREPARED.pop(connection, None)
         if connection.pgconn.transaction_status != pq.TransactionStatus.IDLE:
             raise
-        return _run_prepared(connection, statement, encoded, formats)
+        return _run(connection, statement, values)
 
 
-def _run_prepared(
-    connection: Connection, statement: Statement, encoded: list[bytes | None], formats: list[bool]
-) -> Rows:
+def _run(connection: Connection, statement: Statement, values: Mapping[str, Any]) -> Rows:
     _prepare(connection, statement)
-    connection.pgconn.send_query_prepared(statement.name, encoded, formats)
+    _send(connection, statement, values)
     return _result(connection)
 
 
+def _send(connection: Connection, statement: Statement, values: Mapping[str, Any]) -> None:
+    encoded, formats = statement.encode(values)
+    if connection.prepare_threshold is None:
+        connection.pgconn.send_query_params(statement.text, encoded, None, formats)
+    else:
+        connection.pgconn.send_query_prepared(statement.name, encoded, formats)
+
+
 def _prepare(connection: Connection, statement: Statement) -> None:
+    if connection.prepare_threshold is None:
+        return
     names = _PREPARED.setdefault(connection, set())
     if statement.name not in names:
         connection.pgconn.send_prepare(statement.name, statement.text)
@@ -115,19 +119,14 @@ def run_pipeline(connection: Connection, steps: Sequence[Step]) -> Rows:
 
 
 def _run_pipeline(connection: Connection, steps: Sequence[Step]) -> Rows:
-    is_prepared = connection.prepare_threshold is not None
-    for statement, _ in steps if is_prepared else ():
+    for statement, _ in steps:
         _prepare(connection, statement)
     pgconn = connection.pgconn
     pgconn.enter_pipeline_mode()
     try:
         pgconn.send_query_params(BEGIN, None)
         for statement, values in steps:
-            encoded, formats = statement.encode(values)
-            if is_prepared:
-                pgconn.send_query_prepared(statement.name, encoded, formats)
-            else:
-                pgconn.send_query_params(statement.text, encoded, None, formats)
+            _send(connection, statement, values)
         pgconn.send_query_params(b"commit", None)
         pgconn.pipeline_sync()
         results = [connection.wait(execute(pgconn))[-1] for _ in range(len(steps) + 2)]
