@@ -56,7 +56,7 @@ from ..run_source import cut_text, pick_session, reject_naming_options, resolve_
 from ..store_option import StoreLocation, pass_location
 from ..text_argument import check_utf8
 from ..turn_driver import Driver, TurnEnd, run_turn
-from .line_input import PipedInput, PlainTerminalInput, TerminalInput
+from .line_input import TerminalInput, read_piped, read_plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -149,7 +149,7 @@ class Chat:
 
     def run(self) -> int:
         """Read inputs until the user quits; return the exit code."""
-        source = self._terminal_input() if self.is_terminal else PipedInput()
+        read = self._terminal_reader() if self.is_terminal else read_piped
         self._greet()
         code = 0
         while True:
@@ -158,7 +158,7 @@ class Chat:
                 if self.is_terminal:
                     click.echo()
                 draft, self.draft = self.draft, ""
-                code = self._handle(source.read(draft))
+                code = self._handle(read(draft))
             except (EOFError, LeaveChat):
                 break
             except KeyboardInterrupt:
@@ -290,13 +290,13 @@ class Chat:
 
     # -- greeting and output ---------------------------------------------------------------------------
 
-    def _terminal_input(self) -> TerminalInput | PlainTerminalInput:
+    def _terminal_reader(self) -> Callable[[str], str]:
         if find_spec("readline") is None:
-            return PlainTerminalInput()
+            return read_plain
         from ...core.redact import Redactor
         from ...log.runtime import environment_secrets
 
-        return TerminalInput(self._complete, Redactor(environment_secrets()).redact_text)
+        return TerminalInput(self._complete, Redactor(environment_secrets()).redact_text).read
 
     def _complete(self, before: str) -> list[str]:
         """Return the words that may follow in a line: a command, then its model or option names."""

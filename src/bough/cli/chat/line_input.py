@@ -46,31 +46,29 @@ def _next(line: Callable[[bool], str]) -> str | None:
         return None
 
 
-class PipedInput:
-    """Lines from stdin, without a prompt."""
-
-    def read(self, draft: str = "") -> str:
-        """Return the next input; raise EOFError at the end. There is nobody to edit a draft."""
-        return read_input(self._line)
-
-    def _line(self, is_more: bool) -> str:
-        try:
-            line = sys.stdin.readline()
-        except UnicodeDecodeError:
-            raise CommandError("stdin is not UTF-8 text; check the file it comes from") from None
-        if not line:
-            raise EOFError
-        return line.rstrip("\n")
+def read_piped(draft: str) -> str:
+    """Return the next input of stdin, without a prompt; raise EOFError at the end. Nobody can edit a draft."""
+    return read_input(_piped_line)
 
 
-class PlainTerminalInput:
-    """Lines from a terminal where Python has no readline, as on Windows: without history and completion."""
+def _piped_line(is_more: bool) -> str:
+    try:
+        line = sys.stdin.readline()
+    except UnicodeDecodeError:
+        raise CommandError("stdin is not UTF-8 text; check the file it comes from") from None
+    if not line:
+        raise EOFError
+    return line.rstrip("\n")
 
-    def read(self, draft: str = "") -> str:
-        """Return the next input. A draft is printed, to be copied."""
-        if draft:
-            click.echo(safe(draft))
-        return read_input(lambda is_more: input("… " if is_more else "› "))
+
+def read_plain(draft: str) -> str:
+    """Return the next input of a terminal where Python has no readline, as on Windows: without history and completion.
+
+    A draft is printed, to be copied.
+    """
+    if draft:
+        click.echo(safe(draft))
+    return read_input(lambda is_more: input("… " if is_more else "› "))
 
 
 class TerminalInput:
@@ -94,7 +92,7 @@ class TerminalInput:
         is_libedit = "libedit" in (readline.__doc__ or "")
         readline.parse_and_bind("bind ^I rl_complete" if is_libedit else "tab: complete")
 
-    def read(self, draft: str = "") -> str:
+    def read(self, draft: str) -> str:
         """Return the next input, with a draft to edit; raise EOFError on Ctrl-D and KeyboardInterrupt on Ctrl-C."""
         self._draft = draft
         text = read_input(self._line)
