@@ -31,6 +31,7 @@ from ..errors import BoughError, InvalidArgument, NotFound, TokenRequired
 from .archive import Archive
 
 PATH = "/mcp"
+ANY_ADDRESS = ("0.0.0.0", "::")
 INSTRUCTIONS = (
     "Past sessions of LLM agents, read only. Find one with search or sessions, read it with show, see its branches "
     "with tree, sum its tokens and cost with usage, compare two with diff. Answers are bounded; the last line says "
@@ -79,8 +80,6 @@ def serve_stdio(archive: Archive) -> None:
 
 
 async def _serve_stdio(server: MCPServer[Any], archive: Archive) -> None:
-    loop, serving = asyncio.get_running_loop(), asyncio.ensure_future(server.run_stdio_async())
-
     def stop() -> None:
         # The thread that waits for input cannot be interrupted, and the interpreter would wait for it.
         archive.close()
@@ -88,8 +87,8 @@ async def _serve_stdio(server: MCPServer[Any], archive: Archive) -> None:
         os._exit(0)
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
-    await serving
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+    await server.run_stdio_async()
 
 
 class HttpServer:
@@ -109,14 +108,13 @@ class HttpServer:
 
     @property
     def address(self) -> str:
-        name = (
-            "127.0.0.1"
-            if self._host in ("0.0.0.0", "::")
-            else f"[{self._host}]"
-            if ":" in self._host
-            else self._host
-        )
+        name = "127.0.0.1" if self._host in ANY_ADDRESS else self._name
         return f"http://{name}:{self.port}{PATH}"
+
+    @property
+    def _name(self) -> str:
+        """The host as URLs write it."""
+        return f"[{self._host}]" if ":" in self._host else self._host
 
     def run(self, ready: Callable[[], None] = lambda: None) -> None:
         """Serve until Ctrl-C or SIGTERM. `ready` is called once, when requests are accepted."""
@@ -124,16 +122,8 @@ class HttpServer:
         config = uvicorn.Config(
             app, log_level="critical", access_log=False, timeout_graceful_shutdown=2, ws="none"
         )
-        self._server = _Server(config)
-        asyncio.run(self._serve(ready))
-
-    async def _serve(self, ready: Callable[[], None]) -> None:
-        task = asyncio.create_task(self._server.serve([self._socket]))
-        while not self._server.started and not task.done():
-            await asyncio.sleep(0.01)
-        if not task.done():
-            ready()
-        await task
+        self._server = _Server(config, ready)
+        asyncio.run(self._server.serve([self._socket]))
 
     def stop(self) -> None:
         """End `run`, from another thread."""
@@ -142,9 +132,9 @@ class HttpServer:
     def _security(self) -> TransportSecuritySettings:
         """Return which Host and Origin are accepted: this machine's names, and the one that was asked for. Where every
         address is served, the token is what protects."""
-        if self._host in ("0.0.0.0", "::"):
+        if self._host in ANY_ADDRESS:
             return TransportSecuritySettings(enable_dns_rebinding_protection=False)
-        names = {"127.0.0.1", "localhost", "[::1]", f"[{self._host}]" if ":" in self._host else self._host}
+        names = {"127.0.0.1", "localhost", "[::1]", self._name}
         hosts = sorted(f"{name}:{self.port}" for name in names)
         return TransportSecuritySettings(
             allowed_hosts=hosts, allowed_origins=[f"http://{host}" for host in hosts]
@@ -153,6 +143,15 @@ class HttpServer:
 
 class _Server(uvicorn.Server):
     """Ends on SIGINT and SIGTERM without raising them again: stopping a server is no failure."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -170,10 +169,10 @@ def _require_token(app: ASGIApp, token: str) -> ASGIApp:
     """Return the application behind `Authorization: Bearer TOKEN`, compared in constant time."""
     secret = b"Bearer " + token.encode()
 
-    async def check_host(scope: Scope, receive: Receive, send: Send) -> None:
+    async def check_token(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            token = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-            if not hmac.compare_digest(token, secret):
+            sent = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+            if not hmac.compare_digest(sent, secret):
                 headers = [(b"www-authenticate", b"Bearer"), (b"content-type", b"text/plain")]
                 await send({"type": "http.response.start", "status": 401, "headers": headers})
                 await send(
@@ -182,7 +181,7 @@ def _require_token(app: ASGIApp, token: str) -> ASGIApp:
                 return
         await app(scope, receive, send)
 
-    return check_host
+    return check_token
 
 
 def _listen(host: str, port: int) -> socket.socket:
