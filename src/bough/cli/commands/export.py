@@ -40,13 +40,13 @@ _ENDINGS = {
     "inspect": ".json",
     "otel": ".jsonl",
 }
-_WHOLE = ("bundle", "html")
+_FILES = ("bundle", "html")
 """Formats that are files of their own and are not printed on a terminal."""
-_WITHOUT_PLACE = (*_WHOLE, "otel")
+_WHOLE_SESSION = (*_FILES, "otel")
 """Formats that hold more than one path, so they cannot end at an entry."""
-_FOR = {
-    "--blobs": _WHOLE,
-    "--no-children": _WITHOUT_PLACE,
+_FORMATS_OF = {
+    "--blobs": _FILES,
+    "--no-children": _WHOLE_SESSION,
     "--content": ("otel",),
     "--to": ("otel",),
 }
@@ -109,12 +109,12 @@ def export(
     typed = {"--blobs": blobs, "--no-children": no_children, "--content": content, "--to": to is not None}
     _check_options(format_, output, [name for name in typed if typed[name]], is_json=is_json)
     position = resolve(location, reference)
-    if position.leaf is not None and format_ in _WITHOUT_PLACE:
+    if position.leaf is not None and format_ in _WHOLE_SESSION:
         instead = f"bough fork {reference} starts a session that ends there"
         raise CommandError(
             f"this format exports the whole session; {'omit the @' if format_ == 'otel' else instead}"
         )
-    if format_ in _WHOLE:
+    if format_ in _FILES:
         redacts = format_ == "html" if redact is None else redact
         how = {"blobs": blobs, "children": not no_children, "redact": redacts}
         _export_whole(position.session, format_, output, how, is_json=is_json)
@@ -130,13 +130,13 @@ def export(
 def _check_options(format_: str, output: str | None, typed: Sequence[str], *, is_json: bool) -> None:
     """Refuse options of another format, and two outputs on stdout."""
     for option in typed:
-        if format_ not in _FOR[option]:
-            those = " and ".join(f"--{name}" for name in _FOR[option])
+        if format_ not in _FORMATS_OF[option]:
+            those = " and ".join(f"--{name}" for name in _FORMATS_OF[option])
             raise CommandError(f"{option} applies to {those}, not to --{format_}")
     if "--to" in typed:
         if output is not None:
             raise CommandError("-o writes the spans and --to sends them; use one of them")
-    elif is_json and (output == "-" or (output is None and format_ not in _WHOLE)):
+    elif is_json and (output == "-" or (output is None and format_ not in _FILES)):
         raise CommandError("--json and the export would both go to stdout; name a file with -o FILE")
 
 
@@ -178,7 +178,7 @@ def _export_whole(
 
 def _target(session: Session, format_: str, output: str | None) -> Path | BinaryIO:
     if output == "-":
-        if is_terminal() and sys.stdout.isatty() and format_ in _WHOLE:
+        if is_terminal() and sys.stdout.isatty() and format_ in _FILES:
             raise CommandError(
                 f"refusing to print {_ENDINGS[format_]} on a terminal; name a file with -o, or pipe the output"
             )

@@ -22,8 +22,8 @@ from ..store_option import StoreLocation
 
 SETTLE_SECONDS = 0.3
 """How long to wait after a change: tools write a message in several pieces."""
-MOST_OF_THE_TIME = 4
-"""An import that took a second is followed by a pause of as many: a large database must not keep a core busy."""
+PAUSE_FACTOR = 4
+"""The pause after an import, as a multiple of its duration: a large database must not keep a core busy."""
 
 
 def watch(location: StoreLocation, tool: str | None, arguments: Sequence[str], *, is_json: bool) -> int:
@@ -41,7 +41,7 @@ def watch(location: StoreLocation, tool: str | None, arguments: Sequence[str], *
                 for change in following.scan():
                     screen.show(change)
                 screen.status()
-                pause = MOST_OF_THE_TIME * (time.monotonic() - started)
+                pause = PAUSE_FACTOR * (time.monotonic() - started)
                 if not signal.watch(following.directories):
                     _wait(signal, following, pause)
         except KeyboardInterrupt:

@@ -127,25 +127,19 @@ async def _run(command: tuple[str, ...], upstreams: tuple[Upstream, ...], record
             what = "there is no program" if is_missing else f"cannot run ({error.strerror})"
             print_error(f"{what} {command[0]!r}; write it after --: bough record -- claude -p …")
             return NOT_FOUND if is_missing else NOT_EXECUTABLE
-        with _forwarded_signals(child):
+
+        def pass_on(number: signal.Signals) -> None:
+            if child.returncode is None:
+                child.send_signal(number)
+
+        # The program decides about Ctrl-C, which the terminal sends to both; a request to terminate or hang up is passed on.
+        callbacks: Callbacks = {signal.SIGINT: lambda: None}
+        callbacks |= {number: partial(pass_on, number) for number in _END_SIGNALS}
+        with signal_handlers(asyncio.get_running_loop(), callbacks):
             code = await child.wait()
         return code if code >= 0 else 128 - code
     finally:
         await proxy.close()
-
-
-@contextmanager
-def _forwarded_signals(child: asyncio.subprocess.Process) -> Iterator[None]:
-    """Let the program decide about Ctrl-C, which the terminal sends to both; pass on a request to terminate or hang up."""
-
-    def pass_on(number: signal.Signals) -> None:
-        if child.returncode is None:
-            child.send_signal(number)
-
-    callbacks: Callbacks = {signal.SIGINT: lambda: None}
-    callbacks |= {number: partial(pass_on, number) for number in _END_SIGNALS}
-    with signal_handlers(asyncio.get_running_loop(), callbacks):
-        yield
 
 
 async def _serve(port: int, upstreams: tuple[Upstream, ...], recorder: Recorder, url: str) -> None:

@@ -154,13 +154,8 @@ def _agent(options: AgentOptions) -> ServerAgent:
     from ...server.context import ServerAgent
 
     if not options.models and not default_models():
-        if (
-            options.workspace
-            or options.max_cost
-            or options.on_exceed
-            or options.max_turns
-            or options.model_options
-        ):
+        need_model = ("workspace", "max_cost", "on_exceed", "max_turns", "model_options")
+        if any(getattr(options, name) for name in need_model):
             raise CommandError("--workspace, --max-cost, --on-exceed, --max-turns and -o need --model")
         tools, servers = command_tools(options)
         connect_once(tools, servers)

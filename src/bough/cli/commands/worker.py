@@ -21,7 +21,7 @@ from ...errors import PostgresRequired, SessionRunning
 from ...log.runtime import environment_secrets
 from ...session import Session
 from ..agent_options import AgentOptions, load_module
-from ..json_log import Report, log_format_option, start_log
+from ..json_log import log_format_option, start_log
 from ..rendering.error_text import CommandError, needs_extra
 from ..rendering.output import notify, plural, print_json
 from ..run_source import Source, reject_naming_options, resolve_runnable
@@ -127,8 +127,15 @@ def worker(
         only_run=only_run,
         handlers={CELL_TASK: CellTasks()},
     )
+
+    def stop(*_: object) -> None:
+        if working.stopping.is_set():
+            os._exit(130)
+        report("stopping: every task finishes its step first; press Ctrl-C again to exit at once")
+        working.stop()
+
     for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, lambda *_: _stop(working, report))
+        signal.signal(name, stop)
     named = ", ".join(agent.name for agent in agents)
     if only_run is None:
         report(
@@ -139,13 +146,6 @@ def worker(
         report(f"{plural(unfinished, 'task')} still in a step; another worker takes over when the lease ends")
         os._exit(0)  # Python would wait for the threads of tools, perhaps for hours
     return 0
-
-
-def _stop(working: Any, report: Report) -> None:
-    if working.stopping.is_set():
-        os._exit(130)
-    report("stopping: every task finishes its step first; press Ctrl-C again to exit at once")
-    working.stop()
 
 
 def load_agents(sources: Iterable[str]) -> list[Agent]:
