@@ -2,8 +2,7 @@
 // The results of a run arrive through the session's events.
 
 import { sendJson, sessionPath } from "./api.js";
-import { taskLink } from "./tool_cards.js";
-import { argumentNodes } from "./tool_views.js";
+import { approvalNode } from "./tool_cards.js";
 import { button, fill, h, icon, notice } from "./dom.js";
 import { whileDisabled } from "./dialogs.js";
 import { plural, printable } from "./format.js";
@@ -88,12 +87,8 @@ export class Composer {
 
   /** Pending approvals with all arguments, including those of tasks, which link to their session. */
   #approvals(waiting) {
-    fill(this.approvals, waiting.map((call) => h("div.approval", { role: "group", "aria-label": `Approval of ${call.name}` },
-      h("div.approval-head", icon("wait"), h("span.grow", h("strong", printable(call.name)), " needs approval",
-        call.parent_call && [" in ", taskLink(call)]),
-      this.host.approve && button("check", "Approve", () => this.host.approve(call, true), { class: "primary" }),
-      this.host.approve && button("denied", "Deny", () => this.host.approve(call, false))),
-      h("div.approval-arguments", { tabindex: 0 }, ...argumentNodes(call)))));
+    const { approve } = this.host;
+    fill(this.approvals, waiting.map((call) => approvalNode(call, " needs approval", approve && ((allow) => approve(call, allow)))));
   }
 
   async #send() {

@@ -2,7 +2,7 @@
 // The caller decides what happens after the request succeeds.
 
 import { apiUrl, fetchJson, sendJson, sessionPath } from "./api.js";
-import { fill, h, icon, notice } from "./dom.js";
+import { attempt, fill, h, icon, notice, openDialog } from "./dom.js";
 import { sessionLink, buildUrl } from "./route.js";
 import { relationBadge } from "./session_list.js";
 import { ago, money, printable } from "./format.js";
@@ -14,7 +14,6 @@ export function dialog(title, fields, submit, act) {
   const close = h("button", { type: "button", onclick: () => box.close() }, "Cancel");
   const foot = h("footer", close, confirm);
   const form = h("form", { method: "dialog" }, h("h2", title), fields, problem, foot);
-  const box = h("dialog", { "aria-label": title, onclose: () => box.remove() }, form);
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     confirm.disabled = true;
@@ -27,8 +26,7 @@ export function dialog(title, fields, submit, act) {
       confirm.disabled = false;
     }
   });
-  document.body.append(box);
-  box.showModal();
+  const box = openDialog("dialog", title, {}, form);
   return box;
 }
 
@@ -147,7 +145,7 @@ function outcomeNodes(id, job, words, box) {
 export function compareDialog(session, at, related, parent) {
   const mine = at ? `${session.id}@${at}` : session.id, relatives = [...(parent ? [parent] : []), ...related];
   const list = h("div.choices"), input = h("input", { type: "search", "aria-label": "Find a session", placeholder: "Title, or ses_…@1:7", autocomplete: "off", oninput: () => schedule() });
-  const box = h("dialog", { "aria-label": "Compare with", onclose: () => box.remove() },
+  const box = openDialog("dialog", "Compare with", {},
     h("form", { method: "dialog", onsubmit: (event) => { event.preventDefault(); list.querySelector("a")?.click(); } }, h("h2", "Compare with"), input, list,
       h("footer", h("button", { type: "button", onclick: () => box.close() }, "Cancel"))));
   const line = (other) => h("a.line", { href: buildUrl("/diff", { a: mine, b: other.id }), onclick: () => box.close() },
@@ -165,8 +163,6 @@ export function compareDialog(session, at, related, parent) {
     if (number === request) fill(list, matches.map(line), others.length > 0 && matches.length > 0 && h("div.label", "Other sessions"), others.map(line),
       !matches.length && !others.length && h("p.muted", "No sessions match."));
   };
-  document.body.append(box);
-  box.showModal();
   input.focus();
   draw();
 }
@@ -179,22 +175,23 @@ export function exportDialog(id) {
     .map(([format, label, words]) => h("a.line.export-line", { href: apiUrl(sessionPath(id, "/share"), { format, redact: String(redact.checked) }), download: "", onclick: () => setTimeout(() => box.close()) },
       icon("import"), h("span", h("strong", label), h("small.muted", words)))));
   draw();
-  const box = h("dialog", { "aria-label": "Export or share", onclose: () => box.remove() }, h("form", { method: "dialog" }, h("h2", "Export or share"), list,
+  const box = openDialog("dialog", "Export or share", {}, h("form", { method: "dialog" }, h("h2", "Export or share"), list,
     h("label.check", redact, "Mask secrets"), h("footer", h("button", "Close"))));
-  document.body.append(box);
-  box.showModal();
 }
 
 export async function whileDisabled(button, act) {
   button.disabled = true;
-  try {
-    return await act();
-  } catch (problem) {
-    notice(problem.text ?? problem.message, { kind: "bad" });
-    return undefined;
-  } finally {
-    button.disabled = false;
-  }
+  const result = await attempt(act);
+  button.disabled = false;
+  return result;
+}
+
+/** Approve or deny a tool call; what happened is shown as a notice. */
+export function sendApproval(id, { session_id, seq, index, name }, allow, resume) {
+  return attempt(async () => {
+    await sendJson("POST", sessionPath(id, "/approve"), { session_id, seq, index, allow, resume });
+    notice(`${allow ? "Approved" : "Denied"} ${name}`);
+  });
 }
 
 export function helpDialog() {
@@ -204,12 +201,8 @@ export function helpDialog() {
       "fork at the selected entry"], ["l", "label the selected entry"], ["b", "jump to a label"], ["e / E", "next, previous error"], ["p", "what the model saw"], ["Ctrl F", "find in this session"], ["r", "write a message"],
     ["/ or Ctrl K", "sessions and search"],
     ["n / p", "next, previous difference"], ["?", "show shortcuts"], ["Esc", "close dialog"]];
-  const box = h("dialog", { "aria-label": "Keyboard shortcuts", onclose: () => box.remove() },
-    h("form", { method: "dialog" }, h("h2", "Keyboard shortcuts"),
-    h("dl.keys", keys.flatMap(([key, words]) => [h("dt", h("kbd", key)), h("dd", words)])), h("footer",
-      h("button.primary", "Close"))));
-  document.body.append(box);
-  box.showModal();
+  openDialog("dialog", "Keyboard shortcuts", {}, h("form", { method: "dialog" }, h("h2", "Keyboard shortcuts"),
+    h("dl.keys", keys.flatMap(([key, words]) => [h("dt", h("kbd", key)), h("dd", words)])), h("footer", h("button.primary", "Close"))));
 }
 
 export function loginDialog(done) {

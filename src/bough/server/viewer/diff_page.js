@@ -7,7 +7,7 @@ import { button, fill, h } from "./dom.js";
 import { entryRow } from "./entries.js";
 import { Path } from "./path.js";
 import { navigate, route, sessionLink, buildUrl } from "./route.js";
-import { diffWords } from "./text_diff.js";
+import { markedColumns } from "./text_diff.js";
 import { cost, plural, money, printable, tokens } from "./format.js";
 
 const PAGE = 50, TURN = 60, LOOK_AHEAD = 5;
@@ -25,16 +25,13 @@ export class DiffPage {
       this.rows);
   }
 
-  close() { /* nothing of it goes on */ }
-
   async open() {
     const { a, b } = route.now.query;
     if (!a || !b) { fill(this.head, h("h1", "Compare"),
       h("p.muted", "Open a session and choose “Compare with…”.")); return; }
     this.sides = [a, b];
     this.page = await this.#load(null);
-    const [firstSession, secondSession] = await Promise.all([readSession(this.page.a.session_id), readSession(this.page.b.session_id)]);
-    this.names = [firstSession, secondSession];
+    this.names = await Promise.all([readSession(this.page.a.session_id), readSession(this.page.b.session_id)]);
     // Turns may be equal although what is before them differs: look further, but not for ever.
     for (let pages = 1; pages < LOOK_AHEAD && !this.#hasDifference() && this.page.next; pages++) await this.#append();
     this.#draw();
@@ -165,20 +162,9 @@ function costChange(a, b) {
     a.calls || b.calls ? text : "");
 }
 
-function difference(firstSession) {
-  return h("div.difference", h("div.label", h("strong", firstSession.kind), ` ${printable(firstSession.subject)}`,
-    firstSession.step ? `, step ${firstSession.step}` : "",
-    firstSession.seq_a && `, a ${firstSession.seq_a}`, firstSession.seq_b && `, b ${firstSession.seq_b}`), markedColumns(firstSession.expected, firstSession.actual));
-}
-
-/** Both texts in two columns, with the differing words highlighted. */
-function markedColumns(a, b) {
-  const pieces = diffWords(printable(a), printable(b));
-  const column = (mine, tag) => h(`div.side.side-${mine}`, { dir: "auto" },
-    pieces.filter((piece) => piece.side === "both" || piece.side === mine)
-    .map((piece) => (piece.side === "both" ? piece.text : h(tag, piece.text))));
-  return h("div.diff-columns", a ? column("a", "del") : h("div.side.nothing", "nothing"),
-    b ? column("b", "ins") : h("div.side.nothing", "nothing"));
+function difference({ kind, subject, step, expected, actual, seq_a: a, seq_b: b }) {
+  return h("div.difference", h("div.label", h("strong", kind), ` ${printable(subject)}`,
+    step ? `, step ${step}` : "", a && `, a ${a}`, b && `, b ${b}`), markedColumns(expected, actual));
 }
 
 /** The entries of one turn, rendered as in the transcript. */

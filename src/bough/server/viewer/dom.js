@@ -88,25 +88,42 @@ const ICONS = {
   error: "M8 2 1.5 13.5h13zM8 6.5v3.5M8 11.8v.2",
   compare: "M2.5 3h4v10h-4zM9.5 3h4v10h-4z",
   expand: "M9.5 2.5h4v4M13.5 2.5 9 7M6.5 13.5h-4v-4M2.5 13.5 7 9",
-  home: "M2.5 7.5 8 2.5l5.5 5M4 6.5v7h8v-7",
   list: "M2.5 4h11M2.5 8h11M2.5 12h11",
   side: "M2.5 3h11v10h-11zM10 3v10",
-  clock: "M8 14A6 6 0 1 0 8 2a6 6 0 0 0 0 12ZM8 4.5V8l2.5 1.5",
   more: "M3.5 8h.1M8 8h.1M12.5 8h.1",
 };
 
 export function icon(name, label) {
-  const svgNode = svg(
-    "svg",
-    { viewBox: "0 0 16 16", class: "icon", width: 16, height: 16,
-      ...(label ? { role: "img", "aria-label": label } : { "aria-hidden": "true" }) },
-    svg("path", { d: ICONS[name] ?? ICONS.note }),
-  );
-  return svgNode;
+  const meaning = label ? { role: "img", "aria-label": label } : { "aria-hidden": "true" };
+  return svg("svg", { viewBox: "0 0 16 16", class: "icon", width: 16, height: 16, ...meaning },
+    svg("path", { d: ICONS[name] ?? ICONS.note }));
 }
 
 export function button(name, label, onclick, props = {}) {
   return h("button", { type: "button", onclick, ...props }, name && icon(name), label && h("span", label));
+}
+
+/** A quiet button that shows an icon only. */
+export function iconButton(name, label, onclick, props = {}) {
+  return button(name, "", onclick, { class: "quiet", title: label, "aria-label": label, ...props });
+}
+
+/** Buttons of which one is chosen. options: [[value, label]] */
+export function choice(label, options, chosen, choose) {
+  return h("div.choice", { role: "radiogroup", "aria-label": label }, options.map(([value, words]) => h("button",
+    { type: "button", role: "radio", "aria-checked": String(value === chosen), data: { value }, onclick: () => choose(value) }, words)));
+}
+
+export function markChosen(group, chosen) {
+  for (const option of group.children) option.setAttribute("aria-checked", String(option.dataset.value === chosen));
+}
+
+/** Open a modal dialog, which is removed when it is closed. */
+export function openDialog(shape, label, props, ...content) {
+  const box = h(shape, { "aria-label": label, onclose: () => box.remove(), ...props }, ...content);
+  document.body.append(box);
+  box.showModal();
+  return box;
 }
 
 /** A value with change listeners. */
@@ -135,6 +152,16 @@ export function notice(text, { kind = "", action = null, label = "Undo" } = {}) 
   setTimeout(dismiss, action || kind === "bad" ? 12000 : 5000);
 }
 
+/** Run an action and return its result; a problem is shown as a notice. */
+export async function attempt(act) {
+  try {
+    return await act();
+  } catch (problem) {
+    notice(problem.text ?? problem.message, { kind: "bad" });
+    return undefined;
+  }
+}
+
 export function loadPreference(name, fallback) {
   try { return localStorage.getItem(`bough.${name}`) ?? fallback; } catch { return fallback; }
 }
@@ -150,4 +177,9 @@ export async function copy(text) {
   } catch {
     notice(text, { kind: "copyable" });
   }
+}
+
+/** A command of the command line with a button that copies it. */
+export function commandRow(command, content = command) {
+  return h("div.command-row", h("code", content), iconButton("copy", "Copy", () => copy(command), { "aria-label": `Copy: ${command}` }));
 }

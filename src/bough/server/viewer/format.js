@@ -125,16 +125,6 @@ export function compactJson(value, limit = 200) {
   return firstLine(text ?? "", limit);
 }
 
-export const STATUSES = {
-  idle: ["idle", "idle"],
-  running: ["running", "running"],
-  waiting: ["waiting", "waiting for approval"],
-  completed: ["completed", "completed"],
-  failed: ["failed", "failed"],
-  cancelled: ["cancelled", "cancelled"],
-  interrupted: ["interrupted", "interrupted"],
-};
-
 /** Label and icon for each outcome of a tool call; the CSS class of the same name sets its colour. */
 export const OUTCOMES = {
   done: ["done", "check"],

@@ -1,12 +1,12 @@
 // The home page: what waits for approval, what failed, what runs, what it cost, and the latest sessions by day.
 // An empty store gets the first steps instead.
 
-import { fetchJson, sendJson, sessionPath } from "./api.js";
-import { button, copy, fill, h, icon, loadPreference, notice, savePreference } from "./dom.js";
+import { fetchJson, sendJson } from "./api.js";
+import { button, commandRow, fill, h, icon, loadPreference, notice, savePreference } from "./dom.js";
 import { buildUrl, sessionLink } from "./route.js";
 import { activeAt, dayHeading, relationBadge, statusDot } from "./session_list.js";
-import { argumentNodes } from "./tool_views.js";
-import { taskLink } from "./tool_cards.js";
+import { sendApproval } from "./dialogs.js";
+import { approvalNode } from "./tool_cards.js";
 import { ago, cost, money, plural, printable, sessionCount, timestamp } from "./format.js";
 
 const POLL_MS = 5_000, JOB_POLL_MS = 300, RECENT = 8;
@@ -55,22 +55,13 @@ export class HomePage {
   }
 
   #waiting({ session, approvals }) {
-    return h("div.home-approval", sessionLine(session), approvals.map((call) => h("div.approval", { role: "group", "aria-label": `Approval of ${call.name}` },
-      h("div.approval-head", icon("wait"), h("span.grow", h("strong", printable(call.name)), call.parent_call && [" in ", taskLink(call)]),
-        button("check", "Approve", (event) => this.#approve(event.currentTarget, session, call, true), { class: "primary" }),
-        button("denied", "Deny", (event) => this.#approve(event.currentTarget, session, call, false))),
-      h("div.approval-arguments", { tabindex: 0 }, ...argumentNodes(call)))));
+    return h("div.home-approval", sessionLine(session),
+      approvals.map((call) => approvalNode(call, "", (allow, pressed) => this.#approve(pressed, session, call, allow))));
   }
 
   async #approve(pressed, session, call, allow) {
     pressed.disabled = true;
-    try {
-      await sendJson("POST", sessionPath(session.id, "/approve"),
-        { session_id: call.session_id, seq: call.seq, index: call.index, allow, resume: this.about.can_send });
-      notice(`${allow ? "Approved" : "Denied"} ${call.name}`);
-    } catch (problem) {
-      notice(problem.text, { kind: "bad" });
-    }
+    await sendApproval(session.id, call, allow, this.about.can_send);
     this.#drawn = "";
     await this.#refresh();
   }
@@ -85,7 +76,7 @@ export class HomePage {
 
   /** Imports at a click, if the server runs on this computer; else the command to copy. */
   #importNode() {
-    const command = commandNode("bough import --from claude-code");
+    const command = commandRow("bough import --from claude-code");
     if (!this.about.can_import) return command;
     return h("div.import-row", button("import", "Import", (event) => this.#import(event.currentTarget), { class: "primary" }), h("span.muted", "or"), command);
   }
@@ -120,8 +111,8 @@ export class HomePage {
     return h("div.home-inner.welcome", h("h1", "Welcome to Bough"), h("p", "This store has no sessions yet. Ways to get one:"),
       h("ol.steps",
         h("li", h("h2", "Import your Claude Code sessions"), h("p.muted", "Read from this computer, never changed. Codex, Gemini, ChatGPT and others work too."), this.#importNode()),
-        h("li", h("h2", "Watch an agent crash and recover"), h("p.muted", "The demo needs no key and no network."), commandNode("bough demo --open")),
-        h("li", h("h2", "Record your own agent"), h("p.muted", "Any program whose model address can be set, without changing its code."), commandNode("bough record -- python agent.py")),
+        h("li", h("h2", "Watch an agent crash and recover"), h("p.muted", "The demo needs no key and no network."), commandRow("bough demo --open")),
+        h("li", h("h2", "Record your own agent"), h("p.muted", "Any program whose model address can be set, without changing its code."), commandRow("bough record -- python agent.py")),
         this.about.can_send && h("li", h("h2", "Or write a message"), button("plus", "New session", this.start, { class: "primary" }))));
   }
 }
@@ -159,20 +150,15 @@ function sessionLine(session, note) {
 /** The queues of the engine: who works on them, what waits, and which sessions' workers died. */
 function workersSection(queues) {
   if (!queues.length) return null;
-  const some = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
   return h("section", { "aria-label": "Workers" }, h("h2", "Workers"), queues.map((queue) => h("div.home-queue", { class: queue.problem ? "is-bad" : "" },
     h("strong", printable(queue.queue)),
-    h("span.muted", [some(queue.workers, "worker"), some(queue.slots, "slot"), `${queue.running} running`, `${queue.waiting} waiting`,
+    h("span.muted", [plural(queue.workers, "worker"), plural(queue.slots, "slot"), `${queue.running} running`, `${queue.waiting} waiting`,
       queue.dead_workers > 0 && `${queue.dead_workers} died lately`].filter(Boolean).join(" · ")),
-    queue.problem && h("span.home-note", printable(queue.problem)), queue.problem && (queue.hint.startsWith("bough ") ? commandNode(queue.hint) : h("span.home-note", printable(queue.hint))),
+    queue.problem && h("span.home-note", printable(queue.problem)), queue.problem && (queue.hint.startsWith("bough ") ? commandRow(queue.hint) : h("span.home-note", printable(queue.hint))),
     queue.suspects.length > 0 && h("span.home-note", "Workers died while they ran: ", queue.suspects.map((id) => [h("a", { href: sessionLink(id) }, id), " "])))));
 }
 
 /** The latest sessions by the day of their last activity. */
 function recentSection(sessions) {
   return h("section", h("h2", "Recent"), sessions.flatMap((session, at) => [dayHeading(session, sessions[at - 1]), sessionLine(session)]));
-}
-
-function commandNode(command) {
-  return h("div.command-row", h("code", command), button("copy", "", () => copy(command), { "aria-label": `Copy: ${command}`, title: "Copy", class: "quiet" }));
 }

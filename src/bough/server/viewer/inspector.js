@@ -2,11 +2,11 @@
 // Each tab is loaded when it is opened.
 
 import { fetchJson, rawUrl, sessionPath } from "./api.js";
-import { button, copy, fill, h, savePreference, loadPreference } from "./dom.js";
+import { button, commandRow, copy, fill, h, savePreference, loadPreference } from "./dom.js";
 import { jsonTree } from "./json_tree.js";
 import { splitter } from "./layout.js";
 import { PromptView, promptDialog } from "./prompt_view.js";
-import { bytes, cost, count, plural, money, printable, timestamp, tokens, turnText } from "./format.js";
+import { bytes, cost, count, formatPosition, plural, money, printable, timestamp, tokens, turnText } from "./format.js";
 
 const TABS = [["entry", "Entry"], ["prompt", "Prompt"], ["usage", "Usage"], ["raw", "JSON"]];
 const TOTALS = [["calls", "calls"], ["input_tokens", "input"], ["output_tokens", "output"],
@@ -36,8 +36,6 @@ export class Inspector {
     if (!isSame) this.#draw();
   }
 
-  redraw() { if (this.#entry) this.#draw(); }
-
   #choose(name) {
     this.tab = name;
     savePreference("tab", name);
@@ -59,8 +57,6 @@ export class Inspector {
   }
 }
 
-const placeOf = (entry) => `${entry.branch}:${entry.seq}`;
-
 function facts(pairs) {
   return h("dl.facts", pairs.filter(([, value]) => value !== null && value !== undefined && value !== "")
     .flatMap(([name, value]) => [h("dt", name), h("dd", value)]));
@@ -69,11 +65,11 @@ function facts(pairs) {
 // -- the entry --------------------------------------------------------------------------------
 
 async function entryTab(entry, host) {
-  const reply = await fetchJson(sessionPath(host.id, `/entries/${placeOf(entry)}`));
+  const reply = await fetchJson(sessionPath(host.id, `/entries/${formatPosition(entry)}`));
   const { call, reference } = reply, detail = reply.entry;
   return [
     h("div.row-actions", host.actions(entry)),
-    facts([["position", h("code", placeOf(detail))], ["turn", turnText(detail) ?? "before the first turn"],
+    facts([["position", h("code", formatPosition(detail))], ["turn", turnText(detail) ?? "before the first turn"],
       ["kind", detail.role ? `${detail.kind}, ${detail.role}` : detail.kind],
       ["visibility", detail.internal ? "internal" : "public"], ["time", timestamp(detail.at)],
       ["model", detail.model && printable(detail.model)], ["finish", detail.finish],
@@ -81,7 +77,7 @@ async function entryTab(entry, host) {
     call && h("section", h("h3", "Model call"),
       facts([["provider", call.provider], ["model", printable(call.model ?? "")], ["cost", money(call.cost_microcents)],
       ["tokens", tokensOf(call.usage)], ["purpose", call.purpose]])),
-    h("section", h("h3", "Command line"), commands(host.id, reference).map(commandRow)),
+    h("section", h("h3", "Command line"), commands(host.id, reference).map((command) => commandRow(command, wordsOf(command)))),
   ];
 }
 
@@ -93,16 +89,14 @@ function tokensOf(usage) {
     .map(([name, value]) => `${count(value)} ${name.replace("_tokens", "").replace("_", " ")}`).join(" · ");
 }
 
-export function commands(id, reference) {
+function commands(id, reference) {
   const seq = reference.split(":").at(-1);
   return [`bough show ${reference} --full`, `bough fork ${reference}`, `bough rewind ${reference}`,
     `bough replay ${id} --from ${seq}`, `bough context ${reference}`];
 }
 
-function commandRow(command) {
-  return h("div.command-row", h("code", command.split(" ").flatMap((label) => [h("span.word", label), " "])),
-    button("copy", "", () => copy(command), { "aria-label": `Copy: ${command}`, title: "Copy", class: "quiet" }));
-}
+/** The words of a command, between which a line may break. */
+const wordsOf = (command) => command.split(" ").flatMap((label) => [h("span.word", label), " "]);
 
 // -- the prompt -------------------------------------------------------------------------------
 
@@ -115,7 +109,7 @@ async function promptTab(entry, host) {
 // -- usage and JSON ---------------------------------------------------------------------------
 
 async function usageTab(entry, host) {
-  const at = placeOf(entry), turn = entry.turn, path = sessionPath(host.id, "/usage");
+  const at = formatPosition(entry), turn = entry.turn, path = sessionPath(host.id, "/usage");
   const [detail, turnUsage, pathUsage, tree, storage] = await Promise.all([
     fetchJson(sessionPath(host.id, `/entries/${at}`)),
     turn ? fetchJson(path, { view: "path", leaf: at, since: turn - 1, groups: false }) : null,
@@ -142,8 +136,8 @@ async function usageTab(entry, host) {
 }
 
 async function rawTab(entry, host) {
-  const reply = await fetchJson(sessionPath(host.id, `/entries/${placeOf(entry)}`));
-  const raw = rawUrl(host.id, placeOf(entry));
+  const reply = await fetchJson(sessionPath(host.id, `/entries/${formatPosition(entry)}`));
+  const raw = rawUrl(host.id, formatPosition(entry));
   return [h("div.row-actions", button("copy", "Copy", () => copy(JSON.stringify(reply.entry, null, 2))),
     h("a.button", { href: raw, download: `${host.id}-${entry.branch}-${entry.seq}.json` }, "Download raw JSON")),
     jsonTree(reply.entry, { open: 4 })];

@@ -1,21 +1,18 @@
 // The list of lab runs, and one run: its sessions are loaded in pages, the turns of a session when it is opened.
 
 import { fetchJson } from "./api.js";
-import { button, copy, fill, h } from "./dom.js";
+import { commandRow, fill, h } from "./dom.js";
 import { LabReport } from "./lab_report.js";
 import { ago, printable } from "./format.js";
 import { buildUrl, replaceUrl, route } from "./route.js";
 
 const PAGE = 500;
-const LAB_COMMAND = "bough lab run COHORT --prompt @new.txt";
 
 export class LabPage {
   constructor(id) {
     this.id = id;
     this.element = h("main.page", { id: "main", tabindex: -1, "aria-label": "Lab" }, h("p.muted", "Loading…"));
   }
-
-  close() { /* nothing of it goes on */ }
 
   async open() {
     if (this.id) await this.#run();
@@ -28,7 +25,7 @@ export class LabPage {
       h("tbody", runs.map((run) => h("tr", h("td", h("a", { href: labLink(run.run_id) }, h("code", run.run_id))),
         h("td.cut", printable(run.title ?? "")), h("td", run.status), h("td", ago(run.started_at)))))))
       : [h("p", "No lab run yet. A lab replays many sessions with another prompt, model or tool, and says whether it makes a difference."),
-        h("div.steps", h("div.command-row", h("code", LAB_COMMAND), button("copy", "", () => copy(LAB_COMMAND), { "aria-label": `Copy: ${LAB_COMMAND}`, title: "Copy", class: "quiet" })))]);
+        h("div.steps", commandRow("bough lab run COHORT --prompt @new.txt"))]);
   }
 
   async #run() {

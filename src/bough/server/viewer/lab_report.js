@@ -1,9 +1,9 @@
 // A lab run: lanes side by side, effects in words, and the sessions, those that changed most first.
 // Draws what it is given; knows neither the server nor whether the page is a file.
 
-import { button, fill, h } from "./dom.js";
+import { button, choice, fill, h } from "./dom.js";
 import { cost, count, duration, money, plural, printable } from "./format.js";
-import { diffWords } from "./text_diff.js";
+import { markedColumns } from "./text_diff.js";
 
 const PAGE = 100;
 const BADGES = { same: "same", reworded: "reworded", "arguments changed": "arguments", "tool changed": "tool",
@@ -49,16 +49,13 @@ export class LabReport {
   #classFilter() {
     const choices = ["", ...this.run.classes].map((kind) => [kind, kind || "all",
       kind ? this.sessions.filter((row) => row.candidate.classes[kind]).length : this.sessions.length]);
-    return h("div.choice", { role: "radiogroup", "aria-label": "Class of the candidate's turns" },
-      choices.filter(([kind, , number]) => number || kind === this.kind || !kind).map(([kind, label, number]) =>
-        h("button", { type: "button", role: "radio", "aria-checked": String(kind === this.kind),
-          onclick: () => this.#choose({ kind }) }, `${label} ${count(number)}`)));
+    const shown = choices.filter(([kind, , number]) => number || kind === this.kind || !kind);
+    return choice("Class of the candidate's turns", shown.map(([kind, label, number]) => [kind, `${label} ${count(number)}`]), this.kind,
+      (kind) => this.#choose({ kind }));
   }
 
   #sorting() {
-    return h("div.choice", { role: "radiogroup", "aria-label": "Order" }, Object.entries(SORTS).map(([name, [label]]) =>
-      h("button", { type: "button", role: "radio", "aria-checked": String(name === this.sort),
-        onclick: () => this.#choose({ sort: name }) }, label)));
+    return choice("Order", Object.entries(SORTS).map(([name, [label]]) => [name, label]), this.sort, (sort) => this.#choose({ sort }));
   }
 
   #table(rows) {
@@ -182,14 +179,4 @@ function turnPart(turn, row, links) {
     links && h("a", { href: links.diff(row.session_id, replayed.replay) }, "compare"),
     (replayed.expected || replayed.actual) && markedColumns(replayed.expected ?? "", replayed.actual ?? ""))),
   !turn[lane].length && h("span.muted", " not reached"))));
-}
-
-/** The recording and the replay in two columns, with the differing words highlighted. */
-function markedColumns(a, b) {
-  const pieces = diffWords(printable(a), printable(b));
-  const column = (mine, tag) => h(`div.side.side-${mine}`, { dir: "auto" },
-    pieces.filter((piece) => piece.side === "both" || piece.side === mine)
-      .map((piece) => (piece.side === "both" ? piece.text : h(tag, piece.text))));
-  return h("div.diff-columns", a ? column("a", "del") : h("div.side.nothing", "nothing"),
-    b ? column("b", "ins") : h("div.side.nothing", "nothing"));
 }

@@ -2,7 +2,7 @@
 // The tree and the transcript decide where labels are shown.
 
 import { fetchJson, sessionPath } from "./api.js";
-import { fill, h, icon } from "./dom.js";
+import { fill, h, icon, openDialog } from "./dom.js";
 import { parsePosition, printable } from "./format.js";
 
 export class Labels {
@@ -41,7 +41,7 @@ export function labelBadge(label) {
 export function labelsDialog(labels, view) {
   const list = h("div.choices"), input = h("input", { type: "search", "aria-label": "Filter labels", placeholder: "Filter labels",
     autocomplete: "off", oninput: () => draw() });
-  const box = h("dialog.labels", { "aria-label": "Labels", onclose: () => box.remove() },
+  const box = openDialog("dialog.labels", "Labels", {},
     h("form", { method: "dialog", onsubmit: (event) => { event.preventDefault(); list.querySelector("button")?.click(); } },
       h("h2", "Labels"), input, list, h("footer", h("button", { type: "button", onclick: () => box.close() }, "Close"))));
   const draw = () => {
@@ -52,7 +52,5 @@ export function labelsDialog(labels, view) {
     !match.length && h("p.muted", "No labels match."));
   };
   draw();
-  document.body.append(box);
-  box.showModal();
   input.focus();
 }

@@ -18,7 +18,7 @@ function setWidth(name, width) {
   return limited;
 }
 
-export function isPaneOpen(name) { return !document.documentElement.dataset.hidden.split(" ").includes(name); }
+function isPaneOpen(name) { return !document.documentElement.dataset.hidden.split(" ").includes(name); }
 
 export function togglePane(name) {
   if (name === "sessions" && !WIDE.matches && document.body.dataset.page === "session") {

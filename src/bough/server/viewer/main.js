@@ -5,7 +5,7 @@ import { helpDialog, loginDialog, startDialog } from "./dialogs.js";
 import { DiffPage } from "./diff_page.js";
 import { HomePage } from "./home.js";
 import { applyLayout, togglePane } from "./layout.js";
-import { button, fill, h, icon, savePreference, loadPreference } from "./dom.js";
+import { button, fill, h, icon, iconButton, savePreference, loadPreference } from "./dom.js";
 import { listenForShortcuts } from "./shortcuts.js";
 import { LabPage } from "./lab_page.js";
 import { SessionList } from "./session_list.js";
@@ -67,7 +67,7 @@ function top() {
   return h("header.top", h("a.skip",
     { href: "#main", onclick: (event) => { event.preventDefault(); document.querySelector(".transcript, #main")?.focus(); } },
     "Skip to content"),
-    !about.copy && button("list", "", () => togglePane("sessions"), { class: "quiet toggle-sessions", title: "Show or hide the list of sessions", "aria-label": "Show or hide the list of sessions" }),
+    !about.copy && iconButton("list", "Show or hide the list of sessions", () => togglePane("sessions"), { class: "quiet toggle-sessions" }),
     h("a.brand", { href: buildUrl("/") }, h("img", { src: assetUrl("icon.svg"), alt: "", width: 18, height: 18 }), "Bough"),
     about.copy ? copyButton(about.copy) : h("nav", { "aria-label": "Pages" },
       h("a", { href: "/", data: { page: "sessions" } }, "Home"),
@@ -76,8 +76,7 @@ function top() {
     h("span.grow"),
     about.level === "service" && h("button.search-button", { type: "button", onclick: () => openSearch() }, icon("search"),
       h("span", "Search"), h("kbd", "/")),
-    button("moon", "", cycleTheme,
-      { class: "quiet", title: "Theme: light, dark or system", "aria-label": "Theme: light, dark or system" }),
+    iconButton("moon", "Theme: light, dark or system", cycleTheme),
     h("button.quiet", { type: "button", onclick: () => helpDialog(), "aria-label": "Keyboard shortcuts", title: "Keyboard shortcuts (?)" }, "?"));
 }
 
@@ -118,9 +117,9 @@ async function show() {
     link.dataset.page === name);
   if (name === "session" && page?.id === id) return again(query);
   if (name === "sessions" && page instanceof HomePage) { showPane(Object.keys(filters()).length ? "sessions" : "transcript"); return listing.show(); }
-  page?.close();
+  page?.close?.();
   page = { session: () => new SessionPage(id, about, listing), diff: () => new DiffPage(), usage: () => new UsagePage(),
-    lab: () => new LabPage(id), missing: () => new MissingPage(), sessions: () => new HomePage(about, start, () => listing.refresh()) }[name]();
+    lab: () => new LabPage(id), missing: missingPage, sessions: () => new HomePage(about, start, () => listing.refresh()) }[name]();
   draw(name);
   const isList = name === "session" || name === "sessions";
   drawTabs(name);
@@ -144,7 +143,7 @@ function draw(name) {
 async function openPage(opened, at) {
   if (!opened) return;
   try {
-    await opened.open(at);
+    await opened.open?.(at);
     const heading = opened.detail?.session.heading;
     if (heading && page === opened) document.title = `${printable(heading)} · Bough`;
   } catch (problem) {
@@ -156,13 +155,9 @@ async function openPage(opened, at) {
 }
 
 /** An address that is no page: an old link, or one that was typed. */
-class MissingPage {
-  element = h("main.page", { id: "main", tabindex: -1, "aria-label": "No such page" }, h("div.empty", icon("error"),
-    h("p.error-text", "There is no such page"), h("p.muted", printable(location.pathname)), h("a", { href: "/" }, "All sessions")));
-
-  close() { /* nothing of it goes on */ }
-
-  async open() { /* nothing to load */ }
+function missingPage() {
+  return { element: h("main.page", { id: "main", tabindex: -1, "aria-label": "No such page" }, h("div.empty", icon("error"),
+    h("p.error-text", "There is no such page"), h("p.muted", printable(location.pathname)), h("a", { href: "/" }, "All sessions"))) };
 }
 
 begin();

@@ -120,7 +120,7 @@ function starts(line) {
 // Each alternative ends at a character it cannot contain, so a long line is matched in linear time.
 const INLINE = /(`+)([^`]+?)\1(?!`)|\*\*([^*\n]+)\*\*|__([^_\n]+)__|(?<![\p{L}\p{N}*])\*([^*\s][^*\n]*)\*|(?<![\p{L}\p{N}_])_([^_\s][^_\n]*)_(?![\p{L}\p{N}])|~~([^~\n]+)~~|!?\[([^\][\n]*)\]\(([^()\s]+)(?:\s+"[^"\n]*")?\)|(https?:\/\/[^\s<>()"'`]+[^\s<>()"'`.,;:!?])/gu;
 
-export function inline(text, depth = 0) {
+function inline(text, depth = 0) {
   const nodes = [];
   let at = 0;
   for (const match of text.matchAll(INLINE)) {
@@ -147,7 +147,7 @@ function link(target, words) {
   return h("a", { href: target, rel: "noopener noreferrer nofollow", target: "_blank", title: target }, ...words);
 }
 
-export function isSafe(target) {
+function isSafe(target) {
   try {
     return ["http:", "https:", "mailto:"].includes(new URL(target).protocol);
   } catch {

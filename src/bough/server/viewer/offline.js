@@ -159,7 +159,7 @@ function factsOf(session, { seq, index }) {
 function approvalsOf(session, call) {
   if (call.state === "waits_for_approval") return [{ ...call, session_id: session.id, parent_call: null }];
   const waits = factsOf(session, call).filter(({ kind }) => kind === "task_waits");
-  return waits.map((fact) => taskApproval(fact)).filter(Boolean).map((findSession) => ({ ...findSession, parent_call: { seq: call.seq, index: call.index } }));
+  return waits.map((fact) => taskApproval(fact)).filter(Boolean).map((approval) => ({ ...approval, parent_call: { seq: call.seq, index: call.index } }));
 }
 
 /** The task's call named by a fact, if it still waits for approval. */
@@ -234,13 +234,13 @@ function journal(session, { after = 0, limit = 100 }) {
 
 /** As on the server: the last label of a position counts. Branches are numbered as in the bundle. */
 function labels(session) {
-  const findSession = new Map();
+  const byPlace = new Map();
   for (const { kind, data } of session.facts) {
     if (kind !== "labelled") continue;
-    findSession.delete(`${data.nth}:${data.seq}`);
-    if (data.label !== null) findSession.set(`${data.nth}:${data.seq}`, data.label);
+    byPlace.delete(`${data.nth}:${data.seq}`);
+    if (data.label !== null) byPlace.set(`${data.nth}:${data.seq}`, data.label);
   }
-  return { labels: [...findSession].map(([place, label]) => ({ position: place, label })), total: findSession.size };
+  return { labels: [...byPlace].map(([place, label]) => ({ position: place, label })), total: byPlace.size };
 }
 
 function request(session, { at: value, before, limit = 50 }) {

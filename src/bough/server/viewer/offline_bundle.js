@@ -19,7 +19,7 @@ function decodeBase64(text) {
 }
 
 /** One session: its row, branches, entries, model calls and facts. */
-export class SessionCopy {
+class SessionCopy {
   #entries = new Map(); // branch → its own entries, oldest first
 
   constructor({ row }) {

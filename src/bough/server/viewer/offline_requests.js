@@ -1,6 +1,8 @@
 // The requests sent to models, as rendered by the export; they share their messages.
 // Reads the format of exchange/exports/requests.py and returns the shape of the server's /request.
 
+import { parsePosition } from "./format.js";
+
 export class Requests {
   #sessions;
 
@@ -27,22 +29,17 @@ export class Requests {
     const messages = places.slice(begin, end).map((place) => exported.pool[place]), previous = this.#previous(session, exported, index);
     return {
       at, after, provider, messages_key: history, earlier: begin || null, omitted_chars: 0, request: { ...exported.pool[rest], [history]: messages },
-      model: session.entry(parsed(at))?.model ?? null, tokens: tokens.map(([part, count]) => ({ part, tokens: count })),
+      model: session.entry(parsePosition(at))?.model ?? null, tokens: tokens.map(([part, count]) => ({ part, tokens: count })),
       previous: previous === null ? null : exported.requests[previous].after, difference: previous === null ? null : difference(exported, previous, index, places),
     };
   }
 
   /** The index of the previous request on the same path. */
   #previous(session, exported, index) {
-    const leaf = parsed(exported.requests[index].after);
-    for (let at = index - 1; at >= 0; at--) if (session.isOnPath(leaf, parsed(exported.requests[at].at))) return at;
+    const leaf = parsePosition(exported.requests[index].after);
+    for (let at = index - 1; at >= 0; at--) if (session.isOnPath(leaf, parsePosition(exported.requests[at].at))) return at;
     return null;
   }
-}
-
-function parsed(place) {
-  const [branch, seq] = place.split(":").map(Number);
-  return { branch, seq };
 }
 
 /** Indexes into the pool: each request lists only what it adds to the one before it. */

@@ -2,7 +2,7 @@
 // Reads the formats of all providers; what it does not recognize is shown as JSON, so that nothing is left out.
 
 import { fetchJson, requestUrl, sessionPath } from "./api.js";
-import { button, copy, fill, h, icon, loadPreference, savePreference } from "./dom.js";
+import { choice, copy, fill, h, icon, iconButton, loadPreference, markChosen, openDialog, savePreference } from "./dom.js";
 import { jsonTree } from "./json_tree.js";
 import { count, plural, printable } from "./format.js";
 
@@ -11,12 +11,9 @@ const WINDOW = 50, LONG = 4000;
 /** The prompt of an entry in a wide dialog. host: {id, about} */
 export function promptDialog(host, entry) {
   const view = new PromptView(host, entry);
-  const box = h("dialog.prompt-dialog", { "aria-label": "What the model saw", onclose: () => box.remove(),
-    onclick: (event) => { if (event.target === box) box.close(); } },
+  const box = openDialog("dialog.prompt-dialog", "What the model saw", { onclick: (event) => { if (event.target === box) box.close(); } },
     h("header.head-line", h("h2", "What the model saw"), h("span.grow"), ...view.controls,
       h("button.quiet", { type: "button", "aria-label": "Close", onclick: () => box.close() }, icon("cross"))), view.element);
-  document.body.append(box);
-  box.showModal();
   view.open();
 }
 
@@ -31,14 +28,12 @@ export class PromptView {
     this.element = h("div.prompt-view", { tabindex: 0 }, h("p.muted", "Loading…"));
     this.provider = host.about.copy ? null : h("select", { "aria-label": "Provider", title: "Provider format", onchange: () => this.open() },
       host.about.providers.map((name) => h("option", { value: name }, name)));
-    this.modes = h("div.choice", { role: "radiogroup", "aria-label": "Show as" }, [["text", "Text"], ["json", "JSON"]].map(([mode, label]) =>
-      h("button", { type: "button", role: "radio", "aria-checked": String((mode === "json") === this.#isJson), data: { mode },
-        onclick: () => this.#setMode(mode) }, label)));
+    this.modes = choice("Show as", [["text", "Text"], ["json", "JSON"]], this.#isJson ? "json" : "text", (mode) => this.#setMode(mode));
   }
 
   get controls() {
     return [this.provider, this.modes,
-      button("copy", "", () => copy(JSON.stringify(this.#reply?.request ?? {}, null, 2)), { class: "quiet", title: "Copy the shown request as JSON", "aria-label": "Copy as JSON" })].filter(Boolean);
+      iconButton("copy", "Copy as JSON", () => copy(JSON.stringify(this.#reply?.request ?? {}, null, 2)), { title: "Copy the shown request as JSON" })].filter(Boolean);
   }
 
   async open() {
@@ -72,7 +67,7 @@ export class PromptView {
   #setMode(mode) {
     this.#isJson = mode === "json";
     savePreference("prompt", mode);
-    for (const choice of this.modes.children) choice.setAttribute("aria-checked", String(choice.dataset.mode === mode));
+    markChosen(this.modes, mode);
     if (this.#reply) this.#draw();
   }
 

@@ -2,9 +2,9 @@
 // Sessions open through ordinary links.
 
 import { fetchJson, sendJson, sessionPath } from "./api.js";
-import { button, fill, h, icon, notice } from "./dom.js";
+import { attempt, button, fill, h, icon, iconButton, notice } from "./dom.js";
 import { filters, navigate, replaceUrl, route, sessionLink, buildUrl } from "./route.js";
-import { STATUSES, ago, cost, dayName, plural, printable, sessionCount, timestamp } from "./format.js";
+import { ago, cost, dayName, plural, printable, sessionCount, timestamp } from "./format.js";
 import { closeDrawer, splitter } from "./layout.js";
 import { VirtualList } from "./virtual_list.js";
 
@@ -31,9 +31,8 @@ export class SessionList {
       "aria-label": "Filter by title or tag", oninput: () => this.#scheduleFilter(), onchange: () => this.#applyTextFilter() });
     this.element = h("nav.pane.sessions", { "aria-label": "Sessions" },
       !this.isClient && h("header.bar", this.filterInput,
-        !about.copy && button("plus", "", start, { "aria-label": "New session", title: "New session", class: "quiet" }),
-        button("settings", "", () => this.#toggleFacets(),
-        { "aria-label": "Filters", title: "Filters", "aria-expanded": "false", class: "quiet facets-button" })),
+        !about.copy && iconButton("plus", "New session", start),
+        iconButton("settings", "Filters", () => this.#toggleFacets(), { "aria-expanded": "false", class: "quiet facets-button" })),
       this.facets, h("div.bar.slim", this.total, h("span.grow"), !this.isClient && this.#trashSwitch()), this.emptyState, this.scroller,
       splitter("sessions", "the list of sessions"));
     this.#list = new VirtualList(this.scroller,
@@ -162,13 +161,10 @@ export class SessionList {
   }
 
   #actions(row, index) {
-    if (row.trashed_at) return h("span.session-actions",
-      button("undo", "", () => this.#restore(row), { "aria-label": "Restore", title: "Restore", class: "quiet" }));
+    if (row.trashed_at) return h("span.session-actions", iconButton("undo", "Restore", () => this.#restore(row)));
     return h("span.session-actions",
-      button("pencil", "", () => this.#edit(row, index),
-        { "aria-label": `Rename ${row.heading}`, title: "Rename", class: "quiet" }),
-      button("trash", "", () => this.#trash(row),
-        { "aria-label": `Move ${row.heading} to trash`, title: "Move to trash", class: "quiet" }));
+      iconButton("pencil", `Rename ${row.heading}`, () => this.#edit(row, index), { title: "Rename" }),
+      iconButton("trash", `Move ${row.heading} to trash`, () => this.#trash(row), { title: "Move to trash" }));
   }
 
   #markCurrent() {
@@ -187,7 +183,7 @@ export class SessionList {
       if (!this.#editing) return;
       this.#editing = null;
       const title = input.value.trim();
-      if (keep && title !== (row.title ?? "")) await this.rename(row.id, title || null);
+      if (keep && title !== (row.title ?? "")) await this.#rename(row.id, title || null);
       this.#list.changed([index]);
     };
     const input = h("input.rename", {
@@ -200,35 +196,27 @@ export class SessionList {
     input.select();
   }
 
-  async rename(id, title) {
-    try {
-      this.update((await sendJson("PATCH", sessionPath(id), { title })).session);
-    } catch (problem) {
-      notice(problem.text, { kind: "bad" });
-    }
+  #rename(id, title) {
+    return attempt(async () => this.update((await sendJson("PATCH", sessionPath(id), { title })).session));
   }
 
-  async #trash(row) {
-    try {
+  #trash(row) {
+    return attempt(async () => {
       const { trashed } = await sendJson("DELETE", sessionPath(row.id));
       this.#removeRow(row.id);
       const words = trashed.length > 1 ? ` with ${plural(trashed.length - 1, "task")}` : "";
       notice(`Moved “${printable(row.heading)}”${words} to trash`, { action: () => this.#restore(row) });
-    } catch (problem) {
-      notice(problem.text, { kind: "bad" });
-    }
+    });
   }
 
-  async #restore(row) {
-    try {
+  #restore(row) {
+    return attempt(async () => {
       await sendJson("POST", sessionPath(row.id, "/restore"));
       this.#removeRow(row.id);
       notice(`Restored “${printable(row.heading)}”`);
       this.#filterKey = "";
       await this.show();
-    } catch (problem) {
-      notice(problem.text, { kind: "bad" });
-    }
+    });
   }
 
   #removeRow(id) {
@@ -326,10 +314,10 @@ export class SessionList {
   }
 }
 
-/** For each row a string that changes when the row must be redrawn. */
 /** When a session was last active; a title or tag given later does not count. */
 export function activeAt(row) { return row.active_at ?? row.updated_at; }
 
+/** For each row a string that changes when the row must be redrawn. */
 function keys(rows) { return rows.map((row, at) => JSON.stringify([row, ago(activeAt(row)), dayHeading(row, rows[at - 1])?.textContent])); }
 
 /** The day of a session's last activity, above the first session of that day. */
@@ -339,8 +327,8 @@ export function dayHeading(row, before) {
 }
 
 export function statusDot(row) {
-  const [label, title] = STATUSES[row.status] ?? [row.status, row.status];
-  return h("span.dot", { class: `status-${row.status}`, role: "img", "aria-label": label, title });
+  const title = row.status === "waiting" ? "waiting for approval" : row.status;
+  return h("span.dot", { class: `status-${row.status}`, role: "img", "aria-label": row.status, title });
 }
 
 export function relationBadge(row) {

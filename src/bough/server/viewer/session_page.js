@@ -3,8 +3,8 @@
 
 import { fetchJson, sendJson, sessionPath } from "./api.js";
 import { Composer } from "./composer.js";
-import { compactDialog, compareDialog, exportDialog, forkDialog, labelDialog, replayDialog, rewindDialog, whileDisabled } from "./dialogs.js";
-import { button, copy, fill, h, icon, notice, savePreference, loadPreference } from "./dom.js";
+import { compactDialog, compareDialog, exportDialog, forkDialog, labelDialog, replayDialog, rewindDialog, sendApproval, whileDisabled } from "./dialogs.js";
+import { button, copy, fill, h, icon, iconButton, notice, savePreference, loadPreference } from "./dom.js";
 import { FindBar } from "./find_bar.js";
 import { Inspector } from "./inspector.js";
 import { Labels, labelsDialog } from "./labels.js";
@@ -201,22 +201,21 @@ export class SessionPage {
   }
 
   #tools() {
-    const cards = button("tool", "", () => this.transcript.cycleCards(),
-      { title: "Tool calls: one line, preview, full (t)", "aria-label": "Tool calls: one line, preview, full", class: "quiet" });
+    const cards = iconButton("tool", "Tool calls: one line, preview, full", () => this.transcript.cycleCards(),
+      { title: "Tool calls: one line, preview, full (t)" });
     if (this.isClient) return [cards];
-    const quiet = (name, label, act) => button(name, "", (event) => act(event.currentTarget),
-      { title: label, "aria-label": label, class: `quiet tool-${name}` });
+    const quiet = (name, label, act) => iconButton(name, label, (event) => act(event.currentTarget), { class: `quiet tool-${name}` });
     return [
       quiet("tree", "Show or hide the tree", () => togglePane("tree")), quiet("side", "Show or hide the details", () => togglePane("inspector")), cards,
-      button(this.isPublic ? "shut" : "eye", "", () => this.setPublic(!this.isPublic), { "aria-pressed": String(!this.isPublic),
-        "aria-label": this.isPublic ? "Internal entries hidden" : "Internal entries shown", title: "Show or hide internal entries (i)", class: "quiet" }),
+      iconButton(this.isPublic ? "shut" : "eye", this.isPublic ? "Internal entries hidden" : "Internal entries shown",
+        () => this.setPublic(!this.isPublic), { "aria-pressed": String(!this.isPublic), title: "Show or hide internal entries (i)" }),
       ...(this.canChange ? this.#movers(quiet) : []),
     ];
   }
 
   /** The buttons on a message that appear with the pointer or the focus. */
   #entryTools(entry) {
-    const small = (name, label, act) => button(name, "", (event) => { event.stopPropagation(); act(); }, { class: "quiet", title: label, "aria-label": label });
+    const small = (name, label, act) => iconButton(name, label, (event) => { event.stopPropagation(); act(); });
     const text = partsOf(entry, "text").map((part) => part.text).join("\n\n"), isInput = entry.turn > 0 && entry.turn === entry.seq;
     return [
       entry.role === "assistant" && small("eye", "What the model saw", () => this.prompt(entry)),
@@ -233,8 +232,7 @@ export class SessionPage {
       quiet("undo", "Undo the latest turn", (pressed) => this.#move(pressed, "/undo")),
       quiet("redo", "Redo", (pressed) => this.#move(pressed, "/redo")),
       quiet("compaction", "Compact", () => compactDialog(this.id, this.#leaf(), () => undefined)),
-      quiet("compare", "Compare with…",
-        () => this.compare(this.viewing)),
+      quiet("compare", "Compare with…", () => this.compare(this.viewing)),
     ];
   }
 
@@ -257,7 +255,7 @@ export class SessionPage {
 
   fork(entry) {
     forkDialog(this.id, `${entry.branch}:${entry.seq}`, this.about.models, ({ session, cut }) => {
-      if (cut && cut.at !== cut.requested) notice(`Moved to entry ${cut.at}: a tool call and its results stay together`);
+      noticeMovedCut(cut);
       this.listing.refresh();
       navigate(sessionLink(session.id));
     });
@@ -279,7 +277,7 @@ export class SessionPage {
 
   rewind({ branch, seq }) {
     rewindDialog(this.id, `${branch}:${seq}`, this.#leaf(), ({ leaf, cut }) => {
-      if (cut && cut.at !== cut.requested) notice(`Moved to entry ${cut.at}: a tool call and its results stay together`);
+      noticeMovedCut(cut);
       notice(`The current leaf is ${leaf}`, { action: () => this.#move(document.body, "/redo"), label: "Redo" });
       this.viewing = null;
       this.#reload();
@@ -296,13 +294,7 @@ export class SessionPage {
   }
 
   async #approve(call, allow) {
-    try {
-      await sendJson("POST", sessionPath(this.id, "/approve"),
-        { session_id: call.session_id, seq: call.seq, index: call.index, allow, resume: this.about.can_send });
-      notice(allow ? `Approved ${call.name}` : `Denied ${call.name}`);
-    } catch (problem) {
-      notice(problem.text, { kind: "bad" });
-    }
+    await sendApproval(this.id, call, allow, this.about.can_send);
     await this.#reloadDetail();
   }
 
@@ -388,6 +380,10 @@ export class SessionPage {
     await this.transcript.open(this.viewing, this.isPublic, seq && seq < (this.detail.session.leaf?.seq ?? 0) ? seq : null);
     this.#render();
   }
+}
+
+function noticeMovedCut(cut) {
+  if (cut && cut.at !== cut.requested) notice(`Moved to entry ${cut.at}: a tool call and its results stay together`);
 }
 
 /** The full position of an entry on the current path. */

@@ -1,5 +1,8 @@
 // Differences between two texts: by line for files and prompts, by word for answers.
-// Pure functions. Texts too long to compare quickly are returned as fully different.
+// Texts too long to compare quickly are returned as fully different.
+
+import { h } from "./dom.js";
+import { printable } from "./format.js";
 
 const MOST_CELLS = 2_000_000;
 
@@ -64,4 +67,14 @@ export function diffWords(a, b) {
   const shared = pieces.filter((piece) => piece.side === "both").reduce((sum, piece) => sum + piece.text.trim().length, 0);
   if (shared * 6 >= a.length + b.length) return pieces;
   return [{ side: "a", text: a }, { side: "b", text: b }].filter((piece) => piece.text);
+}
+
+/** Both texts in two columns, with the differing words highlighted. */
+export function markedColumns(a, b) {
+  const pieces = diffWords(printable(a), printable(b));
+  const column = (mine, tag) => h(`div.side.side-${mine}`, { dir: "auto" },
+    pieces.filter((piece) => piece.side === "both" || piece.side === mine)
+    .map((piece) => (piece.side === "both" ? piece.text : h(tag, piece.text))));
+  return h("div.diff-columns", a ? column("a", "del") : h("div.side.nothing", "nothing"),
+    b ? column("b", "ins") : h("div.side.nothing", "nothing"));
 }

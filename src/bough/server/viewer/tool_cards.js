@@ -8,7 +8,7 @@ import { sessionLink } from "./route.js";
 import { argumentNodes, excerpt, inputNodes, kindOf, resultNode, PREVIEW_LENGTH } from "./tool_views.js";
 import { OUTCOMES, bytes, duration, printable } from "./format.js";
 
-export const STATES = ["none", "preview", "full"];
+const STATES = ["none", "preview", "full"];
 const ONE_LINE = 120;
 
 export function nextState(state) {
@@ -43,10 +43,19 @@ export function badge(outcome) {
     { class: `is-${outcome}` }, icon(name), word);
 }
 
-export function outcomeOf(result, waiting) {
+function outcomeOf(result, waiting) {
   if (!result) return waiting?.state ?? "pending";
   if (result.outcome && result.outcome !== "done") return result.outcome;
   return result.error ? "error" : "done";
+}
+
+/** A call that waits for approval, with all its arguments; one of a task links to its session. decide(allow, button) */
+export function approvalNode(call, words, decide) {
+  return h("div.approval", { role: "group", "aria-label": `Approval of ${call.name}` },
+    h("div.approval-head", icon("wait"), h("span.grow", h("strong", printable(call.name)), words, call.parent_call && [" in ", taskLink(call)]),
+      decide && button("check", "Approve", (event) => decide(true, event.currentTarget), { class: "primary" }),
+      decide && button("denied", "Deny", (event) => decide(false, event.currentTarget))),
+    h("div.approval-arguments", { tabindex: 0 }, ...argumentNodes(call)));
 }
 
 /** The approval row of the call itself or of one in its task. Without `approve`, only those of tasks are shown. */
@@ -60,7 +69,7 @@ function approvalRow(approval, approve) {
 }
 
 /** Link to the waiting call in its session. */
-export function taskLink({ session_id: id, seq }) {
+function taskLink({ session_id: id, seq }) {
   return h("a.task", { href: sessionLink(id, seq) }, `task ${printable(id)}`);
 }
 

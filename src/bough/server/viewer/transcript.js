@@ -3,7 +3,7 @@
 
 import { fetchEntry, fetchJson, sessionPath } from "./api.js";
 import { nextState } from "./tool_cards.js";
-import { h, notice, savePreference, loadPreference } from "./dom.js";
+import { attempt, h, notice, savePreference, loadPreference } from "./dom.js";
 import { draftRow, entryRow, hasCalls } from "./entries.js";
 import { Path, partsOf } from "./path.js";
 import { turnFigures } from "./waterfall.js";
@@ -251,13 +251,11 @@ export class Transcript {
 
   #state(name) { return this.#cards.get(name) ?? this.cards; }
 
-  async #showAll(entry, owner) {
-    try {
+  #showAll(entry, owner) {
+    return attempt(async () => {
       this.path.replace(await fetchEntry(this.host.id, `${entry.branch}:${entry.seq}`));
       this.#list.changed([owner.seq - 1]);
-    } catch (problem) {
-      notice(problem.text, { kind: "bad" });
-    }
+    });
   }
 
   // -- loading --------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 
 import { fetchJson, sessionPath } from "./api.js";
 import { TreeRows, ENTRY, PARENT, RELATED, SIDE } from "./tree_rows.js";
-import { button, fill, h, icon, savePreference, loadPreference } from "./dom.js";
+import { button, choice, fill, h, icon, loadPreference, markChosen, savePreference } from "./dom.js";
 import { labelBadge } from "./labels.js";
 import { plural, parsePosition, printable } from "./format.js";
 import { splitter } from "./layout.js";
@@ -33,9 +33,7 @@ export class Tree {
     this.branches = null;
     this.kinds = loadPreference("tree", "messages");
     this.rows = h("div.tree-rows", { role: "tree", "aria-label": "Entries", tabindex: 0 });
-    this.filters = h("div.choice", { role: "radiogroup", "aria-label": "Lines shown" }, FILTERS.map(([kind, word]) =>
-      h("button", { type: "button", role: "radio", "aria-checked": String(kind === this.kinds),
-        onclick: () => this.filter(kind) }, word)));
+    this.filters = choice("Lines shown", FILTERS, this.kinds, (kind) => this.filter(kind));
     this.summary = h("span.muted");
     this.jump = button("label", "", () => host.jump(), { class: "quiet", hidden: true, title: "Jump to a label (b)" });
     this.errorButton = button("error", "", () => this.stepError(1), { class: "quiet errors-button", hidden: true });
@@ -108,8 +106,7 @@ export class Tree {
   filter(kind) {
     this.kinds = kind;
     savePreference("tree", kind);
-    [...this.filters.children].forEach((choice, at) => choice.setAttribute("aria-checked",
-      String(FILTERS[at][0] === kind)));
+    markChosen(this.filters, kind);
     this.#lines.clear();
     this.#rebuild(this.#selected || this.viewing);
   }

@@ -1,12 +1,12 @@
 // Cost by day, model and agent, and the storage of all sessions.
 
 import { fetchJson } from "./api.js";
-import { button, fill, h } from "./dom.js";
+import { button, choice, fill, h } from "./dom.js";
 import { barChart, columnChart } from "./charts.js";
 import { navigate, route, sessionLink, buildUrl } from "./route.js";
 import { bytes, cost, count, plural, money, printable, tokens } from "./format.js";
 
-const SINCE = [["7d", "7 days"], ["30d", "30 days"], ["90d", "90 days"], ["", "All"]];
+const SINCE = [["7d", "7 days"], ["30d", "30 days"], ["90d", "90 days"], ["all", "All"]];
 const DAY = 864e5, MOST_DAYS = 365, LARGEST = 25, ROWS = 200;
 const SIZE_FIELDS = ["entries", "bytes", "branches", "blobs", "blob_bytes"];
 
@@ -58,10 +58,7 @@ export class UsagePage {
 
 function head(since, total) {
   return h("header", h("div.head-line", h("h1", "Usage"), h("span.grow"),
-    h("div.choice", { role: "radiogroup", "aria-label": "Time" }, SINCE.map(([value, label]) => h("button", {
-    type: "button", role: "radio", "aria-checked": String((value || "all") === since), onclick: () => navigate(buildUrl("/usage",
-      { since: value || "all" })),
-  }, label)))), figures([["cost", cost(total)], ["calls", count(total.calls)], ["input", tokens(total, "input_tokens")],
+    choice("Time", SINCE, since, (value) => navigate(buildUrl("/usage", { since: value })))), figures([["cost", cost(total)], ["calls", count(total.calls)], ["input", tokens(total, "input_tokens")],
     ["output", tokens(total, "output_tokens")], ["cache read", tokens(total, "cache_read_tokens")],
     ["unpriced", total.unpriced_calls ? plural(total.unpriced_calls, "call") : null],
     ["unknown", total.unknown_calls ? plural(total.unknown_calls, "call") : null]]));
