@@ -39,7 +39,7 @@ from .compaction_plan import CompactionPlan, Sizes, newest_turn, plan_compaction
 from .events import Event
 from .limits import LimitChecker, NextCall
 from .summary import MAX_SUMMARY, list_files, summarise_items, transcribe
-from .writer import Record, Writer, run_uncancelled
+from .writer import Append, Record, Writer, run_uncancelled
 
 if TYPE_CHECKING:
     from .model_call import ModelCaller
@@ -158,7 +158,7 @@ class Compactor:
                 compaction = await writer.run_blocking(
                     improve_summary, writer.path, compaction, answer, max_tokens
                 )
-        await writer.append(Draft(compaction), calls=calls, replaces_call=True)
+        await writer.commit_append(Append((Draft(compaction),), writer.leaf, calls, replaces_call=True))
         data = {
             "summary": compaction.summary,
             "first_kept": compaction.first_kept,

@@ -39,7 +39,7 @@ from .start_facts import FIRST_FACT, is_one_shot_turn, runner_data, session_data
 from .tasks import RunSetup, TaskRunner
 from .tool_batch import ToolRunner
 from .tools.tool import error_text
-from .writer import Record, Writer, run_uncancelled
+from .writer import Append, Record, Writer, run_uncancelled
 
 CANCELLED = "(cancelled)"
 
@@ -248,13 +248,10 @@ class Loop:
         await self.tool_runner.close_abandoned_turn()
         data = {**turn_start_data(row, writer.detail), **self._runner_data()}
         data |= {"one_shot": True} if writer.is_one_shot else {}
-        started = await writer.append(
-            *self.model_caller.changed_settings(),
-            Draft(message),
-            row=writer.running_row(),
-            data=data,
-            takes=takes,
-            key=key,
+        drafts = (*self.model_caller.changed_settings(), Draft(message))
+        row_changes = writer.running_row()
+        started = await writer.commit_append(
+            Append(drafts, writer.leaf, row=row_changes, data=data, takes=takes, key=key)
         )
         if self._is_first_turn:
             self._is_first_turn = False
@@ -412,7 +409,8 @@ class Loop:
             return Event("session:limit_passed", limit.data)
         await self.writer.drop_announced_call()
         closing = Draft(assistant(f"(stopped: {limit})"), finish="error")
-        await self.writer.append(closing, data={"error": str(limit)})
+        append = Append((closing,), self.writer.leaf, data={"error": str(limit)})
+        await self.writer.commit_append(append)
         return _refusal_event(limit, self.writer.journal_number)
 
     async def _give_up(self, error: ModelError) -> Event:

@@ -29,7 +29,7 @@ from .events import Emit, Event, answer_data
 from .limits import LimitChecker
 from .prompt_window import trim
 from .tool_batch import ToolRunner
-from .writer import Record, Writer, run_uncancelled
+from .writer import Append, Record, Writer, run_uncancelled
 
 FLUSH_CHARACTERS = 400
 FLUSH_MICROSECONDS = 500_000
@@ -192,7 +192,9 @@ class ModelCaller:
             before = [] if endpoints is None else [Draft(Settings(endpoints=endpoints))]
         price = await self.writer.price(model, answer.usage, answer.units)
         call = self.writer.ledger_row(model, answer.usage, price, is_answered=True, settings=len(before))
-        appended = await self.writer.append(*before, draft, calls=[call], replaces_call=True, starts=starts)
+        drafts, leaf = (*before, draft), self.writer.leaf
+        append = Append(drafts, leaf, [call], replaces_call=True, starts=starts)
+        appended = await self.writer.commit_append(append)
         seq = appended.leaf.seq
         self.writer.own_answers.add(seq)
         self.writer.own_starts = frozenset((seq, index) for index in starts)

@@ -40,19 +40,21 @@ GRACE_SECONDS = 5.0
 """How long a cancelled tool may take to clean up before it is no longer waited for."""
 
 
-class Append(Struct, frozen=True, kw_only=True):
-    """The arguments of one append."""
+class Append(Struct, frozen=True):
+    """Entries that are appended in one commit, and what is written with them."""
 
     drafts: tuple[Draft, ...]
+    after: Leaf
+    """The leaf at which it was built."""
     calls: Sequence[Call] | None = None
     """None: the start of the model call that comes next, if one does."""
     replaces_call: bool = False
     row: Mapping[str, Any] | None = None
     data: Mapping[str, Any] | None = None
     starts: Sequence[int] = ()
+    """The indexes of an answer's tool calls that start at once."""
     takes: int | None = None
-    after: Leaf
-    """The leaf at which it was built."""
+    """The number of the input that it removes from the inbox."""
     key: str | None = None
 
 
@@ -209,35 +211,12 @@ class Writer:
 
     # -- writing -----------------------------------------------------------------------------------
 
-    async def append(
-        self,
-        *drafts: Draft,
-        calls: Sequence[Call] | None = None,
-        replaces_call: bool = False,
-        row: Mapping[str, Any] | None = None,
-        data: Mapping[str, Any] | None = None,
-        starts: Sequence[int] = (),
-        takes: int | None = None,
-        key: str | None = None,
-    ) -> AppendResult:
-        """Append in one commit. Without `calls`, the start of a model call that comes next is part of it.
-
-        `starts` are the indexes of an answer's tool calls that start at once.
-        """
-        append = Append(
-            drafts=drafts,
-            calls=calls,
-            replaces_call=replaces_call,
-            row=row,
-            data=data,
-            starts=starts,
-            takes=takes,
-            after=self.leaf,
-            key=key,
-        )
-        return await self.commit_append(append)
+    async def append(self, *drafts: Draft, calls: Sequence[Call] | None = None) -> AppendResult:
+        """Append in one commit. Without `calls`, the start of a model call that comes next is part of it."""
+        return await self.commit_append(Append(drafts, self.leaf, calls))
 
     async def commit_append(self, append: Append) -> AppendResult:
+        """Append in one commit, with more than drafts and calls."""
         if append.calls is None:
             call = self.announce_next_call(append.drafts)
             append = replace(append, calls=() if call is None else (call,))

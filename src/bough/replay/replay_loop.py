@@ -176,7 +176,8 @@ class ReplayWriter(Writer):
         self._host_entry_count = max(self._host_entry_count, end)
         drafts = self.parts.host_entries.drafts(due, self.path)
         if drafts:
-            await self.append(*drafts, key=host_key(due) if self.parts.is_resumable else None)
+            key = host_key(due) if self.parts.is_resumable else None
+            await self.commit_append(Append(tuple(drafts), self.leaf, key=key))
 
     @property
     def remaining_host_entries(self) -> Sequence[Entry]:
