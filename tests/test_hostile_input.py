@@ -241,29 +241,26 @@ class TestKept:
             "evidence",
         ],
     )
-    @pytest.mark.parametrize(
-        "name", ["empty", "nul", "control", "sql", "sql 2", "json", "not characters", "surrogate"]
-    )
     def test_text_beside_entries_is_kept_or_refused_alike_on_every_store(
-        self, store: Store, attempt: Callable[[Store, str], object], name: str
+        self, store: Store, attempt: Callable[[Store, str], object]
     ) -> None:
-        text = {**TEXTS, "surrogate": "half \ud83d"}[name]
-        try:
-            attempt(store, text)
-        except errors.InvalidValue:
-            pass
-        else:
-            assert name != "surrogate", "no store but memory can hold half a character"
+        for name in ("empty", "nul", "control", "sql", "sql 2", "json", "not characters"):
+            with contextlib.suppress(errors.InvalidValue):
+                attempt(store, TEXTS[name])
+            assert list(store.verify()) == [], name
+        with pytest.raises(errors.InvalidValue):  # no store but memory can hold half a character
+            attempt(store, "half \ud83d")
         assert list(store.verify()) == []
 
-    @pytest.mark.parametrize("length", [0, 1, 64, 65, 450, 512, 100_000])
-    def test_tool_ids_of_any_length_pair_with_their_results(self, store: Store, length: int) -> None:
-        call_id = "é" * length
-        session = store.start()
-        session.append([user("x"), assistant(ToolCall(call_id, "t", {"n": 1})), tool_result(call_id, "r")])
-        again = reopened(store, session)
-        assert payloads(again)[1].calls[0].id == payloads(again)[2].results[0].call_id == call_id
-        assert again.verify() == []
+    def test_tool_ids_of_any_length_pair_with_their_results(self, store: Store) -> None:
+        for length in (0, 1, 64, 65, 450, 512, 100_000):
+            call_id, session = "é" * length, store.start()
+            session.append(
+                [user("x"), assistant(ToolCall(call_id, "t", {"n": 1})), tool_result(call_id, "r")]
+            )
+            again = reopened(store, session)
+            assert payloads(again)[1].calls[0].id == payloads(again)[2].results[0].call_id == call_id
+            assert again.verify() == []
 
     def test_keys_of_arguments_keep_their_order(self, store: Store) -> None:
         orders = [["b", "a", "c"], ["10", "9", "1"], ["é", "e", "\0", ""], list("zyxwvutsrqponmlkjihgfedcba")]
@@ -274,38 +271,19 @@ class TestKept:
             assert list(arguments) == keys
             assert [list(inner) for inner in arguments.values()] == [keys] * len(keys)
 
-    @pytest.mark.parametrize(
-        "number",
-        [
-            0,
-            -1,
-            2**53 + 1,
-            2**63 - 1,
-            2**63,
-            2**64,
-            -(2**63) - 1,
-            10**300,
-            -(10**1000),
-            2**8191,
-            0.1,
-            -0.0,
-            5e-324,
-            1.7976931348623157e308,
-            1e16,
-            123456789.12345679,
-        ],
-    )
-    def test_numbers_come_back_as_they_were(self, store: Store, number: float) -> None:
-        session = store.start()
-        session.append(in_a_call({"n": number, "l": [number]}))
-        session.append([tool_result("c", number, state={"n": number}, details={"n": number})])
-        again = reopened(store, session)
-        value = payloads(again)[1].calls[0].arguments["n"]
-        assert value == number
-        assert type(value) is type(number)
-        assert isinstance(number, int) or math.copysign(1, value) == math.copysign(1, number)
-        assert again.state == {"n": number}
-        assert json.loads(payloads(again)[2].results[0].content[0].text) == number
+    def test_numbers_come_back_as_they_were(self, store: Store) -> None:
+        integers = (0, -1, 2**53 + 1, 2**63 - 1, 2**63, 2**64, -(2**63) - 1, 10**300, -(10**1000), 2**8191)
+        for number in (*integers, 0.1, -0.0, 5e-324, 1.7976931348623157e308, 1e16, 123456789.12345679):
+            session = store.start()
+            session.append(in_a_call({"n": number, "l": [number]}))
+            session.append([tool_result("c", number, state={"n": number}, details={"n": number})])
+            again = reopened(store, session)
+            value = payloads(again)[1].calls[0].arguments["n"]
+            assert value == number
+            assert type(value) is type(number)
+            assert isinstance(number, int) or math.copysign(1, value) == math.copysign(1, number)
+            assert again.state == {"n": number}
+            assert json.loads(payloads(again)[2].results[0].content[0].text) == number
 
     def test_a_line_of_ten_megabytes_comes_back(self, store: Store) -> None:
         line = "x" * 10_000_000
@@ -488,11 +466,7 @@ class TestRefused:
         session.append([user("the handle goes on")])
         assert list(store.verify()) == []
 
-    @pytest.mark.parametrize(
-        "where",
-        ["text", "reasoning", "call id", "name", "malformed", "result", "summary", "prompt", "media name"],
-    )
-    def test_half_a_character_is_refused_wherever_text_is(self, store: Store, where: str) -> None:
+    def test_half_a_character_is_refused_wherever_text_is(self, store: Store) -> None:
         half = "half \ud83d"
         session = store.start()
         items: dict[str, list[Any]] = {
@@ -506,7 +480,9 @@ class TestRefused:
             "prompt": [Settings(prompt=half)],
             "media name": [user(Attachment(b"x", "image/png", half))],
         }
-        assert isinstance(refusal_of(store, lambda: session.append(items[where])), errors.InvalidText)
+        for where, item in items.items():
+            refusal = refusal_of(store, lambda item=item: session.append(item))  # type: ignore[misc]
+            assert isinstance(refusal, errors.InvalidText), where
 
     @pytest.mark.parametrize(
         "item",

@@ -67,7 +67,7 @@ def test_killed_at_every_point_it_goes_on(
     whole: tuple[list[tuple[str | None, str]], int], tmp_path: Path
 ) -> None:
     transcript, points = whole
-    tries = range(1, points + 1) if SOAK else range(1, points + 1, 8)
+    tries = range(1, points + 1) if SOAK else range(1, points + 1, 13)
     hit = 0
     for kill_at in tries:
         place = tmp_path / f"{kill_at}.db"

@@ -13,8 +13,9 @@ from bough.cli.chat.chat import COMMANDS
 from bough.cli.chat.line_input import read_input
 from bough.cli.rendering.turn_screen import MarkdownBlocks
 from support import cli_process
+from support.processes import wait_until
 from support.terminal import BOUGH, PROMPT, Start, Terminal, bough, environment, start_interpreter
-from tests.cli.test_run_commands import AGENT, MODEL, TOOLS, calls, open_store, script, texts, wait_for
+from tests.cli.test_run_commands import AGENT, MODEL, TOOLS, calls, open_store, script, texts
 
 UP, CLEAR_LINE = "\x1b[A", "\x15"
 
@@ -157,7 +158,7 @@ class TestKeys:
         with Terminal("chat", *AGENT, home=home, start=start) as terminal:
             terminal.wait_for(PROMPT)
             terminal.enter("hi")
-            wait_for(home / "asleep")
+            wait_until((home / "asleep").exists)
             terminal.type("\x03")
             terminal.wait_for("Cancelled")
             terminal.wait_for(PROMPT)
@@ -447,7 +448,7 @@ class TestWhatStandsInTheWay:
             [*BOUGH, "run", "hi", *AGENT], cwd=home, env=environment(home), stdin=subprocess.DEVNULL
         )
         try:
-            wait_for(home / "asleep")
+            wait_until((home / "asleep").exists)
             with Terminal("chat", "--resume", "latest", "--tools", "tools.py", home=home) as terminal:
                 terminal.wait_for("is running a turn")
                 terminal.wait_for(PROMPT)

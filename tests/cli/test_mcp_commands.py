@@ -15,8 +15,8 @@ from bough.cli.mcp_option import load_servers
 from bough.cli.rendering.error_text import CommandError
 from bough.server.context import ServerAgent
 from support.paths import ROOT
-from support.processes import dies
-from support.server import LocalServer, wait_until
+from support.processes import dies, wait_until
+from support.server import LocalServer
 from support.terminal import BOUGH, Terminal, bough, environment
 
 SERVER = f"{sys.executable} -S {ROOT / 'tests/support/mcp_stdio_server.py'}"

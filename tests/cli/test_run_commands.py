@@ -15,6 +15,7 @@ import pytest
 
 import bough as library
 from bough import Session, user
+from support.processes import wait_until
 from support.terminal import BOUGH, Terminal, bough, environment
 
 TOOLS = '''
@@ -519,7 +520,7 @@ class TestCancel:
         script(home, {"text": "Wait.", "calls": [{"name": "sleeps"}]}, "Never.")
         driving = subprocess.Popen([*BOUGH, "run", "hi", *AGENT], cwd=home, env=environment(home))
         try:
-            wait_for(home / "asleep")
+            wait_until((home / "asleep").exists)
             done = bough("cancel", "latest", "--wait", "0", home=home)
             assert done.returncode == 3
             assert "has not confirmed" in done.stderr
@@ -576,7 +577,7 @@ class TestBusy:
         script(home, *lines)
         driving = subprocess.Popen([*BOUGH, "run", "hi", *AGENT], cwd=home, env=environment(home))
         try:
-            wait_for(home / "asleep")
+            wait_until((home / "asleep").exists)
             done = bough("run", "--resume", "latest", "more", *AGENT, home=home)
             assert done.returncode == 3
             assert "--queue" in done.stderr
@@ -597,13 +598,6 @@ class TestBusy:
         done = bough("run", "hi", *AGENT, home=home)
         assert (done.code, done.out) == (3, "")
         assert "bough restore ses_" in done.err
-
-
-def wait_for(place: Path, patience: float = 30) -> None:
-    end = time.monotonic() + patience
-    while not place.exists():
-        assert time.monotonic() < end, f"{place} never came"
-        time.sleep(0.02)
 
 
 class TestApprove:
@@ -731,7 +725,7 @@ class TestTerminal:
         script(home, {"text": "Wait.", "calls": [{"name": "sleeps"}]}, "Never.")
         with Terminal("run", "hi", *AGENT, home=home) as terminal:
             terminal.wait_for("Wait.")
-            wait_for(home / "asleep")
+            wait_until((home / "asleep").exists)
             terminal.type("\x03")
             assert terminal.wait() == 130
             assert "bough run --resume" in terminal.screen

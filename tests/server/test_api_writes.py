@@ -23,7 +23,8 @@ from bough.server.context import ServerAgent
 from bough.store import Store
 from bough.stores.conformance.writer import read_everything
 from conftest import SOAK
-from support.server import CHANGE_HEADERS, LocalServer, wait_until
+from support.processes import wait_until
+from support.server import CHANGE_HEADERS, LocalServer
 from tests.server.test_api_reads import server, session_url, start_sample_session
 
 __all__ = ["server"]

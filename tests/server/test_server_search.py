@@ -18,7 +18,8 @@ from bough.server.schemas import IndexingStatus
 from bough.store import Store
 from bough.stores.search import IndexProgress
 from bough.stores.sqlite.store import SqliteStore
-from support.server import LocalServer, wait_until
+from support.processes import wait_until
+from support.server import LocalServer
 
 
 @pytest.fixture

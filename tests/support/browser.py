@@ -24,7 +24,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 MISSING = """\
 no Chromium was found. Any of these helps: set $CHROME to one; install chromium or google-chrome;
 python -m playwright install --only-shell chromium (and, for its libraries, install-deps as root)"""
-WAIT = 30_000
+WAIT = 60_000
 WATCH = """
 window.violations = [];
 document.addEventListener("securitypolicyviolation", (event) => window.violations.push(`${event.violatedDirective} ${event.blockedURI}`));

@@ -1,4 +1,4 @@
-"""Processes, seen from outside."""
+"""Processes, seen from outside, and waiting for what they do."""
 
 from __future__ import annotations
 
@@ -11,6 +11,14 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 
+def wait_until(condition: Callable[[], object], seconds: float = 60) -> None:
+    """Wait until the condition holds, and fail after some seconds instead of hanging."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"the condition did not hold within {seconds} s"
+        time.sleep(0.01)
+
+
 def is_alive(pid: int) -> bool:
     """Whether it runs: one that has ended may be a zombie until its parent notices."""
     try:
@@ -19,7 +27,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def dies(pid: int, seconds: float = 10) -> bool:
+def dies(pid: int, seconds: float = 30) -> bool:
     """Whether it ends soon: one that is killed runs on until its kernel gets to it."""
     end = time.monotonic() + seconds
     while is_alive(pid) and time.monotonic() < end:

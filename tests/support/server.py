@@ -10,7 +10,6 @@ import json
 import queue
 import socket
 import threading
-import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Self
@@ -27,6 +26,7 @@ from bough.server.metrics import Metrics
 from bough.store import Store
 from bough.stores.memory.store import MemoryStore
 from bough.wire import Answer
+from support.processes import wait_until
 
 CHANGE_HEADERS = {"x-bough": "1", "content-type": "application/json"}
 NO_CERTIFICATES = False
@@ -153,8 +153,8 @@ class Stream:
             return [data for name, number, data in events if number is not None and name != "session:resync"]
         return [data for name, _, data in events if name.removeprefix("session:") == kind]
 
-    def wait(self, condition: Callable[[], object], seconds: float = 20) -> None:
-        wait_until(condition, seconds)
+    def wait(self, condition: Callable[[], object]) -> None:
+        wait_until(condition)
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # the server may have ended it
@@ -169,14 +169,6 @@ class Stream:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def wait_until(condition: Callable[[], object], seconds: float = 20) -> None:
-    """Wait until the condition holds, and fail after some seconds instead of hanging."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"the condition did not hold within {seconds} s"
-        time.sleep(0.01)
 
 
 class ManualModel:

@@ -55,7 +55,8 @@ from support.absurd_queue import AbsurdQueue
 from support.paths import ROOT
 from support.postgres import APP, Database, DatabaseHost
 from support.postgres_proxy import PostgresProxy
-from support.server import LocalServer, wait_until
+from support.processes import wait_until
+from support.server import LocalServer
 
 
 @pytest.fixture(scope="module")

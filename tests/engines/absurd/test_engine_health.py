@@ -16,7 +16,8 @@ from bough.engines.absurd.queue import DEFAULT_QUEUE
 from bough.engines.absurd.worker import Worker
 from support.absurd_queue import AbsurdQueue
 from support.postgres import Database, DatabaseHost
-from support.server import LocalServer, wait_until
+from support.processes import wait_until
+from support.server import LocalServer
 from support.terminal import bough as command
 
 

@@ -20,7 +20,7 @@ from bough.engines.absurd.deaths import MAX_DEATHS, MAX_DEATHS_ALONE
 from bough.engines.absurd.engine import ATTEMPTS, Agent
 from support.absurd_queue import AbsurdQueue
 from support.postgres import Database, DatabaseHost
-from support.server import wait_until
+from support.processes import wait_until
 
 AGENTS = """
 import os, signal, sys, time

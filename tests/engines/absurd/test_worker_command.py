@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -16,6 +15,7 @@ import pytest
 
 from support import paths
 from support.postgres import Database, DatabaseHost
+from support.processes import wait_until
 from support.terminal import bough
 
 numbers = count(1)
@@ -76,13 +76,6 @@ def worker(installed: Database, queue: str, agents: Path) -> Iterator[Path]:
             assert process.wait(20) == 0
 
 
-def until(holds, seconds: float = 40) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 class TestWorker:
     def test_an_input_is_answered_by_a_worker_after_a_person_has_spoken(
         self, installed: Database, queue: str, agents: Path
@@ -95,16 +88,16 @@ class TestWorker:
         assert "bough tail -f" in result.err
         sleeping = f"select 1 from absurd.t_{queue} where state = 'sleeping'"
         with worker(installed, queue, agents) as output_path:
-            until(lambda: installed.run(sleeping))
+            wait_until(lambda: installed.run(sleeping))
             assert bough("approve", session_id, "--yes", store=installed.url).code == 0
-            until(lambda: "Refunded." in bough("show", session_id, store=installed.url).out)
+            wait_until(lambda: "Refunded." in bough("show", session_id, store=installed.url).out)
             report = json.loads(bough("show", session_id, "--json", store=installed.url).out)
             assert report["session"]["status"] == "completed"
             more = bough(
                 "run", "--engine", f"absurd:{queue}", "--resume", session_id, "Thanks", store=installed.url
             )
             assert more.code == 0, more.err
-            until(lambda: "Welcome." in bough("show", session_id, store=installed.url).out)
+            wait_until(lambda: "Welcome." in bough("show", session_id, store=installed.url).out)
         assert "runs tasks" in output_path.read_text()
         assert "stopping" in output_path.read_text()
 

@@ -10,8 +10,8 @@ from playwright.sync_api import Browser, expect
 import bough
 from support.browser import ServerProcess, ViewerPage, browser, viewer
 from support.claude_transcripts import shop_transcript
+from support.processes import wait_until
 from support.sample_store import BUILD, CASE, TASK, WAITING
-from support.server import wait_until
 from support.viewer_server import server, store
 
 __all__ = ["browser", "server", "store", "viewer"]

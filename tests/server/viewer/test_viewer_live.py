@@ -16,7 +16,8 @@ from bough import assistant
 from bough.server.context import ServerAgent
 from support import sample_store
 from support.browser import NetworkProxy, ServerProcess, ViewerPage, browser, run_in_thread, viewer
-from support.server import LocalServer, ManualModel, wait_until
+from support.processes import wait_until
+from support.server import LocalServer, ManualModel
 
 __all__ = ["browser", "viewer"]
 
