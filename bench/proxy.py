@@ -1,14 +1,16 @@
 """Measure what the recording proxy adds: time to the first byte, the throughput of a stream of 5 MB, and its CPU time.
 
-The client and the upstream are the same with and without the proxy, and each of the three is a process of its own. Unpaced,
-client and upstream alone keep two cores busy, so a third process always shows on a machine with two; no model sends like
-that. So the same stream is also measured at 50 MB/s, a thousand times as fast as a model, and the proxy's CPU time per MB.
+The client and the upstream are the same with and without the proxy, and each of the three is a process of its own. The
+stream is read by OpenAI's SDK, as a program reads it that is recorded, from its first byte, which has a figure of its own.
+Beside it the same stream read by a bare socket: at 50 MB/s, a thousand times as fast as a model, and as fast as upstream and
+client can, which alone keep two cores busy, so that a third process always shows on a machine with two.
 """
 
 from __future__ import annotations
 
 import asyncio
 import http.client
+import json
 import multiprocessing
 import time
 from collections.abc import Iterator
@@ -40,9 +42,11 @@ def figures(plan: Plan) -> Iterator[Figure]:
         waits: list[tuple[float, float]] = []
         rates: list[tuple[Rate, Rate]] = []
         paced: list[tuple[Rate, Rate]] = []
+        by_sdk: list[tuple[float, float]] = []
         cpu: list[float] = []
         for _ in range(rounds):
             waits.append((_first_byte(direct, PATH), _first_byte(through, f"/openai{PATH}")))
+            by_sdk.append((_sdk_rate(direct, "/v1"), _sdk_rate(through, "/openai/v1")))
             before = _loop_seconds(proxy.pid)
             rates.append((_rate(direct, PATH), _rate(through, f"/openai{PATH}")))
             cpu.append(_loop_seconds(proxy.pid) - before)
@@ -60,15 +64,19 @@ def figures(plan: Plan) -> Iterator[Figure]:
         at_most(2),
         {"direct": 1000 * bare},
     )
+    bare, ours = (middle([pair[side] for pair in by_sdk]) for side in (0, 1))
+    what = "stream of 5 MB by OpenAI's SDK, × direct"
+    yield Figure("proxy_sdk_stream", what, ours / bare, "×", at_least(0.9), {"direct MB/s": bare})
     (bare, bare_in_all), (ours, ours_in_all) = (_medians([pair[side] for pair in rates]) for side in (0, 1))
     beside = {
         "with its start": ours_in_all / bare_in_all,
         "direct MB/s": bare,
         "CPU ms per MB": 1000 * min(cpu) / (STREAM_BYTES / 1e6),
     }
-    yield Figure("proxy_stream", "stream of 5 MB, × direct", ours / bare, "×", at_least(0.9), beside)
+    what = "by a bare socket as fast as it goes, × direct"
+    yield Figure("proxy_stream", what, ours / bare, "×", None, beside)
     (bare, _), (ours, _) = (_medians([pair[side] for pair in paced]) for side in (0, 1))
-    what = "the same at 50 MB/s, × direct"
+    what = "by a bare socket at 50 MB/s, × direct"
     yield Figure("proxy_paced_stream", what, ours / bare, "×", at_least(0.9), {"direct MB/s": bare})
 
 
@@ -114,8 +122,29 @@ def _rate(port: int, path: str, *, pace: bool = False) -> tuple[float, float]:
     return length / (ended - started) / 1e6, length / (ended - asked) / 1e6
 
 
+def _sdk_rate(port: int, path: str) -> float:
+    """Return the megabytes per second of the long stream that OpenAI's SDK reads, from its first piece."""
+    import openai
+
+    client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}{path}", api_key="none", max_retries=0)
+    with client:
+        stream = client.chat.completions.create(
+            model="bench", messages=[{"role": "user", "content": "long"}], stream=True
+        )
+        length = len(next(stream).choices[0].delta.content or "")
+        started = time.perf_counter()
+        length += sum(len(piece.choices[0].delta.content or "") for piece in stream)
+        return length / (time.perf_counter() - started) / 1e6
+
+
 def _serve_upstream(ports: Any) -> None:
-    event = b"data: " + b"x" * (EVENT_BYTES - 8) + b"\n\n"
+    text = "x" * EVENT_BYTES
+    piece = {"choices": [{"index": 0, "delta": {"content": text}}], "model": "bench"}
+    event = (
+        b"data: "
+        + json.dumps(piece | {"id": "c", "created": 1, "object": "chat.completion.chunk"}).encode()
+        + b"\n\n"
+    )
     chunk = b"%x\r\n%s\r\n" % (len(event), event)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -137,7 +166,7 @@ def _serve_upstream(ports: Any) -> None:
                     early = number * EVENT_BYTES / PACE - (time.perf_counter() - started)
                     if b"paced" in body and early > 0.001:
                         await asyncio.sleep(early)
-                writer.write(b"0\r\n\r\n")
+                writer.write(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
         except (EOFError, ConnectionError):
             writer.close()
 
