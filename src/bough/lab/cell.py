@@ -110,25 +110,20 @@ def _result(cell: Cell, source: Log, report: ReplayReport) -> CellResult:
     recorded = [row for row in report.rows if row.turn_a is not None]
     turns: list[TurnResult] = []
     for number, row in enumerate(recorded[: report.turns], 1):
+        assert row.turn_a is not None
         is_failed = report.is_unanswered and number == report.turns
-        result = _turn_result(row, durations, cut, is_failed=is_failed)
-        turns.append(replace(result, usage=usage.get(row.turn_b or 0, Totals())))
+        turns.append(
+            TurnResult(
+                row.turn_a,
+                "failed" if is_failed else classify(row),
+                row.turn_b,
+                usage.get(row.turn_b or 0, Totals()),
+                durations.get(row.turn_b or 0, 0),
+                is_cut=row.turn_b in cut or is_failed,
+                divergence=_heaviest(row.differences),
+            )
+        )
     return CellResult(cell, report.replay, tuple(turns), total(calls), report.stop_reason)
-
-
-def _turn_result(row: DiffRow, durations: dict[int, int], cut: set[int], *, is_failed: bool) -> TurnResult:
-    assert row.turn_a is not None
-    divergence = _heaviest(row.differences)
-    kind: TurnClass = "failed" if is_failed else classify(row)
-    milliseconds = 0 if row.turn_b is None else durations.get(row.turn_b, 0)
-    return TurnResult(
-        row.turn_a,
-        kind,
-        row.turn_b,
-        milliseconds=milliseconds,
-        is_cut=row.turn_b in cut or is_failed,
-        divergence=divergence,
-    )
 
 
 def answered_calls(calls: Iterable[Call]) -> list[Call]:

@@ -151,11 +151,8 @@ def _bundle(source: Log, turns: list[TurnView], *, redact: bool, blobs: bool) ->
 def _shorten(source: Log, last: int) -> Log:
     """Return a session in memory that ends at entry `last`. Its ids and times follow from the source: the same bytes again."""
     store = MemoryStore(space=source.store.space)
-    runtime = replace(
-        source.runtime,
-        new_id=_ids(f"{source.session_id}@{last}"),
-        now=_clock(source.path().entries[last - 1].at),
-    )
+    at = source.path().entries[last - 1].at
+    runtime = replace(source.runtime, new_id=_ids(f"{source.session_id}@{last}"), now=lambda: at)
     session_id = copy_session(source.store, source.session_id, store, runtime, new_id=False)
     log = Log(store, replace(store.session(session_id), leaf=source.leaf), runtime)
     return fork(log, log.cut(last), Settings())
@@ -171,10 +168,6 @@ def _ids(origin: str) -> Callable[[str], str]:
         return f"{prefix}_{digest[:20]}" if prefix else digest[:12]
 
     return new_id
-
-
-def _clock(at: int) -> Callable[[], int]:
-    return lambda: at
 
 
 def _expected_turn(turn: TurnView, expectation: Expectation, *, is_last: bool) -> ExpectedTurn:

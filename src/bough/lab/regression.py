@@ -319,11 +319,10 @@ def _scored_turn(replayed: ReplayedCase, number: int) -> ScoredTurn:
         milliseconds=_milliseconds(replayed.source, recorded),
         **turn_values(recorded),
     )
-    return ScoredTurn(
-        session_id=source,
+    return replace(
+        observed,
         lane="candidate",
         number=1,
-        turn=recorded.turn,
         kind=classify(row) if row else "same",
         cost_microcents=row.b.cost_microcents if row else 0,
         milliseconds=_milliseconds(replayed.replay, turn),

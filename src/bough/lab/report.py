@@ -230,7 +230,7 @@ def build_report(
         cells=len(done),
         total_cells=len(cells),
         spent_microcents=spent,
-        lanes=tuple(view.lane(lane, scorers) for lane in LANES),
+        lanes=tuple(view.lane(lane) for lane in LANES),
         comparisons=tuple(comparisons),
         gates=tuple(outcomes),
         sessions=tuple(view.sessions()),
@@ -268,7 +268,7 @@ class _Results:
 
     # -- lanes -------------------------------------------------------------------------------------
 
-    def lane(self, lane: Lane, scorers: Sequence[str]) -> LaneReport:
+    def lane(self, lane: Lane) -> LaneReport:
         results = self._of_lane[lane]
         turns = [turn for result in results for turn in result.turns]
         usage = reduce(add, (result.usage for result in results), Totals())
@@ -281,7 +281,7 @@ class _Results:
             classes,
             usage,
             round(median(turn.milliseconds for turn in turns)) if turns else None,
-            {scorer: self._summary(lane, scorer) for scorer in scorers},
+            {scorer: self._summary(lane, scorer) for scorer in self._scorers},
             tuple(self._repetition(lane, number) for number in numbers) if lane != "observed" else (),
         )
 

@@ -278,9 +278,7 @@ class JudgeCaller:
                 await asyncio.sleep(retry_pause(busy, failures))
             except ModelError as error:
                 await self._fail(call, error)
-                scores = [self._score(turn, cell, None, shorten(self._redact(str(error)), 200))]
-                key = score_key(self._judge.name, self._version, cell, turn.turn)
-                await asyncio.to_thread(self._record.add_scores, scores, key)
+                await self._add_score(turn, cell, None, shorten(self._redact(str(error)), 200))
                 return
             finally:
                 await self._budget.settle(reserved, cost)
@@ -303,18 +301,24 @@ class JudgeCaller:
         usage = answer.usage
         price = None if usage is None else price_of(self._model, usage, answer.units)
         call = replace(call, usage=usage or Usage(), price=price)
-        value, problem = read_score(self._redact(answer.message.text))
-        scores = [self._score(turn, cell, value, problem)]
-        key = score_key(self._judge.name, self._version, cell, turn.turn)
-        await asyncio.to_thread(self._record.add_scores, scores, key, call)
+        await self._add_score(turn, cell, *read_score(self._redact(answer.message.text)), call)
         return None if price is None else price.microcents
 
     async def _fail(self, call: Call, error: ModelError) -> None:
         failed = replace(call, usage=error.usage or Usage(), failed=True)
         await asyncio.to_thread(self._record.record_call, "call_failed", failed, {"why": error.reason})
 
-    def _score(self, turn: ScoredTurn, cell: Cell, value: float | None, problem: str | None) -> Score:
-        return Score(self._judge.name, self._version, cell, turn.turn, value, problem)
+    async def _add_score(
+        self,
+        turn: ScoredTurn,
+        cell: Cell,
+        value: float | None,
+        problem: str | None,
+        call: Call | None = None,
+    ) -> None:
+        score = Score(self._judge.name, self._version, cell, turn.turn, value, problem)
+        key = score_key(self._judge.name, self._version, cell, turn.turn)
+        await asyncio.to_thread(self._record.add_scores, [score], key, call)
 
 
 def retry_pause(busy: Exception, failures: int) -> float:

@@ -111,13 +111,8 @@ class ListRow(Struct, frozen=True):
     active_at: int
 
 
-class SessionRows(Struct, frozen=True):
-    rows: list[ListRow]
-    next: str | None
-
-
-def find_sessions(store: Store, query: SessionQuery, text: str) -> SessionRows:
-    """Return a page of sessions; with a text, only those whose heading contains all of its words.
+def find_sessions(store: Store, query: SessionQuery, text: str) -> tuple[list[ListRow], str | None]:
+    """Return a page of sessions and its `next`; with a text, only those whose heading contains all of its words.
 
     Headings are not indexed, so they are scanned in order, a bounded number per request: a page with few rows and
     a `next` has not scanned all sessions.
@@ -126,7 +121,7 @@ def find_sessions(store: Store, query: SessionQuery, text: str) -> SessionRows:
     if words:
         return _scan_headings(store, query, words)
     page = session_page(store.backend, query, store.runtime)
-    return SessionRows(list_rows(store.backend, page), page.next)
+    return list_rows(store.backend, page), page.next
 
 
 def list_rows(store: StoreBackend, page: SessionPage) -> list[ListRow]:
@@ -135,7 +130,7 @@ def list_rows(store: StoreBackend, page: SessionPage) -> list[ListRow]:
     return [ListRow(row, names[row.session_id], page.active_at[row.session_id]) for row in page.sessions]
 
 
-def _scan_headings(store: Store, query: SessionQuery, words: list[str]) -> SessionRows:
+def _scan_headings(store: Store, query: SessionQuery, words: list[str]) -> tuple[list[ListRow], str | None]:
     matches, before, work = list[ListRow](), query.before, 0
     while True:
         step = replace(query, before=before, limit=STEP)
@@ -146,9 +141,9 @@ def _scan_headings(store: Store, query: SessionQuery, words: list[str]) -> Sessi
                 matches.append(row)
             if len(matches) == query.limit or work >= MAX_WORK:
                 shorter = session_page(store.backend, replace(step, limit=n), store.runtime)
-                return SessionRows(matches, shorter.next)
+                return matches, shorter.next
         if page.next is None:
-            return SessionRows(matches, None)
+            return matches, None
         before = page.next
 
 
@@ -202,13 +197,13 @@ def list_sessions(
             **{name: getattr(session_filter, name) for name in allowed},
         )
     session_filter = replace(session_filter, limit=limit, before=page)
-    result, page_items = find_sessions(store, session_filter, text), SizedPage()
-    for row in result.rows:
+    (rows, next_page), page_items = find_sessions(store, session_filter, text), SizedPage()
+    for row in rows:
         view = public_row(row_view(row.row, row.heading)) if caller.is_client else list_row(row)
         if not page_items.add(view):
-            shorter = find_sessions(store, replace(session_filter, limit=len(page_items.items)), text)
-            return SessionList(sessions=page_items.items, next=shorter.next)
-    return SessionList(sessions=page_items.items, next=result.next)
+            _, next_page = find_sessions(store, replace(session_filter, limit=len(page_items.items)), text)
+            break
+    return SessionList(sessions=page_items.items, next=next_page)
 
 
 def list_row(row: ListRow) -> Json:
