@@ -895,9 +895,9 @@ class McpServerUnavailable(BoughError):
     exit_code = ExitCode.USAGE
     http_status = 502
 
-    def __init__(self, server: str, reason: str, hint: str) -> None:
+    def __init__(self, server: str, reason: str, hint: str, command_hint: str | None = None) -> None:
         self.server, self.reason = server, reason
-        super().__init__(f"MCP server {server}: {reason}", hint)
+        super().__init__(f"MCP server {server}: {reason}", hint, command_hint)
 
 
 class UnknownAgent(BoughError):

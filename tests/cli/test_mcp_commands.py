@@ -57,6 +57,17 @@ class TestRun:
             assert "t_echo" in row.tool_names
             assert "t_dotted_name" in row.tool_names
 
+    def test_a_private_address_is_refused_with_the_file_that_allows_it(self, folder: Path) -> None:
+        """The hint named an argument of the Python API."""
+        run = ["--store", "s.db", "run", "go", "--model", "scripted:model.yaml", "--mcp"]
+        refused = bough(*run, "http://127.0.0.2:9/mcp", home=folder)
+        assert refused.code == 2
+        assert '"hosts"' in refused.err
+        assert "hosts=[" not in refused.err
+        server = {"url": "http://127.0.0.2:9/mcp", "hosts": ["127.0.0.2:9"]}
+        (folder / "servers.json").write_text(json.dumps({"mcpServers": {"t": server}}))
+        assert "check that it runs there" in bough(*run, "servers.json", home=folder).err
+
     def test_a_script_that_is_named_like_the_package_is_told(self, folder: Path) -> None:
         """It was imported as the package: "mcp.server is not installed", or a script that waits for its client."""
         (folder / "mcp.py").write_text("import sys\nsys.stdin.read()\n")

@@ -186,7 +186,10 @@ class McpConnection:
             await asyncio.to_thread(check_address, self.server)
         except OutOfScope as error:
             raise McpServerUnavailable(
-                str(self.server), error.reason, "pass hosts=[…] if a private address is meant"
+                str(self.server),
+                error.reason,
+                "pass hosts=[…] if a private address is meant",
+                'if a private address is meant, name it in a file for --mcp: {"mcpServers": {"NAME": {"url": …, "hosts": […]}}}',
             ) from None
         except OSError as error:
             raise self._unavailable(f"its host has no address ({error.strerror})") from None
