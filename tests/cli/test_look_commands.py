@@ -40,6 +40,16 @@ class TestLs:
         listed = bough("ls", "--json", *filters, store=store_path).json["sessions"]
         assert [row["id"] for row in listed] == names
 
+    def test_it_says_where_they_are_if_all_are_in_the_trash(self, tmp_path: Path) -> None:
+        place = tmp_path / "s.db"
+        with library.open(place) as store:
+            assert "no sessions yet" in bough("ls", store=place).err
+            store.delete(store.start(session_id="ses_gone").session_id)
+        assert "bough ls --trashed" in bough("ls", store=place).err
+        assert [row["id"] for row in bough("ls", "--trashed", "--json", store=place).json["sessions"]] == [
+            "ses_gone"
+        ]
+
     def test_it_filters_by_owner_within_the_owner_it_is_bound_to(self, tmp_path: Path) -> None:
         place = tmp_path / "s.db"
         with library.open(place) as store:
@@ -272,6 +282,22 @@ class TestUsage:
         with library.open(place) as store, store.session("ses_u").turn("q") as turn:
             turn.answer(library.assistant("a"), usage=library.Usage(10, 2))
         assert "10 in, 2 out + 1 unknown" in bough("show", "ses_u", store=place).out
+
+    def test_a_task_is_counted_under_its_own_session_and_agent(self, tmp_path: Path) -> None:
+        place = tmp_path / "s.db"
+        with library.open(place) as store:
+            parent = store.start("support", session_id="ses_parent")
+            child = store.start_task(parent, "research")
+            for session, tokens in ((parent, 1), (child, 10)):
+                with session.turn("q") as turn:
+                    turn.answer(library.assistant("a"), usage=library.Usage(tokens, 0))
+
+        def groups(by: str) -> dict[str, int]:
+            words = ("usage", "ses_parent", "--view", "tree", "--by", by, "--json")
+            return {row["name"]: row["input_tokens"] for row in bough(*words, store=place).json["usage"]}
+
+        assert groups("agent") == {"research": 10, "support": 1}
+        assert sorted(groups("session").values()) == [1, 10]
 
     def test_it_says_what_tools_and_options_take_in_bytes(self, store_path: Path) -> None:
         output = bough("usage", "ses_case", "--storage", store=store_path).out

@@ -113,8 +113,8 @@ class TestAnswers:
             session.send_sync("hi", model=ScriptedModel(["hello"]))
             reader = Archive(store)
             for by in ("model", "agent", "day", "session"):
-                assert "total: 1 calls" in reader.usage(by=by)  # type: ignore[arg-type]
-            assert "support: 1 calls" in reader.usage(session.session_id, by="agent")
+                assert "total: 1 call " in reader.usage(by=by)  # type: ignore[arg-type]
+            assert "support: 1 call " in reader.usage(session.session_id, by="agent")
             assert reader.usage(since="2099-01-01") == "No model was called."
 
     def test_usage_of_all_is_what_was_paid_with_replays_and_trashed_sessions(self) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import reduce
 
 from ..core.entries import Entry
 from ..core.tree import Leaf
 from ..core.usage import Call, Totals, add, calls_on_path, total
 from ..errors import InvalidArgument, InvalidPosition
-from ..stores.base import SessionQuery
+from ..stores.base import SessionQuery, SessionRow
 from .log import Log
 
 
@@ -21,12 +21,23 @@ def model_calls(log: Log, view: str, since: Leaf | None) -> list[Call]:
     if view == "path":
         rows = [*store.inherited_calls(log.session_id), *store.calls(log.session_id)]
         return calls_on_path(rows, log.ranges())
-    rows = store.calls(log.session_id)
     if view == "own":
-        return rows
+        return store.calls(log.session_id)
     if view == "tree":
-        return rows + [call for child in _descendants(log) for call in store.calls(child)]
+        return [call for _, call in calls_with_sessions(log, view)]
     raise InvalidArgument("view", view, "own, path or tree")
+
+
+def calls_with_sessions(log: Log, view: str, since: Leaf | None = None) -> Iterator[tuple[SessionRow, Call]]:
+    """Ledger rows of one view, each with the session that made the call: the session itself, or one of its tasks."""
+    store = log.store
+    if view == "tree" and since is None:
+        for session_id in (log.session_id, *_descendants(log)):
+            row = store.session(session_id)
+            yield from ((row, call) for call in store.calls(session_id))
+        return
+    row = store.session(log.session_id)
+    yield from ((row, call) for call in model_calls(log, view, since))
 
 
 def calls_after(log: Log, seq: int) -> list[Call]:

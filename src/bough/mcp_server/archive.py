@@ -20,6 +20,7 @@ from ..core.messages import Media, Message, Reasoning, Text, ToolCall, ToolResul
 from ..core.time_text import parse_time
 from ..core.usage import Totals, add, format_cost
 from ..errors import IndexBehind, InvalidArgument, NotFound
+from ..log.ledger import calls_with_sessions
 from ..log.session_list import hit_headings
 from ..replay.diff import diff
 from ..session import Session
@@ -216,8 +217,8 @@ class Archive:
         if session is None:
             return self._store.backend.usage_by(by, since)
         position, _ = self._resolve(session)
-        row = position.row
-        return sum_usage(((row, call) for call in position.model_calls("tree") if call.at >= since), by)
+        calls = calls_with_sessions(position.log, "tree")
+        return sum_usage(((row, call) for row, call in calls if call.at >= since), by)
 
 
 # -- text ----------------------------------------------------------------------------------------------
@@ -243,7 +244,7 @@ def _time(microseconds: int) -> str:
 
 def _row_text(row: SessionRow, heading: str) -> str:
     title = "" if heading == row.session_id else f" · {_short(heading, 120)}"
-    facts = [_time(row.updated_at), row.status, f"{row.turns} turns", format_cost(row.totals)]
+    facts = [_time(row.updated_at), row.status, _count(row.turns, "turn"), format_cost(row.totals)]
     facts += [text for text in (row.model, row.agent and f"agent {row.agent}") if text]
     facts += [] if row.trashed_at is None else [f"in the trash since {_time(row.trashed_at)}"]
     return f"{row.session_id} · {' · '.join(facts)}{title}"
@@ -260,7 +261,11 @@ def _hit_text(hit: SearchHit, heading: str) -> str:
 
 def _totals_text(name: str, sums: Totals) -> str:
     tokens = f"{sums.input_tokens:,} in, {sums.cache_read_tokens:,} cached, {sums.output_tokens:,} out"
-    return f"{name}: {sums.calls:,} calls · {tokens} · {format_cost(sums)}"
+    return f"{name}: {_count(sums.calls, 'call')} · {tokens} · {format_cost(sums)}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _entry_text(entry: Entry, most: int | None, session_id: str) -> str:

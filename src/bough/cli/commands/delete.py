@@ -207,9 +207,7 @@ def _plan(what: str, rows: list[SessionRow]) -> None:
 def _plan_surviving(rows: list[SessionRow], remedy: str = "") -> None:
     _plan_lines([(row, f"({row.relation}) stays and repeats parts of it") for row in rows])
     if rows:
-        notify(
-            f"  {plural(len(rows), 'session')} repeat parts of what is deleted and must be purged apart{remedy}"
-        )
+        notify(f"  purge apart what repeats parts of what is deleted: {plural(len(rows), 'session')}{remedy}")
 
 
 def _plan_lines(lines: list[tuple[SessionRow, str]]) -> None:

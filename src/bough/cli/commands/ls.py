@@ -114,9 +114,11 @@ def _parent(location: StoreLocation, store: Store, reference: str) -> str:
 def _empty_message(store: Store, query: dict[str, Any]) -> str:
     """Explain an empty list."""
     if not store.sessions(trashed=query["trashed"], limit=1).sessions:
-        return (
-            "the trash is empty" if query["trashed"] else "there are no sessions yet; bough chat starts one"
-        )
+        if query["trashed"]:
+            return "the trash is empty"
+        if store.sessions(trashed=True, limit=1).sessions:
+            return "all sessions are in the trash; bough ls --trashed lists them, bough restore takes one out"
+        return "there are no sessions yet; bough chat starts one"
     is_complete = query["include_children"] or query["trashed"]
     return _NONE if is_complete else f"{_NONE}; bough ls --all includes tasks and replays"
 

@@ -11,6 +11,7 @@ import click
 
 from ...core.time_text import parse_time
 from ...core.usage import Totals, add, format_cost
+from ...log.ledger import calls_with_sessions
 from ...log.storage import SessionStorage
 from ...session import Session, UsageView
 from ...stores.counts import QUARTER, UsageColumn, sum_usage
@@ -103,12 +104,13 @@ def _storage_rows(stored: SessionStorage, turns: int) -> Iterator[tuple[str, ...
 
 
 def _of_one(session: Session, view: UsageView, by: str | None, since: str | None) -> dict[str, Totals]:
+    log, floor, leaf = session.log, 0, None
     if since is not None and since.isdigit():
-        calls = session.model_calls(view, since=session.log.leaf_at(int(since)))
-    else:
-        floor = 0 if since is None else parse_time("--since", since, session.log.runtime.now())
-        calls = [call for call in session.model_calls(view) if call.at >= floor]
-    return _named(sum_usage(((session.row, call) for call in calls), _column(by)), by)
+        leaf = log.leaf_at(int(since))
+    elif since is not None:
+        floor = parse_time("--since", since, log.runtime.now())
+    calls = ((row, call) for row, call in calls_with_sessions(log, view, leaf) if call.at >= floor)
+    return _named(sum_usage(calls, _column(by)), by)
 
 
 def _column(by: str | None) -> UsageColumn:
