@@ -15,6 +15,7 @@ from .drafts import Blob
 from .entries import Entry
 from .media import BLOB_REFERENCE, digest, referenced_digest
 from .redact import Redactor
+from .typed_json import converter
 
 MIME = "application/octet-stream"
 MAX_KEPT_BYTES = 32 * 1024 * 1024
@@ -53,6 +54,9 @@ class FileChange(Struct, frozen=True, omit_defaults=True):
     """Whether an interrupted try of the same call may have written it already, so that `before` is not known."""
 
 
+_to_file_change = converter(FileChange)
+
+
 def version(data: bytes, mode: int, redactor: Redactor) -> tuple[FileVersion, Blob | None]:
     """Return a file's version and the blob of its bytes. Bytes that hold a secret are not kept: they could not be
     restored without it, and a store keeps none."""
@@ -85,6 +89,6 @@ def file_changes(entries: Iterable[Entry]) -> Iterator[tuple[int, FileChange]]:
                 continue
             for item in recorded:
                 try:
-                    yield entry.seq, msgspec.convert(item, FileChange)
+                    yield entry.seq, _to_file_change(item)
                 except msgspec.ValidationError:
                     continue

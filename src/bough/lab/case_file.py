@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from ..core.messages import ToolCall
+from ..core.typed_json import converter
 from ..errors import InvalidCase
 from ..replay.turn_reader import arguments_text
 from .case_scorers import CaseScorer
@@ -145,6 +146,9 @@ class Case(Struct, frozen=True, forbid_unknown_fields=True):
     """Its judges by name."""
 
 
+_to_case = converter(Case)
+
+
 def read_case(path: Path) -> Case:
     """Read and check a case; raise `InvalidCase` with the file and what is wrong in it."""
     try:
@@ -160,7 +164,7 @@ def read_case(path: Path) -> Case:
     if isinstance(version := data.get("format"), int) and version > FORMAT:
         raise InvalidCase(str(path), f"it has format {version}, and this Bough reads up to {FORMAT}")
     try:
-        case = msgspec.convert(data, Case)
+        case = _to_case(data)
     except msgspec.ValidationError as error:
         raise InvalidCase(str(path), str(error)) from None
     _check(path, case)

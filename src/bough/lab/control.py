@@ -23,6 +23,7 @@ from msgspec import Struct
 from ..agent.writer import run_uncancelled
 from ..core.drafts import Draft
 from ..core.entries import Note
+from ..core.typed_json import converter
 from ..errors import BudgetReached, NotFound, StaleLeaf
 from ..log.log import Log
 from ..log.runtime import Runtime
@@ -51,6 +52,9 @@ class Start(Struct, frozen=True):
     spent: int
     """What it had cost before."""
     judge: JudgeSpec | None = None
+
+
+_to_start = converter(Start)
 
 
 class RunControl:
@@ -173,7 +177,7 @@ class RunControl:
             case {"begin": number}:
                 self.number, self.is_stopped, self.why = number, False, None
             case {"start": start}:
-                self.start = msgspec.convert(start, Start)
+                self.start = _to_start(start)
                 self.spent, self._reserved = self.start.spent, {}
             case {"reserve": {"key": key, "amount": amount}}:
                 self._reserved[key] = amount

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from ..core.drafts import Draft
 from ..core.entries import Entry, Note
+from ..core.typed_json import converter
 from ..core.usage import Call
 from ..errors import NotFound
 from ..log.log import Log
@@ -41,6 +42,10 @@ class Score(Struct, frozen=True, omit_defaults=True):
     value: float | None = None
     error: str | None = None
     """Why it has no value."""
+
+
+_to_plan, _to_cell_result = converter(LabPlan), converter(CellResult)
+_to_scores = converter(list[Score])
 
 
 class LabRecord:
@@ -80,14 +85,14 @@ class LabRecord:
 
     def _read(self, data: dict[str, Any]) -> None:
         if "plan" in data:
-            self._plan = msgspec.convert(data["plan"], LabPlan)
+            self._plan = _to_plan(data["plan"])
         elif "cell" in data:
-            result = msgspec.convert(data["cell"], CellResult)
+            result = _to_cell_result(data["cell"])
             self.cells[result.cell] = result
         elif "gates" in data:
             self.gates = tuple(data["gates"])
         elif "scores" in data:
-            for score in msgspec.convert(data["scores"], list[Score]):
+            for score in _to_scores(data["scores"]):
                 self._add(score)
 
     @property

@@ -13,11 +13,11 @@ from collections.abc import Coroutine, Sequence
 from threading import Lock
 from typing import Any
 
-import msgspec
 from absurd_sdk import SuspendTask
 from msgspec import Struct
 
 from ..agent.tools.tool import Tool
+from ..core.typed_json import converter
 from ..engines.absurd.claim import Claim
 from ..engines.absurd.deaths import Deaths
 from ..engines.absurd.worker import Worker
@@ -54,6 +54,9 @@ class CellParams(Struct, frozen=True):
     cell: Cell
 
 
+_to_cell_params = converter(CellParams)
+
+
 class CellTasks:
     """Runs the tasks of all lab runs on one worker."""
 
@@ -62,7 +65,7 @@ class CellTasks:
         self._lock = Lock()
 
     def __call__(self, worker: Worker, claim: Claim, params: Any, deaths: Deaths) -> dict[str, Any]:
-        task = msgspec.convert(params, CellParams)
+        task = _to_cell_params(params)
         try:
             run = self._load(worker, task)
         except NotFound as gone:

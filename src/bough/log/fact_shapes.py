@@ -6,11 +6,12 @@ is checked against them before it is imported.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta, Struct
 
+from ..core.typed_json import converter
 from ..core.usage import MAX_COUNT
 
 Number = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
@@ -74,8 +75,13 @@ _SHAPES: dict[str, type] = {
 }
 
 
+_converters: dict[str, Callable[[object], object]] = {
+    kind: converter(shape) for kind, shape in _SHAPES.items()
+}
+
+
 def check_shape(kind: str, data: dict[str, Any]) -> None:
     """Raise msgspec.ValidationError if a fact of this kind lacks what is read from it, or has it in another type."""
-    shape = _SHAPES.get(kind)
-    if shape is not None:
-        msgspec.convert(data, shape)
+    convert = _converters.get(kind)
+    if convert is not None:
+        convert(data)

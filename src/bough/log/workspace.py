@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from ..core.codec import check_text, to_json
 from ..core.entries import Settings
 from ..core.messages import Message, Text
+from ..core.typed_json import json_decoder
 from ..errors import InvalidArgument
 
 ScopeTier = Literal["sandboxed", "project", "full"]
@@ -138,10 +139,13 @@ def has_slot(settings: Settings) -> bool:
     return any(text is not None and _SLOT.search(text) for text in (settings.prompt, settings.prompt_patch))
 
 
+_decode_workspace = json_decoder(Workspace)
+
+
 def stored_workspace(data: bytes | None) -> Workspace | None:
     """Read a workspace as it was stored; None if there is none, or one that another program wrote in another form."""
     try:
-        return None if data is None else msgspec.json.decode(data, type=Workspace)
+        return None if data is None else _decode_workspace(data)
     except (msgspec.MsgspecError, InvalidArgument):
         return None
 

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from ..core.fit import measure
 from ..core.messages import Message, ToolCall, assistant
+from ..core.typed_json import converter
 from ..core.usage import Usage
 from ..errors import ModelError, ModelUnavailable, TruncatedReply
 from ..wire import Answer
@@ -134,7 +135,7 @@ def _read_script(path: str) -> _ScriptFile:
         ) from None
     try:
         content = msgspec.json.decode(text) if path.endswith(".json") else msgspec.yaml.decode(text)
-        return msgspec.convert({"lines": content} if isinstance(content, list) else content, _ScriptFile)
+        return _to_script({"lines": content} if isinstance(content, list) else content)
     except ImportError:
         raise ModelUnavailable(
             f"scripted:{path}", "YAML support is not installed", 'pip install "bough[yaml]", or use .json'
@@ -166,3 +167,6 @@ def _line_message(line: str | _LineSpec) -> Message:
         return assistant(line)
     calls = [ToolCall(c.id or f"call_{n}", c.name, c.arguments) for n, c in enumerate(line.calls)]
     return assistant(*([line.text] if line.text else []), *calls)
+
+
+_to_script = converter(_ScriptFile)

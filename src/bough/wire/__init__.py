@@ -16,6 +16,7 @@ import msgspec
 
 from ..core.messages import Message
 from ..core.tool_definitions import ToolSpec
+from ..core.typed_json import converter
 from ..errors import InvalidArgument, InvalidTool, UnknownProvider, UnrecognizedReply
 from . import anthropic, gemini, openai_chat, openai_responses
 from .anthropic import parse as anthropic_parse
@@ -33,6 +34,8 @@ from .openai_responses import parse as openai_responses_parse
 from .openai_responses import request as openai_responses_request
 from .openai_responses import rules as openai_responses_rules
 from .parsing import to_dict
+
+_to_tool_spec = converter(ToolSpec)
 
 __all__ = [
     "PROVIDERS",
@@ -132,13 +135,12 @@ def parse_tool(definition: dict[str, Any]) -> ToolSpec:
     if others or definition.get("strict") or len(schemas) > 1:
         raise InvalidTool(fields["name"], f"its definition has {', '.join(sorted(others)) or 'strict'}")
     try:
-        return msgspec.convert(
+        return _to_tool_spec(
             {
                 "name": fields["name"],
                 "description": fields.get("description") or "",
                 "parameters": schemas[0] if schemas else {"type": "object", "properties": {}},
-            },
-            ToolSpec,
+            }
         )
     except msgspec.ValidationError as error:
         raise InvalidTool(fields["name"], str(error)) from None

@@ -34,10 +34,13 @@ from ...core.messages import (
     ToolCall,
     ToolResult,
 )
+from ...core.typed_json import converter
 from ...core.usage import Usage
 from ...errors import StoreDamaged, UnrecognizedReply
 from ...formats.langchain import media_source
 from ...wire.parsing import parse_base64
+
+_to_message = converter(Message)
 
 KEY = "langgraph"
 """The key of everything that this adapter stores, in details and in notes."""
@@ -254,7 +257,7 @@ class ValueCodec:
             case {"json": value}:
                 return value
             case {"message": fields}:
-                return to_langchain(msgspec.convert(fields, Message), self.unpack)
+                return to_langchain(_to_message(fields), self.unpack)
             case {"list": items}:
                 return [self.decode(item) for item in items]
             case {"dict": items}:

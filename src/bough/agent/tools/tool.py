@@ -22,6 +22,7 @@ from ...core.drafts import Blob
 from ...core.messages import Message, ToolCall, tool_result
 from ...core.tool_definitions import ToolSpec
 from ...core.turns import OpenCall
+from ...core.typed_json import prepare
 from ...errors import InvalidTool, InvalidValue
 from ...models.model import Model
 
@@ -427,6 +428,7 @@ def _arguments(function: Callable[..., Any], name: str) -> tuple[type[Struct], s
 def _schema(arguments: type[Struct], name: str) -> dict[str, Any]:
     try:
         (reference,), parts = msgspec.json.schema_components([arguments], ref_template="#/$defs/{name}")
+        prepare(arguments)  # parallel calls convert theirs in several threads
     except (TypeError, NotImplementedError) as error:
         raise InvalidTool(name, f"no JSON schema can be made of its parameters ({error})") from None
     schema = dict(parts.pop(reference["$ref"].rpartition("/")[2]))

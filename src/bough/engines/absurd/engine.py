@@ -21,6 +21,7 @@ from ...core.context import changed_options, fold_settings, merge_options
 from ...core.drafts import Draft, ExtraFact
 from ...core.entries import Settings
 from ...core.messages import Message, user
+from ...core.typed_json import converter
 from ...core.usage import MAX_COUNT
 from ...errors import InputsQueued, InvalidOperation, LimitReached, PostgresRequired, SessionRunning
 from ...log.changes import new_key
@@ -80,6 +81,9 @@ class TaskParams(Struct, frozen=True):
     session: str
     space: str
     agent: str | None
+
+
+to_task_params = converter(TaskParams)
 
 
 class EnqueuedTask(Struct, frozen=True):

@@ -21,6 +21,7 @@ from ...core.drafts import CLOSING, Draft, EntryBatch
 from ...core.entries import Entry, Payload
 from ...core.messages import Message
 from ...core.turns import ENDED_BY_TOOL, CallModel, next_action
+from ...core.typed_json import converter
 from ...core.usage import Call, Totals, total
 from ...errors import SessionRewound
 from ...log.changes import AppendResult
@@ -42,6 +43,9 @@ class Checkpoint(Struct, frozen=True):
     finish_reason: str | None
     usage: Totals
     executed_local_tool_count: int
+
+
+_to_checkpoint = converter(Checkpoint)
 
 
 def checkpoint(path: Sequence[Entry], drafts: Sequence[Draft], calls: Iterable[Call]) -> Checkpoint:
@@ -102,7 +106,7 @@ class ClaimedLog(Log):
     def replay(self) -> None:
         """Skip the completed steps: they are in the log, and none of them runs again."""
         for state in self.claim.completed_steps():
-            ended = msgspec.convert(state, Checkpoint).to_message_number
+            ended = _to_checkpoint(state).to_message_number
             if ended > self.leaf.seq:
                 raise SessionRewound(self.session_id, ended, self.leaf.seq)
 

@@ -20,7 +20,6 @@ from threading import Event as Flag
 from threading import Lock, Thread
 from typing import Any
 
-import msgspec
 import psycopg
 from absurd_sdk import CancelledTask, ClaimedTask, FailedTask, SuspendTask, TaskContext
 from msgspec import Struct
@@ -59,7 +58,7 @@ from . import schema as absurd_schema
 from .claim import AbsurdClient, CancellableRun, Claim, ClaimedConnections, ConnectionHandle, is_claim_lost
 from .client_inputs import spaces_with_client_input, take_client_inputs
 from .deaths import Deaths, TaskDeaths
-from .engine import TASK, Agent, TaskParams
+from .engine import TASK, Agent, TaskParams, to_task_params
 from .own_process import BEGUN, ENDED, OwnProcess, ParentPipe
 from .queue import DEFAULT_QUEUE, queue_tables
 from .registry import Registration
@@ -591,7 +590,7 @@ class TaskRun:
 
 
 def _run_turn_task(worker: Worker, claim: Claim, params: Any, deaths: Deaths) -> dict[str, Any]:
-    task_run = TaskRun(worker, claim, msgspec.convert(params, TaskParams))
+    task_run = TaskRun(worker, claim, to_task_params(params))
     if deaths.is_hopeless:
         task_run.give_up(deaths)
     return task_run.run()

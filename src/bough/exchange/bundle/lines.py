@@ -14,9 +14,12 @@ from msgspec.structs import asdict
 from ...core.drafts import NewEntry
 from ...core.messages import Role
 from ...core.tree import Branch
+from ...core.typed_json import converter
 from ...core.usage import Call
 from ...stores.base import Fact, QueuedInput, SessionDetail, SessionRow, StoredEntry
 from ...stores.message_limits import MessageLimit
+
+_to_row = converter(SessionRow)
 
 MAJOR, MINOR = 1, 0
 FORMAT = f"{MAJOR}.{MINOR}"
@@ -149,7 +152,7 @@ def session_of(line: SessionLine) -> tuple[SessionRow, SessionDetail]:
     unknown = sorted(line.row.keys() - _EXPORTED)
     if unknown:
         raise msgspec.ValidationError(f"the row has columns this Bough does not know ({', '.join(unknown)})")
-    row = msgspec.convert({**line.row, "space": ""}, SessionRow)
+    row = _to_row({**line.row, "space": ""})
     details = (line.spec, line.policy, line.workspace, line.state)
     return row, SessionDetail(*(bytes(text) or None for text in details))
 

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from ...core.tool_definitions import MIME as TOOLS_MIME
+from ...core.typed_json import json_decoder
 from ...core.usage import MAX_COUNT, Call
 from ...errors import InvalidBundle, NewerFormat
 from ...log.integrity import IntegrityError, check_export
@@ -59,6 +60,9 @@ class _AnyHeader(Struct, frozen=True, tag_field="line", tag="bundle"):
     format: Annotated[str, msgspec.Meta(pattern=r"^[1-9][0-9]{0,5}\.[0-9]{1,6}$")]
 
 
+_decode_header = json_decoder(_AnyHeader)
+
+
 class BundleReader:
     """One pass over a bundle."""
 
@@ -79,7 +83,7 @@ class BundleReader:
     def _header(self) -> Header:
         data = self._read_line(MAX_HEADER)
         try:
-            any_header = msgspec.json.decode(data, type=_AnyHeader)
+            any_header = _decode_header(data)
         except UNREADABLE:
             raise self.wrong("this is not a bundle; bough export writes one") from None
         if int(any_header.format.partition(".")[0]) > MAJOR:

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from ...core.redact import Redactor
+from ...core.typed_json import converter
 from ...core.usage import Call
 from ...stores.base import Fact
 
@@ -29,6 +30,9 @@ class _Facts(Struct, frozen=True):
     error: str | None = None
     child: str = ""
     task: str | None = None
+
+
+_to_facts = converter(_Facts)
 
 
 _POSITION_KINDS = ("started", "appended", "moved", "turn_started", "turn_resumed")
@@ -94,7 +98,7 @@ def _read_fact(fact: Fact) -> _Facts | None:
     if fact.kind not in _USED_KINDS:
         return None
     try:
-        return msgspec.convert(fact.data, _Facts)
+        return _to_facts(fact.data)
     except msgspec.ValidationError:
         return None
 

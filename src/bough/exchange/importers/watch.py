@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, field
 
+from ...core.typed_json import json_decoder
 from ...errors import BoughError, NotFound
 from ...formats.json_values import as_dict
 from ...formats.jsonl import read_json
@@ -56,6 +57,9 @@ class SourceState(Struct):
     files: dict[str, Signature] = field(default_factory=dict)
     sessions: dict[str, int] = field(default_factory=dict)
     """How many facts the journal of each session had then: a store that was restored has fewer."""
+
+
+_decode_states = json_decoder(dict[str, SourceState])
 
 
 class Watch:
@@ -158,7 +162,7 @@ class Watch:
         if self._state_file is None:
             return {}
         try:
-            states = msgspec.json.decode(self._state_file.read_bytes(), type=dict[str, SourceState])
+            states = _decode_states(self._state_file.read_bytes())
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return {}
         return {
