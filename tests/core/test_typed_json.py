@@ -15,7 +15,6 @@ FIRST_USE = """
 import sys, threading
 import msgspec
 from bough.core.typed_json import converter, json_decoder
-import bough
 
 sys.setswitchinterval(1e-6)
 
@@ -40,11 +39,6 @@ print("done")
 WAYS = {
     "converter": "convert = converter(new_type(number)); together(lambda: convert(value))",
     "json_decoder": "decode = json_decoder(new_type(number)); together(lambda: decode(msgspec.json.encode(value)))",
-    "tool": """
-    def work(whole): return 1
-    work.__annotations__ = {"whole": new_type(number), "return": int}
-    tool = bough.tool(work, effect="read")
-    together(lambda: msgspec.convert({"whole": value}, tool.arguments))""",
 }
 
 
