@@ -74,11 +74,12 @@ def with_known_counts(call: Call) -> Call:
 
 
 def _known_counts(usage: Usage) -> Usage:
-    counts = astuple(usage)
-    for count in counts:  # `is_count`, without the call
-        if count is not None and (type(count) is not int or not 0 <= count <= MAX_COUNT):
-            return Usage(*(each if is_count(each) else None for each in counts))
-    return usage
+    a, b, c, d = counts = astuple(usage)
+    # All of them are counts, as most are: none is negative, and none has more bits than the largest.
+    if type(a) is type(b) is type(c) is type(d) is int and 0 <= a | b | c | d < MAX_COUNT:
+        return usage
+    known = tuple([count if is_count(count) else None for count in counts])
+    return usage if known == counts else Usage(*known)
 
 
 def check_call(call: Call) -> None:

@@ -13,6 +13,7 @@ import asyncio
 import atexit
 import gc
 import os
+import sys
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -28,6 +29,10 @@ MAX_THREADS = 32
 """Sessions that write at the same time share a commit of the store, so more threads than cores pay off."""
 MANY_ENTRIES = 500
 """Entries of a history that are not read, built into a context or written as a request but with `run_long`."""
+
+
+LONG_TURN_SECONDS = 0.001
+"""How long such a call may keep the interpreter from other threads; Python's own 5 ms made an event loop stall for 25 to 80."""
 
 
 class _Threads:
@@ -56,6 +61,8 @@ class _Threads:
     def _start_spare(self) -> None:
         """Start another thread if none is idle. A thread does it that has taken a call: who starts one waits until it
         runs, which took an event loop up to half a second when many sessions began."""
+        if len(self._threads) >= MAX_THREADS:
+            return
         with self._lock:
             is_needed = len(self._threads) <= self._unfinished and len(self._threads) < MAX_THREADS
             thread = self._new_thread() if is_needed and not self._is_ending else None
@@ -200,20 +207,26 @@ async def run_long(function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
     for a turn of each. It waits for one instead, and short calls pass.
     """
     future: _Uncancelled[R] = _Uncancelled(loop=asyncio.get_running_loop())
-    _long.submit(_work(future, _without_collection, (function, args, kwargs), {}))
+    _long.submit(_work(future, _run_beside, (function, args, kwargs), {}))
     return await _outcome(future)
 
 
-def _without_collection(function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
-    """Call the function without garbage collections: no thread runs during one, and those that the values of a long
-    history set off look at all objects of the process. What they would free is freed by the next one."""
-    if not gc.isenabled():
-        return function(*args, **kwargs)
-    gc.disable()  # for all threads; calls that do this run one after the other
+def _run_beside(function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+    """Call the function so that the event loop's thread waits for it as little as can be.
+
+    The interpreter changes hands after `LONG_TURN_SECONDS`. There are no garbage collections: no thread runs during one,
+    and those that the values of a long history set off look at all objects of the process. What they would free is freed by
+    the next one. Both hold for all threads; calls that do this run one after the other.
+    """
+    turn, is_collecting = sys.getswitchinterval(), gc.isenabled()
+    sys.setswitchinterval(min(turn, LONG_TURN_SECONDS))
+    gc.disable()
     try:
         return function(*args, **kwargs)
     finally:
-        gc.enable()
+        sys.setswitchinterval(turn)
+        if is_collecting:
+            gc.enable()
 
 
 async def _outcome(future: _Uncancelled[R]) -> R:

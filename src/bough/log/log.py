@@ -334,8 +334,8 @@ class Log:
             cursor = self.cursor if leaf == self.leaf else self.cursor_at(leaf)
             runtime = self.runtime
             at, redactor = runtime.now(), runtime.redactor
-            check(key, data, row)
-            if key is not None:
+            if key is not None or data or row:
+                check(key, data, row)
                 redactor.check_name(key, "key")
             try:
                 written = build_entries(cursor, drafts, at, redactor=redactor)

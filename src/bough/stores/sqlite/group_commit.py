@@ -94,7 +94,8 @@ class Group(Generic[T, R]):
                     if not self._waiting:
                         began = perf_counter()
                         result = self._run_alone(work)
-                        self._expect(1, began)
+                        if self._waiting:
+                            self._expect(1, began)
                         return result
             finally:
                 self.wake_next()
