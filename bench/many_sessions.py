@@ -253,7 +253,7 @@ def works() -> dict[str, tuple[str, Work]]:
         "search, a word of most entries": ("default", lambda store: store.search("harbour", limit=20)),
         "search, nowhere": ("default", lambda store: store.search("qqqq", limit=20)),
         "search of the small space": ("small", lambda store: store.search("harbour", limit=20)),
-        "doctor": ("default", lambda store: session_health(store.backend, store.runtime)),
+        "doctor": ("default", lambda store: list(session_health(store.backend, store.runtime))),
         "purge": ("default", _purge),
     }  # fmt: skip
 
