@@ -35,7 +35,7 @@ UNREACHABLE = (Overloaded.code, ModelUnavailable.code)
 """The codes of errors after which the same call may succeed later."""
 
 
-class RunSetup(Struct, frozen=True):
+class CellSetup(Struct, frozen=True):
     """What the cells of a run are replayed with."""
 
     experiment: Experiment
@@ -52,7 +52,7 @@ class ModelUnreachable(Exception):
     """A model gave no answer now; the cell can be continued later."""
 
 
-async def run_cell(cell: Cell, source: Log, run_id: str, setup: RunSetup, meter: CallMeter) -> CellResult:
+async def run_cell(cell: Cell, source: Log, run_id: str, setup: CellSetup, meter: CallMeter) -> CellResult:
     """Replay the session, or read what was observed."""
     if cell.lane == "observed":
         return await asyncio.to_thread(observe, cell, source)

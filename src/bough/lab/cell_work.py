@@ -25,7 +25,7 @@ from ..log.log import Log
 from ..log.runtime import Runtime
 from ..replay.replay_loop import CallMeter
 from ..stores.base import StoreBackend
-from .cell import RunSetup, observe, run_cell
+from .cell import CellSetup, observe, run_cell
 from .experiment import Cell, CellResult
 from .record import LabRecord
 from .scorers import (
@@ -49,7 +49,7 @@ class CellWork:
         self,
         store: StoreBackend,
         runtime: Runtime,
-        setup: RunSetup,
+        setup: CellSetup,
         record: LabRecord,
         budget: CallMeter,
         scorers: Sequence[Scorer] = (),

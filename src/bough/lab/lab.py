@@ -33,7 +33,7 @@ from ..models.names import model_by_name
 from ..models.prices import price_of
 from ..stores.base import StoreBackend
 from .budget import CostBudget
-from .cell import RunSetup
+from .cell import CellSetup
 from .cell_work import CellWork
 from .cohort import CohortFinder, CohortSession
 from .control import JudgeSpec
@@ -316,7 +316,7 @@ class Lab:
     ) -> Runner:
         longest = max((source.longest_answer for source in self.plan.cohort.sources), default=0)
         budget = CostBudget(limit, 0, longest)
-        setup = RunSetup(self._experiment, self._sources, self._model_of, self._tools, self._baseline_tools)
+        setup = CellSetup(self._experiment, self._sources, self._model_of, self._tools, self._baseline_tools)
 
         def cost() -> int:
             return sum(self._cost_so_far(record))

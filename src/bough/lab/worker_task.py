@@ -27,7 +27,7 @@ from ..models.availability import available_models
 from ..models.model import model_name
 from ..models.names import is_model_name
 from .budget import CostBudget, RunStopping
-from .cell import ModelUnreachable, RunSetup
+from .cell import CellSetup, ModelUnreachable
 from .cell_work import CellWork
 from .control import RunControl, SharedBudget, control_id
 from .experiment import Cell, CellResult, digest
@@ -143,9 +143,9 @@ class WorkerRun:
 
     # -- what it is run with -----------------------------------------------------------------------
 
-    def _setup(self) -> RunSetup:
+    def _setup(self) -> CellSetup:
         experiment = self._experiment
-        return RunSetup(
+        return CellSetup(
             experiment,
             self._sources,
             self._model_of,

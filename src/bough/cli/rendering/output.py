@@ -223,13 +223,13 @@ def _visible(c: str) -> str:
     return chr(0x2400 + ord(c)) if ord(c) < 0x20 else "" if c == "\x7f" else "·"
 
 
-class Step(Protocol):
+class ProgressStep(Protocol):
     def __call__(self, done: int, total: int | None, note: str = "") -> None:
         """Show the amount done, the total if it is known, and a note."""
 
 
 @contextmanager
-def progress_bar(label: str, *, unit: str = "") -> Iterator[Step]:
+def progress_bar(label: str, *, unit: str = "") -> Iterator[ProgressStep]:
     """Show a progress bar on stderr, moved by `step(done, total)`. Only at a terminal."""
     if not sys.stderr.isatty():
         yield lambda done, total, note="": None
