@@ -272,9 +272,8 @@ def measure(few: FilledStore, many: FilledStore) -> dict[str, tuple[float, float
             for number in range(4 if name == "purge" else ROUNDS + 3):
                 gc.collect()
                 pairs = list(zip(stores, each, strict=True))
-                for spaces, durations in (
-                    pairs if number % 2 else reversed(pairs)
-                ):  # the second is asked warmer
+                # The second is asked warmer.
+                for spaces, durations in pairs if number % 2 else reversed(pairs):
                     began = perf_counter_ns()
                     work(spaces[space])
                     durations.append(perf_counter_ns() - began)

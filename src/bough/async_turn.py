@@ -87,9 +87,8 @@ class AsyncTurn:
     @property
     def open_tool_calls(self) -> tuple[OpenCall, ...]:
         """The tool calls without a result, in call order, as the model made them; see `Turn.open_tool_calls`."""
-        if (
-            self._turn.is_repeating
-        ):  # of a keyed turn that runs again: what is asked decides where it continues
+        # Of a keyed turn that runs again: what is asked decides where it continues.
+        if self._turn.is_repeating:
             return self._turn.open_tool_calls
         return self._open_calls
 

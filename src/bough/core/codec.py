@@ -180,9 +180,8 @@ def chain_id(parent: bytes, kind: str, turn: int, step: int, body: bytes) -> byt
 def to_json(value: object, field: str) -> bytes:
     """Encode a JSON value, keys in the given order; raise if JSON cannot hold it unchanged."""
     body = _write(value, field)
-    if (
-        len(body) > MAX_DEPTH or _decode_json(body) != value
-    ):  # what is shorter is neither too deep nor too large
+    # What is shorter is neither too deep nor too large.
+    if len(body) > MAX_DEPTH or _decode_json(body) != value:
         check_json(value, field)  # a tuple that becomes a list is fine
     return body
 

@@ -182,9 +182,8 @@ class RunControl:
             case {"reserve": {"key": key, "amount": amount}}:
                 self._reserved[key] = amount
             case {"settle": {"key": key, "cost": cost}}:
-                if (
-                    self._reserved.pop(key, None) is not None
-                ):  # else it is of an earlier start, which counted it
+                # Else it is of an earlier start, which counted it.
+                if self._reserved.pop(key, None) is not None:
                     self.spent += cost
             case {"stop": {"why": why}}:
                 self.is_stopped, self.why = True, why

@@ -353,9 +353,8 @@ class SessionWalker:
     def _check_call(self, call: Call) -> bool:
         """Check one ledger row alone, and return whether it can be counted."""
         where = f"call {call.call_id}"
-        if (
-            call.branch not in self.branches and self.is_complete
-        ):  # in a store, an inherited branch may be purged
+        # In a store, an inherited branch may be purged.
+        if call.branch not in self.branches and self.is_complete:
             self.report(where, f"branch {call.branch} does not exist")
         try:
             _calls.decode(msgspec.msgpack.encode(call))

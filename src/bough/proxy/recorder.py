@@ -128,9 +128,8 @@ class Recorder(Listener):
     def _work(self) -> None:
         self._record_jobs()
         for session_id in self.sessions:
-            with suppress(
-                BoughError
-            ):  # it was purged, or the store takes nothing more, which is told as a gap
+            # It was purged, or the store takes nothing more, which is told as a gap.
+            with suppress(BoughError):
                 self._end_session(session_id)
 
     def _end_session(self, session_id: str) -> None:

@@ -116,9 +116,8 @@ class ActiveRuns:
         name = session.session_id
         if name in self._runs:
             row = await asyncio.to_thread(lambda: session.row)
-            if (
-                row.holder is None and row.status != "running"
-            ):  # its turn has ended; only its last events are on the way
+            # Its turn has ended; only its last events are on the way.
+            if row.holder is None and row.status != "running":
                 await asyncio.wait([self._tasks[self._runs[name]]], timeout=RESUME_GRACE)
             if name in self._runs:
                 raise SessionRunning(name, row.holder, row.lease_until)

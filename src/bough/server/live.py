@@ -202,9 +202,8 @@ class StorePoller:
         answering = {name for name in names if self._hub.draft(name) is not None}
         heads, drafts = await asyncio.to_thread(self._read, names, answering)
         for name in names:
-            if name not in heads or heads[name] != self._heads.get(
-                name
-            ):  # not there: purged, which ends the stream
+            # Not there: purged, which ends the stream.
+            if name not in heads or heads[name] != self._heads.get(name):
                 self._hub.notice_change(name)
             draft = drafts.get(name)
             if draft != self._drafts.get(name) and name in heads and name not in answering:

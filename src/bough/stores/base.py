@@ -190,9 +190,8 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
     def inputs(self) -> int:
         """How many turns it starts."""
         count = 0
-        for entry in (
-            self.entries
-        ):  # a loop and no generator, which costs as much as what it counts: most have one entry
+        # A loop and no generator, which costs as much as what it counts: most have one entry.
+        for entry in self.entries:
             count += entry.turn == entry.seq
         return count
 

@@ -188,9 +188,8 @@ def parse_content(content: Json | None, *, is_users: bool) -> ParsedContent:
         return ParsedContent(content)
     messages, proofs = _parse_parts(parts, is_users=is_users)
     if len(messages) == 1 and len(messages[0].parts) == len(parts):
-        for index, parsed_part in enumerate(
-            messages[0].parts
-        ):  # the wire format does not send thoughts; ADK does
+        # The wire format does not send thoughts; ADK does.
+        for index, parsed_part in enumerate(messages[0].parts):
             if isinstance(parsed_part, Reasoning) and str(index) in signatures:
                 proofs[str(index)] = {"signature": signatures[str(index)]}
     bare = [{key: part[key] for key in part if key != "thought_signature"} for part in parts]

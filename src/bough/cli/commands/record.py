@@ -88,9 +88,8 @@ def proxy(location: StoreLocation, /, port: int, upstreams: tuple[Upstream, ...]
         try:
             asyncio.run(_serve(port, upstreams, recorder, location.display_url))
         except OSError as error:
-            why = (
-                os.strerror(error.errno) if error.errno else str(error)
-            )  # asyncio's own text repeats the address
+            # Asyncio's own text repeats the address.
+            why = os.strerror(error.errno) if error.errno else str(error)
             raise CommandError(
                 f"cannot listen on 127.0.0.1:{port}: {why}; name another with --port"
             ) from None

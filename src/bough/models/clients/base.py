@@ -392,9 +392,8 @@ def body_text(body: object) -> str:
     if isinstance(place := body.get("loc"), list):  # FastAPI names the field
         text = f"{'.'.join(map(str, place))}: {text}"
     metadata = body.get("metadata")
-    raw = (
-        metadata.get("raw") if isinstance(metadata, Mapping) else None
-    )  # what a router was told by the server behind it
+    # What a router was told by the server behind it.
+    raw = metadata.get("raw") if isinstance(metadata, Mapping) else None
     return f"{text}: {raw}" if raw else text
 
 

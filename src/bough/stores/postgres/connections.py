@@ -144,9 +144,8 @@ class PostgresConnections:
             except psycopg.Error as error:
                 if connection.closed or error.diag.severity_nonlocalized in ("FATAL", "PANIC"):
                     raise ConnectionLost(first_line(error)) from error
-                if (
-                    connection.pgconn.pipeline_status != PipelineStatus.OFF
-                ):  # it broke while many were on their way
+                # It broke while many were on their way.
+                if connection.pgconn.pipeline_status != PipelineStatus.OFF:
                     connection.close()
                     raise ConnectionLost(first_line(error)) from error
                 raise

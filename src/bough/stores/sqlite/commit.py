@@ -208,9 +208,8 @@ def _advance(
     leaf = head.leaf if change.move_to is None else change.move_to
     is_growing = head.is_growing and change.move_to is None
     if change.entries:
-        if (
-            not is_growing
-        ):  # only for a head that was read, not cached: nothing can refuse the change any more
+        # Only for a head that was read, not cached: nothing can refuse the change any more.
+        if not is_growing:
             writer.execute(INSERT_BRANCH, (head.number, leaf.branch, leaf.seq))
             leaf = Leaf(writer.connection.last_insert_rowid(), leaf.seq)
         leaf, is_growing = Leaf(leaf.branch, change.entries[-1].seq), True

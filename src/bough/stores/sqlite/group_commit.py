@@ -124,9 +124,8 @@ class Group(Generic[T, R]):
             if self.lead.locked():
                 ticket.wait()
                 continue
-            if (
-                queued < len(self._waiting) < self._companions
-            ):  # the first time, or another one has come meanwhile
+            # The first time, or another one has come meanwhile.
+            if queued < len(self._waiting) < self._companions:
                 queued = len(self._waiting)
                 ticket.wait(self._pause if self._is_oldest(ticket) else RECHECK_SECONDS)
                 continue

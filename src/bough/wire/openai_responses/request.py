@@ -192,9 +192,8 @@ def _has_all_ids(
             if not block:
                 return False
             call_id = block.get("call_id")
-            if isinstance(
-                call_id, str
-            ):  # a call without an output after it is refused, as is an output without a call
+            # A call without an output after it is refused, as is an output without a call.
+            if isinstance(call_id, str):
                 has_output = call_id in outputs or last_outputs.get(call_id, -1) > index
                 is_new_call = has_output and call_id not in calls and call_id not in used.calls
                 if not (call_id in calls if _is_output(block) else is_new_call):
