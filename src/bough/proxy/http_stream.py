@@ -226,7 +226,7 @@ class Head(Struct, frozen=True):
         if method == b"HEAD" or self.status in NO_BODY_STATUSES:
             return LengthBody(0)
         if b"chunked" in self.get(b"transfer-encoding").lower():
-            return ChunkedResponse()
+            return ChunkedBody()
         return LengthBody(_length(self)) if self.get(b"content-length") else OpenBody()
 
 
@@ -255,10 +255,6 @@ class Body(Protocol):
         """Return what has come, without its framing."""
         ...
 
-    def drop_copy(self) -> None:
-        """Keep no bytes of what has come, only where it ends."""
-        ...
-
     def feed(self, data: bytes) -> int:
         """Return how many of these bytes belong to the body."""
         ...
@@ -276,9 +272,6 @@ class _StoredBody:
 
     def content(self) -> bytes:
         return b"".join(self.pieces)
-
-    def drop_copy(self) -> None:
-        self.pieces.clear()
 
 
 class LengthBody(_StoredBody):
@@ -325,12 +318,6 @@ class ChunkedBody(_StoredBody):
         self._is_trailer = False
 
     def feed(self, data: bytes) -> int:
-        own = self._scan(data)
-        self.pieces.append(data if own == len(data) else data[:own])
-        return own
-
-    def _scan(self, data: bytes) -> int:
-        """Follow the lengths through the next bytes; return how many of them belong to the body."""
         at = self._missing
         length = len(data)
         while at < length and not self.is_complete:
@@ -344,7 +331,9 @@ class ChunkedBody(_StoredBody):
             if len(self._line) > MAX_HEAD_BYTES:
                 raise BadMessage("a chunk whose length does not end")
         self._missing = max(0, at - length)
-        return min(at, length)
+        own = min(at, length)
+        self.pieces.append(data if own == length else data[:own])
+        return own
 
     def _end_line(self, line: bytes) -> int:
         """Return how many bytes follow the line before the next one."""
@@ -366,34 +355,6 @@ class ChunkedBody(_StoredBody):
             chunks.append(data[end + 1 : end + 1 + length])
             at = end + 3 + length
         return b"".join(chunks)
-
-
-class ChunkedResponse(ChunkedBody):
-    """The same of a response. What comes before the next request belongs to it, so its lengths are only followed when its
-    bytes end as a body may end: a stream of small chunks passes a sixth faster."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._tail = b""
-        self._scanned = 0
-        """How many of the pieces were looked through."""
-
-    def feed(self, data: bytes) -> int:
-        self.pieces.append(data)
-        self._tail = (self._tail + data[-4:])[-4:]
-        if self._tail == b"\r\n\r\n":
-            self._catch_up()
-        return len(data)
-
-    def drop_copy(self) -> None:
-        self._catch_up()
-        self.pieces.clear()
-        self._scanned = 0
-
-    def _catch_up(self) -> None:
-        for piece in self.pieces[self._scanned :]:
-            self._scan(piece)
-        self._scanned = len(self.pieces)
 
 
 def _chunk_length(line: bytes) -> int:

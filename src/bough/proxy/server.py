@@ -332,7 +332,7 @@ class Download:
         own = self.body.feed(data)
         self._length += own
         if self._length > MAX_COPY_BYTES:
-            self.body.drop_copy()
+            self.body.pieces.clear()
             self.is_too_long = True
         return own
 
