@@ -6,6 +6,7 @@ Work is counted, not timed: the calls, of Python and of C, that the loop's own t
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import threading
 import time
@@ -319,3 +320,28 @@ class TestLargeMessages:
         with bough.open("memory:") as store:
             meter = measure(store, SHORT, drive)
         assert [coding for coding in meter.codings if "define_tools" not in coding] == []
+
+
+class TestGarbage:
+    @pytest.mark.parametrize("drive", DRIVES.values(), ids=DRIVES)
+    def test_what_a_turn_used_is_free_when_it_ends(self, drive: Drive) -> None:
+        """Not when garbage is collected, which stops the program for as long as it takes to look at all its objects."""
+        with bough.open("memory:") as store:
+            session = session_of(SHORT, store)
+
+            async def run() -> list[object]:
+                await drive(session)
+                gc.collect()
+                gc.disable()
+                gc.set_debug(gc.DEBUG_SAVEALL)
+                await drive(session)
+                gc.collect()
+                return [each for each in gc.garbage if type(each).__module__.startswith("bough")]
+
+            try:
+                left = asyncio.run(run())
+            finally:
+                gc.set_debug(0)
+                gc.garbage.clear()
+                gc.enable()
+        assert left == []

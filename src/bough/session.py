@@ -10,6 +10,7 @@ Modules that only some verbs need (agents, replay, exports) are imported when th
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, takewhile
 from types import ModuleType
@@ -91,7 +92,8 @@ class Session:
         self.log = log
         self.cut = cut
         """For a fork: the requested position and the legal one it was moved to."""
-        self._run: Run | None = None
+        self._run: weakref.ref[Run] | None = None
+        """Weak: what a run read is free when its caller has the result, not with the next run."""
 
     @property
     def session_id(self) -> str:
@@ -830,7 +832,7 @@ class Session:
             )
         from .engines.local import start_run
 
-        self._run = start_run(
+        run = start_run(
             self.log,
             content,
             model=model,
@@ -840,7 +842,8 @@ class Session:
             one_shot=one_shot,
             key=key,
         )
-        return self._run
+        self._run = weakref.ref(run)
+        return run
 
     def cancel(self) -> bool:
         """Abort the open turn: its model call, its tools and their tasks. Return False if no turn is open.
@@ -849,8 +852,9 @@ class Session:
         the request in about a second; if the runner died, the turn is closed here. The session stays valid and takes
         the next input.
         """
-        if self._run is not None and not self._run.is_over:
-            self._run.cancel()
+        run = None if self._run is None else self._run()
+        if run is not None and not run.is_over:
+            run.cancel()
             return True
         self.refresh()
         if not self.log.cursor.turn:

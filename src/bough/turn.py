@@ -125,7 +125,10 @@ class Turn:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._async_turn.exit(kind, error, traceback)
+        try:
+            await self._async_turn.exit(kind, error, traceback)
+        finally:
+            del self._async_turn  # it refers to this turn
 
     def _start(self, draft: Draft) -> None:
         """Append the input. The commit takes the lease; a later runner raises the fence, so that this one, if it comes

@@ -150,7 +150,9 @@ class Compactor:
             window = window or await writer.run_blocking(window_of, summariser)
             room = self._beside_answer(summariser, window)
             room = goal if room is None else room
-            request = await writer.run_blocking(_summary_request, writer.path, compaction, writer.blob, room)
+            request = await writer.run_blocking(
+                _summary_request, writer.path, compaction, writer.log.read_blob, room
+            )
             if await self._is_affordable(summariser, request):
                 answer, call = await self._ask_summariser(summariser, request)
                 calls.append(call)

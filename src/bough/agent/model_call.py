@@ -85,10 +85,10 @@ class ModelCaller:
         context = replace(context, settings=replace(context.settings, options=self.all_options()))
         tools = self.tool_runner.tool_set()
         if tools is None:
-            return Request(context, self.writer.blob)
+            return Request(context, self.log.read_blob)
         context = replace(context, settings=replace(context.settings, tool_definitions=tools.definitions))
-        blob = tools.blob  # it may not be stored yet
-        return Request(context, lambda hash: blob.data if hash == blob.hash else self.writer.blob(hash))
+        blob, read_blob = tools.blob, self.log.read_blob  # the definitions may not be stored yet
+        return Request(context, lambda hash: blob.data if hash == blob.hash else read_blob(hash))
 
     def all_options(self) -> dict[str, Any] | None:
         """Return the options of the next call: those on the path, and the run's own."""

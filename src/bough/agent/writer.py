@@ -158,9 +158,6 @@ class Writer:
         limits = self.settings().limits
         return [] if limits is None else [limits]
 
-    def blob(self, digest: str) -> bytes | None:
-        return self.log.read_blob(digest)
-
     # -- the lease ---------------------------------------------------------------------------------
 
     @property

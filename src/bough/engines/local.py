@@ -1,7 +1,6 @@
-"""The local engine: a run is a task of this process.
+"""The local engine: a run is a task of this process, so that cancelling it does not end the program that waits for it.
 
-Events reach the caller through a queue, so that cancelling ends the run and not the program that iterates over it.
-Stopping iteration cancels the run.
+Who iterates gets events through a queue, and cancels the run by stopping.
 """
 
 from __future__ import annotations
@@ -10,12 +9,13 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
 from ..agent.cancellation import CANCEL_REQUESTED
-from ..agent.events import Event, RunResult, fact_event, run_result
+from ..agent.events import Emit, Event, RunResult, fact_event, run_result
 from ..agent.limits import Limits
 from ..agent.loop import Loop, build_loop
 from ..agent.tasks import RunSetup
@@ -71,21 +71,25 @@ class Run:
         if self._task is not None and not self._task.done():
             self._task.get_loop().call_soon_threadsafe(self._task.cancel)
 
-    async def _run_loop(self) -> None:
-        try:
-            await self._loop.run(self._content, self._key, emit=self._queue.put_nowait)
-        except asyncio.CancelledError:
-            number = self._loop.writer.journal_number or None
-            self._queue.put_nowait(Event("session:turn_completed", {"stop_reason": "cancelled"}, number))
-
-    async def __aiter__(self) -> AsyncIterator[Event]:
+    def _start(self, emit: Emit) -> asyncio.Task[None]:
         if self._task is not None or self._is_cancelled:
             raise InvalidOperation(
                 "a run can be iterated over once, and not after it was cancelled; send again"
             )
-        self._task = asyncio.create_task(self._run_loop())
+        self._task = asyncio.create_task(self._run_loop(emit))
+        return self._task
+
+    async def _run_loop(self, emit: Emit) -> None:
+        try:
+            await self._loop.run(self._content, self._key, emit=emit)
+        except asyncio.CancelledError:
+            number = self._loop.writer.journal_number or None
+            emit(Event("session:turn_completed", {"stop_reason": "cancelled"}, number))
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        task = self._start(self._queue.put_nowait)
         # In a callback and not in the task's body: one cancelled before its first step has no body.
-        self._task.add_done_callback(lambda _: self._queue.put_nowait(None))
+        task.add_done_callback(lambda _: self._queue.put_nowait(None))
         try:
             while (item := await self._queue.get()) is not None:
                 self._is_completing = True
@@ -96,21 +100,39 @@ class Run:
             for event in await self._numbers.rest():
                 self._events.append(event)
                 yield event
-            if not self._task.cancelled():
-                await self._task
-            self._result = run_result(self._events, total(self._loop.writer.model_calls.values()))
+            self._end(task)
         finally:
-            if not self._task.done():
-                self._task.cancel()
-                await asyncio.wait([self._task])
+            await _cancel(task)
 
     def __await__(self) -> Generator[Any, None, RunResult]:
         return self._run_to_end().__await__()
 
     async def _run_to_end(self) -> RunResult:
-        async for _ in self:
-            pass
+        """Run without a step of the event loop for each event: they are numbered at the end."""
+        announced: list[Event] = []
+        task = self._start(announced.append)
+        try:
+            await asyncio.wait([task])
+        finally:
+            await _cancel(task)
+        for event in announced:
+            self._events += await self._numbers.complete(event)
+        self._events += await self._numbers.rest()
+        self._end(task)
         return self.result
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        """Keep the result of the run, whose task is done, or raise its error."""
+        if not task.cancelled():
+            task.result()
+        self._result = run_result(self._events, total(self._loop.writer.model_calls.values()))
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    """Cancel a task and wait for its end, if it has not ended."""
+    if not task.done():
+        task.cancel()
+        await asyncio.wait([task])
 
 
 class EventNumbers:
@@ -125,7 +147,7 @@ class EventNumbers:
         self._loop, self._log = loop, loop.log
         self._own: dict[int, Event] = {}
         """The events of what the run appended, by the number of the fact."""
-        loop.writer.on_append = self._note
+        loop.writer.on_append = partial(_note, self._own)
         self._last = 0
         """The number of the last fact that was read."""
         self._events: deque[Event] = deque()
@@ -150,11 +172,6 @@ class EventNumbers:
         await self._read(self._loop.writer.journal_number)
         return list(self._events)
 
-    def _note(self, appended: AppendResult, entries: list[Entry]) -> None:
-        """Called on a thread of the log."""
-        for fact in appended.facts:
-            self._own[fact.number] = fact_event(fact, entries if fact.kind == "appended" else ())
-
     async def _read(self, until: int) -> None:
         self._last = max(self._last, self._loop.first_number)
         if until <= self._last:
@@ -171,6 +188,12 @@ class EventNumbers:
         for fact in facts:
             self._own.pop(fact.number, None)
         return [fact_event(fact, self._log.appended_entries(fact)) for fact in facts]
+
+
+def _note(own: dict[int, Event], appended: AppendResult, entries: list[Entry]) -> None:
+    """Add the events of an append; called on a thread of the log."""
+    for fact in appended.facts:
+        own[fact.number] = fact_event(fact, entries if fact.kind == "appended" else ())
 
 
 def start_run(

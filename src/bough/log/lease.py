@@ -74,6 +74,7 @@ class Lease:
 
     def stop(self) -> None:
         """Renew it no more: what was committed has ended it."""
+        self.on_tick = None  # it refers to the run, which refers to its lease
         _alive.pop(self.holder, None)
         _heartbeat(self._store.url).remove(self)
 
@@ -90,8 +91,9 @@ class Lease:
                 self.stop()
                 return
             self._set_renewed()
-        if self.on_tick is not None:
-            self.on_tick()
+        on_tick = self.on_tick  # which another thread may remove
+        if on_tick is not None:
+            on_tick()
 
     def _set_renewed(self) -> None:
         self._renewed_at, self._clock_offset = time.monotonic(), _clock_offset()

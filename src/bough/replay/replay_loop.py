@@ -268,7 +268,7 @@ class ReplayToolRunner(ToolRunner):
         """Return those that the recording has at this position; those of the tools that were passed, if any were; else
         those that follow from the recorded calls."""
         settings = self.writer.settings()
-        recorded = read_tools(settings.tool_definitions, self.writer.blob)
+        recorded = read_tools(settings.tool_definitions, self.log.read_blob)
         if recorded is None or self.writer.parts.host_entries.has_own_tools:
             return super().tool_set()
         names = self.writer.allowed_tools()
