@@ -12,6 +12,7 @@ leaves room for more. A stall is printed with the CPU time of the whole process 
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from time import perf_counter, process_time, thread_time
 
@@ -129,6 +130,7 @@ def figures(plan: Plan) -> Iterator[Figure]:
             long = [store.session(long_session(store, entries).session_id) for _ in range(LONG)]
             sessions = long + [store.start(agent="bench") for _ in range(COUNTS[-1] - LONG)]
             each = [load[: max(1, turns // 4)] for load in loads]
+            gc.collect()  # what the rounds before left
             stalls = asyncio.run(_drive_all(sessions, each, LONG, drive)).stalls
         whole, process = [stall.whole for stall in stalls], [stall.process for stall in stalls]
         beside = {"p99 ms": percentile(whole, 0.99), "p50 ms": percentile(whole, 0.5)}
