@@ -954,6 +954,16 @@ class TestOpening:
             with pytest.raises(errors.InvalidArgument):
                 Address.parse(f"postgresql://h/d?{wrong}")
 
+    def test_every_text_is_kept_whatever_encoding_clients_have_by_default(
+        self, database: Database, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+        with bough.open(database.url) as store:
+            session = store.start(title="東京")
+            session.append([user("Straße nach 東京")])
+            assert store.session(session.session_id).row.title == "東京"
+            assert [hit.session_id for hit in store.search("straße").hits] == [session.session_id]
+
     def test_a_closed_store_says_so(self, database: Database) -> None:
         store = bough.open(database.url)
         session = store.start()

@@ -97,6 +97,7 @@ class Address(Struct, frozen=True):
             "prepare_threshold": 0 if self.is_prepared else None,
             "context": ADAPTERS,
             "application_name": "bough",
+            "client_encoding": "utf8",  # over PGCLIENTENCODING and what the role has: others cannot hold every text
             **({} if self._has_timeout() else {"connect_timeout": CONNECT_SECONDS}),
         }
 
