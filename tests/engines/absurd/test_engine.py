@@ -39,6 +39,7 @@ from bough.engines.absurd import worker as absurd_worker
 from bough.engines.absurd.claim import AbsurdClient, Claim, ClaimedConnections, ConnectionHandle
 from bough.engines.absurd.engine import TASK, Agent
 from bough.engines.absurd.step import Checkpoint, ClaimedLog, checkpoint
+from bough.engines.absurd.task_queue import TaskQueue
 from bough.engines.absurd.task_store import TaskStore
 from bough.engines.absurd.worker import LeaseRenewer, Worker
 from bough.log.runtime import real_runtime
@@ -81,6 +82,34 @@ def answered(session: Session, text: str) -> Callable[[], bool]:
         return message is not None and message.text == text and session.row.holder is None
 
     return look
+
+
+def queue_as_client(queue: AbsurdQueue, session: Session, text: str) -> None:
+    """Put an input of its owner into the session's inbox, as a login of the client role."""
+    row = session.row
+    with psycopg.connect(queue.database.client_url) as client:
+        settings = "select set_config('bough.space', %s, true), set_config('bough.owner', %s, true)"
+        client.execute(settings, (row.space, row.owner))
+        statement = "insert into bough.public_input (session_id, text) values (%s, %s)"
+        client.execute(statement, (row.session_id, text))
+
+
+def cut_connections(database: Database) -> None:
+    database.run(f"select pg_terminate_backend(pid) from pg_stat_activity where usename = '{APP}'")
+
+
+class Cutter(Redactor):
+    """Ends every connection of the service the first time something is redacted."""
+
+    def __init__(self, queue: AbsurdQueue) -> None:
+        super().__init__()
+        self._database, self._has_cut = queue.database, False
+
+    def redact_payload(self, payload: Any) -> Any:
+        if not self._has_cut:
+            self._has_cut = True
+            cut_connections(self._database)
+        return super().redact_payload(payload)
 
 
 def connections(database: Database) -> int:
@@ -378,12 +407,8 @@ class TestSending:
         with bough.open(queue.database.url, space="acme", owner="ann") as store:
             mine, other = store.start("client's"), store.start("nobody's")
             for session in (mine, other):
-                with psycopg.connect(queue.database.client_url) as client:
-                    settings = "select set_config('bough.space', 'acme', true), set_config('bough.owner', 'ann', true)"
-                    client.execute(settings)
-                    for text in (f"my word is {phrase}", "and more"):
-                        statement = "insert into bough.public_input (session_id, text) values (%s, %s)"
-                        client.execute(statement, (session.session_id, text))
+                for text in (f"my word is {phrase}", "and more"):
+                    queue_as_client(queue, session, text)
             copied = other.fork()
             copied.enqueue("queued by the service, for a runner of its own")
             agent = Agent("client's", ScriptedModel([Slow(1.5, "Yes."), "Yes."]))
@@ -400,6 +425,17 @@ class TestSending:
             assert [len(store.backend.inbox(one.session_id)) for one in (other, copied)] == [2, 1]
             assert queue.database.run(f"select count(*) from absurd.t_{queue.name}") == [(2,)]
         queue.database.run("delete from bough.inbox")
+
+    def test_a_worker_whose_connection_breaks_while_it_takes_the_input_of_a_client_works_on(
+        self, queue: AbsurdQueue
+    ) -> None:
+        session = queue.store.start("a", owner="ann")
+        queue_as_client(queue, session, "hello")
+        with queue.working(
+            Agent("a", ScriptedModel(["Yes."])), runtime=real_runtime(Cutter(queue))
+        ) as worker:
+            wait_until(answered(session, "Yes."))
+            assert not worker.stopping.is_set()
 
     def test_a_session_of_an_owner_is_run_as_that_owners(self, queue: AbsurdQueue) -> None:
         with bough.open(queue.database.url, space="acme", owner="ann") as store:
@@ -1297,6 +1333,13 @@ class TestWorker:
         )
         assert "got no answer" in reason
         assert "0123456789abcdef" not in reason
+
+
+def test_tasks_are_spawned_once_although_the_connection_has_broken(queue: AbsurdQueue) -> None:
+    tasks = TaskQueue(queue.store.backend, queue.name)
+    cut_connections(queue.database)
+    tasks.spawn("count", {"one": {}, "two": {}}, attempts=1, retry={"kind": "none"})
+    assert [task.state for task in tasks.states(["one", "two"]).values()] == ["pending", "pending"]
 
 
 class TestLongQueue:

@@ -45,4 +45,4 @@ def take_client_inputs(store: PostgresStore, queue: str, agents: Iterable[str], 
             spawn_turn(connection, queue, TaskParams(session_id, store.space, agent), key)
         return len(rows)
 
-    return store.connections.transaction(work)
+    return store.connections.write(work)

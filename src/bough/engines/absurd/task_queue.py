@@ -80,7 +80,7 @@ class TaskQueue:
                     )
                 return True
 
-            self._connections.transaction(write)
+            self._connections.write(write)
 
     def states(self, keys: Iterable[str]) -> dict[str, TaskState]:
         """Return how far the tasks of these keys are; those that do not exist are left out."""
