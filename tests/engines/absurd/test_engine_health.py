@@ -71,6 +71,22 @@ class TestDoctor:
             finding["message"] for finding in findings
         ]
 
+    def test_a_task_whose_worker_died_waits_for_another(self, queue: AbsurdQueue) -> None:
+        queue.send("hello")
+        expired = "state = 'running', claim_expires_at = now() - interval '5 min'"
+        queue.database.run(f"update absurd.r_{queue.name} set {expired}")
+        code, findings = doctor(queue)
+        [problem] = [finding for finding in findings if finding["level"] == "problem"]
+        assert code == 1
+        assert (
+            problem["message"] == f"queue '{queue.name}': 1 task waiting, the first for 5 min, and no worker"
+        )
+        add_worker(queue, "host:1", seconds_ago=5)
+        _, findings = doctor(queue)
+        assert f"queue '{queue.name}': 1 worker with 4 slots, 0 running, 1 task waiting" in [
+            finding["message"] for finding in findings
+        ]
+
     def test_workers_that_die_again_and_again_are_a_problem_that_names_what_they_ran(
         self, queue: AbsurdQueue
     ) -> None:

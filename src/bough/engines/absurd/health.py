@@ -33,19 +33,22 @@ select to_regclass('absurd.bough_worker') is not null
    and coalesce(has_table_privilege(to_regclass('absurd.bough_worker'), 'select'), false)
 """
 # By the index on state and time of runs, so that neither finished nor sleeping ones are read; counted up to a bound.
+# A run whose claim has expired belongs to a worker that died: it waits for another one.
 SELECT_TASKS = """
-with waiting as (
+with due as (
     select available_at from absurd.{runs} as run join absurd.{tasks} as task using (task_id)
     where run.state in ('pending', 'sleeping') and available_at <= now() and task_name like 'bough-%%'
     order by available_at limit %(most)s),
-running as (
-    select task_name from absurd.{runs} as run join absurd.{tasks} as task using (task_id)
-    where run.state = 'running' limit %(most)s),
+claimed as (
+    select claim_expires_at from absurd.{runs} as run join absurd.{tasks} as task using (task_id)
+    where run.state = 'running' and task_name like 'bough-%%' limit %(most)s),
+waiting (since) as (
+    select available_at from due union all select claim_expires_at from claimed where claim_expires_at <= now()),
 others as (
     select 1 from absurd.{runs} as run join absurd.{tasks} as task using (task_id)
     where run.state in ('pending', 'running') and task_name not like 'bough-%%' limit %(most)s)
-select (select count(*) from waiting), (select coalesce(extract(epoch from now() - min(available_at)), 0)::float8 from waiting),
-       (select count(*) from running where task_name like 'bough-%%'),
+select (select count(*) from waiting), (select coalesce(extract(epoch from now() - min(since)), 0)::float8 from waiting),
+       (select count(*) from claimed where claim_expires_at > now()),
        (select count(*) from others)
 """
 SELECT_WORKERS = """
