@@ -198,6 +198,12 @@ class TestDoctor:
         assert done.code == 1
         assert "chmod 600" in done.out
 
+    def test_a_problem_that_fix_leaves_is_still_one(self, store_path: Path) -> None:
+        store_path.chmod(0o644)
+        done = bough("doctor", "--fix", "--yes", store=store_path)
+        assert "nothing to fix" in done.err
+        assert done.code == 1
+
     @pytest.mark.parametrize("page", [1, 5, 12])
     def test_damage_is_found_without_being_touched(self, store_path: Path, page: int) -> None:
         data = bytearray(store_path.read_bytes())

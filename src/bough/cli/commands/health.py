@@ -95,16 +95,21 @@ def doctor(location: StoreLocation, other: str | None, fix: bool, yes: bool, is_
     if other is not None:
         location = StoreLocation(other, location.space, location.owner)
     findings = _check_health(location)
-    has_problems = any(finding.level == "problem" for finding in findings)
     if is_json:
-        print_json(backend=location.display_url, healthy=not has_problems, findings=findings)
+        print_json(backend=location.display_url, healthy=not _has_problems(findings), findings=findings)
     else:
         click.echo(location.display_url)
         for finding in findings:
             mark, colour = _MARKS[finding.level]
             hint = click.style(f"  → {finding.fix}", dim=True) if finding.fix else ""
             click.echo(f"{click.style(mark, fg=colour)} {safe(finding.message)}{hint}")
-    return _fix(location, yes=yes) if fix else int(has_problems)
+    if fix and _fix(location, yes=yes):
+        findings = _check_health(location)
+    return int(_has_problems(findings))
+
+
+def _has_problems(findings: list[Finding]) -> bool:
+    return any(finding.level == "problem" for finding in findings)
 
 
 def _check_health(location: StoreLocation) -> list[Finding]:
@@ -128,18 +133,18 @@ def _check_health(location: StoreLocation) -> list[Finding]:
         return findings
 
 
-def _fix(location: StoreLocation, *, yes: bool) -> int:
-    """List sessions whose process is known to have died, ask, and mark them interrupted."""
+def _fix(location: StoreLocation, *, yes: bool) -> bool:
+    """List sessions whose process is known to have died, ask, and mark them interrupted; return whether any was."""
     store = location.open()
     rows = stuck_sessions(store.backend, store.runtime)
     for row in rows:
         notify(f"  {row.session_id} will be marked interrupted")
     if not rows:
         notify("nothing to fix")
-        return 0
+        return False
     if not confirm_plan("Mark them?", yes=yes):
-        return 1
+        return False
     for row in rows:
         mark_interrupted(store.backend, store.runtime, row)
     notify(f"{plural(len(rows), 'session')} marked interrupted; bough resume continues each")
-    return 0
+    return True
