@@ -6,6 +6,7 @@ session whose runner died, so that it can be moved and resumed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 from ..errors import short_holder
@@ -58,9 +59,19 @@ def session_health(
         yield Finding(
             "problem",
             f"the login {role!r} was bound to the owner {owner!r}, and there is no such role: a restore brings none",
-            f"create the role and select bough.bind('{role}', '{store.space}', '{owner}'), "
-            f"or select bough.forget_login('{role}')",
+            f"create the role and select bough.bind({_sql(_identifier(role))}, {_sql(store.space)}, {_sql(owner)}), "
+            f"or select bough.forget_login({_sql(role)})",
         )
+
+
+def _sql(text: str) -> str:
+    """Write it as a literal of SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _identifier(role: str) -> str:
+    """Write a role as `regrole` reads it, which makes capitals small unless they are quoted."""
+    return role if re.fullmatch("[a-z_][a-z0-9_]*", role) else '"' + role.replace('"', '""') + '"'
 
 
 def _interrupted(store: StoreBackend, count: int) -> Iterator[Finding]:

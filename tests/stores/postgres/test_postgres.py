@@ -940,6 +940,32 @@ class TestOpening:
             assert store.backend.lost_logins() == []
         database.run("select bough.unbind('stays'); drop role stays")
 
+    def test_doctor_names_statements_about_a_lost_login_that_run_as_printed(
+        self, postgres: DatabaseHost
+    ) -> None:
+        database = Database(postgres, "quoted")
+        role = '"Ann O\'Hara"'
+        database.run(f"create role {role} login")
+        with bough.open(database.url) as store:
+
+            def printed() -> tuple[str, str]:
+                [(_, fix)] = [
+                    (one.level, one.fix) for one in session_health(store.backend, store.runtime) if one.fix
+                ]
+                bind, forget = fix.removeprefix("create the role and ").split(", or ")
+                return bind, forget
+
+            with psycopg.connect(database.owner_url, autocommit=True) as owner:
+                owner.execute("select bough.bind(%s, 'default', %s)", (role, "ann o'hara"))
+            database.run(f"drop owned by {role}; drop role {role}")
+            bind, _ = printed()
+            database.run(f"create role {role} login; {bind}")
+            assert store.backend.lost_logins() == []
+            database.run(f"drop owned by {role}; drop role {role}")
+            _, forget = printed()
+            database.run(forget)
+            assert store.backend.lost_logins() == []
+
     def test_our_own_options_do_not_reach_the_server(self) -> None:
         for plain in ("postgresql:///db?host=/tmp/x", "postgresql:///db", "postgresql://a@h/d#e"):
             assert (
