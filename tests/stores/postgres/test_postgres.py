@@ -1023,6 +1023,8 @@ class TestOpening:
             assert len(store.search("hello").hits) == 1
         with psycopg.connect(postgres.url(name, "shop_owner"), autocommit=True) as owner:
             assert owner.execute("select count(*) from bough.entry").fetchone() == (0,)  # it is bound, too
+        with pytest.raises(errors.MissingPermission, match="row level security hides every session from it"):
+            bough.open(url)
         with pytest.raises(errors.InvalidArgument):
             postgres_schema.migrate(url, service="x'; drop", client="c")
 

@@ -59,7 +59,10 @@ select current_user, to_regnamespace('bough') is not null,
 """
 SELECT_TABLE_RIGHTS = """
 select to_regclass('bough.session') is not null,
-       coalesce(has_table_privilege(to_regclass('bough.session'), 'select, insert'), false)
+       coalesce(has_table_privilege(to_regclass('bough.session'), 'select, insert'), false),
+       coalesce(not row_security_active(to_regclass('bough.session')), false) or exists (
+           select from pg_policy cross join unnest(polroles) as role
+           where polrelid = to_regclass('bough.session') and polname = 'service' and pg_has_role(role, 'usage'))
 """
 SELECT_OWNER = """
 select pg_get_userbyid(nspowner), pg_has_role(nspowner, 'member') from pg_namespace where nspname = 'bough'
@@ -251,6 +254,8 @@ def check_schema(connection: psycopg.Connection[Any], url: str) -> None:
         raise MigrationNeeded(url, 0, VERSION)
     if not tables[1]:
         raise MissingPermission(url, user, "it may not read and write the table bough.session")
+    if not tables[2]:  # the owner of the schema: it has every right, and would find an empty store
+        raise MissingPermission(url, user, "row level security hides every session from it")
     _refuse_prerelease(connection, url)
     version = int(_fetch_value(connection, SELECT_VERSION))
     if version < VERSION:
