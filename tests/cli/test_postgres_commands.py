@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psycopg
 import pytest
 
+from bough import open as open_store
 from support.postgres import APP, Database, DatabaseHost
 from support.terminal import bough
 
@@ -27,6 +29,21 @@ class TestMigrate:
         assert bough("migrate", "--yes", "--json", store=bare).json["format_before"] == 0
         assert "nothing to do" in bough("migrate", "--yes", store=bare).out
         assert bough("ls", "--json", store=bare).json["sessions"] == []
+
+    def test_a_later_one_keeps_the_service_role_that_was_chosen(self, postgres: DatabaseHost) -> None:
+        name = postgres.create_database("chosen")
+        owner = postgres.url(name)
+        with psycopg.connect(owner, autocommit=True) as admin:
+            admin.execute("drop role if exists chosen_app")
+        assert bough("migrate", "--service-role", "chosen_service", "--yes", store=owner).code == 0
+        with psycopg.connect(owner, autocommit=True) as admin:
+            admin.execute("create role chosen_app login password 'chosen_app' in role chosen_service")
+        url = postgres.url(name, "chosen_app")
+        with open_store(url) as store:
+            session = store.start(title="still there")
+            assert bough("migrate", "--engine", "absurd", "--yes", store=owner).code == 0
+            assert store.session(session.session_id).row.title == "still there"
+            assert session.send("hello", engine="absurd", agent="a").queue == "bough"
 
     def test_who_has_no_right_is_told_so(self, postgres: DatabaseHost, migrated_database: Database) -> None:
         bare = postgres.url(postgres.create_database("rights"), APP)

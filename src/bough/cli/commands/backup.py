@@ -52,8 +52,7 @@ def backup(location: StoreLocation, to: str | None, force: bool, is_json: bool) 
 @yes_option
 @click.option(
     "--service-role",
-    default="bough_service",
-    show_default=True,
+    show_default="the one it has, else bough_service",
     help="PostgreSQL: role that sees its whole space.",
 )
 @click.option(
@@ -77,7 +76,7 @@ def backup(location: StoreLocation, to: str | None, force: bool, is_json: bool) 
 def migrate(
     location: StoreLocation,
     yes: bool,
-    service_role: str,
+    service_role: str | None,
     client_role: str,
     engine: str | None,
     queue: str,
@@ -117,18 +116,19 @@ def migrate(
 
 
 def _migrate_server(
-    location: StoreLocation, service: str, client: str, queue: str | None, *, yes: bool, is_json: bool
+    location: StoreLocation, service: str | None, client: str, queue: str | None, *, yes: bool, is_json: bool
 ) -> int:
     """Create or upgrade our schema and, with a queue, Absurd's after it."""
     from ...stores.postgres.schema import migrate as migrate_schema
 
     install_absurd = None if queue is None else load_absurd(location)
     where = location.display_url
+    role = service or "bough_service (or the service role it has)"
     notify(
-        f"{where}: create or upgrade the schema bough, and the roles {service} and {client} if they are missing"
+        f"{where}: create or upgrade the schema bough, and the roles {role} and {client} if they are missing"
     )
     if queue is not None:
-        notify(f"{where}: install the schema absurd and the queue {queue!r}, and grant them to {service}")
+        notify(f"{where}: install the schema absurd and the queue {queue!r}, and grant them to {role}")
     if not confirm_plan("Migrate?", yes=yes):
         return 1
     done = migrate_schema(location.url, service=service, client=client)
@@ -139,7 +139,7 @@ def _migrate_server(
         else f"{where} now has schema {done.after}"
     ]
     if install_absurd is not None and queue is not None:
-        engine = install_absurd(location.url, queue, service=service)
+        engine = install_absurd(location.url, queue)
         report |= {
             "engine": "absurd",
             "version_before": engine.before,

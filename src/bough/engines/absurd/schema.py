@@ -23,7 +23,7 @@ from ...errors import (
 )
 from ...stores.postgres.connections import store_error
 from ...stores.postgres.schema import VERSION as SCHEMA_VERSION
-from ...stores.postgres.schema import lock_schema, plain_errors
+from ...stores.postgres.schema import lock_schema, plain_errors, service_role
 from ...stores.postgres.url import Address
 from . import registry
 from .queue import DEFAULT_QUEUE
@@ -64,7 +64,7 @@ class InstallResult(Struct, frozen=True):
     queue: str
 
 
-def install(url: str, queue: str = DEFAULT_QUEUE, *, service: str = "bough_service") -> InstallResult:
+def install(url: str, queue: str = DEFAULT_QUEUE) -> InstallResult:
     """Create or migrate Absurd's schema, create the queue, and let the service role use both."""
     if not 0 < len(queue.encode()) <= MAX_QUEUE_BYTES or "\0" in queue:
         raise InvalidArgument("queue", queue, f"a name of 1 to {MAX_QUEUE_BYTES} bytes")
@@ -77,24 +77,20 @@ def install(url: str, queue: str = DEFAULT_QUEUE, *, service: str = "bough_servi
         plain_errors(address, connection, command),
         connection.transaction(),
     ):
-        _check_ours(connection, address.safe_url, service)
+        _check_ours(connection, address.safe_url)
         lock_schema(connection)
         before = _install(connection, address.safe_url)
         connection.execute("select absurd.create_queue(%s)", (queue,))
         names = {"index": sql.Identifier(f"r_{queue}_bc"), "runs": sql.Identifier(f"r_{queue}")}
         connection.execute(sql.SQL(INDEX_CLAIM).format(**names))
-        _grant(connection, queue, service)
+        _grant(connection, queue, service_role(connection))
     return InstallResult(before, VERSION, queue)
 
 
-def _check_ours(connection: psycopg.Connection[Any], where: str, service: str) -> None:
-    """Require our schema, since tasks name sessions, and the service role that runs them."""
-    query = "select to_regclass('bough.migration') is not null, exists (select 1 from pg_roles where rolname = %s)"
-    has_schema, has_role = fetch_row(connection, query, [service])
-    if not has_schema:
+def _check_ours(connection: psycopg.Connection[Any], where: str) -> None:
+    """Require our schema, since tasks name sessions."""
+    if not fetch_row(connection, "select to_regclass('bough.migration') is not null")[0]:
         raise MigrationNeeded(where, 0, SCHEMA_VERSION)
-    if not has_role:
-        raise InvalidArgument("service", service, "the service role that bough migrate made")
 
 
 def _install(connection: psycopg.Connection[Any], where: str) -> str | None:

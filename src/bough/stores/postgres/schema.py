@@ -67,6 +67,11 @@ select to_regclass('bough.session') is not null,
 SELECT_OWNER = """
 select pg_get_userbyid(nspowner), pg_has_role(nspowner, 'member') from pg_namespace where nspname = 'bough'
 """
+SELECT_SERVICE = """
+select rolname from pg_policy cross join unnest(polroles) as role join pg_roles on pg_roles.oid = role
+where polrelid = to_regclass('bough.session') and polname = 'service'
+"""
+DEFAULT_SERVICE = "bough_service"
 ROLE_NAME = re.compile("[a-z_][a-z0-9_]{0,62}")
 
 
@@ -76,13 +81,14 @@ class MigrationResult(Struct, frozen=True):
     after: int
 
 
-def migrate(url: str, *, service: str = "bough_service", client: str = "bough_client") -> MigrationResult:
+def migrate(url: str, *, service: str | None = None, client: str = "bough_client") -> MigrationResult:
     """Create the schema or migrate it to this version, as the role of `url`, which then owns it.
 
-    Creates the roles if they are missing, without the right to log in: grant them to the logins that need them.
+    Creates the roles if they are missing, without the right to log in: grant them to the logins that need them. Without
+    `service` the schema keeps the service role it has; a new one gets `bough_service`.
     """
     for name in (service, client):
-        if not ROLE_NAME.fullmatch(name):
+        if name is not None and not ROLE_NAME.fullmatch(name):
             raise InvalidArgument("role", name, "lower-case letters, digits and underscores")
     address = replace(
         Address.parse(url), is_prepared=False
@@ -91,7 +97,12 @@ def migrate(url: str, *, service: str = "bough_service", client: str = "bough_cl
         _check_server(connection, address.safe_url)
         _check_owner(connection, address.safe_url)
         lock_schema(connection)
-        return _migrate(connection, address.safe_url, service, client)
+        return _migrate(connection, address.safe_url, service or service_role(connection), client)
+
+
+def service_role(connection: psycopg.Connection[Any]) -> str:
+    """Return the role that the policies of the service name, or the default if there are none yet."""
+    return str(_fetch_value(connection, SELECT_SERVICE) or DEFAULT_SERVICE)
 
 
 @contextlib.contextmanager
