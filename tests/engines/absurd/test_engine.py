@@ -1206,6 +1206,19 @@ class TestWorker:
             assert wire.request_count - before <= 20 * seconds, "each slot alone asks four times a second"
         wire.close()
 
+    def test_slots_that_cannot_claim_ask_as_one_and_say_why_in_a_line(self, queue: AbsurdQueue) -> None:
+        lines: list[str] = []
+        url = f"{queue.database.url}&options=-c%20default_transaction_read_only%3Don"
+        agent = Agent("a", by_step("Yes."))
+        with queue.working(agent, url=url, concurrency=40, report=lines.append):
+            began = time.monotonic()
+            wait_until(lambda: len(lines) >= 6)
+            assert len(lines) <= 10 * (time.monotonic() - began) + 4, (
+                "each slot alone asks four times a second"
+            )
+        assert [line for line in lines if "\n" in line] == []
+        assert "ReadOnlySqlTransaction: cannot execute" in lines[-1]
+
     def test_a_step_longer_than_its_lease_is_done_once(self, queue: AbsurdQueue) -> None:
         session = queue.send("hello")
         model = ScriptedModel([Slow(2.6, "At last.")])

@@ -208,7 +208,11 @@ class Worker:
         try:
             work(*arguments)
         except (psycopg.Error, BoughError) as error:
-            self.report(f"{error_text(error)}; the worker continues")
+            self.report_error(error)
+
+    def report_error(self, error: Exception) -> None:
+        """Report in a line what this worker survives; PostgreSQL adds the statement and where it was called."""
+        self.report(f"{error_text(error).splitlines()[0]}; the worker continues")
 
     def store(self, space: str) -> PostgresStore:
         """Return the tenant's store; all of them share one pool."""
@@ -307,8 +311,8 @@ def _take_client_inputs(worker: Worker) -> None:
 
 
 class SlotClient(AbsurdClient):
-    """Polls for a task in turn with the other slots, and keeps its turn while there is none: the queue is polled a
-    few times a second, however many slots are idle."""
+    """Polls for a task in turn with the other slots, and keeps its turn while there is none or the claim fails: the queue
+    is polled a few times a second, however many slots are idle."""
 
     def __init__(self, worker: Worker, handle: ConnectionHandle) -> None:
         super().__init__(handle, worker.queue, worker.name)
@@ -319,8 +323,12 @@ class SlotClient(AbsurdClient):
     ) -> list[ClaimedTask]:
         self.claimed, worker = [], self._worker
         with worker.claim_lock:
-            if not worker.stopping.is_set() and not super().claim_tasks(batch_size, claim_timeout, worker_id):
-                worker.stopping.wait(POLL_SECONDS)
+            try:
+                if not worker.stopping.is_set():
+                    super().claim_tasks(batch_size, claim_timeout, worker_id)
+            finally:
+                if not self.claimed:
+                    worker.stopping.wait(POLL_SECONDS)
         return self.claimed
 
 
@@ -368,7 +376,7 @@ class Slot:
             try:
                 client.work_batch(self._name, worker.lease, 1)
             except (psycopg.Error, BoughError) as error:
-                worker.report(f"{error_text(error)}; the worker continues")
+                worker.report_error(error)
                 worker.stopping.wait(POLL_SECONDS)
 
     def _run_task(
