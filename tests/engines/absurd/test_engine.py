@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -1017,6 +1018,24 @@ class TestClaim:
         query = f"select checkpoint_name from absurd.c_{queue.name}"
         assert queue.database.run(query) == [("agent-loop",)]
         assert log.leaf.seq == 2
+
+    def test_a_write_beside_another_is_there_once_whatever_isolation_is_the_default(
+        self, claimed: tuple[Claim, ClaimedLog], queue: AbsurdQueue
+    ) -> None:
+        _, log = claimed
+        queue.database.run(f"alter role {APP} set default_transaction_isolation = 'repeatable read'")
+        try:
+            cut_connections(queue.database)
+            log.record("noted")  # on a new connection, which has it
+            with psycopg.connect(queue.database.owner_url) as other, ThreadPoolExecutor(1) as pool:
+                other.execute("update bough.session set title = 'renamed'")
+                write = pool.submit(log.record, "noted")
+                wait_until(lambda: queue.database.run("select 1 from pg_locks where not granted"))
+                other.commit()
+                write.result(timeout=60)
+        finally:
+            queue.database.run(f"alter role {APP} reset default_transaction_isolation")
+        assert [fact.kind for fact in log.store.journal(log.session_id)].count("noted") == 2
 
     def test_a_server_that_forgot_its_statements_is_told_them_again(
         self, claimed: tuple[Claim, ClaimedLog]

@@ -36,6 +36,7 @@ from conftest import SOAK, PostgresStoreCache
 from support.pgbouncer import pgbouncer_path
 from support.postgres import APP, Database, DatabaseHost, PostgresServer
 from support.postgres_proxy import PostgresProxy
+from support.processes import wait_until
 from support.store_contract import PostgresConformance
 
 PERVERSE = ("enable_nestloop", "enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan")
@@ -348,6 +349,22 @@ class TestManyWriters:
                 other.commit()
                 append.result(timeout=60)
             assert texts(session) == ["once"]
+
+    @pytest.mark.parametrize("isolation", ["repeatable%5C%20read", "serializable"])
+    def test_an_append_beside_another_write_is_there_once_whatever_isolation_is_the_default(
+        self, database: Database, isolation: str
+    ) -> None:
+        url = f"{database.url}&options=-c%20default_transaction_isolation%3D{isolation}"
+        with bough.open(url) as store:
+            session = store.start()
+            with psycopg.connect(database.owner_url) as other, ThreadPoolExecutor(1) as pool:
+                other.execute("update bough.session set title = 'renamed'")
+                append = pool.submit(session.append, [user("once")])
+                wait_until(lambda: database.run("select 1 from pg_locks where not granted"))
+                other.commit()
+                append.result(timeout=60)
+            assert texts(session) == ["once"]
+            assert session.row.title == "renamed"
 
     def test_a_fork_and_a_purge_of_its_source_do_not_cross(self, database: Database) -> None:
         with bough.open(database.url) as store:

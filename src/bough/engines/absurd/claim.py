@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast
 import msgspec
 import psycopg
 from absurd_sdk import Absurd, CancelledTask, ClaimedTask, FailedTask, StepHandle, TaskContext
-from psycopg.errors import AdminShutdown, RaiseException, UniqueViolation
+from psycopg.errors import AdminShutdown, RaiseException
 from psycopg.rows import dict_row
 
 from ...errors import ClaimLost, UnknownCommit
@@ -27,7 +27,6 @@ from ...stores.postgres.connections import (
     ConnectionLost,
     EngineSql,
     PostgresConnections,
-    store_error,
 )
 from ...stores.postgres.pool import Pool
 from ...stores.postgres.statement import Connection, Rows, Statement, run_statement
@@ -296,16 +295,16 @@ class ClaimedConnections(EngineConnections):
         return self._claim.engine_sql()
 
     def run_with_engine_sql(self, statement: Statement, values: Mapping[str, Any]) -> Rows:
-        try:
-            with self._connection() as connection:
+        def run(connection: Connection) -> Rows:
+            try:
                 return run_statement(connection, statement, values)
-        except UniqueViolation:
-            raise
-        except psycopg.Error as error:
-            if not is_claim_lost(error):
-                raise store_error(self.url, error) from error
-        self._claim.lose()
-        raise ClaimLost(self._claim.queue, self._claim.task_id)
+            except psycopg.Error as error:
+                if not is_claim_lost(error):
+                    raise
+            self._claim.lose()
+            raise ClaimLost(self._claim.queue, self._claim.task_id)
+
+        return self._run(run)
 
     def before_write(self, connection: Connection) -> None:
         self._claim.lock_run()

@@ -67,7 +67,9 @@ READ_COMMITTED = "begin isolation level read committed"
 SNAPSHOT = "begin isolation level repeatable read read only"
 MAX_TRIES = 10
 OPEN = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
-REPEATABLE = (DeadlockDetected, SerializationFailure, ForeignKeyViolation, InvalidSqlStatementName)
+CONFLICTS = (DeadlockDetected, SerializationFailure)
+"""How the server ends one of two that write the same rows; the second one if its isolation is not read committed."""
+REPEATABLE = (*CONFLICTS, ForeignKeyViolation, InvalidSqlStatementName)
 
 # Binds a single statement to a space. PostgreSQL makes this condition a one-time filter, evaluated before anything it
 # filters is read, so the policies find the setting in place: one round trip, without begin and commit (measured 1.3 to
@@ -162,7 +164,7 @@ class PostgresConnections:
 
     def run_statement(self, statement: Statement, values: Mapping[str, Any]) -> Rows:
         """Run a statement of the hot path; raises ConnectionLost if the connection breaks."""
-        return self._run(lambda connection: run_statement(connection, statement, values), DeadlockDetected)
+        return self._run(lambda connection: run_statement(connection, statement, values))
 
     def run_pipeline(self, steps: Sequence[Step]) -> Rows:
         """Run several as one transaction in one round trip; return the last one's rows.
@@ -172,12 +174,12 @@ class PostgresConnections:
         """
         if len(steps) == 1:
             return self.run_statement(*steps[0])
-        return self._run(lambda connection: run_pipeline(connection, steps), DeadlockDetected)
+        return self._run(lambda connection: run_pipeline(connection, steps))
 
     def _run(
         self,
         work: Callable[[Connection], R],
-        repeatable: type[psycopg.Error] | tuple[type[psycopg.Error], ...] = (),
+        repeatable: tuple[type[psycopg.Error], ...] = CONFLICTS,
         tries: int = MAX_TRIES,
     ) -> R:
         """Run this, and again if the server ended it for one of these reasons: then nothing of it was written."""
