@@ -324,6 +324,25 @@ def test_a_response_that_the_provider_stores_is_continued_by_its_id(store: Store
         assert texts(session) == ["one", "ok", "two", "ok", "three", "ok"]
 
 
+def test_a_response_that_is_not_the_last_one_is_continued_on_a_branch(store: Store) -> None:
+    """Whatever the id, the request was appended where the session stood."""
+    with recording(store, *(Completion(text) for text in ("1", "2", "3"))) as proxy:
+        with openai.OpenAI(base_url=proxy.url("openai"), api_key=KEY, max_retries=0) as client:
+
+            def ask(text: str, previous: str | None) -> str:
+                with client.responses.stream(
+                    model="m", input=[user(text)], previous_response_id=previous
+                ) as stream:
+                    return stream.get_final_response().id
+
+            first = ask("one", None)
+            ask("two", first)
+            ask("another two", first)
+        (session,) = proxy.sessions()
+        assert texts(session) == ["one", "1", "another two", "3"]
+        assert not list(store.verify())
+
+
 def test_failures_are_recorded_as_such_and_the_next_call_goes_on(store: Store) -> None:
     replies = [ErrorReply(500, "out of order"), BrokenStream("cut"), Completion("fine")]
     with recording(store, *replies) as proxy:

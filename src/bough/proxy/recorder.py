@@ -365,7 +365,7 @@ class Recorder(Listener):
         if reply.response_id is not None and request.provider == "openai":
             key = _response_key(reply.response_id)
             if self._find_key(key) is None:
-                session.log.record("response_stored", key=key)
+                session.log.record("response_stored", key=key, only_at_leaf=True)
 
     def _answer(self, position: CallPosition, call: ApiCall, answer: Answer) -> None:
         session = position.session
