@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -340,6 +340,45 @@ def test_a_response_that_is_not_the_last_one_is_continued_on_a_branch(store: Sto
             ask("another two", first)
         (session,) = proxy.sessions()
         assert texts(session) == ["one", "1", "another two", "3"]
+        assert not list(store.verify())
+
+
+def ask_in_conversation(proxy: Recording, conversation: Any, *items: Any) -> None:
+    with (
+        openai.OpenAI(base_url=proxy.url("openai"), api_key=KEY, max_retries=0) as client,
+        client.responses.stream(model="m", input=list(items), conversation=conversation) as stream,
+    ):
+        stream.get_final_response()
+
+
+def test_a_conversation_that_the_provider_stores_is_one_session(store: Store) -> None:
+    """Each of its requests, which carry only what is new, was a session of its own."""
+    replies = [Completion("", "", (Call("call_1", "f"),)), *(Completion(text) for text in ("two", "three"))]
+    result = {"type": "function_call_output", "call_id": "call_1", "output": "found"}
+    with recording(store, *replies) as proxy:
+        ask_in_conversation(proxy, "conv_1", user("yes"))
+        ask_in_conversation(proxy, {"id": "conv_1"}, result)
+        proxy.sessions()
+    with recording(store, *replies[2:]) as proxy:  # another process
+        ask_in_conversation(proxy, "conv_1", user("yes"))
+        ask_in_conversation(proxy, "conv_2", user("yes"))
+        session, other = proxy.sessions()
+        assert [role for role, *_ in shape(session)][1:3] == ["assistant", "tool"]
+        assert texts(session) == ["yes", "", "", "two", "yes", "three"]
+        assert texts(other) == ["yes", "ok"]
+        assert session.usage().calls == 3
+        assert not list(store.verify())
+
+
+def test_a_conversation_goes_on_after_its_last_answer_whatever_failed_meanwhile(store: Store) -> None:
+    one, two, three = (Completion(text) for text in ("one", "two", "three"))
+    with recording(store, ErrorReply(500), one, BrokenStream("cut"), two, three) as proxy:
+        for text, is_answered in (("a", False), ("a", True), ("b", False), ("b", True), ("c", True)):
+            with nullcontext() if is_answered else pytest.raises(openai.OpenAIError):
+                ask_in_conversation(proxy, "conv_1", user(text))
+        (session,) = proxy.sessions()
+        assert texts(session) == ["a", "one", "b", "two", "c", "three"]
+        assert [call.failed for call in session.model_calls()] == [True, False, True, False, False]
         assert not list(store.verify())
 
 

@@ -38,6 +38,13 @@ class ModelRequest(Struct, frozen=True):
     options: dict[str, Any]
     previous_response: str | None = None
     """The response that the messages follow, on OpenAI's Responses."""
+    conversation: str | None = None
+    """The conversation that the messages are added to, on OpenAI's Responses."""
+
+    @property
+    def continues_stored(self) -> bool:
+        """Whether the messages follow what the provider stored, and are not the whole history."""
+        return self.previous_response is not None or self.conversation is not None
 
 
 def read_request(provider: str, path_model: str | None, body: bytes) -> ModelRequest:
@@ -54,7 +61,9 @@ def read_request(provider: str, path_model: str | None, body: bytes) -> ModelReq
     parsed = find_provider(provider).parse_history(_content(provider, history))
     system, messages = _split_system(parsed)
     prompt = "\n\n".join(filter(None, [*_system_texts(data), *system]))
-    previous = data.get("previous_response_id")
+    previous, conversation = data.get("previous_response_id"), data.get("conversation")
+    if isinstance(conversation, dict):
+        conversation = conversation.get("id")
     return ModelRequest(
         provider,
         path_model or str(data.get("model") or "unknown"),
@@ -63,6 +72,7 @@ def read_request(provider: str, path_model: str | None, body: bytes) -> ModelReq
         tuple(_tools(data.get("tools"))),
         {name: value for name, value in read_options(provider, data).items() if name not in _NOT_OPTIONS},
         previous if isinstance(previous, str) else None,
+        conversation if isinstance(conversation, str) else None,
     )
 
 

@@ -53,6 +53,8 @@ MAX_ATTEMPTS, MAX_PAUSE_SECONDS = 100, 0.05
 """How often, and how soon, a write is tried again after another recorder moved the session: five seconds at most."""
 MIN_PROMPT_LENGTH = 16
 """A shorter input is not taken for the prompt of a task only because a call contains it."""
+CONVERSATION_STORED = "conversation_stored"
+"""The fact after each answer that the provider added to a conversation; the first has the conversation's key."""
 NOT_SENT = "The program that called the model sent no result for this call."
 
 
@@ -174,9 +176,10 @@ class Recorder(Listener):
     def _append_request(self, call: ApiCall) -> CallPosition:
         """Append what is new in the request, and announce the call."""
         request = read_request(call.provider, call.path_model, call.request)
-        start = _response_start(request.previous_response)
+        stored = self._find_stored(request)
+        start = _history_start(request, stored)
         digests = [start, *history_digests((item.message for item in request.messages), start)]
-        count, position = self._find(request, digests)
+        count, position = self._find(request, digests, stored)
         session = position[0] if position is not None else self._start(request, call)
         if position is not None and session.leaf != position[1]:
             session.log.move(position[1])
@@ -210,10 +213,22 @@ class Recorder(Listener):
             session.log.record("call_started", calls=[row], row={"status": "running", **columns})
         return CallPosition(session, session.leaf, digests[-1], call_id, request)
 
+    def _find_stored(self, request: ModelRequest) -> tuple[Session, Leaf] | None:
+        """Return where the history ends that the provider stored, if the request continues one."""
+        if request.previous_response is not None:
+            return self._find_key(_response_key(request.previous_response))
+        found = self._find_key(_conversation_key(request.conversation)) if request.conversation else None
+        if found is None:
+            return None
+        session = found[0]
+        facts = self.store.backend.journal(session.session_id)
+        last = next(fact.data for fact in reversed(facts) if fact.kind == CONVERSATION_STORED)
+        return session, Leaf(last["branch"], last["last"])
+
     def _find(
-        self, request: ModelRequest, digests: Sequence[bytes]
+        self, request: ModelRequest, digests: Sequence[bytes], stored: tuple[Session, Leaf] | None
     ) -> tuple[int, tuple[Session, Leaf] | None]:
-        """Return how many messages are known, and where the last of them is."""
+        """Return how many messages are known, and where the last of them is; else where what is stored ends."""
         messages = request.messages
         for count in range(len(messages), 0, -1):
             if _is_boundary(messages, count):
@@ -227,9 +242,7 @@ class Recorder(Listener):
                         else self._find_waiting(request, digests, position)
                     )
                     return waiting or (count, position)
-        if request.previous_response is not None:
-            return 0, self._find_key(_response_key(request.previous_response))
-        return 0, None
+        return 0, stored
 
     def _find_waiting(
         self, request: ModelRequest, digests: Sequence[bytes], known: tuple[Session, Leaf]
@@ -251,7 +264,7 @@ class Recorder(Listener):
         Before the first answer the key is one of this run, prompt and tools: other programs begin with the same words.
         """
         digest = digests[count]
-        if _has_answer(request.messages[:count]) or request.previous_response is not None:
+        if _has_answer(request.messages[:count]) or request.continues_stored:
             return _history_key(digest)
         tools = ",".join(tool.name for tool in request.tools)
         setup = f"{self._run}\0{request.model}\0{request.system}\0{tools}\0".encode("utf-8", "replace")
@@ -362,6 +375,10 @@ class Recorder(Listener):
             self._interrupt(position, call, answer, reply.error)
             return
         self._answer(position, call, answer)
+        if request.conversation is not None:
+            key = _conversation_key(request.conversation)
+            is_known = session.log.find_change(key) is not None
+            session.log.record(CONVERSATION_STORED, key=None if is_known else key, only_at_leaf=True)
         if reply.response_id is not None and request.provider == "openai":
             key = _response_key(reply.response_id)
             if self._find_key(key) is None:
@@ -463,8 +480,17 @@ def _response_key(response_id: str) -> str:
     return f"response:{sha256(response_id.encode('utf-8', 'replace')).hexdigest()}"
 
 
-def _response_start(response_id: str | None) -> bytes:
-    return b"bough history" if response_id is None else _response_key(response_id).encode()
+def _conversation_key(conversation_id: str) -> str:
+    return f"conversation:{sha256(conversation_id.encode('utf-8', 'replace')).hexdigest()}"
+
+
+def _history_start(request: ModelRequest, stored: tuple[Session, Leaf] | None) -> bytes:
+    """Return the digest before the first message: in a conversation the same words may be said again."""
+    if request.previous_response is not None:
+        return _response_key(request.previous_response).encode()
+    if request.conversation is not None:
+        return f"{_conversation_key(request.conversation)} {stored[1].seq if stored else 0}".encode()
+    return b"bough history"
 
 
 def _texts(value: object) -> Iterator[str]:
