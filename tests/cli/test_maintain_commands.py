@@ -10,7 +10,8 @@ import pytest
 
 import bough as library
 from bough.stores.sqlite.file import FORMAT
-from support.terminal import Terminal, bough
+from support.claude_transcripts import shop_transcript
+from support.terminal import CommandResult, Terminal, bough
 
 
 def list_ids(store_path: Path, *flags: str) -> set[str]:
@@ -73,6 +74,27 @@ class TestTrash:
         assert f"{replay}  Order 41  (replay) stays" in old.err
         done = bough("purge", "ses_case", "--yes", "--json", store=store_path).json
         assert replay in done["surviving"]
+
+    def test_the_plan_of_a_purge_says_that_an_import_brings_back_what_the_source_still_has(
+        self, tmp_path: Path
+    ) -> None:
+        """It came back with the next import, and nothing had said that it would."""
+        projects = tmp_path / ".claude" / "projects"
+        shop_transcript().write(projects / "-home-ann" / "s.jsonl")
+
+        def run(*arguments: str) -> CommandResult:
+            return bough(*arguments, store=tmp_path / "s.db", HOME=str(tmp_path))
+
+        session_id = run("import", "--from", "claude-code", "--json").json["imported"][0]["session_id"]
+        run("rm", session_id, "--yes")
+        assert "0 sessions imported" in run("import", "--from", "claude-code").err
+        planned = run("purge", session_id)
+        assert "1 session imported from claude-code" in planned.err
+        assert str(projects) in planned.err
+        assert run("gc", "--trashed-for", "0s").err.count(str(projects)) == 1
+        done = run("purge", session_id, "--yes", "--json").json
+        assert done["imported_from"] == {session_id: "claude-code"}
+        assert "1 session imported" in run("import", "--from", "claude-code").err
 
     def test_a_person_is_asked_and_may_say_no(self, store_path: Path) -> None:
         with Terminal("rm", "ses_case", store=store_path) as terminal:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import click
 from msgspec.structs import replace
 
 from ...core.time_text import parse_duration
 from ...errors import SessionRunning
+from ...exchange.importers import IMPORTERS
 from ...session import Session
 from ...store import GRACE_MICROSECONDS, Store
 from ...stores.base import SessionRow
@@ -83,7 +86,8 @@ def purge(
     """Delete a trashed session permanently.
 
     Nothing of it remains in the file, its write-ahead log, the search index or the attachments. Its forks and replays
-    are sessions of their own and stay: entries that a fork shares remain until the fork is purged.
+    are sessions of their own and stay: entries that a fork shares remain until the fork is purged. What it was imported
+    from is not touched: the next import adds it again.
     """
     selected = _sessions(location, references, trashed=True)
     store = location.open()
@@ -92,6 +96,8 @@ def purge(
     _plan("is deleted permanently", rows)
     surviving = _surviving(store, rows)
     _plan_surviving(surviving, "; --with-forks deletes these too")
+    imported = _imported(rows)
+    _plan_imported(imported)
     if not confirm_plan("Delete permanently?", yes=yes):
         return 1
     purged = [
@@ -100,7 +106,7 @@ def purge(
     ]
     purged = [replace(one, scrubbed=purged[-1].scrubbed) for one in purged]
     if is_json:
-        print_json(purged=purged, surviving=[row.session_id for row in surviving])
+        print_json(purged=purged, surviving=[row.session_id for row in surviving], imported_from=imported)
         return 0
     for one in purged:
         remaining = (
@@ -146,7 +152,9 @@ def gc(
         f"  {plural(unreferenced.blobs, 'unreferenced attachment')} ({unreferenced.bytes:,} bytes) will be deleted"
     )
     _plan("is deleted permanently", old)
-    _plan_surviving(_surviving(store, [row for one in old for row in store.family(one.session_id)]))
+    families = [row for one in old for row in store.family(one.session_id)]
+    _plan_surviving(_surviving(store, families))
+    _plan_imported(_imported(families))
     _plan("moves to the trash", idle)
     if not confirm_plan("Continue?", yes=yes):
         return 1
@@ -200,6 +208,11 @@ def _surviving(store: Store, rows: list[SessionRow]) -> list[SessionRow]:
     return list({row.session_id: row for row in family if row.session_id not in purged}.values())
 
 
+def _imported(rows: list[SessionRow]) -> dict[str, str]:
+    """Return the tools that sessions were imported from, by session id."""
+    return {row.session_id: row.tags["imported_from"] for row in rows if "imported_from" in row.tags}
+
+
 def _plan(what: str, rows: list[SessionRow]) -> None:
     _plan_lines([(row, f"({plural(row.turns, 'turn')}) {what}") for row in rows])
 
@@ -208,6 +221,15 @@ def _plan_surviving(rows: list[SessionRow], remedy: str = "") -> None:
     _plan_lines([(row, f"({row.relation}) stays and repeats parts of it") for row in rows])
     if rows:
         notify(f"  purge apart what repeats parts of what is deleted: {plural(len(rows), 'session')}{remedy}")
+
+
+def _plan_imported(imported: dict[str, str]) -> None:
+    for tool, count in Counter(imported.values()).items():
+        path = IMPORTERS[tool].default_path if tool in IMPORTERS else None
+        notify(
+            f"  {plural(count, 'session')} imported from {tool}, which keeps its own: the next import, or a watcher, adds again "
+            f"what is still in {path or 'the source'}"
+        )
 
 
 def _plan_lines(lines: list[tuple[SessionRow, str]]) -> None:
