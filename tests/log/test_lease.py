@@ -282,6 +282,15 @@ class TestExpiry:
         with pytest.raises(Fenced):
             turn.answer(assistant("late"))
 
+    def test_of_a_recorder_out_of_sight_doctor_says_how_long_it_was_silent(self, store: Store) -> None:
+        """A recorder has no lease that could expire."""
+        session = store.start()
+        holder = f"{Process('web', 1, '5', '77', 'boot')}#x"
+        session.log.record("call_started", row={"status": "running", "holder": holder})
+        later = replace(real_runtime(), now=lambda: session.row.updated_at + 90 * 60_000_000)
+        messages = [finding.message for finding in session_health(store.backend, later)]
+        assert any("is run by web:1" in text and "it was active 90 minutes ago" in text for text in messages)
+
     @pytest.mark.parametrize("hours", [5, -5])
     def test_one_that_is_alive_renews_it_as_soon_as_the_clock_was_set(
         self, store: Store, hours: int, monkeypatch: pytest.MonkeyPatch

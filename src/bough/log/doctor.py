@@ -40,10 +40,11 @@ def session_health(
                 f"bough resume {row.session_id}, or bough doctor --fix",
             )
         elif row.holder is not None and is_gone(row.holder, runtime) is None:
+            minutes = (runtime.now() - row.updated_at) // 60_000_000
             yield Finding(
                 "warning",
                 f"{row.session_id} is run by {short_holder(row.holder)}, in another container or on another host: "
-                "whether that is alive cannot be known from here",
+                f"whether that is alive cannot be known from here; it was active {minutes:,} minutes ago",
                 f"nothing, or bough resume {row.session_id} --take-over if it is gone",
             )
     yield from _interrupted(store, counts.get("interrupted", 0))
