@@ -382,6 +382,21 @@ def test_a_conversation_goes_on_after_its_last_answer_whatever_failed_meanwhile(
         assert not list(store.verify())
 
 
+@pytest.mark.parametrize("status", ["queued", "in_progress"])
+def test_an_answer_that_is_given_in_the_background_is_not_an_empty_one(store: Store, status: str) -> None:
+    """The session had an empty answer, as if the model had said nothing."""
+    later = {"id": "resp_a", "object": "response", "model": "m", "status": status, "output": []}
+    with recording(store, RawReply(json.dumps(later).encode(), content_type="application/json")) as proxy:
+        with openai.OpenAI(base_url=proxy.url("openai"), api_key=KEY, max_retries=0) as client:
+            client.responses.create(model="m", input=[user("one")], conversation="conv_1", background=True)
+        ask_in_conversation(proxy, "conv_1", user("two"))
+        (session,) = proxy.sessions()
+        assert texts(session) == ["one", "two", "ok"]
+        facts = store.backend.journal(session.session_id)
+        assert "in the background" in next(fact.data["why"] for fact in facts if fact.kind == "call_failed")
+        assert not list(store.verify())
+
+
 def test_failures_are_recorded_as_such_and_the_next_call_goes_on(store: Store) -> None:
     replies = [ErrorReply(500, "out of order"), BrokenStream("cut"), Completion("fine")]
     with recording(store, *replies) as proxy:

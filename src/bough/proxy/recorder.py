@@ -371,10 +371,15 @@ class Recorder(Listener):
             self._fail(position, call, reply.error or f"the server answered {call.status}")
             return
         answer = find_provider(request.provider).parse_reply(reply.data)
-        if not reply.is_complete:
+        if reply.data.get("status") in ("queued", "in_progress"):  # the program asks for it by another path
+            self._interrupt(
+                position, call, answer, "the answer is given in the background, which is not recorded"
+            )
+        elif not reply.is_complete:
             self._interrupt(position, call, answer, reply.error)
             return
-        self._answer(position, call, answer)
+        else:
+            self._answer(position, call, answer)
         if request.conversation is not None:
             key = _conversation_key(request.conversation)
             is_known = session.log.find_change(key) is not None
