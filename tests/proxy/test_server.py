@@ -248,7 +248,9 @@ def test_other_paths_and_protocols_pass() -> None:
         async with upstream(answer) as url, proxied(url) as (port, calls):
             models = b"GET /anthropic/v1/models?limit=2 HTTP/1.1\r\nHost: localhost\r\n\r\n"
             assert (await exchange(port, models, closes=False)).endswith(b"[]")
-            assert calls.passed == ["GET /v1/models"]
+            thread = b"POST /openai/v1/threads/t/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}"
+            assert (await exchange(port, thread, closes=False)).endswith(b"[]")
+            assert calls.passed == ["GET /v1/models", "POST /threads/t/messages"]
             assert not calls.ended
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"GET /openai/v1/realtime HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n\r\n")

@@ -94,7 +94,7 @@ def call_provider(path: str) -> tuple[str, str | None] | None:
         return "openai-chat", None
     if path.endswith("/responses"):
         return "openai", None
-    if path.endswith("/messages"):
+    if path.endswith("/messages") and "/threads/" not in path:  # those of a thread are OpenAI's
         return "anthropic", None
     match = _GEMINI_CALL.search(path)
     return None if match is None else ("gemini", match[1])
