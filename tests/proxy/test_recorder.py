@@ -556,6 +556,28 @@ def test_a_call_without_a_result_is_closed_when_the_program_goes_on(store: Store
         assert not list(store.verify())
 
 
+def test_results_find_their_calls_although_the_program_made_the_ids_anew(store: Store) -> None:
+    """They were left out, and the answer to them, which had been paid for, with them."""
+    calls = tuple(Call(f"call_{n}", "f", f'{{"n": {n}}}') for n in (1, 2))
+    sent = [
+        {"id": f"own_{call.id}", "type": "function", "function": {"name": "f", "arguments": call.arguments}}
+        for call in calls
+    ]
+    results = [{"role": "tool", "tool_call_id": f"own_call_{n}", "content": f"result {n}"} for n in (1, 2)]
+    with recording(store, Completion("", "", calls), Completion("done")) as proxy:
+        proxy.chat([user("hi")])
+        proxy.chat([user("hi"), {"role": "assistant", "tool_calls": sent}, *results])
+        (session,) = proxy.sessions()
+        assert proxy.recorder.gaps == []
+        stored = [result for entry in session.path() if entry.message for result in entry.message.results]
+        assert [(result.call_id, result.content) for result in stored] == [
+            ("call_1", (bough.Text("result 1"),)),
+            ("call_2", (bough.Text("result 2"),)),
+        ]
+        assert texts(session)[-1] == "done"
+        assert not list(store.verify())
+
+
 def test_a_result_of_no_call_is_left_out_and_told(store: Store) -> None:
     result = {"role": "tool", "tool_call_id": "nobody", "content": "x"}
     with recording(store) as proxy:

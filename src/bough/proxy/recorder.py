@@ -24,7 +24,7 @@ from ..agent.model_call import with_unique_ids
 from ..core.context import build_context
 from ..core.drafts import Draft
 from ..core.entries import INTERRUPTED, Settings
-from ..core.messages import assistant, system, tool_result
+from ..core.messages import Part, ToolResult, assistant, system, tool_result
 from ..core.tool_definitions import ToolSet, define_tools
 from ..core.tree import Leaf
 from ..core.turns import Cursor, advance
@@ -195,7 +195,8 @@ class Recorder(Listener):
         ]
         is_announced = False
         for end in ends:  # each with a key of its own: another request may share only a part of them
-            drafts = list(self._follow(session.log.cursor, request.messages[count:end], settings))
+            new = _with_stored_ids(session.log.cursor, request.messages[:count], request.messages[count:end])
+            drafts = list(self._follow(session.log.cursor, new, settings))
             settings, count = None, end
             if not drafts:
                 continue
@@ -456,6 +457,27 @@ def _retry_if_stale(write: Callable[[], _Result]) -> _Result:
         except StaleLeaf:
             time.sleep(random.uniform(0, min(0.001 * 2**attempt, MAX_PAUSE_SECONDS)))
     return write()
+
+
+def _with_stored_ids(
+    cursor: Cursor, known: Sequence[HistoryMessage], new: Sequence[HistoryMessage]
+) -> list[HistoryMessage]:
+    """Return the new messages with each result under the id that its call has in the session: ids may be made anew."""
+    answer = next((item.message for item in reversed(known) if _is_answer(item)), None)
+    calls = () if answer is None else answer.calls
+    waiting = [(calls[one.index].id, one.call.id) for one in cursor.open_calls if one.index < len(calls)]
+
+    def stored(part: Part) -> Part:
+        for call in waiting:
+            if isinstance(part, ToolResult) and part.call_id == call[0]:
+                waiting.remove(call)  # the next result with this id is that of another call
+                return replace(part, call_id=call[1])
+        return part
+
+    return [
+        replace(item, message=replace(item.message, parts=tuple(map(stored, item.message.parts))))
+        for item in new
+    ]
 
 
 def _tool_columns(known: Sequence[str], tools: ToolSet) -> dict[str, Any]:
