@@ -578,6 +578,23 @@ def test_results_find_their_calls_although_the_program_made_the_ids_anew(store: 
         assert not list(store.verify())
 
 
+def test_an_answer_is_recorded_although_a_call_before_it_got_no_result(store: Store) -> None:
+    """Such a request is refused by the vendors and answered by other servers; the answer was not recorded."""
+    result = {"type": "function_call_output", "call_id": "call_2", "output": "found"}
+    with recording(store, Completion("", "", (Call("call_1", "f"), Call("call_2", "f")))) as proxy:
+        ask_in_conversation(proxy, "conv_1", user("hi"))
+        ask_in_conversation(proxy, "conv_1", result)
+        (session,) = proxy.sessions()
+        assert proxy.recorder.gaps == []
+        results = [result for e in session.path() if e.message for result in e.message.results]
+        assert [(result.call_id, result.outcome) for result in results] == [
+            ("call_2", "done"),
+            ("call_1", "interrupted"),
+        ]
+        assert texts(session)[-1] == "ok"
+        assert not list(store.verify())
+
+
 def test_a_result_of_no_call_is_left_out_and_told(store: Store) -> None:
     result = {"role": "tool", "tool_call_id": "nobody", "content": "x"}
     with recording(store) as proxy:

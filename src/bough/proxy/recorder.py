@@ -24,7 +24,7 @@ from ..agent.model_call import with_unique_ids
 from ..core.context import build_context
 from ..core.drafts import Draft
 from ..core.entries import INTERRUPTED, Settings
-from ..core.messages import Part, ToolResult, assistant, system, tool_result
+from ..core.messages import Message, Part, ToolResult, assistant, system, tool_result
 from ..core.tool_definitions import ToolSet, define_tools
 from ..core.tree import Leaf
 from ..core.turns import Cursor, advance
@@ -196,11 +196,12 @@ class Recorder(Listener):
         is_announced = False
         for end in ends:  # each with a key of its own: another request may share only a part of them
             new = _with_stored_ids(session.log.cursor, request.messages[:count], request.messages[count:end])
-            drafts = list(self._follow(session.log.cursor, new, settings))
+            is_last = end == len(request.messages)
+            drafts = list(self._follow(session.log.cursor, new, settings, closes=is_last))
             settings, count = None, end
             if not drafts:
                 continue
-            is_announced = end == len(request.messages)
+            is_announced = is_last
             row = replace(announced, after_seq=session.leaf.seq + len(drafts))
             key = self._key(request, digests, end)
             session.log.append(
@@ -329,11 +330,12 @@ class Recorder(Listener):
         return Draft(Settings(**changed), blobs=(tools.blob,) if "tool_definitions" in changed else ())
 
     def _follow(
-        self, cursor: Cursor, messages: Sequence[HistoryMessage], settings: Draft | None
+        self, cursor: Cursor, messages: Sequence[HistoryMessage], settings: Draft | None, *, closes: bool
     ) -> Iterator[Draft]:
         """Yield the drafts of messages that follow the cursor, with the settings at the first place where they may be.
 
-        Calls that got no result are closed before anything else follows; results of no open call are left out and counted as a gap.
+        Calls that got no result are closed before anything else follows, with `closes` also an answer; results of no open
+        call are left out and counted as a gap.
         """
         for item in messages:
             message = item.message
@@ -343,8 +345,7 @@ class Recorder(Listener):
                     self.gaps.append("a tool result without an open call was left out")
                     continue
             else:
-                for call in cursor.open_calls:
-                    result = tool_result(call.call.id, NOT_SENT, error=True, outcome="interrupted")
+                for result in _missing_results(cursor):
                     cursor = advance(cursor, result).cursor
                     yield Draft(result)
                 if settings is not None:
@@ -354,6 +355,10 @@ class Recorder(Listener):
                 message = with_unique_ids(message) if message.role == "assistant" else message
             cursor = advance(cursor, message).cursor
             yield Draft(message, evidence=item.evidence)
+        if closes:
+            for result in _missing_results(cursor):
+                cursor = advance(cursor, result).cursor
+                yield Draft(result)
         if settings is not None and not cursor.open_calls:
             yield settings
 
@@ -457,6 +462,12 @@ def _retry_if_stale(write: Callable[[], _Result]) -> _Result:
         except StaleLeaf:
             time.sleep(random.uniform(0, min(0.001 * 2**attempt, MAX_PAUSE_SECONDS)))
     return write()
+
+
+def _missing_results(cursor: Cursor) -> list[Message]:
+    return [
+        tool_result(call.call.id, NOT_SENT, error=True, outcome="interrupted") for call in cursor.open_calls
+    ]
 
 
 def _with_stored_ids(
