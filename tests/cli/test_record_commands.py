@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 import bough as library
 from support.fake_providers import Call, Completion, FakeProviders, Stall
 from support.terminal import BOUGH, Terminal, bough
@@ -54,6 +56,8 @@ def test_a_program_that_calls_nothing_or_does_not_exist_is_told(tmp_path: Path) 
     assert "called no model through the proxy" in elsewhere.err
     bare = bough("record", "--upstream", "openai", "--", "true", home=tmp_path)
     assert (bare.code, "'openai' has no address; write NAME=URL" in bare.err) == (2, True)
+    unfit = bough("record", "--", str(tmp_path), home=tmp_path)
+    assert (unfit.code, "cannot run" in unfit.err, "sent nothing" in unfit.err) == (126, True, False)
     missing = bough("record", "--", "no-such-program", home=tmp_path)
     assert missing.code == 127
     assert "there is no program 'no-such-program'" in missing.err
@@ -111,6 +115,32 @@ sys.exit(3)
         upstream = f"openai={fake.url}/v1"
         ran = bough("record", "--upstream", upstream, "--", sys.executable, "-c", purge, home=tmp_path)
     assert (ran.code, "which was purged meanwhile" in ran.err) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("path.unlink()", "agent.db was removed meanwhile"),
+        ("path.write_bytes(b'x' * 200_000)", "which cannot be read"),
+    ],
+)
+def test_the_exit_code_is_the_programs_whatever_became_of_the_store(
+    tmp_path: Path, damage: str, message: str
+) -> None:
+    """It was that of an error of the report, which said nothing else then."""
+    program = f"""{CALLER}
+import bough, pathlib, sys, time
+path = pathlib.Path({str(tmp_path / "agent.db")!r})
+with bough.open(path) as store:
+    while not store.sessions(status="idle").sessions:
+        time.sleep(0.02)
+{damage}
+sys.exit(3)
+"""
+    with FakeProviders(Completion("hello")) as fake:
+        upstream = f"openai={fake.url}/v1"
+        ran = bough("record", "--upstream", upstream, "--", sys.executable, "-c", program, home=tmp_path)
+    assert (ran.code, message in ran.err, "1 call in 1 session" in ran.err) == (3, True, True), ran.err
 
 
 def test_a_closed_terminal_ends_the_program_and_its_session(tmp_path: Path) -> None:

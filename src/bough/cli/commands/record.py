@@ -70,9 +70,10 @@ def record(location: StoreLocation, /, upstreams: tuple[Upstream, ...], command:
     The program reaches a local proxy through ANTHROPIC_BASE_URL, OPENAI_BASE_URL and GOOGLE_GEMINI_BASE_URL.
     Requests and answers pass unchanged; keys are never stored. The exit code is the program's own.
     """
-    with _recorder(location.open_or_create()) as recorder:
+    store = location.open_or_create()
+    with _recorder(store) as recorder:
         code = asyncio.run(_run(command, upstreams, recorder))
-    _report(location.open(), recorder, None if code == NOT_FOUND else command[0])
+    _report(location, store, recorder, None if code in (NOT_FOUND, NOT_EXECUTABLE) else command[0])
     sys.exit(code)
 
 
@@ -84,7 +85,8 @@ def record(location: StoreLocation, /, upstreams: tuple[Upstream, ...], command:
 @pass_location
 def proxy(location: StoreLocation, /, port: int, upstreams: tuple[Upstream, ...]) -> None:
     """Record every program whose model's base URL is set to this proxy; Ctrl-C stops it."""
-    with _recorder(location.open_or_create()) as recorder:
+    store = location.open_or_create()
+    with _recorder(store) as recorder:
         try:
             asyncio.run(_serve(port, upstreams, recorder, location.display_url))
         except OSError as error:
@@ -93,7 +95,7 @@ def proxy(location: StoreLocation, /, port: int, upstreams: tuple[Upstream, ...]
             raise CommandError(
                 f"cannot listen on 127.0.0.1:{port}: {why}; name another with --port"
             ) from None
-    _report(location.open(), recorder, None)
+    _report(location, store, recorder, None)
 
 
 @contextmanager
@@ -155,13 +157,18 @@ async def _serve(port: int, upstreams: tuple[Upstream, ...], recorder: Recorder,
         await proxy.close()
 
 
-def _report(store: Store, recorder: Recorder, program: str | None) -> None:
-    """Say what was recorded, what it cost, and what was not recorded."""
+def _report(location: StoreLocation, store: Store, recorder: Recorder, program: str | None) -> None:
+    """Say what was recorded, what it cost, and what was not recorded. Whatever became of the store, it does not raise."""
+    if not location.exists:
+        notify(f"{location.display_url} was removed meanwhile, and with it what was recorded")
     for session_id in recorder.sessions:
         try:
             row = store.session(session_id).row
         except NotFound:
             notify(f"recorded {session_id}, which was purged meanwhile")
+            continue
+        except BoughError as error:
+            notify(f"recorded {session_id}, which cannot be read: {error.problem}")
             continue
         used = f"{format_tokens(row.totals)}, {format_cost(row.totals)}"
         notify(f"recorded {session_id}: {plural(row.turns, 'turn')}, {used}")
