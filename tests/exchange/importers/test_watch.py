@@ -252,6 +252,20 @@ class TestTheSignal:
         assert time.monotonic() - started < 3
         waiting.close()
 
+    def test_watches_a_folder_that_was_replaced(self, root: Path) -> None:
+        """It was taken for the one that is gone, and changes in it were seen after half a minute."""
+        waiting = ChangeSignal()
+        waiting.watch([root])
+        root.rename(root.with_name("old"))
+        root.mkdir()
+        waiting.wait(5)
+        assert waiting.watch([root]) == waiting.is_immediate
+        (root / "a").write_text("x")
+        started = time.monotonic()
+        waiting.wait(5)
+        assert time.monotonic() - started < 3
+        waiting.close()
+
 
 class Follower:
     """A real `bough import --watch --json`, and the lines it has printed."""

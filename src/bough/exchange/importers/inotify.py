@@ -30,7 +30,8 @@ class ChangeSignal:
 
     def __init__(self, *, use_inotify: bool = True) -> None:
         self._fd: int | None = None
-        self._watched: set[str] = set()
+        self._watched: set[int] = set()
+        """The kernel's numbers of the folders that are or were watched; one that was replaced has another."""
         if use_inotify and sys.platform == "linux":
             self._libc = ctypes.CDLL(None, use_errno=True)
             fd = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -45,10 +46,11 @@ class ChangeSignal:
         """Watch these folders from now on; return whether one is new, in which something may have changed before."""
         before = len(self._watched)
         for folder in folders:
-            if self._fd is None or str(folder) in self._watched:
-                continue
-            if self._libc.inotify_add_watch(self._fd, os.fsencode(folder), _MASK) >= 0:
-                self._watched.add(str(folder))
+            if self._fd is None:
+                break
+            number = self._libc.inotify_add_watch(self._fd, os.fsencode(folder), _MASK)
+            if number >= 0:
+                self._watched.add(number)
             elif ctypes.get_errno() in (errno.ENOSPC, errno.ENOMEM):  # the limit of the user: poll instead
                 self.close()
         return len(self._watched) > before
@@ -61,14 +63,13 @@ class ChangeSignal:
             self._drain()
 
     def _drain(self) -> None:
-        """Forget the events that arrived; a folder that was removed and made again has to be watched anew."""
+        """Forget the events that arrived."""
         assert self._fd is not None
         try:
             while os.read(self._fd, _BUFFER):
                 pass
         except BlockingIOError:
             pass
-        self._watched = {name for name in self._watched if os.path.isdir(name)}
 
     def close(self) -> None:
         if self._fd is not None:
