@@ -382,6 +382,15 @@ def test_a_conversation_goes_on_after_its_last_answer_whatever_failed_meanwhile(
         assert not list(store.verify())
 
 
+def test_a_request_with_a_system_prompt_alone_leaves_no_session_running(store: Store) -> None:
+    with recording(store) as proxy:
+        ask_in_conversation(proxy, "conv_1", system("Say something."))
+        (session,) = proxy.sessions()
+        assert texts(session) == ["Say something.", "ok"]
+        assert (session.row.status, session.row.holder) == ("idle", None)
+        assert not list(store.verify())
+
+
 @pytest.mark.parametrize("status", ["queued", "in_progress"])
 def test_an_answer_that_is_given_in_the_background_is_not_an_empty_one(store: Store, status: str) -> None:
     """The session had an empty answer, as if the model had said nothing."""

@@ -212,7 +212,9 @@ class Recorder(Listener):
             )
         if not is_announced:
             row = replace(announced, after_seq=session.leaf.seq)
-            session.log.record("call_started", calls=[row], row={"status": "running", **columns})
+            # A system prompt alone opens no turn, so no end of one would set another status.
+            status = {"status": "running"} if session.log.cursor.turn else {}
+            session.log.record("call_started", calls=[row], row={**status, **columns})
         return CallPosition(session, session.leaf, digests[-1], call_id, request)
 
     def _find_stored(self, request: ModelRequest) -> tuple[Session, Leaf] | None:
