@@ -382,6 +382,27 @@ def test_a_conversation_goes_on_after_its_last_answer_whatever_failed_meanwhile(
         assert not list(store.verify())
 
 
+@pytest.mark.parametrize("is_purged", [False, True])
+def test_a_sub_agent_is_recorded_although_the_session_that_called_it_was_deleted(
+    store: Store, is_purged: bool
+) -> None:
+    prompt = "Read every file below src and list what is unused."
+    call = Call("call_1", "task", json.dumps({"prompt": prompt}))
+    with recording(store, Completion("", "", (call,)), Completion("nothing")) as proxy:
+        proxy.chat([system("You plan."), user("clean up")])
+        proxy.wait(1)
+        (parent,) = proxy.recorder.sessions
+        store.delete(parent)
+        if is_purged:
+            store.purge(parent)
+        proxy.chat([system("You read."), user(prompt)])
+        proxy.close()
+        assert proxy.recorder.gaps == []
+        (row,) = store.sessions().sessions
+        assert (row.relation, texts(store.session(row.session_id))[-1]) == (None, "nothing")
+        assert not list(store.verify())
+
+
 def test_a_request_with_a_system_prompt_alone_leaves_no_session_running(store: Store) -> None:
     with recording(store) as proxy:
         ask_in_conversation(proxy, "conv_1", system("Say something."))

@@ -29,7 +29,7 @@ from ..core.tool_definitions import ToolSet, define_tools
 from ..core.tree import Leaf
 from ..core.turns import Cursor, advance
 from ..core.usage import Call, Usage
-from ..errors import BoughError, StaleLeaf
+from ..errors import BoughError, NotFound, SessionTrashed, StaleLeaf
 from ..models.prices import price
 from ..session import Session
 from ..stores.base import SessionQuery, SessionRow
@@ -295,19 +295,21 @@ class Recorder(Listener):
         program = call.client.partition("/")[0].partition(" ")[0] or "unknown"
         tags = {"recorded_from": program}
         model = f"{request.provider}:{request.model}"
-        parent = self._parent(request)
-        if parent is not None:
-            return self.store.start_task(parent, seeds=seeds, tags=tags, model=model)
+        parent_id = self._parent_id(request)
+        if parent_id is not None:
+            with suppress(NotFound, SessionTrashed):  # it was deleted meanwhile
+                parent = self.store.session(parent_id)
+                return self.store.start_task(parent, seeds=seeds, tags=tags, model=model)
         return self.store.start(seeds=seeds, tags=tags, model=model)
 
-    def _parent(self, request: ModelRequest) -> Session | None:
+    def _parent_id(self, request: ModelRequest) -> str | None:
         """Return the session one of whose open calls contains the first input: it started this one as a task."""
         first = next(
             (item.message.text.strip() for item in request.messages if item.message.role == "user"), ""
         )
         for session_id, prompts in self._prompts.items():
             if any(prompt in first for prompt in prompts):
-                return self.store.session(session_id)
+                return session_id
         return None
 
     def _new_settings(self, session: Session, request: ModelRequest, tools: ToolSet) -> Draft | None:
