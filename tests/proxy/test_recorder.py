@@ -18,7 +18,7 @@ import pytest
 import bough
 from bough import Session, Store
 from bough.proxy.recorder import Recorder
-from bough.proxy.server import Proxy
+from bough.proxy.server import ApiCall, Proxy
 from bough.proxy.upstreams import find_upstreams
 from bough.stores.sqlite.store import SqliteStore
 from support.fake_providers import BrokenStream, Call, Completion, ErrorReply, FakeProviders, RawReply, Reply
@@ -454,6 +454,16 @@ def test_a_server_that_is_down_is_told_as_the_reason(store: Store) -> None:
         assert proxy.sessions() == []
         (reason,) = proxy.recorder.gaps
         assert "cannot be reached" in reason
+
+
+def test_a_request_that_the_server_refused_before_it_was_whole_is_told(store: Store) -> None:
+    """It was said that the program sent nothing."""
+    recorder = Recorder(store)
+    recorder.call_ended(
+        ApiCall(1, "openai-chat", "openai", None, "agent/1", 0, status=413, end="complete", ended_at=1)
+    )
+    assert recorder.close(20)
+    assert recorder.gaps == ["the server answered 413 before the request was complete"]
 
 
 def test_a_whole_json_reply_is_recorded_too(store: Store) -> None:

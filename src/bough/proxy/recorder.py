@@ -162,9 +162,11 @@ class Recorder(Listener):
         if call.end == "too long":
             self.gaps.append("a request or response was too long to be recorded")
             return
-        if not call.request:  # the program left before its request was complete, or there is no upstream
-            if call.end == "unreachable" and call.error is not None:
+        if not call.request:  # the program left before its request was complete, or nobody waited for it
+            if call.end == "unreachable":
                 self.gaps.append(call.error)
+            elif call.end == "complete":
+                self.gaps.append(f"the server answered {call.status} before the request was complete")
             return
         if position is None:
             position = _retry_if_stale(lambda: self._append_request(call))
