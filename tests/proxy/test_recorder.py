@@ -14,6 +14,8 @@ from typing import Any
 
 import openai
 import pytest
+from google import genai
+from google.genai.types import HttpOptions
 
 import bough
 from bough import Session, Store
@@ -464,6 +466,21 @@ def test_a_request_that_the_server_refused_before_it_was_whole_is_told(store: St
     )
     assert recorder.close(20)
     assert recorder.gaps == ["the server answered 413 before the request was complete"]
+
+
+def test_a_reply_that_cannot_be_read_is_told_and_leaves_no_session_running(store: Store) -> None:
+    """The session was marked as running until the recorder ended."""
+    candidate = {"content": {"role": "model", "parts": [{"text": "a"}]}, "finishReason": "STOP"}
+    reply = json.dumps({"candidates": [candidate, {**candidate, "index": 1}]}).encode()
+    with recording(store, RawReply(reply, content_type="application/json")) as proxy:
+        with genai.Client(api_key=KEY, http_options=HttpOptions(base_url=proxy.url("gemini"))) as client:
+            client.models.generate_content(model="m", contents="hi", config={"candidate_count": 2})
+        proxy.wait(1)
+        (session_id,) = proxy.recorder.sessions
+        row = store.session(session_id).row
+        assert (row.status, row.holder) == ("failed", None)
+        assert "2 candidates" in str(row.error)
+        assert len(proxy.recorder.gaps) == 1
 
 
 def test_a_whole_json_reply_is_recorded_too(store: Store) -> None:

@@ -29,7 +29,7 @@ from ..core.tool_definitions import ToolSet, define_tools
 from ..core.tree import Leaf
 from ..core.turns import Cursor, advance
 from ..core.usage import Call, Usage
-from ..errors import BoughError, NotFound, SessionTrashed, StaleLeaf
+from ..errors import BoughError, NotFound, SessionTrashed, StaleLeaf, UnrecognizedReply
 from ..models.prices import price
 from ..session import Session
 from ..stores.base import SessionQuery, SessionRow
@@ -378,11 +378,15 @@ class Recorder(Listener):
         if call.end == "unreachable":
             self._fail(position, call, call.error)
             return
-        reply = read_reply(call.provider, call.content_type, call.content_encoding, call.response)
-        if call.status >= 400 or reply.data is None:
-            self._fail(position, call, reply.error or f"the server answered {call.status}")
-            return
-        answer = find_provider(request.provider).parse_reply(reply.data)
+        try:
+            reply = read_reply(call.provider, call.content_type, call.content_encoding, call.response)
+            if call.status >= 400 or reply.data is None:
+                self._fail(position, call, reply.error or f"the server answered {call.status}")
+                return
+            answer = find_provider(request.provider).parse_reply(reply.data)
+        except UnrecognizedReply as error:
+            self._fail(position, call, error.problem)
+            raise
         if reply.data.get("status") in ("queued", "in_progress"):  # the program asks for it by another path
             self._interrupt(
                 position, call, answer, "the answer is given in the background, which is not recorded"
