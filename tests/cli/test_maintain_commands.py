@@ -49,7 +49,9 @@ class TestTrash:
         assert bough("restore", "ses_case", store=store_path).code == 0
         assert bough("purge", "ses_case", "--yes", store=store_path).code == 2
         assert bough("rm", "ses_case", "-y", store=store_path).code == 0
-        assert bough("purge", "ses_case", store=store_path).code == 1
+        planned = bough("purge", "ses_case", store=store_path)
+        assert planned.code == 1
+        assert "MB) is rewritten, so that no byte is left; other writers wait meanwhile" in planned.err
         done = bough("purge", "ses_case", "--yes", store=store_path)
         assert done.code == 0
         assert "entries remain until their forks are purged" in done.out

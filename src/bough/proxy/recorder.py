@@ -227,8 +227,7 @@ class Recorder(Listener):
         if found is None:
             return None
         session = found[0]
-        facts = self.store.backend.journal(session.session_id)
-        last = next(fact.data for fact in reversed(facts) if fact.kind == CONVERSATION_STORED)
+        last = next(fact.data for fact in session.log.facts_backwards() if fact.kind == CONVERSATION_STORED)
         return session, Leaf(last["branch"], last["last"])
 
     def _find(

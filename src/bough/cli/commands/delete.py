@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import click
 from msgspec.structs import replace
@@ -98,6 +99,7 @@ def purge(
     _plan_surviving(surviving, "; --with-forks deletes these too")
     imported = _imported(rows)
     _plan_imported(imported)
+    _plan_rewrite(location)
     if not confirm_plan("Delete permanently?", yes=yes):
         return 1
     purged = [
@@ -155,6 +157,8 @@ def gc(
     families = [row for one in old for row in store.family(one.session_id)]
     _plan_surviving(_surviving(store, families))
     _plan_imported(_imported(families))
+    if old:
+        _plan_rewrite(location)
     _plan("moves to the trash", idle)
     if not confirm_plan("Continue?", yes=yes):
         return 1
@@ -229,6 +233,15 @@ def _plan_imported(imported: dict[str, str]) -> None:
         notify(
             f"  {plural(count, 'session')} imported from {tool}, which keeps its own: the next import, or a watcher, adds again "
             f"what is still in {path or 'the source'}"
+        )
+
+
+def _plan_rewrite(location: StoreLocation) -> None:
+    """A large file takes seconds, in which the programs that use it can read and not write."""
+    if location.is_file:
+        megabytes = Path(location.url).stat().st_size / 1e6
+        notify(
+            f"  the file ({megabytes:,.1f} MB) is rewritten, so that no byte is left; other writers wait meanwhile"
         )
 
 
