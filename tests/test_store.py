@@ -276,6 +276,12 @@ class TestOpen:
         with pytest.raises(InvalidText):
             bough.open("memory:", space="\0")
 
+    def test_a_space_has_a_name_on_every_store(self, tmp_path: Path) -> None:
+        """As of a variable that is not set: PostgreSQL showed an empty store, the others made a tenant of that name."""
+        for url in ("memory:", tmp_path / "a.db", "postgresql://app@127.0.0.1:1/agents"):
+            with pytest.raises(InvalidArgument, match="space"):
+                bough.open(url, space="")
+
     def test_a_store_is_a_context_manager_and_repr_tells_where(self) -> None:
         with bough.open("memory:", space="acme") as store:
             assert repr(store) == "Store('memory:', space='acme')"

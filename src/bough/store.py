@@ -17,7 +17,7 @@ from .core.messages import Media
 from .core.redact import Redactor
 from .core.search import parse_query
 from .engines.absurd.queue import DEFAULT_QUEUE
-from .errors import NotAStore, NotFound, StoreError, WrongSpace
+from .errors import InvalidArgument, NotAStore, NotFound, StoreError, WrongSpace
 from .log.lease import check_free
 from .log.log import HydratedSession, Log, hydrate
 from .log.new_session import SessionOptions, new_session
@@ -512,7 +512,8 @@ def open(
     killed process, but a power cut may lose the last commits. `key` encrypts a file; it needs `apsw-sqlite3mc`
     installed in place of `apsw`, and is needed at every opening.
     """
-    check_text(space, "space")
+    if not check_text(space, "space"):
+        raise InvalidArgument("space", space, "a name that is not empty")
     if synchronous not in ("full", "normal"):
         raise StoreError(f"synchronous={synchronous!r} is unknown; use 'full' or 'normal'")
     address = os.fspath(url)
