@@ -860,6 +860,14 @@ class TestOpening:
             enter(f"postgresql://ann:s3cret@[::1/x?{place}")
         assert "s3cret" not in str(invalid.value)
 
+    def test_a_role_at_its_limit_of_connections_is_told_so(
+        self, postgres: DatabaseHost, database: Database
+    ) -> None:
+        database.run("drop role if exists limited")
+        database.run("create role limited login password 'limited' connection limit 0")
+        with pytest.raises(errors.ServerUnreachable, match="use fewer connections"):
+            bough.open(postgres.url(database.name, "limited"))
+
     def test_a_wrong_password_is_told_as_such(self, postgres: DatabaseHost, database: Database) -> None:
         if postgres.server is None:
             pytest.skip("wants the files of the server")

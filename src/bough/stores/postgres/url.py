@@ -50,8 +50,8 @@ HINTS = (
         "nothing answers there: check the host and port of the URL, and the firewall",
     ),
     (
-        "too many clients|remaining connection slots|no more connections",
-        "use fewer connections, ?connections=N, or a pooler, or raise max_connections",
+        "too many clients|too many connections|remaining connection slots|no more connections",
+        "use fewer connections, ?connections=N, or a pooler, or raise max_connections or the limit that is named",
     ),
 )
 """What to do about a refused connection, by what the server or libpq says."""
