@@ -13,7 +13,7 @@ import bough
 from bough import assistant, user
 from bough.log.doctor import session_health
 from bough.stores.postgres.schema import migrate
-from support.postgres import APP, Database, DatabaseHost, PostgresServer, binaries
+from support.postgres import APP, CLIENT, Database, DatabaseHost, PostgresServer, binaries
 
 
 @pytest.fixture
@@ -69,3 +69,34 @@ def test_a_dump_restored_without_its_roles_is_whole_after_migrate_and_doctor_nam
         )
         assert [text for (text,) in rows] == ["Where is the parcel?", "In the harbour."]
     database.run("select bough.unbind('reader'); drop role reader")
+
+
+def test_a_dump_restored_as_another_owner_is_whole_after_migrate(
+    postgres: DatabaseHost, database: Database, tmp_path: Path
+) -> None:
+    with bough.open(database.url) as store:
+        session = store.start("support", owner="ann")
+        session.append([user("Where is the parcel?"), assistant("In the harbour.")])
+        assert store.search("harbour").hits
+    dump = tmp_path / "agents.dump"
+    subprocess.run([binaries() / "pg_dump", "-Fc", "-f", dump, postgres.url(database.name)], check=True)
+
+    name = postgres.create_database("handed_over")
+    with psycopg.connect(postgres.url(name), autocommit=True) as admin:
+        admin.execute("drop role if exists heir")
+        admin.execute("create role heir login createrole password 'heir'")
+        admin.execute(f"grant create on database {name} to heir")  # type: ignore[arg-type]
+    restore = [binaries() / "pg_restore", "--no-owner", "--role=heir", "-d", postgres.url(name), dump]
+    subprocess.run(restore, check=True)
+    done = migrate(postgres.url(name, "heir"))
+    assert done.before == done.after
+
+    with bough.open(postgres.url(name, APP)) as store:
+        assert list(store.verify()) == []
+        assert store.search("harbour").hits
+    with psycopg.connect(postgres.url(name, CLIENT)) as client:
+        client.execute(
+            "select set_config('bough.space', 'default', true), set_config('bough.owner', 'ann', true)"
+        )
+        rows = client.execute("select text from bough.public_message")
+        assert [text for (text,) in rows] == ["Where is the parcel?", "In the harbour."]
