@@ -472,7 +472,8 @@ store = bough.open(sys.argv[1])
 for n in range(400):
     try:
         try:
-            signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0002, 0.008))
+            # Again after a second: the callback of a weak reference swallows an interrupt.
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0002, 0.008), 1)
             while True:
                 store.start().append([bough.user("x")])
                 store.sessions(limit=1)
