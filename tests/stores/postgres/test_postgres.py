@@ -654,6 +654,13 @@ def test_after_purge_and_scrub_no_byte_of_it_is_in_the_files_of_the_tables(datab
     assert (files[hidden_word], bool(files["kept-77ab"])) == ([], True)
 
 
+def test_who_may_not_rewrite_the_tables_is_told_so(database: Database) -> None:
+    """PostgreSQL skips such a table with a warning: the caller thought that every byte was gone."""
+    for url in (database.url, database.client_url):
+        with pytest.raises(errors.MissingPermission, match="the schema bough belongs to"):
+            postgres_schema.scrub(url)
+
+
 def _holding(folder: Any, word: str) -> list[str]:
     paths = []
     for path in folder.rglob("*"):
@@ -772,7 +779,7 @@ class TestOpening:
         with bough.open(database.url) as store:
             assert len(store.search("hello").hits) == 1
         with pytest.raises(
-            errors.MissingPermission, match=r"the schema bough belongs to .*; migrate as that role"
+            errors.MissingPermission, match=r"the schema bough belongs to .*; connect as that role"
         ):
             postgres_schema.migrate(postgres.url(database.name, "somebody"))
         assert _policies(database) == before

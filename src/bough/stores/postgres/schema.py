@@ -65,7 +65,8 @@ select to_regclass('bough.session') is not null,
            where polrelid = to_regclass('bough.session') and polname = 'service' and pg_has_role(role, 'usage'))
 """
 SELECT_OWNER = """
-select pg_get_userbyid(nspowner), pg_has_role(nspowner, 'member') from pg_namespace where nspname = 'bough'
+select pg_get_userbyid(nspowner), pg_has_role(nspowner, 'member'), pg_has_role(nspowner, 'usage')
+from pg_namespace where nspname = 'bough'
 """
 SELECT_SERVICE = """
 select rolname from pg_policy cross join unnest(polroles) as role join pg_roles on pg_roles.oid = role
@@ -150,6 +151,9 @@ def scrub(url: str) -> None:
     """
     address = replace(Address.parse(url), is_prepared=False)
     with address.connect() as connection, plain_errors(address, connection):
+        row = connection.execute(SELECT_OWNER).fetchone()
+        if row is not None and not row[2]:  # PostgreSQL would skip each table with a warning
+            raise _not_the_owner(connection, address.safe_url, row[0])
         names = connection.execute("select tablename from pg_tables where schemaname = 'bough'").fetchall()
         for (name,) in names:
             connection.execute(sql.SQL("vacuum (full) bough.{}").format(sql.Identifier(name)))
@@ -192,8 +196,13 @@ def _refuse_prerelease(connection: psycopg.Connection[Any], url: str) -> None:
 def _check_owner(connection: psycopg.Connection[Any], url: str) -> None:
     row = connection.execute(SELECT_OWNER).fetchone()
     if row is not None and not row[1]:
-        reason = f"the schema bough belongs to {row[0]!r}; migrate as that role"
-        raise MissingPermission(url, _user(connection), reason)
+        raise _not_the_owner(connection, url, row[0])
+
+
+def _not_the_owner(connection: psycopg.Connection[Any], url: str, owner: str) -> MissingPermission:
+    return MissingPermission(
+        url, _user(connection), f"the schema bough belongs to {owner!r}; connect as that role"
+    )
 
 
 def _become_owner(connection: psycopg.Connection[Any]) -> None:
