@@ -1,6 +1,6 @@
 """An MCP server on standard input and output that misbehaves on request: run as a program, with the standard library only.
 
-python mcp_stdio_server.py [--stubborn] [--silent] [--names NAME,…] [--names-file FILE] [--pids FILE]
+python mcp_stdio_server.py [--stubborn] [--silent] [--names NAME,…] [--names-file FILE] [--pids FILE] [--refuse METHOD]
 """
 
 import base64
@@ -117,7 +117,9 @@ def main(argv):
         method, number = request.get("method"), request.get("id")
         if "--silent" in argv or number is None:
             continue
-        if method == "initialize":
+        if "--refuse" in argv and method == argv[argv.index("--refuse") + 1]:
+            send({"id": number, "error": {"code": -32000, "message": "the quota is used up"}})
+        elif method == "initialize":
             version = request["params"]["protocolVersion"]
             send(
                 {

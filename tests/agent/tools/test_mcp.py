@@ -336,6 +336,29 @@ class TestBadServer:
         assert (result.error, result.outcome) == (True, "unknown")
         assert "it ended with exit code 3: out of memory" in text_of(result)
 
+    def test_one_that_answers_with_an_error_is_not_gone(self, memory: Store) -> None:
+        """The code -32000 is free for a server's own errors, and the SDK's for a connection that was closed."""
+        (result,) = results(run(memory, "echo", server("--refuse", "tools/call")))
+        assert (result.error, result.outcome) == (True, "done")
+        assert text_of(result) == "the server refused the call: the quota is used up"
+
+    @pytest.mark.parametrize(
+        ("words", "reason"),
+        [
+            (("--refuse", "initialize"), "the quota is used up"),
+            (("--refuse", "tools/list"), "the quota is used up"),
+            (("--names", ",".join(map(str, range(1_001)))), "it lists more than 1,000 tools"),
+        ],
+    )
+    def test_one_that_cannot_be_used_says_why(
+        self, memory: Store, words: tuple[str, ...], reason: str
+    ) -> None:
+        """It was said to have ended with exit code 0, which it did when it was closed."""
+        session = memory.start()
+        with pytest.raises(McpServerUnavailable, match=reason):
+            session.send_sync("go", model=calling("echo"), tools=[server(*words)])
+        assert session.path() == []
+
     def test_calls_after_its_death_fail_too(self, memory: Store) -> None:
         calls = [ToolCall("c1", "die", {}), ToolCall("c2", "echo", {"text": "x"})]
         model = ScriptedModel([assistant(calls[0]), assistant(calls[1]), assistant("done")])

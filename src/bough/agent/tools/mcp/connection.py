@@ -121,7 +121,7 @@ class McpConnection:
         except TimeoutError:
             raise ServerGone("it did not list its tools again") from None
         except (MCPError, ValidationError, OSError) as error:
-            raise ServerGone(self._end(str(error))) from None
+            raise ServerGone(self._reason(error, self._has_ended)) from None
         return self._tools(listings)
 
     async def open(self) -> list[Tool]:
@@ -142,8 +142,9 @@ class McpConnection:
                 "start it by hand to see what it does, or allow more with connect_timeout=",
             ) from None
         except (MCPError, ValidationError, httpx2.HTTPError, OSError) as error:
+            has_ended = self._has_ended  # by itself, and not because it is closed now
             await self.close()
-            raise self._unavailable(str(error)) from None
+            raise self._unavailable(self._reason(error, has_ended)) from None
         except BaseException:
             await self.close()
             raise
@@ -167,8 +168,9 @@ class McpConnection:
         try:
             result = self._result(await client.call_tool(name, dict(arguments)))
         except MCPError as error:
-            if error.code == CONNECTION_CLOSED:
-                raise ServerGone(f"{self.server} is gone: {self._end(str(error))}") from None
+            # Servers answer with the same code, which is free for their own errors.
+            if error.code == CONNECTION_CLOSED and (self._process is None or self._has_ended):
+                raise ServerGone(f"{self.server} is gone: {self._reason(error, self._has_ended)}") from None
             result = self._error(f"the server refused the call: {error}")
         except ValidationError as error:
             result = self._error(f"the server returned an invalid result: {error.errors()[0]['msg']}")
@@ -196,19 +198,27 @@ class McpConnection:
 
     async def _hold(self) -> None:
         """Enter the client, and leave it in the same task once `close` is called."""
+        try:
+            async with self._transport() as streams:
+                await self._use(streams)
+        except BaseException as error:
+            self._fail(error)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+
+    async def _use(self, streams: Any) -> None:
         info = Implementation(name="bough", version=__version__)
         try:
-            async with (
-                self._transport() as streams,
-                Client(nullcontext(streams), client_info=info, cache=None) as client,
-            ):
+            async with Client(nullcontext(streams), client_info=info, cache=None) as client:
                 self._connected.set_result(client)
                 await self._closing.wait()
         except BaseException as error:
-            if not self._connected.done():
-                self._connected.set_exception(_first(error))
-            if isinstance(error, asyncio.CancelledError):
-                raise
+            self._fail(error)  # before the process is ended: how it ends then says nothing
+            raise
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._connected.done():
+            self._connected.set_exception(_first(error))
 
     @asynccontextmanager
     async def _transport(self) -> AsyncIterator[Any]:
@@ -312,15 +322,24 @@ class McpConnection:
 
     # -- what went wrong ---------------------------------------------------------------------------
 
-    def _end(self, reason: str) -> str:
-        text = reason if self._process is None else self._process.describe_end()
+    @property
+    def _has_ended(self) -> bool:
+        return self._process is not None and self._process.has_closed
+
+    def _reason(self, error: Exception, has_ended: bool) -> str:
+        """Return how the process ended, if it did, else what is wrong with its answer."""
+        text = str(error)
+        if has_ended and self._process is not None:
+            text = self._process.describe_end()
+        elif isinstance(error, ValidationError):
+            text = f"its answer is not valid: {error.errors()[0]['msg']}"
         return self._redactor.redact_text(text)
 
     def _unavailable(self, reason: str) -> McpServerUnavailable:
         hint = (
             "start the command by hand to see what it says" if self._process else "check that it runs there"
         )
-        return McpServerUnavailable(str(self.server), self._end(reason), hint)
+        return McpServerUnavailable(str(self.server), reason, hint)
 
 
 class Connections:

@@ -89,6 +89,8 @@ class ServerProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._stderr = b""
         self._noise = 0
+        self.has_closed = False
+        """Whether nothing more comes from it."""
         self.failure = ""
         """Why the connection ended, if it did by itself."""
 
@@ -131,7 +133,7 @@ class ServerProcess:
 
     @property
     def is_running(self) -> bool:
-        return self._process is not None and self._process.returncode is None and not self.failure
+        return self._process is not None and self._process.returncode is None and not self.has_closed
 
     def describe_end(self) -> str:
         """Return how the process ended, with the end of what it wrote to its standard error."""
@@ -176,6 +178,7 @@ class ServerProcess:
                 while line := await self._line(process.stdout):
                     if (message := self._parse(line)) is not None:
                         await to_session.send(message)
+            self.has_closed = True
             if not self.failure:  # so that the exit code is known when the calls in flight fail
                 await _has_ended(process)
 
