@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import openai
 import pytest
@@ -456,6 +457,30 @@ def test_a_server_that_is_down_is_told_as_the_reason(store: Store) -> None:
         assert proxy.sessions() == []
         (reason,) = proxy.recorder.gaps
         assert "cannot be reached" in reason
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_text_that_was_cut_within_an_emoji_is_recorded(store: Store, is_stream: bool) -> None:
+    """JavaScript writes half of one as `\\ud83d`; the request was said to be no JSON, and each that followed with it."""
+    body = {"model": "m", "max_tokens": 9, "stream": is_stream, "messages": [user("cut \ud83d")]}
+    block = {"type": "text", "text": "cut \ud83d"}
+    message = {"id": "a", "role": "assistant", "content": [block], "stop_reason": "end_turn"}
+    events = [
+        {"type": "message_start", "message": {**message, "content": []}},
+        {"type": "content_block_start", "index": 0, "content_block": block},
+        {"type": "message_stop"},
+    ]
+    reply = json.dumps(message)
+    if is_stream:
+        reply = "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events)
+    content_type = "text/event-stream" if is_stream else "application/json"
+    with recording(store, RawReply(reply.encode(), content_type=content_type)) as proxy:
+        request = Request(proxy.url("anthropic") + "/v1/messages", json.dumps(body).encode())
+        with urlopen(request) as response:
+            assert response.read() == reply.encode()
+        (session,) = proxy.sessions()
+        assert proxy.recorder.gaps == []
+        assert texts(session) == ["cut \ufffd", "cut \ufffd"]
 
 
 def test_a_request_that_the_server_refused_before_it_was_whole_is_told(store: Store) -> None:

@@ -17,6 +17,7 @@ PNG = base64.b64decode(
 HINTS = {"echo": {"readOnlyHint": True}, "put": {"idempotentHint": True}, "save": {"idempotentHint": True}}
 NAMES = [
     "echo",
+    "cut",
     "put",
     "fail",
     "image",
@@ -46,6 +47,8 @@ def text(value):
 def call(name, arguments):
     if name == "echo":
         return {"content": text(str(arguments.get("text", "")))}
+    if name == "cut":
+        return {"content": text("cut \ud83d")}
     if name == "put":
         return {"content": text("put")}
     if name == "fail":

@@ -97,13 +97,18 @@ def decode_json(text: bytes, losses: LossReport, location: str) -> object:
     try:
         return msgspec.json.decode(text)
     except INVALID_JSON:
-        valid_utf8 = text.decode("utf-8", "replace").encode()
-        repaired = _LONE_SURROGATE.sub(lambda match: rb"\ufffd" if match[1] else match[0], valid_utf8)
+        repaired = repair_json(text)
         if repaired == text:
             raise
         value: object = msgspec.json.decode(repaired)
         losses.add("half a character, replaced by U+FFFD", location)
         return value
+
+
+def repair_json(text: bytes) -> bytes:
+    """Return JSON with U+FFFD in place of lone surrogates and of bytes that are not UTF-8."""
+    valid_utf8 = text.decode("utf-8", "replace").encode()
+    return _LONE_SURROGATE.sub(lambda match: rb"\ufffd" if match[1] else match[0], valid_utf8)
 
 
 def read_json(path: Path, losses: LossReport) -> object:

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from ..errors import UnrecognizedReply
+from ..formats.jsonl import INVALID_JSON, decode_json
+from ..formats.records import LossReport
 from ..models.clients.base import StreamFailure
 from ..models.clients.gemini import GeminiReplyBuilder
 from ..models.clients.openai_chat import ReplyBuilder
@@ -73,8 +74,8 @@ def _error_text(error: object) -> str:
 
 def _read_json(provider: str, body: bytes) -> StreamReply:
     try:
-        data = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+        data = decode_json(body, LossReport(), "")
+    except INVALID_JSON:
         return StreamReply(None, False, body[:400].decode("utf-8", "replace"))
     if provider == "gemini" and isinstance(data, list):  # a stream without `alt=sse` is one array
         builder = _BUILDERS["gemini"]()
@@ -122,8 +123,8 @@ def _events(body: bytes) -> Iterator[ServerEvent]:
 def _decode_event(event: ServerEvent) -> dict[str, Any] | None:
     """Return the JSON of an event; None if it is not whole."""
     try:
-        data = msgspec.json.decode(event.data)
-    except msgspec.DecodeError:
+        data = decode_json(event.data.encode("utf-8", "replace"), LossReport(), "")
+    except INVALID_JSON:
         return None
     return data if isinstance(data, dict) else {}
 
@@ -181,8 +182,8 @@ class _AnthropicReplyBlocks:
         if text is None:
             return block
         try:
-            return {**block, "input": msgspec.json.decode(text)}
-        except msgspec.DecodeError:
+            return {**block, "input": decode_json(text.encode("utf-8", "replace"), LossReport(), "")}
+        except INVALID_JSON:
             return {**block, "input": text}
 
 

@@ -73,6 +73,11 @@ class TestResult:
         (result,) = results(run(memory, "echo", text="hello"))
         assert (text_of(result), result.error) == ("hello", False)
 
+    def test_text_that_was_cut_within_an_emoji_arrives(self, memory: Store) -> None:
+        """JavaScript writes half of one as `\\ud83d`; the answer was taken for noise, and the call for one that hangs."""
+        (result,) = results(run(memory, "cut", server(timeout=10)))
+        assert (result.error, text_of(result)) == (False, "cut \ufffd")
+
     def test_an_error_of_the_tool_is_an_error_result(self, memory: Store) -> None:
         (result,) = results(run(memory, "fail"))
         assert (text_of(result), result.error, result.outcome) == ("the disk is full", True, "done")

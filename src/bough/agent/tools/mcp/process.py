@@ -28,6 +28,7 @@ from mcp_types import (
 )
 
 from ....errors import McpServerUnavailable
+from ....formats.jsonl import repair_json
 from ..shell import signal_group
 from .server import McpServer
 
@@ -198,11 +199,7 @@ class ServerProcess:
     def _parse(self, line: bytes) -> SessionMessage | None:
         """Return the message; None for a notification, which nothing here waits for, and for a line that is no message:
         many servers print there."""
-        message: JSONRPCMessage | None
-        try:
-            message = jsonrpc_message_adapter.validate_json(line, by_name=False)
-        except ValueError:
-            message = None
+        message = _decode(line) or _decode(repair_json(line))
         is_answer = isinstance(message, JSONRPCResponse | JSONRPCError)
         self._noise = 0 if is_answer else self._noise + len(line)
         if message is None or isinstance(message, JSONRPCNotification):
@@ -223,6 +220,13 @@ class ServerProcess:
         assert process.stderr is not None
         while chunk := await process.stderr.read(65_536):
             self._stderr = (self._stderr + chunk)[-_STDERR_BYTES:]
+
+
+def _decode(line: bytes) -> JSONRPCMessage | None:
+    try:
+        return jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except ValueError:
+        return None
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
