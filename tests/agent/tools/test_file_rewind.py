@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +224,23 @@ class TestRefusal:
 
 
 class TestCrash:
+    def test_a_file_that_cannot_be_written_is_named(self, folder: Path) -> None:
+        """The error named the temporary file, in no folder."""
+        (folder / "a.txt").write_text("one " * 1_000)
+        with bough.open("memory:") as store:
+            session = store.start()
+            start = run(session, folder, write("a.txt", "two"))
+            leaf, limits = session.leaf, resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+            try:
+                with pytest.raises(OSError, match="File too large") as raised:
+                    session.rewind(start, files=True)
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            assert (raised.value.filename, session.leaf) == (str(folder / "a.txt"), leaf)
+            session.rewind(start, files=True)
+        assert (folder / "a.txt").read_text() == "one " * 1_000
+
     def test_a_rewind_that_broke_off_continues(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in "abc":
             (folder / name).write_text("one")

@@ -23,7 +23,7 @@ from ...core.media import digest
 from ...errors import FilesChanged, InvalidOperation, OutOfScope
 from ...log.log import Log
 from .files import printable, read_snapshot, replace_file
-from .scope import Scope, open_at
+from .scope import Scope, name_in_errors, open_at
 
 ActionKind = Literal["restore", "recreate", "delete", "nothing", "refused"]
 
@@ -110,7 +110,8 @@ def restore_files(log: Log, plan: FilesPlan, *, skip_changed: bool = False) -> N
     if plan.refused and not skip_changed:
         raise FilesChanged([(action.location, action.reason) for action in plan.refused])
     for action in plan.changes:
-        _restore(log, action)
+        with name_in_errors(action.location):
+            _restore(log, action)
 
 
 def _plan(

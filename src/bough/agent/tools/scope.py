@@ -78,7 +78,7 @@ class Scope(Struct, frozen=True):
     def open(self, path: str) -> BinaryIO:
         """Open a regular file for reading."""
         base, names = self._split_file(path)
-        with _open_folder(base, names[:-1], path) as parent_fd, _name_in_errors(path):
+        with _open_folder(base, names[:-1], path) as parent_fd, name_in_errors(path):
             return open_at(parent_fd, names[-1], path)
 
     @contextmanager
@@ -172,10 +172,10 @@ def _parse(path: str) -> PurePosixPath:
 @contextmanager
 def _open_folder(base: Path, names: Sequence[str], path: str, *, create: bool = False) -> Iterator[int]:
     """Open one folder after the other and yield the descriptor of the last."""
-    with _name_in_errors(path):
+    with name_in_errors(path):
         fd = os.open(base, _FOLDER_FLAGS)
     try:
-        with _name_in_errors(path):
+        with name_in_errors(path):
             for name in names:
                 parent_fd, fd = fd, _enter(fd, name, path, create)
                 os.close(parent_fd)
@@ -208,7 +208,7 @@ def _check_type(mode: int, path: str, may_be_folder: bool = True) -> None:
 
 
 @contextmanager
-def _name_in_errors(path: str) -> Iterator[None]:
+def name_in_errors(path: str) -> Iterator[None]:
     """Let errors of the system name the whole path, not the one name at which the walk stopped."""
     try:
         yield
