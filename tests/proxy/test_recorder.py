@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import threading
 import time
@@ -481,6 +482,16 @@ def test_text_that_was_cut_within_an_emoji_is_recorded(store: Store, is_stream: 
         (session,) = proxy.sessions()
         assert proxy.recorder.gaps == []
         assert texts(session) == ["cut \ufffd", "cut \ufffd"]
+
+
+def test_a_compressed_request_is_recorded(store: Store) -> None:
+    body = gzip.compress(json.dumps({"model": "m", "messages": [user("hi")]}).encode())
+    with recording(store) as proxy:
+        url = proxy.url("openai-chat") + "/chat/completions"
+        with urlopen(Request(url, body, {"Content-Encoding": "gzip"})) as response:
+            response.read()
+        (session,) = proxy.sessions()
+        assert texts(session) == ["hi", "ok"]
 
 
 def test_a_request_that_the_server_refused_before_it_was_whole_is_told(store: Store) -> None:

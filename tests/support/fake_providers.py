@@ -8,6 +8,7 @@ judged. Nothing survives the `with` block.
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import socket
 import threading
@@ -129,7 +130,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         loopback = self.server.loopback
         provider = _provider(self.path)
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        data = self.rfile.read(int(self.headers["content-length"]))
+        body = json.loads(gzip.decompress(data) if self.headers["content-encoding"] == "gzip" else data)
         is_whole = not (body.get("conversation") or body.get("previous_response_id"))
         problems = wire.find_provider(provider).violations(body, ready=True) if is_whole else []
         loopback.requests.append(ReceivedRequest(provider, body, dict(self.headers), problems))

@@ -37,7 +37,7 @@ from ..wire import Answer, find_provider
 from ..wire.base import HistoryMessage
 from .history import history_digests
 from .model_request import ModelRequest, read_request
-from .reply_stream import read_reply
+from .reply_stream import decompress, read_reply
 from .server import ApiCall, Listener
 
 if TYPE_CHECKING:
@@ -177,7 +177,8 @@ class Recorder(Listener):
 
     def _append_request(self, call: ApiCall) -> CallPosition:
         """Append what is new in the request, and announce the call."""
-        request = read_request(call.provider, call.path_model, call.request)
+        body = decompress(call.request, call.request_encoding)
+        request = read_request(call.provider, call.path_model, body)
         stored = self._find_stored(request)
         start = _history_start(request, stored)
         digests = [start, *history_digests((item.message for item in request.messages), start)]

@@ -35,7 +35,7 @@ class StreamReply(Struct):
 
 
 def read_reply(provider: str, content_type: str, encoding: str, body: bytes) -> StreamReply:
-    body = _decompress(body, encoding)
+    body = decompress(body, encoding)
     if provider == "openai-chat":
         return _read_chat(body)
     if "event-stream" not in content_type and not body.lstrip().startswith((b"data:", b"event:")):
@@ -88,12 +88,12 @@ def _read_json(provider: str, body: bytes) -> StreamReply:
     return StreamReply(data, True, response_id=_text(data.get("id")))
 
 
-def _decompress(body: bytes, encoding: str) -> bytes:
+def decompress(body: bytes, encoding: str) -> bytes:
     """Return the bytes of a body; what came of it, if it was cut. A gzip body may have several members."""
     if encoding in ("", "identity"):
         return body
     if encoding not in ("gzip", "x-gzip", "deflate"):
-        raise UnrecognizedReply(f"a response in the encoding {encoding!r}")
+        raise UnrecognizedReply(f"a body in the encoding {encoding!r}")
     pieces, room = [], MAX_DECODED_BYTES
     while body and room:
         decoder = zlib.decompressobj(_window_bits(body, encoding))
@@ -102,7 +102,7 @@ def _decompress(body: bytes, encoding: str) -> bytes:
         except zlib.error as error:
             if pieces:  # bytes after the last member say nothing
                 break
-            raise UnrecognizedReply(f"a response that is not {encoding}: {error}") from None
+            raise UnrecognizedReply(f"a body that is not {encoding}: {error}") from None
         room -= len(pieces[-1])
         body = decoder.unused_data
     return b"".join(pieces)

@@ -40,6 +40,7 @@ class ApiCall(Struct):
     """The program that called, by its own words."""
     started_at: int
     request: bytes = b""
+    request_encoding: str = ""
     status: int = 0
     content_type: str = ""
     content_encoding: str = ""
@@ -188,9 +189,9 @@ class ClientConnection:
             return None
         provider, model = wire
         client = head.get(b"user-agent").decode("latin-1")
-        return ApiCall(
-            next(self._proxy.call_numbers), provider, upstream.name, model, client, time_ns() // 1000
-        )
+        encoding = head.get(b"content-encoding").decode("latin-1").lower()
+        number, now = next(self._proxy.call_numbers), time_ns() // 1000
+        return ApiCall(number, provider, upstream.name, model, client, now, request_encoding=encoding)
 
     def _end_call(self, call: ApiCall | None, download: Download | None) -> None:
         if call is None:
