@@ -374,6 +374,15 @@ def test_a_conversation_that_the_provider_stores_is_one_session(store: Store) ->
         assert not list(store.verify())
 
 
+def test_a_conversation_is_one_of_responses_alone(store: Store) -> None:
+    """A server may have a field of this name for another purpose, and get the whole history each time."""
+    with recording(store) as proxy:
+        proxy.chat([user("hi")], extra_body={"conversation": "conv_1"})
+        proxy.chat([user("hi"), assistant("ok"), user("more")], extra_body={"conversation": "conv_1"})
+        (session,) = proxy.sessions()
+        assert texts(session) == ["hi", "ok", "more", "ok"]
+
+
 def test_a_conversation_goes_on_after_its_last_answer_whatever_failed_meanwhile(store: Store) -> None:
     one, two, three = (Completion(text) for text in ("one", "two", "three"))
     with recording(store, ErrorReply(500), one, BrokenStream("cut"), two, three) as proxy:

@@ -62,7 +62,8 @@ def read_request(provider: str, path_model: str | None, body: bytes) -> ModelReq
     parsed = find_provider(provider).parse_history(_content(provider, history))
     system, messages = _split_system(parsed)
     prompt = "\n\n".join(filter(None, [*_system_texts(data), *system]))
-    previous, conversation = data.get("previous_response_id"), data.get("conversation")
+    continued = data if provider == "openai" else {}
+    previous, conversation = continued.get("previous_response_id"), continued.get("conversation")
     if isinstance(conversation, dict):
         conversation = conversation.get("id")
     return ModelRequest(
