@@ -148,7 +148,8 @@ def test_a_closed_terminal_ends_the_program_and_its_session(tmp_path: Path) -> N
         os.killpg(process.pid, signal.SIGHUP)
         process.wait(20)
     with library.open(tmp_path / "agent.db") as opened:
-        assert [row.status for row in opened.sessions().sessions] == ["cancelled"]
+        (row,) = opened.sessions().sessions
+        assert (row.status, row.error) == ("cancelled", "the call was cancelled before the server answered")
 
 
 def test_the_doctor_names_the_sessions_of_a_recorder_that_was_killed(tmp_path: Path) -> None:

@@ -381,7 +381,10 @@ class Recorder(Listener):
         try:
             reply = read_reply(call.provider, call.content_type, call.content_encoding, call.response)
             if call.status >= 400 or reply.data is None:
-                self._fail(position, call, reply.error or f"the server answered {call.status}")
+                why = f"the server answered {call.status}"
+                if not call.status:
+                    why = f"the call was {call.end} before the server answered"
+                self._fail(position, call, reply.error or why)
                 return
             answer = find_provider(request.provider).parse_reply(reply.data)
         except UnrecognizedReply as error:
