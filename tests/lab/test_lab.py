@@ -91,6 +91,25 @@ class TestLanes:
         kinds = [turn.candidate[0].kind for turn in session.turns]
         assert kinds == ["reworded", "arguments changed", "tool changed"]
 
+    def test_a_turn_that_waits_for_approval_is_the_same_if_the_model_makes_the_same_call(
+        self, store: Store
+    ) -> None:
+        @bough.tool(approval=True)
+        def refund(order: int) -> str:
+            """Give the money back."""
+            return "refunded"
+
+        def asks(request: bough.Request) -> Any:
+            return assistant(ToolCall("c1", "refund", {"order": 41}))
+
+        model = ScriptedModel(asks, model="exact", rates=RATES)
+        waiting = store.start("bank", session_id="ses_waiting")
+        waiting.send_sync("Refund order 41", model=model, tools=[refund])
+        refuses = ScriptedModel(lambda request: "I must not.", model="new", rates=RATES)
+        (session,) = store.lab("ses_waiting", baseline_model=model, model=refuses).run_sync().sessions
+        assert [turn.baseline[0].kind for turn in session.turns] == ["same"]
+        assert [turn.candidate[0].kind for turn in session.turns] == ["tool changed"]
+
     def test_why_turns_failed_is_said(self, store: Store) -> None:
         """It said "failed 100 %" and no word of why."""
         silent = ScriptedModel([], model="silent", rates=RATES)

@@ -558,6 +558,18 @@ class TestRecordedTools:
         assert replayed(store, report).state == {"refunded": 41}
         assert desk.did == []
 
+    def test_another_model_is_compared_with_the_call_that_waits(self, store: Store, desk: Desk) -> None:
+        session = store.start()
+        waiting = [ask(("look", 1)), ask(("refund", 1))]
+        session.send_sync("q", model=ScriptedModel(waiting), tools=desk.tools(approval=True))
+        report = session.replay_sync(model=ScriptedModel([ask(("look", 1)), "I do not refund."]))
+        assert report.first_divergence is not None
+        assert report.first_divergence.kind == "tool changed"
+        assert report.first_divergence.expected == 'refund({"order":1})'
+        assert report.first_divergence.actual == "I do not refund."
+        assert report.rows == bough.diff(session, replayed(store, report)).rows
+        assert report.usage_before == session.usage()
+
     def test_without_definitions_it_is_told_of_the_tools_by_their_recorded_calls(self, store: Store) -> None:
         session = store.start()
         for name in ("look", "refund"):

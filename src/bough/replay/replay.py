@@ -327,7 +327,9 @@ class Replay:
         self, log: Log, parts: ReplayParts, cut: Cut, turns: int, source_before: str
     ) -> ReplayReport:
         recording, answers = parts.recording, parts.answers
-        recorded = PathSide(self.source, self.source.leaf_at(recording.until))
+        # Recorded answers end where open calls begin; what another model does instead of those calls is a difference.
+        leaf = self.source.leaf if self.models else self.source.leaf_at(recording.until)
+        recorded = PathSide(self.source, leaf)
         replayed = PathSide(log, log.leaf)
         diff = compare(recorded, replayed, after=cut.at)
         last_ids = [side.entry_id(side.leaf.seq) if side.leaf.seq else b"" for side in (recorded, replayed)]

@@ -93,7 +93,7 @@ class ToolAnswers:
     def _miss(self, call: ToolCall) -> Message:
         self.misses.append(call.name)
         reason = (
-            f"{call.name} was not called with these arguments in this turn of the recording; nothing was done"
+            f"this turn of the recording has no result of {call.name} with these arguments; nothing was done"
         )
         ends_turn = self.on_miss != "continue"
         return tool_result(call.id, reason, error=True, outcome="not_recorded", ends_turn=ends_turn)

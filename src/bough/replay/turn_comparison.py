@@ -111,7 +111,15 @@ def compare_turns(a: TurnView, b: TurnView) -> list[Divergence]:
             divergences.append(Divergence(kind, subject, expected, actual, a.turn, b.turn, number, *seqs))
         if WEIGHTS[heaviest_kind(divergences)] >= WEIGHTS["arguments changed"]:
             break
+        if _is_refused(step_b):  # a waits at the same call: neither side has anything to compare after it
+            break
     return divergences
+
+
+def _is_refused(step: Step | None) -> bool:
+    """Whether a replay had no result for a call of the step."""
+    results = (view.result for view in step.calls) if step is not None else ()
+    return any(result is not None and result.outcome == "not_recorded" for result in results)
 
 
 Seqs = tuple[int | None, int | None]
