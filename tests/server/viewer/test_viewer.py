@@ -79,6 +79,7 @@ class TestSessions:
         viewer = ViewerPage(browser, server.url)
         page = viewer.open("/s/ses_nowhere")
         expect(page.locator(".error-text")).to_contain_text("ses_nowhere")
+        expect(page.get_by_text("bough ls lists the sessions")).to_have_text("bough ls lists the sessions")
         viewer.close()
 
 
@@ -226,6 +227,25 @@ class TestTranscript:
         picture = page.locator("img.media")
         expect(picture).to_be_visible()
         wait_until(lambda: picture.evaluate("image => image.naturalWidth") == 160)
+
+    def test_the_actions_of_the_first_entry_are_not_cut_off(self, viewer: ViewerPage) -> None:
+        page = viewer.open(f"/s/{CASE}?at=1")
+        actions = page.locator("article.selected .entry-tools").bounding_box()
+        transcript = page.locator(".transcript").bounding_box()
+        assert actions is not None
+        assert transcript is not None
+        assert actions["y"] >= transcript["y"]
+
+    def test_no_tools_are_called_none(self, browser: Browser, tmp_path: Path) -> None:
+        with bough.open(tmp_path / "agent.db") as store:
+            session = store.start()
+            session.set(tools=[])
+        with ServerProcess(tmp_path / "agent.db") as process:
+            viewer = ViewerPage(browser, process.url)
+            page = viewer.open(f"/s/{session.session_id}")
+            expect(page.locator("article.kind-settings dd")).to_have_text("none")
+            viewer.check()
+            viewer.close()
 
     def test_internal_entries_go_and_come(self, viewer: ViewerPage) -> None:
         page = viewer.open(f"/s/{CASE}")

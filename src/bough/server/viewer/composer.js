@@ -5,7 +5,7 @@ import { sendJson, sessionPath } from "./api.js";
 import { approvalNode } from "./tool_cards.js";
 import { button, fill, h, icon, notice } from "./dom.js";
 import { whileDisabled } from "./dialogs.js";
-import { plural, printable } from "./format.js";
+import { plural, printable, sentence } from "./format.js";
 
 export class Composer {
   #edited = null; // the rewind that precedes the message, while an earlier input is edited
@@ -139,6 +139,6 @@ function responderNodes(responder) {
 }
 
 function cannotAnswer({ problem, hint }) {
-  const next = hint ? ` ${hint[0].toUpperCase()}${hint.slice(1)}.` : "";
+  const next = hint ? ` ${sentence(hint)}.` : "";
   return h("span", printable(`No model can answer here: ${problem}.${next}`));
 }

@@ -184,7 +184,7 @@ function settings(payload) {
   const rows = Object.entries(shown).filter(([, value]) => value !== null && value !== undefined);
   return [h("dl.facts", rows.flatMap(([name, value]) => [h("dt", name.replace("_", " ")),
     h("dd", typeof value === "string" ? markdown(value) : Array.isArray(value) ? value.map(printable)
-      .join(", ") : jsonTree(value))]))];
+      .join(", ") || "none" : jsonTree(value))]))];
 }
 
 /** The answer in progress. */

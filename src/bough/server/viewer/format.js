@@ -35,8 +35,8 @@ export function plural(number, singular, pluralForm = `${singular}s`) {
   return `${number.toLocaleString("en")} ${number === 1 ? singular : pluralForm}`;
 }
 
-/** An error's text, which begins with a small letter at the command line. */
-export function sentence(text) { return text && text[0].toUpperCase() + text.slice(1); }
+/** An error's text, which begins with a small letter at the command line. A command stays as it is typed. */
+export function sentence(text) { return text && !text.startsWith("bough ") ? text[0].toUpperCase() + text.slice(1) : text; }
 
 /** A number of sessions, of which the server counts 1,000 at most. */
 export function sessionCount(number) { return number >= 1000 ? "1,000+" : String(number); }
