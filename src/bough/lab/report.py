@@ -108,6 +108,7 @@ class ReplayedTurn(Struct, frozen=True):
     replay: str
     replay_turn: int | None
     cost_microcents: int
+    unpriced_calls: int
     milliseconds: int
     expected: str | None = None
     actual: str | None = None
@@ -391,6 +392,7 @@ class _Results:
             result.replay,
             turn.replay_turn,
             turn.usage.cost_microcents,
+            turn.usage.unpriced_calls,
             turn.milliseconds,
             None if divergence is None else divergence.expected,
             None if divergence is None else divergence.actual,

@@ -29,6 +29,7 @@ class LaneSummary(Struct, frozen=True):
     classes: dict[str, int]
     """How many turns are of each class."""
     cost_microcents: int
+    unpriced_calls: int
     milliseconds: int
 
 
@@ -69,12 +70,13 @@ def _summary(session: SessionReport) -> SessionSummary:
 
 def _lane(replays: tuple[str, ...], turns: Iterable[ReplayedTurn]) -> LaneSummary:
     classes: dict[str, int] = {}
-    cost = milliseconds = 0
+    cost = unpriced = milliseconds = 0
     for turn in turns:
         classes[turn.kind] = classes.get(turn.kind, 0) + 1
         cost += turn.cost_microcents
+        unpriced += turn.unpriced_calls
         milliseconds += turn.milliseconds
-    return LaneSummary(replays, classes, cost, milliseconds)
+    return LaneSummary(replays, classes, cost, unpriced, milliseconds)
 
 
 def report_summary(report: LabReport) -> dict[str, Any]:

@@ -11,10 +11,11 @@ from axe_playwright_python.base import AXE_FILE_PATH
 from playwright.sync_api import Browser, expect
 
 import bough
+from bough import ScriptedModel
 from bough.lab.report_page import report_html, session_summaries
 from support.browser import ServerProcess, ViewerPage, browser, run_in_thread, viewer
 from support.lab_record import write_run
-from support.lab_sessions import noisy, record_sessions
+from support.lab_sessions import answer, noisy, record_sessions
 
 __all__ = ["browser", "viewer"]
 SESSIONS = 500
@@ -99,6 +100,23 @@ class TestRun:
         expect(page.locator(".diff-row.kind-tool")).to_contain_text("look_up")
         page.go_back()
         expect(page.locator(".lab-session")).to_have_count(2)
+
+    def test_calls_without_a_price_are_not_free(self, browser: Browser, tmp_path: Path) -> None:
+        def fill() -> str:
+            with bough.open(tmp_path / "agent.db") as store:
+                record_sessions(store, 1, turns=1)
+                unpriced = ScriptedModel(answer, model="unpriced")
+                return store.lab("agent:support", baseline_model=unpriced).run_sync().run_id
+
+        run_id = run_in_thread(fill)
+        with ServerProcess(tmp_path / "agent.db") as process:
+            viewer = ViewerPage(browser, process.url)
+            row = viewer.open(f"/lab/{run_id}").locator(".lab-session")
+            expect(row).to_contain_text("unpriced → unpriced")
+            row.get_by_role("button", name="Turns").click()
+            expect(viewer.page.locator(".lab-replayed .muted").first).to_contain_text("unpriced")
+            viewer.check()
+            viewer.close()
 
     def test_the_gates_that_were_checked_are_shown(self, viewer: ViewerPage, store: Path) -> None:
         page = viewer.open(f"/lab/{run_ids(store)[1]}")

@@ -81,7 +81,7 @@ export class LabReport {
         row.errors.length > 0 && h("span.badge.is-error", { title: row.errors.map(printable).join("\n") }, "not replayed"))),
       h("td.number", { class: row.change > 0 ? "worse" : "" }, points(row.change)),
       h("td", this.#kinds(row.baseline.classes)), h("td", this.#kinds(row.candidate.classes)),
-      h("td.number", `${money(row.baseline.cost_microcents)} → ${money(row.candidate.cost_microcents)}`),
+      h("td.number", `${cost(row.baseline)} → ${cost(row.candidate)}`),
       h("td.number", `${seconds(row.baseline.milliseconds)} → ${seconds(row.candidate.milliseconds)}`)), body];
   }
 
@@ -174,7 +174,7 @@ function turnPart(turn, row, links) {
     h("span.diff-input", { dir: "auto" }, printable(turn.input))),
   ["baseline", "candidate"].map((lane) => h("div", h("span.label", lane), turn[lane].map((replayed) => h("div.lab-replayed",
     h("span.badge", { class: `diff-${BADGES[replayed.kind]}` }, replayed.kind),
-    h("span.muted", ` ${money(replayed.cost_microcents)} · ${seconds(replayed.milliseconds)}`,
+    h("span.muted", ` ${cost(replayed)} · ${seconds(replayed.milliseconds)}`,
       Object.entries(replayed.scores ?? {}).map(([name, value]) => ` · ${printable(name)} ${Number(value.toPrecision(3))}`)),
     links && h("a", { href: links.diff(row.session_id, replayed.replay) }, "compare"),
     (replayed.expected || replayed.actual) && markedColumns(replayed.expected ?? "", replayed.actual ?? ""))),
