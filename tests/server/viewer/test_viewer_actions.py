@@ -255,11 +255,24 @@ class TestReplay:
         page.get_by_label("Append to prompt").fill("Be strict.")
         page.get_by_role("button", name="Replay", exact=True).click()
         expect(page.locator(".job")).to_contain_text("Different outcome.")
+        expect(page.locator(".job")).to_contain_text("Cost: unpriced.")
         page.get_by_role("link", name="Compare").click()
         expect(page.locator(".diff-head h1")).to_have_text("Different")
         expect(page.locator(".setup")).to_contain_text("Be strict.")
         expect(page).to_have_url(re.compile(rf"/diff\?a={session_id}&b=ses_"))
         assert served_store.seq(session_id) == 8
+
+    def test_that_got_no_answer_has_no_outcome(
+        self, viewer: ViewerPage, served_store: ServedStore, folder: Path
+    ) -> None:
+        (folder / "silent.json").write_text("[]")
+        page = viewer.open(f"/s/{served_store.make('Replay me in vain', 1)}?at=1")
+        page.get_by_role("button", name="Replay from here").click()
+        page.get_by_label("Model", exact=True).fill(f"scripted:{folder / 'silent.json'}")
+        page.get_by_role("button", name="Replay", exact=True).click()
+        expect(page.locator(".job")).to_contain_text("Unknown outcome. Stopped: ")
+        page.get_by_role("link", name="Compare").click()
+        expect(page.locator(".diff-head h1")).to_have_text("Unknown")
 
     def test_of_the_recorded_answers_comes_out_the_same(
         self, viewer: ViewerPage, served_store: ServedStore

@@ -5,7 +5,7 @@ import { apiUrl, fetchJson, sendJson, sessionPath } from "./api.js";
 import { attempt, fill, h, icon, notice, openDialog } from "./dom.js";
 import { sessionLink, buildUrl } from "./route.js";
 import { relationBadge } from "./session_list.js";
-import { ago, money, printable } from "./format.js";
+import { ago, cost, printable } from "./format.js";
 
 /** A form in a dialog. `act(values)` runs on submit; the dialog stays open if it returns true. */
 export function dialog(title, fields, submit, act) {
@@ -133,9 +133,9 @@ function outcomeNodes(id, job, words, box) {
     words.textContent = job.problem?.detail ?? `The replay was ${job.status}.`;
     return [close];
   }
-  const { replay, same, usage_after: after, stop_reason: stopped } = job.report;
-  words.textContent = [same ? "Same outcome." : "Different outcome.",
-    stopped && `Stopped: ${printable(stopped)}.`, `Cost: ${money(after.cost_microcents)}.`].filter(Boolean).join(" ");
+  const { replay, same, usage_after: after, stop_reason: stopped, is_unanswered: isUnanswered } = job.report;
+  words.textContent = [`${isUnanswered ? "Unknown" : same ? "Same" : "Different"} outcome.`,
+    stopped && `Stopped: ${printable(stopped)}.`, `Cost: ${cost(after)}.`].filter(Boolean).join(" ");
   const leave = () => box.close();
   return [close, h("a.button", { href: sessionLink(replay), onclick: leave }, "Open the replay"),
     h("a.button.primary", { href: buildUrl("/diff", { a: id, b: replay }), onclick: leave }, "Compare")];

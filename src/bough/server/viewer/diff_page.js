@@ -76,7 +76,8 @@ export class DiffPage {
   #head() {
     const { page } = this, [firstSession, secondSession] = this.names;
     const changed = Object.entries(page.counts).filter(([kind]) => kind !== "same");
-    const [title, verdict] = page.same ? ["Identical", "Inputs, answers, tool calls and results are identical."]
+    const incomplete = page.a.incomplete ?? page.b.incomplete; // a replay that was not answered to its end
+    const [title, verdict] = incomplete ? ["Unknown", `A replay is incomplete: ${printable(incomplete)}`] : page.same ? ["Identical", "Inputs, answers, tool calls and results are identical."]
       : page.same === false ? ["Different", `Diverges after entry ${page.shared}.`]
       : ["No difference so far", `in ${plural(page.rows.length, "turn")} after entry ${page.shared}.`];
     fill(this.head,
