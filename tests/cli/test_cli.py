@@ -181,6 +181,15 @@ class TestReferences:
         assert "type more of the id" in bough("show", "ses_case", store=store_path).err
         assert bough("restore", "ses_case", store=store_path).code == 0
 
+    def test_the_sessions_of_an_ambiguous_one_are_called_as_in_ls(self, store_path: Path) -> None:
+        with library.open(store_path) as store:
+            for number in (1, 2):
+                session = store.start("support", session_id=f"ses_twin_{number}")
+                session.append([library.user(f"Where is order {number}?")])
+        done = bough("show", "ses_twin", store=store_path)
+        assert "ses_twin_1  Where is order 1?\n" in done.err
+        assert "ses_twin_2  Where is order 2?\n" in done.err
+
     def test_latest_is_the_first_line_of_ls(self, store_path: Path) -> None:
         listed = bough("ls", "--json", store=store_path).json["sessions"]
         assert bough("show", "latest", "--json", store=store_path).json["session"]["id"] == listed[0]["id"]

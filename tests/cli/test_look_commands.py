@@ -234,6 +234,14 @@ class TestTree:
         assert data["leaf"]["seq"] == 10
         assert data["related"][0]["relation"] == "fork"
 
+    def test_a_fork_without_a_title_is_called_by_its_first_input(self, store_path: Path) -> None:
+        with library.open(store_path) as store:
+            session = store.start("support", session_id="ses_untitled")
+            session.append([library.user("Where is order 9?")])
+            fork = session.fork()
+        output = bough("tree", "ses_untitled", store=store_path).out
+        assert f"fork at 1: {fork.session_id}  Where is order 9?\n" in output
+
 
 class TestTail:
     def test_each_fact_is_a_line_with_its_number_and_entries(self, store_path: Path) -> None:

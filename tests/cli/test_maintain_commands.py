@@ -34,6 +34,12 @@ class TestTrash:
         assert "--yes" in done.err
         assert "ses_case" in list_ids(store_path)
 
+    def test_the_plan_calls_a_session_without_a_title_by_its_first_input(self, store_path: Path) -> None:
+        with library.open(store_path) as store:
+            store.start("support", session_id="ses_untitled").append([library.user("Where is order 9?")])
+        done = bough("rm", "ses_untitled", store=store_path)
+        assert "ses_untitled  Where is order 9?  (1 turn) moves to the trash" in done.err
+
     def test_trash_restore_and_purge(self, store_path: Path) -> None:
         assert bough("rm", "ses_case", "--yes", "--json", store=store_path).json["trashed"] == ["ses_case"]
         assert list_ids(store_path, "--trashed") == {"ses_case"}

@@ -186,7 +186,7 @@ def _match(store: Store, name: str, *, trashed: bool) -> str | None:
         if len(rows) == 1:
             return rows[0].session_id
         if rows:
-            raise CommandError(f"{name!r} is ambiguous; type more of the id:\n{_candidates(rows)}")
+            raise CommandError(f"{name!r} is ambiguous; type more of the id:\n{_candidates(store, rows)}")
     return None
 
 
@@ -225,8 +225,9 @@ def _with_title(store: Store, title: str, *, trashed: bool) -> list[SessionRow]:
     return first
 
 
-def _candidates(rows: list[SessionRow]) -> str:
-    lines = [f"  {row.session_id}  {clip(row.title or row.agent or '', 60)}" for row in rows[: _LISTED - 1]]
+def _candidates(store: Store, rows: list[SessionRow]) -> str:
+    names = store.headings(rows[: _LISTED - 1])
+    lines = [f"  {session_id}  {clip(name, 60)}" for session_id, name in names.items()]
     return "\n".join([*lines, *(["  …"] if len(rows) >= _LISTED else [])])
 
 

@@ -46,7 +46,7 @@ def rm(location: StoreLocation, references: tuple[str, ...], yes: bool, is_json:
     store = location.open()
     rows = [row for session in selected for row in store.family(session.session_id)]
     store.raise_if_running(rows)
-    _plan("moves to the trash", rows)
+    _plan(store, "moves to the trash", rows)
     if not confirm_plan("Move to the trash?", yes=yes):
         return 1
     trashed = [name for session in selected for name in store.delete(session.session_id)]
@@ -94,9 +94,9 @@ def purge(
     store = location.open()
     rows = [row for session in selected for row in store.family(session.session_id, forks=with_forks)]
     store.raise_if_running(rows)
-    _plan("is deleted permanently", rows)
+    _plan(store, "is deleted permanently", rows)
     surviving = _surviving(store, rows)
-    _plan_surviving(surviving, "; --with-forks deletes these too")
+    _plan_surviving(store, surviving, "; --with-forks deletes these too")
     imported = _imported(rows)
     _plan_imported(imported)
     _plan_rewrite(location)
@@ -153,13 +153,13 @@ def gc(
     notify(
         f"  {plural(unreferenced.blobs, 'unreferenced attachment')} ({unreferenced.bytes:,} bytes) will be deleted"
     )
-    _plan("is deleted permanently", old)
+    _plan(store, "is deleted permanently", old)
     families = [row for one in old for row in store.family(one.session_id)]
-    _plan_surviving(_surviving(store, families))
+    _plan_surviving(store, _surviving(store, families))
     _plan_imported(_imported(families))
     if old:
         _plan_rewrite(location)
-    _plan("moves to the trash", idle)
+    _plan(store, "moves to the trash", idle)
     if not confirm_plan("Continue?", yes=yes):
         return 1
     with progress_bar("gc", unit="sessions") as step:
@@ -217,12 +217,12 @@ def _imported(rows: list[SessionRow]) -> dict[str, str]:
     return {row.session_id: row.tags["imported_from"] for row in rows if "imported_from" in row.tags}
 
 
-def _plan(what: str, rows: list[SessionRow]) -> None:
-    _plan_lines([(row, f"({plural(row.turns, 'turn')}) {what}") for row in rows])
+def _plan(store: Store, what: str, rows: list[SessionRow]) -> None:
+    _plan_lines(store, [(row, f"({plural(row.turns, 'turn')}) {what}") for row in rows])
 
 
-def _plan_surviving(rows: list[SessionRow], remedy: str = "") -> None:
-    _plan_lines([(row, f"({row.relation}) stays and repeats parts of it") for row in rows])
+def _plan_surviving(store: Store, rows: list[SessionRow], remedy: str = "") -> None:
+    _plan_lines(store, [(row, f"({row.relation}) stays and repeats parts of it") for row in rows])
     if rows:
         notify(f"  purge apart what repeats parts of what is deleted: {plural(len(rows), 'session')}{remedy}")
 
@@ -245,8 +245,9 @@ def _plan_rewrite(location: StoreLocation) -> None:
         )
 
 
-def _plan_lines(lines: list[tuple[SessionRow, str]]) -> None:
+def _plan_lines(store: Store, lines: list[tuple[SessionRow, str]]) -> None:
+    names = store.headings([row for row, _ in lines[:20]])
     for row, what in lines[:20]:
-        notify("  " + "  ".join(filter(None, (row.session_id, clip(row.title or row.agent or "", 60), what))))
+        notify(f"  {row.session_id}  {clip(names[row.session_id], 60)}  {what}")
     if len(lines) > 20:
         notify(f"  … and {len(lines) - 20} more")

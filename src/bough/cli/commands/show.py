@@ -15,7 +15,7 @@ from ...core.usage import format_cost, format_tokens, total
 from ...errors import short_holder
 from ...log.lease import is_held
 from ...log.ledger import calls_at
-from ...log.session_list import current_row, heading
+from ...log.session_list import current_row, heading, headings
 from ...session import Session
 from ...stores.base import SessionQuery
 from ...wire import PROVIDERS, find_provider
@@ -159,9 +159,10 @@ def tree(location: StoreLocation, reference: str, is_json: bool) -> None:
         )
         return
     click.echo(session.tree(width=width(160)))
+    names = headings(session.log.store, related)
     for row in related:
         click.echo(
-            dim(f"  {row.relation} at {row.parent_seq}: {row.session_id}  {clip(row.title or '', 60)}")
+            dim(f"  {row.relation} at {row.parent_seq}: {row.session_id}  {clip(names[row.session_id], 60)}")
         )
 
 
