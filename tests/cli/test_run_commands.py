@@ -628,7 +628,22 @@ class TestApprove:
         assert resume.endswith(" --tools tools.py --max-cost 2.0")
         allowed = bough("approve", "latest", "--yes", home=home).err
         assert allowed.partition("bough ")[2].strip() == resume.removesuffix(" --max-cost 2.0")
+        assert f"bough {resume.removesuffix(' --max-cost 2.0')} continues" in bough("show", home=home).err
         assert bough(*resume.split(), home=home).out == "Refunded.\n"
+
+    def test_a_session_of_a_program_says_that_its_tools_are_needed(self, home: Path) -> None:
+        @library.tool(approval=True)
+        def refund(order: int) -> str:
+            """Give the money back."""
+            return "refunded"
+
+        asks = library.assistant(library.ToolCall("c1", "refund", {"order": 41}))
+        with open_store(home) as store:
+            session = store.start("support", session_id="ses_program")
+            session.send_sync("Refund it", model=library.ScriptedModel([asks]), tools=[refund])
+        resume = "bough resume ses_program --tools FILE.py"
+        assert f"then {resume} continues" in bough("show", "ses_program", home=home).err
+        assert f"continue with: {resume}\n" in bough("approve", "ses_program", "--yes", home=home).err
 
     def test_nothing_is_allowed_unless_somebody_says_so(self, home: Path) -> None:
         script(home, calls("refund"), "Refunded.")

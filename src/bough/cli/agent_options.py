@@ -303,6 +303,11 @@ def original_flags(session: Session) -> str:
     return "".join(f" {flag} {shlex.quote(value)}" for flag, value in was)
 
 
+def flags_for_open_calls(session: Session) -> str:
+    """Return the flags that load the tools of its open calls: those it was started with, if a command started it."""
+    return original_flags(session) or " --tools FILE.py"
+
+
 # -- tools from files and modules ------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ from ..agent_options import (
     CommandAgent,
     agent_for,
     agent_options,
-    original_flags,
+    flags_for_open_calls,
     require_tools,
     start_options,
     warn_missing_tools,
@@ -283,7 +283,7 @@ def _continue_hint(session: Session) -> str:
     top = [session.log, *ancestors(session.log)][-1]
     if is_awaited_by_worker(top):  # the approval wakes it
         return "its worker continues"
-    return f"continue with: bough resume {top.session_id}{original_flags(Session(top))}"
+    return f"continue with: bough resume {top.session_id}{flags_for_open_calls(Session(top))}"
 
 
 def _content(text: str | None, *, is_new: bool) -> str | None:

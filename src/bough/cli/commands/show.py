@@ -19,6 +19,7 @@ from ...log.session_list import current_row, heading, headings
 from ...session import Session
 from ...stores.base import SessionQuery
 from ...wire import PROVIDERS, find_provider
+from ..agent_options import flags_for_open_calls
 from ..reference import Position, reference, resolve
 from ..rendering.error_text import CommandError
 from ..rendering.output import (
@@ -405,7 +406,7 @@ def _open_call_lines(session: Session) -> Iterator[str]:
             "with turn.result(), and with turn.run() or turn.started() that it starts"
         )
         return
-    notify(f"{first}bough resume {session.session_id} --tools FILE.py continues")
+    notify(f"{first}bough resume {session.session_id}{flags_for_open_calls(session)} continues")
 
 
 def _show_entry(position: Position, *, is_json: bool) -> None:
