@@ -351,6 +351,16 @@ class TestKeys:
         page.keyboard.press("l")
         expect(selected).to_contain_text("You are welcome")
 
+    def test_pressed_faster_than_the_server_answers_none_is_lost(self, viewer: ViewerPage) -> None:
+        page = viewer.open(f"/s/{CASE}?at=3")
+        selected = page.locator("article.selected")
+        expect(selected).to_contain_text("Where is order 41?")
+        page.evaluate(
+            "() => { for (const key of ']]') document.activeElement.dispatchEvent("
+            "new KeyboardEvent('keydown', { key, bubbles: true })); }"
+        )
+        expect(selected).to_contain_text("Thank you!")
+
     def test_help_opens_and_escape_closes(self, viewer: ViewerPage) -> None:
         page = viewer.open("/")
         page.keyboard.press("?")

@@ -21,6 +21,7 @@ export class Transcript {
   #frame = 0;
   #calls = new Map(); // branch:seq of an answer → its model call
   #turns = new Map(); // seq of an input → the summary of its turn
+  #lastStep = Promise.resolve(); // the latest step by a key
   #isExplicit = false; // whether the selection was made by the user; otherwise it follows the newest entry
 
   /** host: {id, link, selected(entry), approve, uncompact, openCall(entry, index), label(entry), tools(entry), canChange, isClient} */
@@ -151,7 +152,19 @@ export class Transcript {
   }
 
   /** Select the next (1) or previous (-1) visible entry. */
-  async step(by) {
+  step(by) { return this.#inOrder(() => this.#stepEntry(by)); }
+
+  /** Select the input of the next (1) or previous (-1) turn. */
+  stepTurn(by) { return this.#inOrder(() => this.#stepTurn(by)); }
+
+  /** Each step starts from where the last one ended, although keys are pressed faster than the server answers. */
+  #inOrder(step) {
+    const done = this.#lastStep.then(step);
+    this.#lastStep = done.catch(() => {});
+    return done;
+  }
+
+  async #stepEntry(by) {
     let seq = this.selected ? this.selected.seq + by : this.#visibleRange[by > 0 ? 0 : 1];
     for (; seq >= 1 && seq <= this.path.total; seq += by) {
       if (!this.path.isLoaded(seq)) await this.#load(by > 0 ? { first: seq } : { last: seq });
@@ -160,8 +173,7 @@ export class Transcript {
     }
   }
 
-  /** Select the input of the next (1) or previous (-1) turn. */
-  async stepTurn(by) {
+  async #stepTurn(by) {
     const from = this.selected ?? this.path.entry(this.#visibleRange[0]);
     if (!from) return;
     if (by < 0 && from.turn && from.turn < from.seq) return this.goTo(from.turn);
