@@ -74,7 +74,7 @@ class TestTrash:
         assert planned.code == 1
         assert f"{replay}  Order 41  (replay) stays and repeats parts of it" in planned.err
         assert "(fork) stays and repeats parts of it" in planned.err
-        assert "--with-forks deletes these too" in planned.err
+        assert "--with-forks deletes forks and replays too" in planned.err
         whole = bough("purge", "ses_case", "--with-forks", store=store_path)
         assert "stays" not in whole.err
         assert f"{replay}  Order 41  (2 turns) is deleted permanently" in whole.err
@@ -103,6 +103,18 @@ class TestTrash:
         done = run("purge", session_id, "--yes", "--json").json
         assert done["imported_from"] == {session_id: "claude-code"}
         assert "1 session imported" in run("import", "--from", "claude-code").err
+
+    def test_the_plan_of_a_purge_names_the_lab_runs_that_quote_it(self, store_path: Path) -> None:
+        with library.open(store_path) as store:
+            answers = library.ScriptedModel(lambda request: "It is lost.", model="m")
+            run = store.lab("ses_case", baseline_model=answers).run_sync().run_id
+        assert bough("rm", "ses_case", "--yes", store=store_path).code == 0
+        done = bough("purge", "ses_case", "--with-forks", "--yes", "--json", store=store_path)
+        assert f"{run}  lab ses_case  (lab run) stays and repeats parts of it" in done.err
+        assert done.json["surviving"] == [run]
+        assert bough("rm", run, "--yes", store=store_path).code == 0
+        assert bough("purge", run, "--yes", store=store_path).code == 0
+        assert b"Where is order 41?" not in store_path.read_bytes()
 
     def test_a_person_is_asked_and_may_say_no(self, store_path: Path) -> None:
         with Terminal("rm", "ses_case", store=store_path) as terminal:

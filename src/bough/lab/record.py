@@ -7,13 +7,14 @@ however often it is run. What a killed run has stored is all that the next one n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
 from threading import Lock
 from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..core.drafts import Draft
 from ..core.entries import Entry, Note
@@ -179,6 +180,17 @@ def find_run(store: StoreBackend, runtime: Runtime, experiment_digest: str) -> L
 def run_rows(store: StoreBackend) -> Iterator[SessionRow]:
     """Yield the rows of all lab runs, newest first."""
     yield from store.all_sessions(SessionQuery(relation="replay", agent=AGENT, id_prefix=RUN_PREFIX))
+
+
+def runs_that_quote(store: StoreBackend, session_ids: Set[str]) -> Iterator[SessionRow]:
+    """Yield the lab runs of these sessions, the trash included: what a run stores quotes their inputs and answers."""
+    query = SessionQuery(relation="replay", agent=AGENT, id_prefix=RUN_PREFIX)
+    for trashed in (False, True):
+        for row in store.all_sessions(replace(query, trashed=trashed)):
+            notes = _notes(store.path(row.session_id, first=1, last=1).entries)
+            plans = (_to_plan(data["plan"]) for data in notes if "plan" in data)
+            if any(each.session_id in session_ids for plan in plans for each in plan.cohort.sources):
+                yield row
 
 
 def _notes(path: Sequence[Entry]) -> Iterator[dict[str, Any]]:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from ...core.time_text import parse_duration
 from ...errors import SessionRunning
 from ...exchange.importers import IMPORTERS
+from ...lab.record import RUN_PREFIX, runs_that_quote
 from ...session import Session
 from ...store import GRACE_MICROSECONDS, Store
 from ...stores.base import SessionRow
@@ -87,8 +88,8 @@ def purge(
     """Delete a trashed session permanently.
 
     Nothing of it remains in the file, its write-ahead log, the search index or the attachments. Its forks and replays
-    are sessions of their own and stay: entries that a fork shares remain until the fork is purged. What it was imported
-    from is not touched: the next import adds it again.
+    are sessions of their own and stay: entries that a fork shares remain until the fork is purged. So do lab runs,
+    which quote it. What it was imported from is not touched: the next import adds it again.
     """
     selected = _sessions(location, references, trashed=True)
     store = location.open()
@@ -96,7 +97,7 @@ def purge(
     store.raise_if_running(rows)
     _plan(store, "is deleted permanently", rows)
     surviving = _surviving(store, rows)
-    _plan_surviving(store, surviving, "; --with-forks deletes these too")
+    _plan_surviving(store, surviving, "" if with_forks else "; --with-forks deletes forks and replays too")
     imported = _imported(rows)
     _plan_imported(imported)
     _plan_rewrite(location)
@@ -206,9 +207,10 @@ def _move_to_trash(store: Store, row: SessionRow) -> list[str]:
 
 
 def _surviving(store: Store, rows: list[SessionRow]) -> list[SessionRow]:
-    """Return the forks and replays that repeat parts of these sessions and are not among them."""
+    """Return the forks, replays and lab runs that repeat parts of these sessions and are not among them."""
     purged = {row.session_id for row in rows}
     family = [one for row in rows for one in store.family(row.session_id, forks=True)]
+    family += runs_that_quote(store.backend, purged)
     return list({row.session_id: row for row in family if row.session_id not in purged}.values())
 
 
@@ -222,7 +224,11 @@ def _plan(store: Store, what: str, rows: list[SessionRow]) -> None:
 
 
 def _plan_surviving(store: Store, rows: list[SessionRow], remedy: str = "") -> None:
-    _plan_lines(store, [(row, f"({row.relation}) stays and repeats parts of it") for row in rows])
+    kinds = ["lab run" if row.session_id.startswith(RUN_PREFIX) else row.relation for row in rows]
+    _plan_lines(
+        store,
+        [(row, f"({kind}) stays and repeats parts of it") for row, kind in zip(rows, kinds, strict=True)],
+    )
     if rows:
         notify(f"  purge apart what repeats parts of what is deleted: {plural(len(rows), 'session')}{remedy}")
 
