@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_args
 
 import msgspec
 
-from ..errors import InvalidArgument, InvalidMessage, InvalidText, NotJson, NotText
+from ..errors import InvalidArgument, InvalidMessage, InvalidText, InvalidValue, NotJson, NotText
 from .entries import KINDS, Evidence, Payload, Unknown, kind_of
 from .messages import PARTS_BY_ROLE, Message, Outcome, Part, Text, ToolCall, ToolResult, check_message
 
@@ -184,6 +184,23 @@ def to_json(value: object, field: str) -> bytes:
     if len(body) > MAX_DEPTH or _decode_json(body) != value:
         check_json(value, field)  # a tuple that becomes a list is fine
     return body
+
+
+def is_storable(value: object) -> bool:
+    """Whether every store can keep the value as JSON."""
+    try:
+        to_json(value, "value")
+    except InvalidValue:
+        return False
+    return True
+
+
+def json_text(value: object) -> str:
+    """Return the value as JSON text, or as Python writes it if it is not JSON."""
+    try:
+        return to_json(value, "value").decode()
+    except InvalidValue:
+        return repr(value)
 
 
 def from_json(body: bytes | str) -> Any:

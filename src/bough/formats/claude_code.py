@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from ..core.codec import json_text
 from ..core.entries import Compaction, Evidence
 from ..core.messages import Message, Part, ProviderBlock, Reasoning, Text, ToolResult
 from ..core.usage import Usage, is_count
@@ -20,7 +21,7 @@ from ..wire import PROVIDERS, Answer
 from ..wire.anthropic import NAME as ANTHROPIC
 from ..wire.anthropic import parse as wire
 from ..wire.parsing import parse_base64
-from .json_values import UNEXPECTED_SHAPE, as_dict, as_list, dicts_in, json_text, text_or_none
+from .json_values import UNEXPECTED_SHAPE, as_dict, as_list, dicts_in, text_or_none
 from .records import LossReport, is_countable
 
 TranscriptLine = dict[str, Any]

@@ -9,9 +9,8 @@ from typing import Any
 
 import msgspec
 
-from ..core.codec import to_json
 from ..core.usage import is_count
-from ..errors import BoughError, InvalidValue
+from ..errors import BoughError
 from .jsonl import INVALID_JSON
 
 UNEXPECTED_SHAPE = (BoughError, TypeError, AttributeError, KeyError, ValueError)
@@ -78,23 +77,6 @@ def token_counts(usage: object, names: tuple[str, ...]) -> tuple[int, ...] | Non
         return None
     counts = [usage.get(name, 0) for name in names]
     return tuple(counts) if all(map(is_count, counts)) else None
-
-
-def is_storable(value: object) -> bool:
-    """Whether every store can keep the value as JSON."""
-    try:
-        to_json(value, "value")
-    except InvalidValue:
-        return False
-    return True
-
-
-def json_text(value: object) -> str:
-    """Return the value as JSON text, or as Python writes it if it is not JSON."""
-    try:
-        return to_json(value, "value").decode()
-    except InvalidValue:
-        return repr(value)
 
 
 def gemini_signature(value: object) -> str | None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..core.codec import json_text
 from ..core.entries import Evidence
 from ..core.messages import Message, Part, ToolCall
 from ..wire import PROVIDERS, Answer
 from ..wire.openai_responses import NAME
 from ..wire.openai_responses.parse import parse_reply
 from ..wire.parsing import parse_base64, parse_tool_call
-from .json_values import UNEXPECTED_SHAPE, json_text
+from .json_values import UNEXPECTED_SHAPE
 from .records import LossReport
 
 Item = dict[str, Any]

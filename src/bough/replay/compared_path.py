@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from ..core import context as contexts
+from ..core import tree
 from ..core.codec import from_json
 from ..core.context import Context
 from ..core.entries import Entry
@@ -132,12 +133,7 @@ def shared_seq(a: PathSide, b: PathSide) -> int:
     end = min(a.leaf.seq, b.leaf.seq)
     stored_once = 0  # because one session is a fork of the other, or both of a third
     if a.log.store is b.log.store:
-        for one, other in zip(a.ranges(), b.ranges(), strict=False):
-            if one.branch != other.branch:
-                break
-            stored_once = min(one.last, other.last)
-            if one.last != other.last:
-                break
+        stored_once = tree.shared_seq(a.ranges(), b.ranges())
     seqs = range(stored_once + 1, end + 1)
     return stored_once + bisect_left(seqs, True, key=lambda seq: a.entry_id(seq) != b.entry_id(seq))
 

@@ -39,6 +39,13 @@ class SearchHit(Struct, frozen=True, kw_only=True):
     on_path: bool
     """Whether it is on the session's current path, not on an abandoned branch."""
 
+    @property
+    def reference(self) -> str:
+        """What `bough show` opens: the session, with the entry's seq on the current path, else with its branch."""
+        if not self.seq:
+            return self.session_id
+        return f"{self.session_id}@{self.seq if self.on_path else Leaf(self.branch, self.seq)}"
+
     def highlight(self, before: str = "[", after: str = "]") -> str:
         """Return the snippet with text around each match. For HTML, escape the parts between the matches yourself."""
         pieces, end = [], 0

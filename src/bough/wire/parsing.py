@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 
-from ..core.codec import to_json
+from ..core.codec import is_storable, json_text
 from ..core.messages import Attachment, Part, ProviderBlock, Text, ToolCall
 from ..core.usage import is_count
-from ..errors import InvalidValue, UnrecognizedReply
+from ..errors import UnrecognizedReply
 from .base import Proof
 
 _PLAIN = frozenset([str, int, float, bool, type(None)])
@@ -80,7 +80,7 @@ def to_plain(value: object) -> Any:
 
 def compact_json(value: object) -> str:
     """Return a value as JSON text, for people."""
-    return _text(to_plain(value))
+    return json_text(to_plain(value))
 
 
 def int_field(usage: Mapping[str, Any], key: str) -> int | None:
@@ -95,9 +95,9 @@ def parse_tool_call(call_id: str, name: str, arguments: object) -> ToolCall:
     if isinstance(raw, str):
         # A call without arguments streams no text.
         value = _decode(raw) if raw.strip() else {}
-    if isinstance(value, dict) and _is_storable(value):
+    if isinstance(value, dict) and is_storable(value):
         return ToolCall(call_id, name, value)
-    return ToolCall(call_id, name, {}, raw if isinstance(raw, str) else _text(raw))
+    return ToolCall(call_id, name, {}, raw if isinstance(raw, str) else json_text(raw))
 
 
 def result_parts(
@@ -147,18 +147,3 @@ def _decode(text: str) -> object:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return None
-
-
-def _is_storable(value: object) -> bool:
-    try:
-        to_json(value, "arguments")
-    except InvalidValue:
-        return False
-    return True
-
-
-def _text(value: object) -> str:
-    try:
-        return to_json(value, "arguments").decode()
-    except InvalidValue:
-        return repr(value)

@@ -82,7 +82,7 @@ def search(
     names = hit_headings(store.backend, page_of_hits.hits)
     if is_json:
         hits = [
-            {"reference": _reference(hit), "heading": names[hit.session_id], **to_json_value(hit)}
+            {"reference": hit.reference, "heading": names[hit.session_id], **to_json_value(hit)}
             for hit in page_of_hits.hits
         ]
         print_json(hits=hits, next=page_of_hits.next)
@@ -97,13 +97,6 @@ def search(
 
 def _whole_id(location: StoreLocation, reference: str, *, trashed: bool) -> str:
     return f"session:{resolve_stored_session(location, reference, trashed=trashed).session_id}"
-
-
-def _reference(hit: SearchHit) -> str:
-    """Return the reference of a hit: its number on the path, else its branch and number."""
-    if not hit.seq:
-        return hit.session_id
-    return f"{hit.session_id}@{hit.seq}" if hit.on_path else f"{hit.session_id}@{hit.branch}:{hit.seq}"
 
 
 def _print(hits: Sequence[SearchHit], names: dict[str, str]) -> None:
@@ -130,4 +123,4 @@ def _line(hit: SearchHit) -> str:
         ]
         end = stop
     pieces.append(safe(hit.snippet[end:]))
-    return f"  {_reference(hit)}  {dim(' · '.join(facts))}\n    {' '.join(''.join(pieces).split())}"
+    return f"  {hit.reference}  {dim(' · '.join(facts))}\n    {' '.join(''.join(pieces).split())}"

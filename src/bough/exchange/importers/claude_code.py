@@ -14,6 +14,7 @@ from pathlib import Path
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from ...core.codec import is_storable
 from ...core.entries import Compaction, Note, Payload, Settings
 from ...core.messages import Message, ToolResult, system
 from ...formats.claude_code import (
@@ -38,7 +39,7 @@ from ...formats.claude_code import (
     read_user_line,
     system_prompt,
 )
-from ...formats.json_values import as_dict, is_storable, parse_time
+from ...formats.json_values import as_dict, parse_time
 from ...formats.jsonl import (
     SETTLING_SECONDS,
     WRITTEN_SECONDS,

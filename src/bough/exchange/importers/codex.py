@@ -14,6 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ...core.codec import is_storable
 from ...core.entries import Compaction, Evidence, Note, Payload, Settings
 from ...core.messages import Message, Text, ToolResult, system, user
 from ...core.usage import Usage
@@ -21,7 +22,6 @@ from ...formats.json_values import (
     as_dict,
     dicts_in,
     first_text,
-    is_storable,
     json_object,
     known_texts,
     parse_time,

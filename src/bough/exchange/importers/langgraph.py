@@ -13,10 +13,11 @@ from typing import Any
 
 import msgspec
 
+from ...core.codec import is_storable
 from ...core.entries import Note
 from ...core.state import State, merge_state
 from ...formats import langchain
-from ...formats.json_values import UNEXPECTED_SHAPE, as_list, is_storable, parse_time
+from ...formats.json_values import UNEXPECTED_SHAPE, as_list, parse_time
 from ...formats.jsonl import INVALID_JSON
 from ...formats.records import START, EntryRecord, LossReport, SessionRecord, patches
 from .sqlite_files import Row, SourceTables, open_tables

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
+from ...core.codec import is_storable
 from ...core.entries import Note
 from ...errors import InvalidSource
 from ...formats import langchain
-from ...formats.json_values import as_dict, as_list, is_storable
+from ...formats.json_values import as_dict, as_list
 from ...formats.jsonl import INVALID_JSON, decode_json
 from ...formats.records import EntryRecord, LossReport, SessionRecord
 from .chat import has_messages, read_chat_messages

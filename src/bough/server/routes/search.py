@@ -14,7 +14,7 @@ from litestar.params import FromQuery, QueryParameter
 
 from ...errors import BoughError
 from ...log.session_list import hit_headings
-from ...stores.search import IndexProgress, SearchHit
+from ...stores.search import IndexProgress
 from ..context import ApiRequest, context_and_caller
 from ..json_views import to_json
 from ..schemas import IndexingStatus, SearchResults
@@ -93,7 +93,7 @@ async def search(
     names = await to_thread.run_sync(hit_headings, context.store.backend, result.hits)
     return SearchResults(
         hits=[
-            {"reference": reference(hit), "heading": names[hit.session_id], **to_json(hit)}
+            {"reference": hit.reference, "heading": names[hit.session_id], **to_json(hit)}
             for hit in result.hits
         ],
         next=result.next,
@@ -101,13 +101,6 @@ async def search(
         indexing=indexing.progress if result.unindexed_sessions else None,
         index_error=indexing.error if result.unindexed_sessions else None,
     )
-
-
-def reference(hit: SearchHit) -> str:
-    """Return the reference that opens a hit: by seq on the current path, else with its branch."""
-    if not hit.seq:
-        return hit.session_id
-    return f"{hit.session_id}@{hit.seq}" if hit.on_path else f"{hit.session_id}@{hit.branch}:{hit.seq}"
 
 
 HANDLERS = [search]
