@@ -19,7 +19,7 @@ from bough.core.fit import Budget, fit
 from bough.core.messages import Reasoning, Text, ToolCall, assistant, system, tool_result, user
 from bough.core.turns import cursor_after
 from bough.errors import TurnTooLarge, UnknownProvider, UnrecognizedReply
-from bough.wire import first_difference, parse_messages, parse_reply, render
+from bough.wire import first_difference, parse_history, parse_reply, render
 from bough.wire.tool_pairs import NO_RESULT
 from support.random_logs import blobs, budgets, path_of, paths, thorough_settings
 
@@ -360,6 +360,10 @@ class TestRead:
             assistant("no"),
         )
         assert (parse_reply({**refusal, "type": "message"}).provider) == "openai"
+
+
+def parse_messages(messages):
+    return [parsed.message for parsed in parse_history(messages)]
 
 
 class TestReadAnyMessages:

@@ -178,7 +178,7 @@ class Compactor:
     async def _ask_summariser(self, model: Model, request: Request) -> tuple[Answer | None, Call]:
         """Record the call, then make it: so one that a crash cuts off is counted too."""
         writer = self._writer
-        call = writer.side_call(model, "compaction")
+        call = writer.compaction_call(model)
         is_made = False
         try:
             await writer.record(Record("call_started", calls=[call]))

@@ -365,10 +365,10 @@ class Writer:
             bucket=self._bucket,
         )
 
-    def side_call(self, model: Model, purpose: str) -> Call:
-        """Return the start of a call that is not the turn's own."""
+    def compaction_call(self, model: Model) -> Call:
+        """Return the start of a call for a summary, which is not the turn's own."""
         call = self.ledger_row(model, is_answered=False)
-        return replace(call, call_id=self.log.runtime.new_id(""), purpose=purpose, failed=False)
+        return replace(call, call_id=self.log.runtime.new_id(""), purpose="compaction", failed=False)
 
 
 async def run_uncancelled(work: Coroutine[Any, Any, R]) -> R:

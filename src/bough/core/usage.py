@@ -178,10 +178,7 @@ def total(calls: Iterable[Call]) -> Totals:
     return Totals(count, tokens_in, tokens_out, read, written, cost, unpriced, unknown)
 
 
-def calls_on_path(calls: Iterable[Call], ranges: Iterable[Range], since: int = -1) -> list[Call]:
-    """Return the calls after entry `since` of the path; a call counts where its answer is, or else where it was made.
-
-    A call without an answer that was made at `since` does not count: the part of the path that ends there has it.
-    """
+def calls_on_path(calls: Iterable[Call], ranges: Iterable[Range]) -> list[Call]:
+    """Return the calls of the path; a call counts where its answer is, or else where it was made."""
     reach = {part.branch: part.last for part in ranges}
-    return [call for call in calls if since < call.seq <= reach.get(call.branch, -1)]
+    return [call for call in calls if call.seq <= reach.get(call.branch, -1)]

@@ -78,7 +78,6 @@ def promote(
     at: int | None = None,
     name: str | None = None,
     expectation: Expectation = Expectation(),
-    replay: CaseReplay = CaseReplay(),
     redact: bool = True,
     blobs: bool = False,
     overwrite: bool = False,
@@ -91,7 +90,7 @@ def promote(
         FORMAT,
         f"{name}.bough",
         bundle.start,
-        replay,
+        CaseReplay(),
         tuple(_expected_turn(turn, expectation, is_last=turn is bundle.turns[-1]) for turn in bundle.turns),
     )
     place = "" if at is None else f" at entry {at}"

@@ -648,7 +648,6 @@ class Log:
         to: Leaf,
         *,
         drafts: Sequence[Draft] = (),
-        key: str | None = None,
         data: Mapping[str, Any] | None = None,
     ) -> Leaf:
         """Move the leaf anywhere in this session's tree, and append the drafts there, in one commit. Nothing is deleted."""
@@ -659,7 +658,7 @@ class Log:
             written = build_entries(cursor, drafts, at, redactor=self.runtime.redactor)
             change = Change(
                 session_id=self.session_id,
-                key=key or new_key(self.runtime),
+                key=new_key(self.runtime),
                 at=at,
                 kind="moved",
                 data={"from": [self.leaf.branch, self.leaf.seq], **(data or {})},

@@ -1,7 +1,7 @@
 """The ASGI application and the server process around it.
 
-`serve` runs the application until it is interrupted; `create_app` is for use under another ASGI server. On shutdown
-active runs are cancelled, which the log records, and event streams end.
+`serve` runs the application until it is interrupted. On shutdown active runs are cancelled, which the log records, and
+event streams end.
 """
 
 from __future__ import annotations
@@ -202,11 +202,6 @@ def create_litestar(context: ServerContext) -> Litestar:
             tags=[Tag(name=name, description=text) for name, text in TAGS.items()],
         ),
     )
-
-
-def create_app(context: ServerContext) -> ASGIApp:
-    """Build the complete ASGI application."""
-    return _with_middleware(create_litestar(context), context)
 
 
 def _with_middleware(app: Litestar, context: ServerContext) -> ASGIApp:

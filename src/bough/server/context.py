@@ -28,7 +28,6 @@ from ..log.workspace import Workspace
 from ..models.model import Model
 from ..session import Session
 from ..store import Store
-from ..stores.base import SessionRow
 from .auth import AccessSettings, Caller
 from .live import LiveHub, StorePoller
 from .metrics import Metrics
@@ -141,9 +140,9 @@ class ServerContext:
 
     # -- positions ---------------------------------------------------------------------------------
 
-    def tree(self, session: Session, row: SessionRow | None = None) -> BranchTree:
+    def tree(self, session: Session) -> BranchTree:
         """Return the branches of a session, cached by its number of facts: branches change only with facts."""
-        row = row or session.row
+        row = session.row
         return self._trees.get((row.session_id, row.facts), lambda: _load_tree(session))
 
     def position(self, session: Session, text: str | None) -> Leaf:

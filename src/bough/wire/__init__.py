@@ -48,7 +48,6 @@ __all__ = [
     "find_provider",
     "first_difference",
     "parse_history",
-    "parse_messages",
     "parse_reply",
     "parse_tool",
     "render",
@@ -159,11 +158,6 @@ def parse_history(messages: Iterable[object]) -> list[HistoryMessage]:
         else:
             parsed.extend(PROVIDERS[name].parse_history(group))
     return parsed
-
-
-def parse_messages(messages: Iterable[object]) -> list[Message]:
-    """Parse messages in the shape of any provider, without evidence."""
-    return [parsed.message for parsed in parse_history(messages)]
 
 
 def _provider_of(message: dict[str, Any]) -> str:

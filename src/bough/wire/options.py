@@ -71,11 +71,8 @@ def _list(field: str) -> Option:
     return Option(field, list[Any], "a list")
 
 
-def _text_or_object(field: str) -> Option:
-    return Option(field, str | dict[str, Any], "text or an object")
-
-
 _OpenAIEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+_TOOL_CHOICE = Option("tool_choice", str | dict[str, Any], "text or an object")
 
 COMMON = {
     "temperature": _number("temperature", 0, 2),
@@ -114,7 +111,7 @@ OPTIONS: dict[str, dict[str, Option]] = {
         "effort": _one_of("reasoning.effort", _OpenAIEffort),
         "reasoning": _object("reasoning"),
         "text": _object("text"),
-        "tool_choice": _text_or_object("tool_choice"),
+        "tool_choice": _TOOL_CHOICE,
         "parallel_tool_calls": _flag("parallel_tool_calls"),
         "max_tool_calls": _integer("max_tool_calls"),
         "top_logprobs": _integer("top_logprobs", 0),
@@ -131,7 +128,7 @@ OPTIONS: dict[str, dict[str, Option]] = {
         "stop": _stop("stop", 4),
         "effort": _one_of("reasoning_effort", _OpenAIEffort),
         "response_format": _object("response_format"),
-        "tool_choice": _text_or_object("tool_choice"),
+        "tool_choice": _TOOL_CHOICE,
         "parallel_tool_calls": _flag("parallel_tool_calls"),
         "logit_bias": _object("logit_bias"),
         "logprobs": _flag("logprobs"),

@@ -135,24 +135,16 @@ def _without_signatures(
 ) -> TranscriptLine:
     """Return the line without its signatures, and add them to `signatures`."""
     blocks = content_blocks(line)
-    own: dict[int, dict[str, Any]] = {}
+    content = list(blocks)
     for index, block in enumerate(blocks):
         if isinstance(block, dict) and block.get("type") in THINKING:
             signature = {key: block[key] for key in SIGNATURE_FIELDS if isinstance(block.get(key), str)}
             if signature:
-                own[index] = signature
-    if not own:
+                signatures[f"{number}.{index}"] = signature
+                content[index] = {key: value for key, value in block.items() if key not in signature}
+    if content == blocks:
         return line
-    signatures |= {f"{number}.{index}": signature for index, signature in own.items()}
-    content = [
-        _without_text_fields(block, SIGNATURE_FIELDS) if index in own else block
-        for index, block in enumerate(blocks)
-    ]
     return {**line, "message": {**line_message(line), "content": content}}
-
-
-def _without_text_fields(block: Any, keys: Sequence[str]) -> dict[str, Any]:
-    return {key: value for key, value in block.items() if key not in keys or not isinstance(value, str)}
 
 
 def _with_signatures(

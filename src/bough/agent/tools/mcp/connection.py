@@ -290,7 +290,9 @@ class McpConnection:
             if len(data) <= MAX_DETAIL_BYTES:
                 details = {"structured": structured}
             else:
-                pieces.append(self._text_file(data, "application/json", "structured content"))
+                # Redacted here, because the bytes of files are stored as they are.
+                text = self._redactor.redact_text(data.decode("utf-8", "replace"))
+                pieces.append(Attachment(text.encode(), "application/json", "structured content"))
         return ServerResult(self._bounded(pieces), result.is_error, details)
 
     def _bounded(self, pieces: Sequence[Text | Media | Attachment]) -> list[Text | Media | Attachment]:
@@ -312,10 +314,6 @@ class McpConnection:
                 bounded.append(Text(head.decode("utf-8", "ignore")))
         note = f"[{size:,} bytes of text in total, only the first {MAX_TEXT_BYTES:,} are shown; ask for less]"
         return [*bounded, Text(note), Attachment(whole, "text/plain", "the whole output")]
-
-    def _text_file(self, data: bytes, mime: str, name: str) -> Attachment:
-        """Return text as a file: redacted here, because the bytes of files are stored as they are."""
-        return Attachment(self._redactor.redact_text(data.decode("utf-8", "replace")).encode(), mime, name)
 
     def _error(self, text: str) -> ServerResult:
         return ServerResult(self._bounded([Text(text)]), True, None)
