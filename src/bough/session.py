@@ -40,7 +40,6 @@ from .errors import (
     InvalidOperation,
     InvalidPosition,
     InvalidSummary,
-    NotFound,
     StaleLeaf,
     StoreError,
     TaskTrashed,
@@ -456,14 +455,9 @@ class Session:
 
     def parent(self) -> Session | None:
         """The session this one was forked from, replays, or is a task of; None if there is none in the store."""
-        row = self.row
-        if row.parent_session is None:
-            return None
-        try:
-            parent_row = self.log.store.session(row.parent_session)
-        except NotFound:
-            return None
-        return Session(Log(self.log.store, parent_row, self.log.runtime))
+        store, parent_id = self.log.store, self.row.parent_session
+        row = None if parent_id is None else store.find_session(parent_id)
+        return None if row is None else Session(Log(store, row, self.log.runtime))
 
     def verify(self) -> list[Problem]:
         """Check the session and list what is wrong with it. Changes nothing."""

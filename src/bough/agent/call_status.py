@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..core.turns import OpenCall
-from ..errors import NotFound, TaskTrashed
+from ..errors import TaskTrashed
 from ..log.log import Log
 from ..stores.base import Fact, SessionRow, StoreBackend
 from .tools.tool import PendingApproval, Tool
@@ -138,9 +138,7 @@ def _with_tasks(log: Log, status: CallStatus, waits: Iterable[Fact]) -> CallStat
     decided: set[CallPosition] = set()
     for fact in waits:
         position, task_call = (fact.data["seq"], fact.data["index"]), fact.data["call"]
-        try:
-            row = log.store.session(fact.data["session"])
-        except NotFound:
+        if (row := log.store.find_session(fact.data["session"])) is None:
             continue
         in_trash = topmost_trashed(log, row)
         task = Log(log.store, row, log.runtime)
@@ -194,8 +192,7 @@ def _parent_rows(store: StoreBackend, row: SessionRow) -> Iterator[SessionRow]:
     for _ in range(MAX_TASK_DEPTH + 1):  # bounded: a forged ring of parents must end too
         if row.relation != "task" or row.parent_session is None:
             return
-        try:
-            row = store.session(row.parent_session)
-        except NotFound:
+        if (parent := store.find_session(row.parent_session)) is None:
             return
+        row = parent
         yield row

@@ -140,10 +140,8 @@ def _task_name(log: Log, key: str) -> str:
 
 def _find_or_start(log: Log, key: str, agent: str | None, seeds: Sequence[Message]) -> SessionRow:
     child_id = task_id(log, key, log.batch_since)
-    try:
-        return log.store.session(child_id)
-    except NotFound:
-        pass
+    if (existing := log.store.find_session(child_id)) is not None:
+        return existing
     depth = len(ancestors(log))
     if depth >= MAX_TASK_DEPTH:
         raise InvalidOperation(

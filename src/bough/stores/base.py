@@ -419,6 +419,13 @@ class StoreBackend(ABC):
     @abstractmethod
     def session(self, session_id: str) -> SessionRow: ...
 
+    def find_session(self, session_id: str) -> SessionRow | None:
+        """Return the session's row; None if there is no such session."""
+        try:
+            return self.session(session_id)
+        except NotFound:
+            return None
+
     @abstractmethod
     def detail(self, session_id: str) -> SessionDetail: ...
 
@@ -442,12 +449,8 @@ class StoreBackend(ABC):
 
     def heads(self, session_ids: Sequence[str]) -> dict[str, SessionHead]:
         """Return the head of each session that exists, for someone who watches many of them; in one read."""
-        heads: dict[str, SessionHead] = {}
-        for session_id in session_ids:
-            with suppress(NotFound):
-                row = self.session(session_id)
-                heads[session_id] = SessionHead(row.facts, row.status)
-        return heads
+        rows = filter(None, map(self.find_session, session_ids))
+        return {row.session_id: SessionHead(row.facts, row.status) for row in rows}
 
     def first_inputs(self, session_ids: Sequence[str]) -> dict[str, Message]:
         """Return the first input on the path of each session, without internal ones; a session without one is absent."""

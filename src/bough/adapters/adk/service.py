@@ -151,10 +151,8 @@ class BoughSessionService(BaseSessionService):
         return None
 
     def _rows(self, session_id: str) -> list[SessionRow]:
-        try:
-            return [self.store.backend.session(session_id)] if session_id.isprintable() else []
-        except NotFound:
-            return []
+        row = self.store.backend.find_session(session_id) if session_id.isprintable() else None
+        return [] if row is None else [row]
 
     def _name(self, row: SessionRow) -> SessionName | None:
         """Return a session's name in ADK; None if it is not one of ADK's."""

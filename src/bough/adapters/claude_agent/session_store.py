@@ -25,7 +25,7 @@ from claude_agent_sdk import (
     fold_session_summary,
 )
 
-from ...errors import InvalidMessage, InvalidValue, NotFound, SessionTrashed, StaleLeaf
+from ...errors import InvalidMessage, InvalidValue, SessionTrashed, StaleLeaf
 from ...formats.claude_code import TranscriptLine, clean_text, copied_from, line_kind
 from ...log.log import Log
 from ...session import Session
@@ -120,11 +120,8 @@ class BoughSessionStore(SessionStore):
     def _present_sources(self, key: SessionKey, lines: list[TranscriptLine]) -> set[str]:
         """Return which of the sessions that lines were copied from are in the store, the trash included."""
         names = {name for line in lines if (name := copied_from(line)) is not None}
-        return {
-            name
-            for name in names
-            if self._row(self._base_id({"project_key": key["project_key"], "session_id": name})) is not None
-        }
+        ids = {name: self._base_id({"project_key": key["project_key"], "session_id": name}) for name in names}
+        return {name for name in names if self.store.backend.find_session(ids[name]) is not None}
 
     def _load(self, key: SessionKey) -> list[TranscriptLine] | None:
         session = self._session(key)
@@ -166,14 +163,8 @@ class BoughSessionStore(SessionStore):
                 yield row
 
     def _session(self, key: SessionKey) -> Session | None:
-        row = self._row(self._current_id(key)) or self._imported_row(key)
+        row = self.store.backend.find_session(self._current_id(key)) or self._imported_row(key)
         return None if row is None else Session(Log(self.store.backend, row, self.store.runtime))
-
-    def _row(self, session_id: str) -> SessionRow | None:
-        try:
-            return self.store.backend.session(session_id)
-        except NotFound:
-            return None
 
     def _imported_row(self, key: SessionKey) -> SessionRow | None:
         """Find a transcript imported in a bundle: it has the session id of the store it came from."""
@@ -213,7 +204,7 @@ class BoughSessionStore(SessionStore):
         """Return the id of the transcript's current session: deleted ones keep theirs, and the next gets a number."""
         base = session_id = self._base_id(key)
         count = 1
-        while (row := self._row(session_id)) is not None and row.trashed_at is not None:
+        while (row := self.store.backend.find_session(session_id)) is not None and row.trashed_at is not None:
             count += 1
             session_id = f"{base}-{count}"
         return session_id

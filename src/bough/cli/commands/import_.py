@@ -11,7 +11,6 @@ from pathlib import Path
 
 import click
 
-from ...errors import NotFound
 from ...exchange.importers import IMPORTERS
 from ...exchange.importers.ingest import ToolImportResult
 from ...formats.records import LossReport
@@ -238,15 +237,7 @@ def _copy(store: Store, names: Sequence[str], other: Store, *, new_id: bool) -> 
     existing: list[str] = []
     with progress_bar("copy", unit="sessions") as step:
         for done, name in enumerate(names, 1):
-            exists = not new_id and _exists(other, name)
+            exists = not new_id and other.backend.find_session(name) is not None
             (existing if exists else copied).append(store.copy(name, to=other, new_id=new_id).session_id)
             step(done, len(names))
     return copied, existing
-
-
-def _exists(store: Store, name: str) -> bool:
-    try:
-        store.session(name)
-    except NotFound:
-        return False
-    return True

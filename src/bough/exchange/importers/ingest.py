@@ -27,7 +27,6 @@ from ...errors import (
     InvalidMessage,
     InvalidPosition,
     InvalidValue,
-    NotFound,
     SessionRunning,
     SessionTrashed,
     StaleLeaf,
@@ -113,9 +112,7 @@ def preview_session(
     """Return what `import_session` would do, and write nothing: it is done on a copy in memory."""
     scratch = MemoryStore(space=store.space, owner=store.owner)
     for session_id in () if new_id else [session.session_id for session in record.family()]:
-        try:
-            row = store.session(session_id)
-        except NotFound:
+        if (row := store.find_session(session_id)) is None:
             continue
         with store.export_sessions(session_id) as exports:
             scratch.import_sessions(exports, runtime.now())

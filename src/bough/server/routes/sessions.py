@@ -19,7 +19,7 @@ from ...core.messages import system
 from ...core.search import parse_query
 from ...core.time_text import TIME_FORMATS
 from ...core.turns import CallModel, Rest, RunTools
-from ...errors import InvalidArgument, InvalidSearch, NotFound
+from ...errors import InvalidArgument, InvalidSearch
 from ...log.lease import is_held
 from ...log.session_list import MAX_COUNT, count_sessions, current_row, heading, headings, session_page
 from ...session import Session
@@ -314,9 +314,7 @@ def read_session(request: ApiRequest, session_id: FromPath[str]) -> SessionRespo
 def _parent(store: StoreBackend, row: SessionRow) -> Json | None:
     if row.parent_session is None:
         return None
-    try:
-        parent = store.session(row.parent_session)
-    except NotFound:
+    if (parent := store.find_session(row.parent_session)) is None:
         return {"id": row.parent_session, "is_gone": True}
     return _truncated_row(row_view(parent, heading(store, parent)))
 
