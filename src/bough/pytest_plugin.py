@@ -21,17 +21,18 @@ if TYPE_CHECKING:
     from .agent.tools.tool import Tool
     from .core.messages import ToolCall
     from .engines.local import ModelLike
-    from .lab.regression import CaseResult, Failure, ReplayOverrides
+    from .lab.regression import CaseResult, Failure
     from .models.model import Request
     from .models.prices import Rates
     from .models.scripted import ScriptedModel, ScriptLine
+    from .replay.replay import ReplayPlan
     from .replay.report import ReplayReport
     from .replay.tool_answers import Mode
     from .session import Session
     from .store import Store
 
 SUFFIX = ".case.toml"
-_OVERRIDES: pytest.StashKey[ReplayOverrides] = pytest.StashKey()
+_OVERRIDES: pytest.StashKey[ReplayPlan] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -56,8 +57,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if not names and prompt is None:
         return
     from .errors import ModelUnavailable
-    from .lab.regression import ReplayOverrides
     from .models.availability import available_models
+    from .replay.replay import ReplayPlan
 
     try:
         if prompt is not None and prompt.startswith("@"):
@@ -65,7 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
         models = available_models(names)
     except (ModelUnavailable, OSError, UnicodeDecodeError) as error:
         raise pytest.UsageError(f"--bough-model, --bough-prompt: {error}") from None
-    config.stash[_OVERRIDES] = ReplayOverrides(model=models or None, prompt=prompt)
+    config.stash[_OVERRIDES] = ReplayPlan(model=models or None, prompt=prompt)
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
@@ -83,10 +84,10 @@ class CaseItem(pytest.Item):
     def runtest(self) -> None:
         import asyncio
 
-        from .lab.regression import ReplayOverrides, run_case
+        from .lab.regression import run_case
+        from .replay.replay import ReplayPlan
 
-        overrides = self.config.stash.get(_OVERRIDES, None) or ReplayOverrides()
-        result = asyncio.run(run_case(self.path, overrides))
+        result = asyncio.run(run_case(self.path, self.config.stash.get(_OVERRIDES, ReplayPlan())))
         if result.status != "passed":
             raise CaseNotPassed(result)
 
@@ -176,13 +177,14 @@ def replayed(bough_store: Store, request: pytest.FixtureRequest) -> ReplayFixtur
         import asyncio
 
         from .lab.case_file import FORMAT, Case
-        from .lab.regression import ReplayOverrides, judge_case, replay_case
+        from .lab.regression import judge_case, replay_case
+        from .replay.replay import ReplayPlan
         from .replay.turn_reader import message_text
         from .session import Session
 
         beside = request.path.parent / path
         place = beside if beside.exists() else Path(path)
-        plan = ReplayOverrides(**overrides)
+        plan = ReplayPlan(**overrides)
         backend, runtime = bough_store.backend, bough_store.runtime
         case = None if place.name.endswith(SUFFIX) else Case(FORMAT, place.name, start)
         result = asyncio.run(replay_case(place, plan, case=case, store=backend, runtime=runtime))

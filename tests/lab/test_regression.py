@@ -15,8 +15,9 @@ from bough import Rates, ScriptedModel, ToolCall, assistant
 from bough.errors import ExitCode
 from bough.lab.case_file import find_cases
 from bough.lab.promote import Expectation, promote
-from bough.lab.regression import CaseResult, ReplayOverrides, run_case, run_cases
+from bough.lab.regression import CaseResult, run_case, run_cases
 from bough.models.model import Request
+from bough.replay.replay import ReplayPlan
 from support.recorded_session import record_refund
 from support.terminal import bough as command
 
@@ -42,7 +43,7 @@ def cases(tmp_path: Path) -> Path:
 
 
 def run(folder: Path, name: str, **overrides: object) -> CaseResult:
-    return asyncio.run(run_case(folder / f"{name}.case.toml", ReplayOverrides(**overrides)))  # type: ignore[arg-type]
+    return asyncio.run(run_case(folder / f"{name}.case.toml", ReplayPlan(**overrides)))  # type: ignore[arg-type]
 
 
 def edit(folder: Path, name: str, change: Callable[[str], str]) -> None:
@@ -111,7 +112,7 @@ class TestBudget:
         """The judge of one is within it, the model of the other is not, and neither is what comes after."""
         judged(cases, "score: 1")
         model = ScriptedModel(lambda request: "Lost.", model="m", rates=Rates(input=3, output=15))
-        paths, overrides = find_cases([cases]), ReplayOverrides(model=model)
+        paths, overrides = find_cases([cases]), ReplayPlan(model=model)
         whole = asyncio.run(run_cases(paths, overrides, workers=1))
         assert whole.exit_code == ExitCode.PROBLEM  # the model does not look the order up
         report = asyncio.run(run_cases(paths, overrides, workers=1, max_cost_microcents=300_000))

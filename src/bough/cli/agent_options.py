@@ -28,11 +28,11 @@ from ..agent.tools.tool import Tool, tool
 from ..core.context import changed_options
 from ..core.entries import Settings
 from ..core.messages import system as system_message
+from ..core.usage import MICROCENTS_PER_DOLLAR
 from ..log.workspace import WORKSPACE_TOOLS, ScopeTier, Workspace
 from ..models.availability import available_models
 from ..models.model import Model
 from ..models.names import is_model_name
-from ..models.prices import MICROCENTS_PER_DOLLAR
 from ..session import Session
 from ..store import Store
 from ..wire.options import check_options

@@ -6,8 +6,8 @@ Money is integer microcents (a millionth of a cent, 10⁻⁸ of a dollar): sums 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypeGuard
+from collections.abc import Callable, Iterable
+from typing import TypeGuard, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import astuple, replace
@@ -15,6 +15,10 @@ from msgspec.structs import astuple, replace
 from ..errors import InvalidCount
 from .codec import check_text
 from .tree import Range
+
+MICROCENTS_PER_DOLLAR = 100_000_000
+
+K = TypeVar("K")
 
 
 class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -143,7 +147,7 @@ def add(first: Totals, second: Totals) -> Totals:
 
 def format_dollars(microcents: int) -> str:
     """Format an amount in dollars exactly: with all its digits, and with cents at least."""
-    digits = f"{microcents / 100_000_000:,.8f}"
+    digits = f"{microcents / MICROCENTS_PER_DOLLAR:,.8f}"
     whole, _, fraction = digits.partition(".")
     return f"${whole}.{fraction.rstrip('0').ljust(2, '0')}"
 
@@ -176,6 +180,14 @@ def total(calls: Iterable[Call]) -> Totals:
         unpriced += call.price is None
         unknown += usage.input_tokens is None and usage.output_tokens is None
     return Totals(count, tokens_in, tokens_out, read, written, cost, unpriced, unknown)
+
+
+def totals_by(calls: Iterable[Call], key: Callable[[Call], K]) -> dict[K, Totals]:
+    """Return the sums of the calls that have the same key."""
+    groups: dict[K, list[Call]] = {}
+    for call in calls:
+        groups.setdefault(key(call), []).append(call)
+    return {name: total(group) for name, group in groups.items()}
 
 
 def calls_on_path(calls: Iterable[Call], ranges: Iterable[Range]) -> list[Call]:

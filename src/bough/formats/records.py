@@ -20,13 +20,12 @@ from ..core.messages import Message
 from ..core.redact import Redactor
 from ..core.state import State, merge_state
 from ..core.tool_definitions import ToolSpec
-from ..core.usage import Price, Usage, is_count
+from ..core.usage import MICROCENTS_PER_DOLLAR, Price, Usage, is_count
 from ..errors import BoughError, shorten
 
 EXAMPLES = 3
 MAX_EXAMPLE = 1_000
 """Characters of an example until it is redacted: of a secret that is cut off one part would stay."""
-MICROCENTS_PER_DOLLAR = 100_000_000
 UNKNOWN_KIND = "an item of unknown kind, kept as a note"
 START = ""
 """The key of the position after the seeds, before the first entry."""

@@ -18,7 +18,6 @@ from ..engines.local import ModelLike
 from ..errors import ModelUnavailable, Overloaded
 from ..log import ledger
 from ..log.log import Log
-from ..replay.compared_path import totals_by_turn
 from ..replay.diff import DiffRow
 from ..replay.replay import ReplayPlan, ReplayTarget, replay
 from ..replay.replay_loop import CallMeter
@@ -104,7 +103,7 @@ def _result(cell: Cell, source: Log, report: ReplayReport) -> CellResult:
     replayed = Log(store, store.session(report.replay), source.runtime)
     path = replayed.path().entries
     calls = answered_calls(store.calls(report.replay))
-    usage = totals_by_turn(calls, path)
+    usage = ledger.totals_by_turn(calls, path)
     durations = turn_milliseconds(path, store.journal(report.replay))
     cut = _cut_turns(path)
     recorded = [row for row in report.rows if row.turn_a is not None]

@@ -149,10 +149,8 @@ class Lab:
 
     def _is_to_be_repeated(self, run_id: str) -> bool:
         """Whether there is such a run and another is wanted: it was asked for, or that one is in the trash."""
-        try:
-            return self._store.session(run_id).trashed_at is not None or self._options.again
-        except NotFound:
-            return False
+        row = self._store.find_session(run_id)
+        return row is not None and (row.trashed_at is not None or self._options.again)
 
     def _check_models(self) -> None:
         """Raise ModelUnavailable for a name that cannot be called, before any money is spent."""
@@ -366,12 +364,10 @@ class Lab:
             if cell.lane == "observed":
                 continue
             session_id = cell.replay_id(self.run_id)
-            try:
-                used = self._store.session(session_id).totals
-            except NotFound:
+            if (row := self._store.find_session(session_id)) is None:
                 continue
-            spent += used.cost_microcents
-            if used.unknown_calls:
+            spent += row.totals.cost_microcents
+            if row.totals.unknown_calls:
                 unknown += self._cost_of_cut_off_calls(cell, session_id)
         return spent, unknown
 
@@ -499,9 +495,7 @@ def load_report(store: StoreBackend, runtime: Runtime, run_id: str) -> LabReport
     """Return the report of a stored run, as far as it is done, with all its scores and the gates that were checked last."""
     record = LabRecord.load(store, runtime, run_id)
     row = store.session(run_id)
-    spent = row.totals.cost_microcents
-    for cell, result in record.cells.items():
-        spent += result.usage.cost_microcents if cell.lane != "observed" else 0
+    replays = (result for cell, result in record.cells.items() if cell.lane != "observed")
     return build_report(
         run_id,
         record.plan,
@@ -509,6 +503,6 @@ def load_report(store: StoreBackend, runtime: Runtime, run_id: str) -> LabReport
         record.scores.values(),
         {score.scorer: score.version for score in record.scores.values()},  # of each the latest
         [parse_gate(text, None) for text in record.gates],
-        spent=spent,
+        spent=row.totals.cost_microcents + sum(result.usage.cost_microcents for result in replays),
         why=None if record.is_complete else row.error,
     )

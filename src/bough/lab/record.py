@@ -94,7 +94,7 @@ class LabRecord:
             self.gates = tuple(data["gates"])
         elif "scores" in data:
             for score in _to_scores(data["scores"]):
-                self._add(score)
+                self.scores[score.scorer, score.version, score.cell, score.turn] = score
 
     @property
     def run_id(self) -> str:
@@ -151,9 +151,6 @@ class LabRecord:
                 "ended", data=row, row={**row, "completed_at": self.log.runtime.now()}, fence=self.fence
             )
 
-    def _add(self, score: Score) -> None:
-        self.scores[score.scorer, score.version, score.cell, score.turn] = score
-
     def _append(self, data: dict[str, Any], key: str | None, call: Call | None = None) -> None:
         """Store the data, and keep it as a later process reads it: redacted."""
         calls = [] if call is None else [call]
@@ -191,6 +188,12 @@ def runs_that_quote(store: StoreBackend, session_ids: Set[str]) -> Iterator[Sess
             plans = (_to_plan(data["plan"]) for data in notes if "plan" in data)
             if any(each.session_id in session_ids for plan in plans for each in plan.cohort.sources):
                 yield row
+
+
+def run_summary(row: SessionRow) -> dict[str, Any]:
+    """Return what a list of runs shows of one."""
+    status = "complete" if row.status == "completed" else "incomplete"
+    return {"run_id": row.session_id, "title": row.title, "status": status, "started_at": row.started_at}
 
 
 def _notes(path: Sequence[Entry]) -> Iterator[dict[str, Any]]:

@@ -7,18 +7,15 @@ at no cost. With another model or prompt the same inputs are asked anew and tool
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..agent.limits import Limits
-from ..agent.tools.mcp.server import ToolLike
 from ..core.messages import ToolCall
-from ..engines.local import ModelLike
 from ..errors import (
     BoughError,
     BudgetReached,
@@ -34,7 +31,6 @@ from ..log.log import Log
 from ..log.runtime import Runtime, real_runtime
 from ..replay.replay import ReplayPlan, replay
 from ..replay.report import ReplayReport
-from ..replay.tool_answers import Mode
 from ..replay.turn_reader import TurnView, message_text, read_turns
 from ..stores.base import StoreBackend
 from ..stores.memory import MemoryStore
@@ -46,18 +42,6 @@ from .cell import classify, turn_milliseconds
 from .scorers import ScoredTurn, turn_values
 
 Status = Literal["passed", "failed", "incomplete", "invalid"]
-
-
-class ReplayOverrides(Struct, frozen=True, kw_only=True):
-    """What a run of cases changes in all of them: the model, the prompt, options, tools."""
-
-    model: ModelLike | None = None
-    prompt: str | None = None
-    prompt_patch: str | None = None
-    options: Mapping[str, Any] | None = None
-    tools: Sequence[ToolLike] = ()
-    mode: Mode | None = None
-    limits: Limits | None = None
 
 
 class Failure(Struct, frozen=True):
@@ -118,11 +102,12 @@ def case_name(path: Path) -> str:
 
 
 async def run_case(
-    path: Path, overrides: ReplayOverrides = ReplayOverrides(), *, budget: CostBudget | None = None
+    path: Path, overrides: ReplayPlan = ReplayPlan(), *, budget: CostBudget | None = None
 ) -> CaseResult:
     """Run one case. What is wrong with it is part of the result, so that one bad case does not end a run of many.
 
-    No model call is made that could pass the `budget`, which cases may share.
+    `overrides` says what to change: the model, the prompt, options, tools. No model call is made that could pass the
+    `budget`, which cases may share.
     """
     result = CaseResult(case_name(path), str(path), "passed")
     judges: CaseJudges | None = None
@@ -157,7 +142,7 @@ def _stop_text(error: Exception, budget: CostBudget | None) -> str:
 
 async def replay_case(
     path: Path,
-    overrides: ReplayOverrides = ReplayOverrides(),
+    overrides: ReplayPlan = ReplayPlan(),
     *,
     case: Case | None = None,
     store: StoreBackend | None = None,
@@ -210,22 +195,20 @@ def _import(path: Path, case: Case, backend: StoreBackend, runtime: Runtime) -> 
     return Log(backend, backend.session(session_id), runtime)
 
 
-def _plan(path: Path, case: Case, overrides: ReplayOverrides) -> ReplayPlan:
+def _plan(path: Path, case: Case, overrides: ReplayPlan) -> ReplayPlan:
     """Return the plan of the replay: what is passed now wins over what the case says."""
     own = case.replay
     prompt = overrides.prompt
     if prompt is None and overrides.prompt_patch is None:
         prompt = own.prompt if own.prompt_file is None else _prompt_text(path, own.prompt_file)
-    return ReplayPlan(
+    return replace(
+        overrides,
         model=overrides.model if overrides.model is not None else own.model,
         prompt=prompt,
-        prompt_patch=overrides.prompt_patch,
         options=overrides.options if overrides.options is not None else own.options,
         tools=overrides.tools or "recorded",
-        mode=overrides.mode,
         start=case.start,
         on_miss=own.on_miss,
-        limits=overrides.limits,
     )
 
 
@@ -383,7 +366,7 @@ class RegressionReport(Struct, frozen=True):
 
 async def run_cases(
     paths: Sequence[Path],
-    overrides: ReplayOverrides = ReplayOverrides(),
+    overrides: ReplayPlan = ReplayPlan(),
     *,
     workers: int = 4,
     max_cost_microcents: int | None = None,

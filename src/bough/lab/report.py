@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from statistics import median
@@ -12,7 +13,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ..core.usage import Totals, add
+from ..core.usage import MICROCENTS_PER_DOLLAR, Totals, add
 from ..errors import ExitCode
 from .experiment import (
     LANES,
@@ -37,7 +38,6 @@ from .statistics import (
     rate_difference,
 )
 
-MICROCENTS_PER_DOLLAR = 100_000_000
 _PHRASES: dict[str, str] = {
     "same": "answers are the same",
     "reworded": "only words change",
@@ -51,6 +51,7 @@ _PHRASES: dict[str, str] = {
     "latency": "seconds",
 }
 CLASS_METRICS = {kind.replace(" ", "_"): kind for kind in TURN_CLASSES}
+_CLASSES = (*CLASS_METRICS, "changed")
 METRICS = tuple(_PHRASES)
 """What every run measures, beside its scorers."""
 
@@ -244,7 +245,7 @@ def _failure(result: CellResult) -> str | None:
 
 
 def _against(metric: str) -> str:
-    return "by noise alone" if metric in CLASS_METRICS or metric == "changed" else "in the baseline"
+    return "by noise alone" if metric in _CLASSES else "in the baseline"
 
 
 class _Results:
@@ -257,7 +258,7 @@ class _Results:
         scores: Sequence[Score],
         scorers: Sequence[str],
     ) -> None:
-        self._plan, self._results, self._scorers = plan, results, scorers
+        self._plan, self._scorers = plan, scorers
         self._scores: dict[Cell, dict[str, dict[int | None, Score]]] = {}
         for score in scores:
             self._scores.setdefault(score.cell, {}).setdefault(score.scorer, {})[score.turn] = score
@@ -302,16 +303,11 @@ class _Results:
         }
 
     def _summary(self, lane: Lane, scorer: str) -> ScoreSummary:
-        values: list[float] = []
-        failures: dict[str, int] = {}
-        for result in self._of_lane[lane]:
-            for score in self._scores_of(result.cell, scorer).values():
-                if score.value is not None:
-                    values.append(score.value)
-                else:
-                    why = score.error or "no value"
-                    failures[why] = failures.get(why, 0) + 1
-        return ScoreSummary(len(values), sum(values) / len(values) if values else None, failures)
+        results = self._of_lane[lane]
+        scores = [score for each in results for score in self._scores_of(each.cell, scorer).values()]
+        values = [score.value for score in scores if score.value is not None]
+        failures = Counter(score.error or "no value" for score in scores if score.value is None)
+        return ScoreSummary(len(values), sum(values) / len(values) if values else None, dict(failures))
 
     def _scores_of(self, cell: Cell, scorer: str) -> dict[int | None, Score]:
         return self._scores.get(cell, {}).get(scorer, {})
@@ -320,13 +316,12 @@ class _Results:
 
     def effect(self, metric: str) -> Effect:
         pairs = list(self._pairs(metric))
-        if metric in CLASS_METRICS or metric == "changed":
+        if metric in _CLASSES:
             return rate_difference(pairs)
         if metric in _PHRASES:
             return mean_ratio(pairs)
-        values = [value for pair in pairs for value in (*pair.baseline, *pair.candidate)]
-        is_rate = bool(values) and set(values) <= {0.0, 1.0}
-        return rate_difference(pairs) if is_rate else mean_difference(pairs)
+        values = {value for pair in pairs for value in (*pair.baseline, *pair.candidate)}
+        return rate_difference(pairs) if values and values <= {0.0, 1.0} else mean_difference(pairs)
 
     def _pairs(self, metric: str) -> Iterable[PairedTurn]:
         """Yield each turn, or each session for a score of sessions, with its values in both lanes."""
@@ -398,9 +393,6 @@ class _Results:
             None if divergence is None else divergence.actual,
             scores,
         )
-
-
-_CLASSES = (*CLASS_METRICS, "changed")
 
 
 def _is_measured(metric: str, turn: TurnResult) -> bool:

@@ -6,7 +6,8 @@ own script, use its own style and show its own content, each allowed by its hash
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -62,21 +63,20 @@ def _summary(session: SessionReport) -> SessionSummary:
         session.heading,
         session.change,
         len(session.turns),
-        _lane(session.baseline, (turn for each in session.turns for turn in each.baseline)),
-        _lane(session.candidate, (turn for each in session.turns for turn in each.candidate)),
+        _lane(session.baseline, [turn for each in session.turns for turn in each.baseline]),
+        _lane(session.candidate, [turn for each in session.turns for turn in each.candidate]),
         session.errors,
     )
 
 
-def _lane(replays: tuple[str, ...], turns: Iterable[ReplayedTurn]) -> LaneSummary:
-    classes: dict[str, int] = {}
-    cost = unpriced = milliseconds = 0
-    for turn in turns:
-        classes[turn.kind] = classes.get(turn.kind, 0) + 1
-        cost += turn.cost_microcents
-        unpriced += turn.unpriced_calls
-        milliseconds += turn.milliseconds
-    return LaneSummary(replays, classes, cost, unpriced, milliseconds)
+def _lane(replays: tuple[str, ...], turns: Sequence[ReplayedTurn]) -> LaneSummary:
+    return LaneSummary(
+        replays,
+        dict(Counter[str](turn.kind for turn in turns)),
+        sum(turn.cost_microcents for turn in turns),
+        sum(turn.unpriced_calls for turn in turns),
+        sum(turn.milliseconds for turn in turns),
+    )
 
 
 def report_summary(report: LabReport) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from functools import reduce
 
 from ..core.entries import Entry
 from ..core.tree import Leaf
-from ..core.usage import Call, Totals, add, calls_on_path, total
+from ..core.usage import Call, Totals, add, calls_on_path, total, totals_by
 from ..errors import InvalidArgument, InvalidPosition
 from ..stores.base import SessionQuery, SessionRow
 from .log import Log
@@ -78,11 +78,13 @@ def totals(log: Log, view: str, since: Leaf | None) -> Totals:
 
 def by_turn(log: Log, path: Iterable[Entry] | None = None) -> dict[int, Totals]:
     """What each turn cost. Pass the path if it has been read already."""
-    turn_of = {entry.seq: entry.turn for entry in (log.path().entries if path is None else path)}
-    calls: dict[int, list[Call]] = {}
-    for call in model_calls(log, "path", None):
-        calls.setdefault(turn_of.get(call.seq, 0), []).append(call)
-    return {turn: total(rows) for turn, rows in calls.items()}
+    return totals_by_turn(model_calls(log, "path", None), log.path().entries if path is None else path)
+
+
+def totals_by_turn(calls: Iterable[Call], entries: Iterable[Entry]) -> dict[int, Totals]:
+    """What the calls of each turn of these entries used."""
+    turn_of = {entry.seq: entry.turn for entry in entries}
+    return totals_by(calls, lambda call: turn_of.get(call.seq, 0))
 
 
 def _descendants(log: Log) -> list[str]:

@@ -1,1 +1,1 @@
-"""Who answers, and what it costs. For now: prices."""
+"""Who answers, and what it costs."""

@@ -14,10 +14,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..core.usage import MAX_COUNT, Price, Usage, is_count
+from ..core.usage import MAX_COUNT, MICROCENTS_PER_DOLLAR, Price, Usage, is_count
 from .model import Model
 
-MICROCENTS_PER_DOLLAR = 100_000_000
 PROBE = 1_000
 """Tokens of a question to the table."""
 UNPRICED_PROVIDERS = ("scripted", "recorded")

@@ -7,7 +7,7 @@ a comparison is as fast in a long session as in a short one. Knows paths and led
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -19,7 +19,8 @@ from ..core.entries import Entry
 from ..core.state import State, fold_state, state_updates
 from ..core.tool_definitions import ToolSpec, read_tools
 from ..core.tree import Leaf, Range
-from ..core.usage import Call, Totals, total
+from ..core.usage import Call, Totals
+from ..log.ledger import totals_by_turn
 from ..log.log import Log
 from ..log.prompt import prompt_frame
 from ..stores.base import SessionRow
@@ -117,15 +118,6 @@ class PathSide(Struct, frozen=True):
             return None
         state: State = from_json(detail.state)
         return state
-
-
-def totals_by_turn(calls: Iterable[Call], entries: Iterable[Entry]) -> dict[int, Totals]:
-    """Return what the calls of each turn of these entries used."""
-    turn_of = {entry.seq: entry.turn for entry in entries}
-    by_turn: dict[int, list[Call]] = {}
-    for call in calls:
-        by_turn.setdefault(turn_of.get(call.seq, 0), []).append(call)
-    return {turn: total(rows) for turn, rows in by_turn.items()}
 
 
 def shared_seq(a: PathSide, b: PathSide) -> int:

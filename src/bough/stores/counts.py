@@ -6,6 +6,7 @@ suite compares both.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -71,11 +72,7 @@ class StorageSize(Struct, frozen=True):
 
 
 def count_by(rows: Iterable[SessionRow], by: CountColumn) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for row in rows:
-        value = getattr(row, by) or ""
-        counts[value] = counts.get(value, 0) + 1
-    return counts
+    return dict(Counter(getattr(row, by) or "" for row in rows))
 
 
 def check_count_column(by: str) -> None:

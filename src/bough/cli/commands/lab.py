@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from ...core.usage import format_dollars
 from ...errors import ExitCode, ModelUnavailable
 from ...lab.cohort import COHORT_PREFIX, is_query
-from ...lab.record import RUN_PREFIX
+from ...lab.record import RUN_PREFIX, run_summary
 from ...lab.report import LabReport
 from ...lab.scorers import Judge, ScoreFunction, subject_of
 from ...models.availability import available_models
@@ -278,34 +278,20 @@ def _report_text(report: LabReport, *, is_json: bool) -> bytes | str:
 def ls(location: StoreLocation, is_json: bool) -> None:
     """List lab runs, newest first."""
     store = location.open()
-    rows = store.lab_runs()
+    runs = [run_summary(row) for row in store.lab_runs()]
     if is_json:
-        print_json(
-            runs=[
-                {
-                    "run_id": row.session_id,
-                    "title": row.title,
-                    "status": _status(row.status),
-                    "started_at": row.started_at,
-                }
-                for row in rows
-            ]
-        )
+        print_json(runs=runs)
         return
-    if not rows:
+    if not runs:
         notify("there is no lab run yet; bough lab run COHORT makes one")
         return
     now = store.runtime.now()
     cells = [
-        (row.session_id, format_age(row.started_at, now), _status(row.status), safe(row.title or ""))
-        for row in rows
+        (run["run_id"], format_age(run["started_at"], now), run["status"], safe(run["title"] or ""))
+        for run in runs
     ]
     for line in table(cells, ("run", "started", "status", "cohort")):
         click.echo(line)
-
-
-def _status(status: str) -> str:
-    return "complete" if status == "completed" else "incomplete"
 
 
 @lab.command()

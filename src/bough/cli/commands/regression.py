@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import replace
 
+from ...core.usage import MICROCENTS_PER_DOLLAR
 from ...errors import ExitCode, ModelUnavailable
 from ...models.availability import available_models
-from ...models.prices import MICROCENTS_PER_DOLLAR
 from ..agent_options import load_tools
 from ..config import model_option, model_options, require_models
 from ..reference import required_reference, resolve
@@ -198,7 +198,8 @@ def test(
     """
     from ...lab.budget import CostBudget
     from ...lab.case_file import find_cases
-    from ...lab.regression import ReplayOverrides, run_cases
+    from ...lab.regression import run_cases
+    from ...replay.replay import ReplayPlan
 
     require_models("--model", models)
     if missing := [place for place in places if not place.exists()]:
@@ -217,7 +218,7 @@ def test(
         for each in model or ():
             CostBudget(max_cost_microcents).check_price(each)
     tools = load_tools(sources)
-    overrides = ReplayOverrides(
+    overrides = ReplayPlan(
         model=model,
         prompt=prompt,
         prompt_patch=prompt_patch,

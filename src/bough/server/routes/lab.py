@@ -8,7 +8,7 @@ from litestar import get
 from litestar.params import FromPath, QueryParameter
 
 from ...errors import InvalidArgument, NotFound
-from ...lab.record import RUN_PREFIX
+from ...lab.record import RUN_PREFIX, run_summary
 from ...lab.report import LabReport
 from ...lab.report_page import report_summary, session_summaries
 from ..context import ApiRequest, ServerContext, context_and_caller, in_thread
@@ -24,18 +24,7 @@ MOST_RUNS = 500
 def lab_runs(request: ApiRequest) -> LabRuns:
     """List the lab runs, newest first."""
     context, _ = context_and_caller(request)
-    rows = context.store.lab_runs()[:MOST_RUNS]
-    return LabRuns(
-        runs=[
-            {
-                "run_id": row.session_id,
-                "title": row.title,
-                "status": "complete" if row.status == "completed" else "incomplete",
-                "started_at": row.started_at,
-            }
-            for row in rows
-        ]
-    )
+    return LabRuns(runs=[run_summary(row) for row in context.store.lab_runs()[:MOST_RUNS]])
 
 
 @get("/api/lab/{run_id:str}", tags=["lab"])

@@ -11,7 +11,7 @@ from litestar import get
 from litestar.params import FromPath, QueryParameter
 from msgspec.structs import astuple
 
-from ...core.usage import Call, Totals, add, total
+from ...core.usage import Totals, add, total, totals_by
 from ...errors import NotFound
 from ...log.session_list import headings
 from ...session import UsageView
@@ -47,17 +47,10 @@ def session_usage(
     return SessionUsage(
         view=view,
         total=to_json(total(calls)),
-        models=_by(calls, lambda call: call.model or ""),
-        purposes=_by(calls, lambda call: call.purpose),
-        buckets=_by(calls, lambda call: call.bucket),
+        models=_by_cost(totals_by(calls, lambda call: call.model or "")),
+        purposes=_by_cost(totals_by(calls, lambda call: call.purpose)),
+        buckets=_by_cost(totals_by(calls, lambda call: call.bucket)),
     )
-
-
-def _by(calls: Iterable[Call], name: Callable[[Call], str]) -> list[Json]:
-    groups: dict[str, list[Call]] = {}
-    for call in calls:
-        groups.setdefault(name(call), []).append(call)
-    return _by_cost({key: total(rows) for key, rows in groups.items()})
 
 
 @get("/api/usage", tags=["usage"])

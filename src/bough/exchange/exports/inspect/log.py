@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ....agent.prompt_window import MessageLimits
 from ....core.entries import Entry
-from ....core.usage import Call, total
+from ....core.usage import Call, totals_by
 from ....stores.base import SessionRow
 from ..path_reader import iso, without_none
 from ..timeline import Timeline
@@ -140,10 +140,7 @@ def _ends(row: SessionRow, path: Sequence[Entry]) -> tuple[int, int]:
 
 
 def _usage(calls: Iterable[Call]) -> dict[str, Any]:
-    calls_by_model: dict[str, list[Call]] = {}
-    for call in calls:
-        calls_by_model.setdefault(model_of(call), []).append(call)
-    sums = {model: total(rows) for model, rows in calls_by_model.items()}
+    sums = totals_by(calls, model_of)
     return {model: usage_of(totals) for model, totals in sums.items() if not totals.is_unknown}
 
 
