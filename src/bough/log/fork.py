@@ -26,6 +26,7 @@ def fork(
     relation: Relation = "fork",
     title: str | None = None,
     session_id: str | None = None,
+    conversation_id: str | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> Log:
     """Create the fork at `cut` and return its log. Settings that override the source's are its first entry.
@@ -44,7 +45,7 @@ def fork(
         session_id=session_id or runtime.new_id("ses"),
         space=source.space,
         owner=log.store.owner if relation == "replay" else source.owner,
-        conversation_id=runtime.new_id("con"),
+        conversation_id=conversation_id or runtime.new_id("con"),
         agent=source.agent,
         title=runtime.redactor.redact_json(title) or source.title,
         relation=relation,

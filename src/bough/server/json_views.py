@@ -14,6 +14,7 @@ from ..stores.base import SessionRow
 from .truncate import LINE
 
 SCHEMA_VERSION = 1
+PUBLIC_TEXT = 200_000
 _MAX_TEXT = 2 * LINE
 PUBLIC_ROW = ("id", "heading", "title", "agent", "status", "turns", "started_at", "updated_at", "facts")
 
@@ -50,11 +51,11 @@ def entry_view(entry: Entry) -> dict[str, Any]:
     }
 
 
-def public_entry(entry: Entry, max_chars: int) -> dict[str, Any]:
+def client_entry(entry: Entry) -> dict[str, Any]:
     """Return what a client may see of an entry: role and text, without reasoning."""
     text = entry.message.text if entry.message is not None else ""
-    view: dict[str, Any] = {"seq": entry.seq, "role": entry.role, "at": entry.at, "text": text[:max_chars]}
-    return view if len(text) <= max_chars else {**view, "omitted_chars": len(text) - max_chars}
+    view: dict[str, Any] = {"seq": entry.seq, "role": entry.role, "at": entry.at, "text": text[:PUBLIC_TEXT]}
+    return view if len(text) <= PUBLIC_TEXT else {**view, "omitted_chars": len(text) - PUBLIC_TEXT}
 
 
 def call_view(call: Call) -> dict[str, Any]:

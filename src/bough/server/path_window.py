@@ -14,13 +14,12 @@ from ..core.entries import Entry
 from ..core.tree import Leaf
 from ..core.usage import Call
 from ..session import Session
-from .json_views import entry_view, public_entry
+from .json_views import entry_view
 from .truncate import PAGE, SizedPage, truncate_entry
 
 STEP, PUBLIC_STEP = 50, 500
 MAX_SCANNED = 5_000
 """Entries that one request scans for those it returns."""
-PUBLIC_TEXT = 200_000
 View = Callable[[Entry], dict[str, Any]]
 CallsByEntry = dict[tuple[int, int], list[Call]]
 
@@ -113,7 +112,3 @@ def calls_by_entry(session: Session, first: int, last: int) -> CallsByEntry:
 
 def truncated_entry(entry: Entry) -> dict[str, Any]:
     return truncate_entry(entry_view(entry))
-
-
-def client_entry(entry: Entry) -> dict[str, Any]:
-    return public_entry(entry, PUBLIC_TEXT)

@@ -12,12 +12,11 @@ from collections.abc import Collection, Iterator
 from hashlib import sha256
 from itertools import chain
 from threading import Lock
+from typing import Any
 
-from msgspec.structs import replace
-
-from ...core.tree import Leaf
-from ...core.usage import Totals
+from ...core.entries import Settings
 from ...errors import NotFound
+from ...log.fork import fork
 from ...session import Session
 from ...store import Store
 from ...stores.base import SessionQuery, SessionRow
@@ -71,18 +70,10 @@ class Threads:
         return cached is not None and cached.find(checkpoint_id) is not None
 
     def _row(self, thread: str, namespace: str) -> SessionRow | None:
+        which: dict[str, Any] = {"include_children": False}
         if namespace:
-            page = self.store.sessions(
-                conversation_id=thread,
-                relation="task",
-                tag=(NAMESPACE_TAG, namespace),
-                order="created",
-                limit=1,
-            )
-        else:
-            page = self.store.sessions(
-                conversation_id=thread, include_children=False, order="created", limit=1
-            )
+            which = {"relation": "task", "tag": (NAMESPACE_TAG, namespace)}
+        page = self.store.sessions(conversation_id=thread, order="created", limit=1, **which)
         return page.sessions[0] if page.sessions else None
 
     def _start(self, thread: str, namespace: str) -> Session:
@@ -155,28 +146,9 @@ class Threads:
 
     def fork(self, source: ThreadLog, thread: str) -> ThreadLog:
         """Start a thread on the path of another. No entry is copied."""
-        log, now = source.log, self.store.runtime.now()
-        row, detail = log.store.session_with_detail(log.session_id)
-        fork = replace(
-            row,
-            session_id=self.store.runtime.new_id("ses"),
-            conversation_id=thread,
-            status="idle",
-            relation="fork",
-            parent_session=row.session_id,
-            leaf=Leaf(0, 0),
-            turns=0,
-            totals=Totals(),
-            facts=0,
-            fence=0,
-            holder=None,
-            lease_until=None,
-            started_at=now,
-            updated_at=now,
-            completed_at=None,
-            error=None,
-        )
-        forked, _ = log.fork(log.cut(log.leaf.seq), fork, replace(detail, state=None), None)
+        log = source.log
+        tags = self.store.backend.session(log.session_id).tags
+        forked = fork(log, log.cut(log.leaf.seq), Settings(), conversation_id=thread, tags=tags)
         return self._cache(thread, "", self.store.session(forked.session_id))
 
     def delete(self, thread: str) -> None:

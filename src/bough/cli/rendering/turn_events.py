@@ -156,5 +156,4 @@ class JsonWatcher(Watcher):
     """Prints every event as a line of JSON to stdout, deltas too."""
 
     def watch(self, event: Event) -> None:
-        super().watch(event)
         click.echo(encode_line(event))

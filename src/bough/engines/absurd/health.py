@@ -125,10 +125,7 @@ def _rows(connection: Connection, query: str, values: Any = None) -> list[Any]:
 
 def engine_health(store: PostgresStore) -> list[Finding]:
     """Findings about the queues: waiting tasks without a worker, workers that die, tasks of others."""
-    findings: list[Finding] = []
-    for status in queue_statuses(store):
-        findings += findings_of(status)
-    return findings
+    return [finding for status in queue_statuses(store) for finding in findings_of(status)]
 
 
 def findings_of(status: QueueStatus) -> list[Finding]:

@@ -6,10 +6,8 @@ Each line carries the schema version, so that it can be read without the others.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from ...core.codec import from_json
 from ...core.entries import Entry, Unknown
@@ -18,25 +16,26 @@ from ...core.log_events import log_events
 SCHEMA_VERSION = 1
 
 
-class JsonlEntry(Struct, frozen=True):
-    schema_version: int
-    session_id: str
-    branch: int
-    seq: int
-    entry_id: str
-    turn: int
-    step: int
-    kind: str
-    role: str | None
-    internal: bool
-    at: int
-    model: str | None
-    finish: str | None
-    payload: Any
-
-
 def entry_lines(session_id: str, entries: Iterable[Entry]) -> Iterator[str]:
-    return (_to_line(_entry(session_id, entry)) for entry in entries)
+    for entry in entries:
+        payload = entry.payload
+        line = {
+            "schema_version": SCHEMA_VERSION,
+            "session_id": session_id,
+            "branch": entry.branch,
+            "seq": entry.seq,
+            "entry_id": entry.entry_id.hex(),
+            "turn": entry.turn,
+            "step": entry.step,
+            "kind": entry.kind,
+            "role": entry.role,
+            "internal": entry.internal,
+            "at": entry.at,
+            "model": entry.model,
+            "finish": entry.finish,
+            "payload": from_json(payload.body) if isinstance(payload, Unknown) else payload,
+        }
+        yield _to_line(line)
 
 
 def event_lines(session_id: str, entries: Iterable[Entry]) -> Iterator[str]:
@@ -44,26 +43,6 @@ def event_lines(session_id: str, entries: Iterable[Entry]) -> Iterator[str]:
     for event in log_events(entries):
         head = {"schema_version": SCHEMA_VERSION, "session_id": session_id}
         yield _to_line({**head, **msgspec.structs.asdict(event)})
-
-
-def _entry(session_id: str, entry: Entry) -> JsonlEntry:
-    payload = entry.payload
-    return JsonlEntry(
-        schema_version=SCHEMA_VERSION,
-        session_id=session_id,
-        branch=entry.branch,
-        seq=entry.seq,
-        entry_id=entry.entry_id.hex(),
-        turn=entry.turn,
-        step=entry.step,
-        kind=entry.kind,
-        role=entry.role,
-        internal=entry.internal,
-        at=entry.at,
-        model=entry.model,
-        finish=entry.finish,
-        payload=from_json(payload.body) if isinstance(payload, Unknown) else payload,
-    )
 
 
 def _to_line(line: object) -> str:

@@ -12,8 +12,8 @@ from ...core.entries import Entry
 from ...core.tree import Leaf
 from ...errors import InvalidArgument, InvalidPosition
 from ..context import ApiRequest, context_and_caller, find_session, in_thread
-from ..json_views import call_view, entry_view, to_json
-from ..path_window import PathReader, calls_by_entry, client_entry, is_on_path, read_entries, truncated_entry
+from ..json_views import call_view, client_entry, entry_view, to_json
+from ..path_window import PathReader, calls_by_entry, is_on_path, read_entries, truncated_entry
 from ..schemas import CallList, EntryDetail, JournalPage, PathWindow, StateSnapshot, TurnList
 from ..truncate import SizedPage, truncate_to_page, truncate_value
 from ..turn_summary import turns_before

@@ -22,9 +22,9 @@ from ...session import Session
 from ...stores.base import Fact, SessionRow
 from ..auth import Caller
 from ..context import ApiRequest, ServerContext, context_and_caller
-from ..json_views import to_json
+from ..json_views import client_entry, to_json
 from ..live import PAUSE, LiveEvent, LiveWatcher
-from ..path_window import client_entry, truncated_entry
+from ..path_window import truncated_entry
 from ..problems import problem_of
 from ..truncate import SizedPage, truncate_value
 
