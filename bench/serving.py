@@ -25,9 +25,10 @@ class ServedStore:
         from bough.server import app
         from bough.server.auth import AccessSettings
         from bough.server.context import ServerContext
+        from bough.server.uvicorn_server import open_listener
 
         self.store = bough.open(place, synchronous="normal")
-        self._listener = app.open_listener("127.0.0.1", 0)
+        self._listener = open_listener("127.0.0.1", 0)
         self._server = app.create_server(ServerContext(self.store, AccessSettings()))
         self._thread = threading.Thread(target=self._server.run, args=([self._listener],))
         self._thread.start()

@@ -23,6 +23,7 @@ from bough.server import app
 from bough.server.auth import AccessSettings
 from bough.server.context import ServerAgent, ServerContext
 from bough.server.metrics import Metrics
+from bough.server.uvicorn_server import open_listener
 from bough.store import Store
 from bough.stores.memory.store import MemoryStore
 from bough.wire import Answer
@@ -57,7 +58,7 @@ class LocalServer:
     ) -> None:
         self.sessions = sessions
         self.context = ServerContext(sessions, AccessSettings(**access), agent, self._store_of, metrics)
-        self._listener = app.open_listener("127.0.0.1", 0)
+        self._listener = open_listener("127.0.0.1", 0)
         self.port = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self._server = _create_server(self.context)

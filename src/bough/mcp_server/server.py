@@ -9,14 +9,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import hmac
-import ipaddress
 import os
 import signal
-import socket
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -28,6 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .. import __version__
 from ..errors import BoughError, InvalidArgument, NotFound, TokenRequired
+from ..server.uvicorn_server import SignalledServer, is_loopback, open_listener
 from .archive import Archive
 
 PATH = "/mcp"
@@ -97,10 +94,10 @@ class HttpServer:
     def __init__(self, archive: Archive, host: str, port: int, token: str | None) -> None:
         if token is not None and not token.strip():
             raise TokenRequired(host, "the token is empty", "give it a value or leave it out")
-        if token is None and not _is_loopback(host):
+        if token is None and not is_loopback(host):
             raise TokenRequired(host)
         self._token = token
-        self._socket = _listen(host, port)
+        self._socket = open_listener(host, port)
         self._host, self.port = host, self._socket.getsockname()[1]
         self._app = build_server(archive).streamable_http_app(
             streamable_http_path=PATH, stateless_http=True, transport_security=self._security(), host=host
@@ -122,7 +119,7 @@ class HttpServer:
         config = uvicorn.Config(
             app, log_level="critical", access_log=False, timeout_graceful_shutdown=2, ws="none"
         )
-        self._server = _Server(config, ready)
+        self._server = SignalledServer(config, ready)
         asyncio.run(self._server.serve([self._socket]))
 
     def stop(self) -> None:
@@ -139,30 +136,6 @@ class HttpServer:
         return TransportSecuritySettings(
             allowed_hosts=hosts, allowed_origins=[f"http://{host}" for host in hosts]
         )
-
-
-class _Server(uvicorn.Server):
-    """Ends on SIGINT and SIGTERM without raising them again: stopping a server is no failure."""
-
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._ready = ready
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            self._ready()
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        is_main = threading.current_thread() is threading.main_thread()
-        numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
-        before = {number: signal.signal(number, self.handle_exit) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 def _require_token(app: ASGIApp, token: str) -> ASGIApp:
@@ -182,24 +155,3 @@ def _require_token(app: ASGIApp, token: str) -> ASGIApp:
         await app(scope, receive, send)
 
     return check_token
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-def _is_loopback(host: str) -> bool:
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -7,11 +7,8 @@ event streams end.
 from __future__ import annotations
 
 import asyncio
-import signal
 import socket
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
@@ -54,6 +51,7 @@ from .routes import (
     usage,
     viewer_files,
 )
+from .uvicorn_server import SignalledServer
 
 ROUTES = (
     sessions,
@@ -266,27 +264,18 @@ def max_connections() -> int:
     return min(2_000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
 
 
-class Server(uvicorn.Server):
+class Server(SignalledServer):
     """Ends runs and streams before it waits for connections to close: an event stream never closes on its own."""
 
-    def __init__(self, config: uvicorn.Config, app: Litestar, context: ServerContext) -> None:
-        super().__init__(config)
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        app: Litestar,
+        context: ServerContext,
+        ready: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(config, ready)
         self._app, self._context = app, context
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Shut down on SIGINT and SIGTERM without raising them again afterwards."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {
-            number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)
-        }
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         state = self._app.state
@@ -295,8 +284,8 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def create_server(context: ServerContext) -> Server:
-    """Create a server that is not started yet."""
+def create_server(context: ServerContext, ready: Callable[[], None] | None = None) -> Server:
+    """Create a server that is not started yet. `ready` is called once, when it accepts requests."""
     app = create_litestar(context)
     config = uvicorn.Config(
         _with_middleware(app, context),
@@ -310,35 +299,9 @@ def create_server(context: ServerContext) -> Server:
         timeout_keep_alive=15,
         timeout_graceful_shutdown=10,
     )
-    return Server(config, app, context)
+    return Server(config, app, context, ready)
 
 
-def open_listener(host: str, port: int) -> socket.socket:
-    """Open a listening socket. Port 0 picks a free port; a port in use raises OSError before anything starts."""
-    address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(
-        *address[:3]
-    )  # with its protocol, or asyncio leaves Nagle on: 40 ms per response
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(address[4])
-        listener.listen(128)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-def serve(context: ServerContext, listener: socket.socket, ready: Callable[[], None] | None = None) -> None:
+def serve(context: ServerContext, listener: socket.socket, ready: Callable[[], None]) -> None:
     """Serve until interrupted. `ready` is called once, when the server accepts requests."""
-
-    async def run() -> None:
-        server = create_server(context)
-        task = asyncio.create_task(server.serve([listener]))
-        while not server.started and not task.done():
-            await asyncio.sleep(0.01)
-        if ready is not None and not task.done():
-            ready()
-        await task
-
-    asyncio.run(run())
+    asyncio.run(create_server(context, ready).serve([listener]))

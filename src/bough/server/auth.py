@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import ipaddress
 import re
 import time
 from collections.abc import Callable
@@ -20,10 +19,10 @@ from msgspec import Struct
 from ..errors import TokenRequired
 from .problems import MEDIA_TYPE, Refusal
 from .sender import ResponseSender
+from .uvicorn_server import LOOPBACK, is_address, is_loopback
 
 MAX_REQUESTS = 2_000
 LOGIN_SECONDS = 7 * 24 * 3600
-LOOPBACK = frozenset(["localhost", "127.0.0.1", "::1"])
 IMPORT, LOGIN = "/api/import", "/api/login"
 _LOGIN = re.compile(r"([0-9]{1,12})\.([0-9a-f]{64})")
 _PORT = re.compile(r":([0-9]{1,5})$")
@@ -121,18 +120,6 @@ def cookie_name(host: str) -> str:
     """Return the cookie's name for a Host header: browsers share cookies between all ports of a host."""
     port = _PORT.search(host)
     return f"bough_login_{port[1] if port else 80}"
-
-
-def is_loopback(host: str) -> bool:
-    return host.lower() in LOOPBACK or (is_address(host) and ipaddress.ip_address(host).is_loopback)
-
-
-def is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 def host_name(host: str) -> str:

@@ -109,6 +109,7 @@ def serve(
         from ...server.auth import AccessSettings
         from ...server.context import ServerContext
         from ...server.metrics import Metrics
+        from ...server.uvicorn_server import open_listener
     access = AccessSettings(
         host=host,
         token=token,
@@ -126,7 +127,7 @@ def serve(
         store, access, _agent(options), lambda owner: _store_of(location, store, owner), counters
     )
     try:
-        listener = app.open_listener(host, port)
+        listener = open_listener(host, port)
     except OSError as error:
         is_the_host = isinstance(error, gaierror) or error.errno == EADDRNOTAVAIL
         other = "--host" if is_the_host else "--port"
