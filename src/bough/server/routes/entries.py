@@ -11,6 +11,7 @@ from litestar.params import FromPath, QueryParameter
 from ...core.entries import Entry
 from ...core.tree import Leaf
 from ...errors import InvalidArgument, InvalidPosition
+from ...log.ledger import calls_at
 from ..context import ApiRequest, context_and_caller, find_session, in_thread
 from ..json_views import call_view, client_entry, entry_view, to_json
 from ..path_window import PathReader, calls_by_entry, is_on_path, read_entries, truncated_entry
@@ -69,8 +70,7 @@ def entry(request: ApiRequest, session_id: FromPath[str], place: FromPath[str]) 
     """Read one entry, up to 1 MB of it, and the model call it answers."""
     session = find_session(request, session_id)
     item = _entry(request, session_id, place)
-    calls = session.log.store.calls_between(session_id, item.branch, item.seq, item.seq)
-    answered = next((call for call in calls if call.answer_seq == item.seq), None)
+    answered = next(iter(calls_at(session.log, item)), None)
     return EntryDetail(
         entry=truncate_to_page(entry_view(item)),
         reference=f"{session_id}@{item.branch}:{item.seq}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 
 from litestar import Response, delete, get, patch, post
@@ -16,10 +15,9 @@ from ...agent.call_status import read_call_status
 from ...agent.tools.mcp.server import split_tools
 from ...core.context import fold_settings
 from ...core.messages import system
-from ...core.search import parse_query
-from ...core.time_text import TIME_FORMATS
+from ...core.time_text import parse_time
 from ...core.turns import CallModel, Rest, RunTools
-from ...errors import InvalidArgument, InvalidSearch
+from ...errors import InvalidArgument
 from ...log.lease import is_held
 from ...log.session_list import MAX_COUNT, count_sessions, current_row, heading, headings, session_page
 from ...session import Session
@@ -49,7 +47,6 @@ UNTITLED = 4  # the heading of a row without a title is read from its entries, w
 COLUMNS: tuple[CountColumn, ...] = ("status", "agent", "model", "relation")
 SETTINGS = ("model", "prompt", "prompt_patch", "tools", "limits", "options")
 _MAX_VALUES = 100
-_TIME = re.compile(r"[0-9A-Za-z:.+-]{1,40}")
 
 
 def session_query(
@@ -85,24 +82,12 @@ def session_query(
         relation=relation,
         parent_session=parent,
         title=title,
-        started_from=parse_time("after", after, now),
-        started_before=parse_time("before", before, now),
+        started_from=None if after is None else parse_time("after", after, now),
+        started_before=None if before is None else parse_time("before", before, now),
         trashed=trashed,
         include_children=all or bool(relation) or bool(parent),
         order="active",
     )
-
-
-def parse_time(name: str, text: str | None, now: int) -> int | None:
-    """Parse a date, a time or an age, as in a search query."""
-    if text is None:
-        return None
-    try:
-        if not _TIME.fullmatch(text):
-            raise InvalidSearch(text, "not a time")
-        return parse_query(f"after:{text}", now).since
-    except InvalidSearch:
-        raise InvalidArgument(name, text, TIME_FORMATS) from None
 
 
 class ListRow(Struct, frozen=True):

@@ -11,6 +11,7 @@ from litestar import get
 from litestar.params import FromPath, QueryParameter
 from msgspec.structs import astuple
 
+from ...core.time_text import parse_time
 from ...core.usage import Totals, add, total, totals_by
 from ...errors import NotFound
 from ...log.session_list import headings
@@ -20,7 +21,6 @@ from ...stores.counts import DailyUsage, StorageSize
 from ..context import ApiRequest, context_and_caller, find_session, in_thread
 from ..json_views import to_json
 from ..schemas import Json, SessionUsage, SpaceStorage, SpaceUsage, Storage
-from .sessions import parse_time
 
 MOST_NAMES, MOST_ROWS, LARGEST = 200, 2_000, 25
 
@@ -61,7 +61,7 @@ def space_usage(
 ) -> SpaceUsage:
     """Sum the model calls of all sessions, including trashed ones, by day (UTC), model, agent and bucket."""
     context, _ = context_and_caller(request)
-    floor = parse_time("since", since, context.store.runtime.now()) or 0
+    floor = 0 if since is None else parse_time("since", since, context.store.runtime.now())
     spent = context.store.backend.daily_usage(max(floor, 0))
     rows = [
         {
