@@ -34,7 +34,7 @@ class WindowUse(Struct, frozen=True):
 
     tokens: int
     window: int | None
-    """None: nobody knows it, or the request is so small that it fits every model's."""
+    """None: it is not known, or the request is so small that it fits every model's."""
 
     def __str__(self) -> str:
         if self.window is None:

@@ -83,7 +83,7 @@ class Writer:
         self.history = PromptPath()
         """The entries that the context of the next call depends on."""
         self.leaf = log.leaf
-        """Where this run stands. The log may be ahead of it, if the host added a note through the same handle."""
+        """The leaf of this run. The log may be ahead of it, if the host added a note through the same handle."""
         self.detail: SessionDetail | None = None
         self.session_tools: tuple[str, ...] = ()
         """The tools the session was started with; empty if it names none."""
@@ -139,7 +139,7 @@ class Writer:
 
     @property
     def path(self) -> list[Entry]:
-        """The path at which this run stands, without messages that a summary had replaced when it was loaded."""
+        """The path to the leaf of this run, without messages that a summary had replaced when it was loaded."""
         return self.history.entries
 
     def settings(self) -> Settings:
@@ -223,7 +223,7 @@ class Writer:
         return await run_to_end(self._append, append)
 
     def _append(self, append: Append) -> AppendResult:
-        """Commit and follow the log, whole: a turn is closed from where the run stands."""
+        """Commit, then move the run's leaf along with the log: a turn is closed from that leaf."""
         appended = self.write(append)
         self.model_calls |= {call.call_id: call for call in append.calls or ()}
         entries = appended.entries

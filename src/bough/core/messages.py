@@ -46,12 +46,12 @@ class ToolCall(Struct, frozen=True, tag_field="type", tag="tool_call", omit_defa
     malformed: str | None = None
     """The raw text of arguments that are not a JSON object; stored so that the model can be shown its mistake."""
     placeholders: tuple[str, ...] = ()
-    """What stands in the arguments for something else that the model said, each as often as it does: `[redacted …]` for
-    a secret, `[bough-blob:…]` for base64."""
+    """The placeholders in the arguments for what the model said, each as often as it occurs: `[redacted …]` for a secret,
+    `[bough-blob:…]` for base64."""
 
     @property
     def is_hidden(self) -> bool:
-        """Whether placeholders stand in the arguments, so that no tool may be run with them."""
+        """Whether the arguments contain placeholders, so that no tool may be run with them."""
         return bool(self.placeholders)
 
 

@@ -218,7 +218,7 @@ def start_run(
 
 
 def cancel_turn(log: Log) -> None:
-    """Cancel the session's open turn, whoever runs it.
+    """Cancel the session's open turn, wherever it runs.
 
     A runner that holds the session finds the request in the journal and aborts what it does. If none does, because it
     died or the turn waits for a person, the turn is closed here.

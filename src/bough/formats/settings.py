@@ -1,6 +1,6 @@
 """Read what other tools recorded of how a model was called: options, and the definitions of tools.
 
-Only what a provider could be given again is kept, the rest is counted: settings hold from where they stand.
+Only what could be sent to a provider again is kept; the rest is counted as lost.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ CONTROL_PREFIX = "labqueue_"
 
 
 class JudgeSpec(Struct, frozen=True):
-    """A judge as workers are told of it."""
+    """A judge as it is stored for workers."""
 
     model: str
     prompt: str
@@ -72,7 +72,7 @@ class RunControl:
         self._reserved: dict[str, int] = {}
         self.is_stopped = False
         self.why: str | None = None
-        """Why it was stopped; None: somebody asked for it."""
+        """Why it was stopped; None: it was asked to."""
         with self._lock:
             self._read()
 

@@ -4,7 +4,7 @@
     async def resolved(session): return await look_up(session)     a whole session; sync or async
 
 The name of the parameter, `turn` or `session`, says what a function scores. One that raises or returns something else is
-counted and named, and the run goes on. A judge is asked once per turn; its calls are in the ledger of the run's session,
+counted and named, and the run continues. A judge is asked once per turn; its calls are in the ledger of the run's session,
 in the bucket `judge`.
 """
 

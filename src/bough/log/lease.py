@@ -134,7 +134,7 @@ def interrupt(log: Log, row: SessionRow) -> None:
 
 
 def _clock_offset() -> float:
-    """How far the clock is ahead of one that nobody can set, and that stands still while the machine sleeps."""
+    """How far the wall clock is ahead of the monotonic one, which cannot be set and stops while the machine sleeps."""
     return time.time() - time.monotonic()
 
 

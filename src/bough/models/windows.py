@@ -1,6 +1,6 @@
 """The context window of a model: from the table of `genai-prices` (extra `prices`), or as a server's error reports it.
 
-Does not know sessions. A window that nobody knows is None.
+Does not know sessions. An unknown window is None.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ NOT_SENT = "The program that called the model sent no result for this call."
 
 
 class CallPosition(Struct):
-    """Where a call stands: the session and the entry that its answer follows."""
+    """The position of a call: the session and the entry that its answer follows."""
 
     session: Session
     leaf: Leaf
@@ -255,7 +255,7 @@ class Recorder(Listener):
     ) -> tuple[int, tuple[Session, Leaf]] | None:
         """Return the session that waits for this input, if it was active after the one that knows the input already.
 
-        A program that runs again and is answered alike goes on in its own session, not in that of its earlier run.
+        A program that runs again and gets the same answers continues in its own session, not in that of its earlier run.
         """
         count = max((at for at, item in enumerate(request.messages, 1) if _is_answer(item)), default=0)
         position = self._find_key(self._key(request, digests, count)) if count else None
@@ -277,7 +277,7 @@ class Recorder(Listener):
         return _history_key(sha256(setup + digest).digest())
 
     def _find_key(self, key: str, *, is_first: bool = False) -> tuple[Session, Leaf] | None:
-        """Return where the change with this key is; if in several sessions, where one stands."""
+        """Return the position of the change with this key; if several sessions have it, prefer one whose leaf it is."""
         rows = self.store.backend.sessions(SessionQuery(key=key)).sessions
         places: list[tuple[SessionRow, Leaf]] = []
         for row in rows:

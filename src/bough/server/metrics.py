@@ -1,7 +1,7 @@
 """Counters of a server process, and the text in which Prometheus reads them.
 
 Off unless `bough serve --metrics` asks for it. Requests and commits are counted as they happen; sessions, queued inputs
-and money are asked of the store when somebody reads them.
+and cost are read from the store when the counters are.
 """
 
 from __future__ import annotations

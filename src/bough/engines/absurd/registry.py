@@ -1,7 +1,7 @@
 """The registry of workers: who works on which queue, and when each was last seen.
 
 A row is written when a worker starts, renewed with its leases and deleted when it stops; a worker that is killed leaves
-it. So a queue that nobody works on, and workers that die again and again, can be told. Nothing depends on it to run.
+it. So a queue without a worker, and workers that die again and again, can be reported. Nothing depends on it to run.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@ theirs is done, or until the lead is free and they have waited longest. Each is 
 lock, it would pass through all of them before the next one could lead. A writer that finds the lead free, no ticket
 queued and no companion writes directly.
 
-Writers that came together once come together again: whoever shared a transaction, or queued during one, is a companion
-of the next. A writer that finds fewer tickets than companions sleeps until the last of them comes, who leads at once and
-finds all others asleep: no statement of his loses the interpreter to a thread that encodes, and one sync is for all. Nobody
-waits longer for the next companion than the last transaction took, and a writer that is alone never waits.
+Writers that came together once come together again: those that shared a transaction, or queued during one, are companions
+in the next. A writer that finds fewer tickets than companions sleeps until the last of them comes. That one leads at once
+and finds all others asleep, so none of its statements loses the interpreter to a thread that encodes, and one sync serves
+all. No writer waits longer for the next companion than the last transaction took, and one that is alone never waits.
 
 Safe against an interrupt between any two steps. The lead is a plain lock that only `with` statements take: the interpreter
 lets no interrupt in between taking such a lock and entering the block, nor between leaving the block and releasing it, as

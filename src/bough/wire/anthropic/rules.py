@@ -126,7 +126,7 @@ def _block(path: str, block: Any, may_hold: set[str]) -> Violations:
         yield from _hosted_result(path, block)
         return
     if kind not in may_hold:
-        # Types of a newer API stand in the model's messages only: nobody else writes what is not documented here.
+        # A type of a newer API occurs in the model's messages only: other messages hold what is documented here.
         if may_hold is not _ALLOWED_PARTS["assistant"] or not isinstance(kind, str) or kind in _USERS_ONLY:
             yield f"{path}: a block of type {kind!r} cannot stand here"
         return

@@ -228,7 +228,7 @@ def merge_tools(
 
 
 def describe(name: str, description: str | None, schema: Mapping[str, Any]) -> ToolSpec:
-    """Return what a model is told of a server's tool."""
+    """Return a server's tool as it is described to a model."""
     return ToolSpec(name, description or name.replace("_", " "), {**schema, "type": "object"})
 
 

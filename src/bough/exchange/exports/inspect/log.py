@@ -34,7 +34,7 @@ _STATUS = {
 def inspect_log(
     row: SessionRow, path: Sequence[Entry], calls: Sequence[Call], moments: Timeline, most: MessageLimits
 ) -> dict[str, Any]:
-    """The log of one sample: the path to where the session stands."""
+    """Return the log of one sample: the path to the session's leaf."""
     status = _STATUS.get(row.status, "success")
     error = _error(row.error) if status == "error" else {}
     first, last = _ends(row, path)
