@@ -29,6 +29,7 @@ from bough import (
 from bough.cli.main import bough as command
 from bough.core.drafts import Draft
 from bough.core.usage import Call, Usage
+from bough.mcp_server.archive import Archive
 from bough.models.prices import Rates
 from bough.replay.diff import diff
 from support.server import LocalServer
@@ -180,6 +181,27 @@ def test_no_command_does_more_work(
             steps = Steps(patch)
             result = CliRunner().invoke(command, ["--store", str(path), *words.split()])
             assert result.exit_code == 0, result.output
+        counts.append(steps.steps)
+    check(counts)
+
+
+ANSWERS: dict[str, Callable[[Archive], str]] = {
+    "show": lambda archive: archive.show("ses_long", first=MIDDLE, limit=3),
+    "show the end": lambda archive: archive.show("ses_long", first=10**6),
+    "show an entry": lambda archive: archive.show(f"ses_long@{MIDDLE}"),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_no_answer_to_another_agent_does_more_work(
+    name: str, stores: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = []
+    for path in stores:
+        with monkeypatch.context() as patch:
+            steps = Steps(patch)
+            with bough.open(path, synchronous="normal") as store:
+                ANSWERS[name](Archive(store))
         counts.append(steps.steps)
     check(counts)
 

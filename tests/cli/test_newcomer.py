@@ -202,6 +202,7 @@ class TestSuggestions:
             ("ls --page zz", "--page"),
             ("ls --after never", "--after"),
             ("usage --since never", "--since"),
+            ("usage latest --since ²", "--since"),
             ("import {store}", "bough export"),
             ("import nosuch.bough", "nosuch.bough: no such file; bough export"),
             ("restore nosuch", "bough ls --trashed"),

@@ -138,6 +138,8 @@ class TestAnswers:
         reader, session = archive
         for call in (
             lambda: reader.show("ses_none"),
+            lambda: reader.show(f"{session.session_id}@²"),
+            lambda: reader.show(f"{session.session_id}@{'9' * 5_000}"),
             lambda: reader.tree("ses_none"),
             lambda: reader.diff("latest", "ses_none"),
         ):

@@ -37,7 +37,7 @@ class Process(Struct, frozen=True):
         """Return the process of that name; None if it names something else, such as a task of an engine."""
         name, *details = text.rsplit("/", 4)
         host, _, pid = name.rpartition(":")
-        return cls(host, int(pid), *details) if len(details) == 4 and pid.isdigit() else None
+        return cls(host, int(pid), *details) if len(details) == 4 and pid.isdecimal() else None
 
     def is_gone(self, has_ended: Callable[[str], bool | None] = lambda life_token: None) -> bool | None:
         """Whether it has ended; None if that cannot be known from this process.

@@ -118,9 +118,8 @@ class Archive:
         lines = [_row_text(row, self._store.headings([row])[row.session_id])]
         if row.parent_session is not None:
             lines.append(f"{row.relation} of {row.parent_session} at entry {row.parent_seq}")
-        entries = position.path(since=first - 1)[:limit]
         last_shown = first - 1
-        for entry in entries:
+        for entry in _read_entries(position, first, min(first + limit - 1, last)):
             text = _entry_text(entry, MAX_ENTRY, position.session_id)
             if sum(map(_size, lines)) + _size(text) > MAX_BYTES and last_shown >= first:
                 break
@@ -130,11 +129,11 @@ class Archive:
         return _bounded(lines, more)
 
     def _show_entry(self, session: Session, seq: int, offset: int) -> str:
-        entry = next(iter(session.path(since=seq - 1)), None)
-        if entry is None or entry.seq != seq:
+        if not 0 < seq <= session.leaf.seq:
             raise InvalidArgument(
                 "session", f"{session.session_id}@{seq}", f"an entry up to {session.leaf.seq}"
             )
+        (entry,) = _read_entries(session, seq, seq)
         text = _entry_text(entry, None, session.session_id)
         piece = text[offset : offset + MAX_BYTES // 2]
         end = offset + len(piece)
@@ -195,7 +194,8 @@ class Archive:
     def _resolve(self, reference: str) -> tuple[Session, int | None]:
         """Return the session of an id, a unique prefix of one or "latest", and the entry after @."""
         name, at, number = reference.strip().rpartition("@")
-        name, seq = (name, int(number)) if at and number.isdigit() else (reference.strip(), None)
+        has_seq = at and number.isdecimal() and len(number) < 12
+        name, seq = (name, int(number)) if has_seq else (reference.strip(), None)
         if name == "latest":
             latest = self._store.latest()
             if latest is None:
@@ -266,6 +266,11 @@ def _totals_text(name: str, sums: Totals) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _read_entries(session: Session, first: int, last: int) -> list[Entry]:
+    """Return these entries of the path; nothing if the first is after the last."""
+    return session.log.store.path(session.session_id, leaf=session.leaf, first=first, last=last).entries
 
 
 def _entry_text(entry: Entry, most: int | None, session_id: str) -> str:

@@ -232,7 +232,7 @@ class Head(Struct, frozen=True):
 
 def _length(head: Head) -> int:
     value = head.get(b"content-length") or b"0"
-    if not value.isdigit():
+    if not value.isdigit() or len(value) > 15:
         raise BadMessage(f"a Content-Length of {value.decode('latin-1')!r}")
     return int(value)
 

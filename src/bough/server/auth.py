@@ -196,7 +196,7 @@ class AuthMiddleware:
     def _check_size(self, path: str, headers: dict[str, str]) -> None:
         length = headers.get("content-length", "0")
         limit = self.access.max_import_bytes if path == IMPORT else self.access.max_body_bytes
-        if not length.isdigit() or int(length) > limit:
+        if not length.isdecimal() or len(length) > 15 or int(length) > limit:
             raise Refusal(413, "too_large", f"the body is larger than {limit:,} bytes")
 
 

@@ -105,7 +105,7 @@ def _storage_rows(stored: SessionStorage, turns: int) -> Iterator[tuple[str, ...
 
 def _of_one(session: Session, view: UsageView, by: str | None, since: str | None) -> dict[str, Totals]:
     log, floor, leaf = session.log, 0, None
-    if since is not None and since.isdigit():
+    if since is not None and since.isdecimal() and len(since) < 12:
         leaf = log.leaf_at(int(since))
     elif since is not None:
         floor = parse_time("--since", since, log.runtime.now())

@@ -157,7 +157,7 @@ class ClineTask(ClineTranscript):
         self.parent = text_or_none(item.get("parentTaskId"))
         cwd = first_text(item, "workspace", "cwdOnTaskInitialization")
         self.tags = known_texts(cwd=cwd, mode=item.get("mode"))
-        if self.path.name.isdigit():  # the id is the time it was started
+        if self.path.name.isdecimal():  # the id is the time it was started
             self.started_at = parse_time(int(self.path.name))
 
     def _read_requests(self) -> list[RequestUsage]:

@@ -197,7 +197,7 @@ class InspectSample(EntryList):
         tokens = event.get("tokens_before")
         payload = Compaction(summary, 0, tokens if is_count(tokens) else 0, replaces_earlier=True)
         entry = EntryRecord(payload, at=parse_time(event.get("timestamp")), refers_to=first_kept)
-        if seq.isdigit():  # Bough's own: the numbers of the entries before it are smaller
+        if seq.isdecimal() and len(seq) < 12:  # Bough's own: the numbers of the entries before it are smaller
             before = [n for chat, n in self._positions.items() if _seq(chat) < int(seq)]
             self._others.setdefault(max(before, default=-1), []).append(entry)
         else:
@@ -346,4 +346,4 @@ def _first_choice(event: Fields) -> Fields:
 def _seq(name: str) -> int:
     """Return the number of an entry of Bough, of which the message's id is the reference."""
     number = name.rpartition("@")[2].partition(".")[0]
-    return int(number) if number.isdigit() else 0
+    return int(number) if number.isdecimal() and len(number) < 12 else 0
