@@ -421,8 +421,13 @@ class NothingToPromote(BoughError):
             reason = reason or f"entry {at} is in no turn"
             inputs = _list_some([str(turn) for turn in turns], 8)
             hints = [f"name an entry of a turn; turns start at {inputs}"]
+        elif not reason:
+            reason = "it has no turn"
+            hints = [
+                "send it an input first: session.send(…)",
+                f"bough run --resume {session_id} TEXT adds one",
+            ]
         else:
-            reason = reason or "it has no turn"
             hints = [
                 "finish the turn first: session.resume()",
                 f"bough log {session_id} lists its entries, bough resume {session_id} finishes its turn",

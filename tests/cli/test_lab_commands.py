@@ -155,6 +155,11 @@ def test_bad_input_says_what_to_do(home: Path, arguments: list[str], code: int, 
     assert (ran.code, words in ran.out + ran.err) == (code, True), ran.out + ran.err
 
 
+def test_before_the_first_run_show_says_how_to_make_one(home: Path) -> None:
+    shown = bough("lab", "show", home=home)
+    assert (shown.code, shown.err) == (2, "bough: there is no lab run yet; bough lab run COHORT makes one\n")
+
+
 class TestRealModels:
     @pytest.fixture
     def recorded(self, tmp_path: Path) -> Path:

@@ -317,10 +317,10 @@ def show(
     store = location.open()
     rows = store.lab_runs()
     matches = [row.session_id for row in rows if run_id is None or _is_run(row.session_id, run_id)]
+    if not rows:
+        raise CommandError("there is no lab run yet; bough lab run COHORT makes one")
     if not matches:
-        raise CommandError(
-            f"there is no lab run{'' if run_id is None else f' {run_id!r}'}; bough lab ls lists them"
-        )
+        raise CommandError(f"there is no lab run {run_id!r}; bough lab ls lists them")
     if run_id is not None and len(matches) > 1 and run_id not in matches:
         raise CommandError(f"{run_id!r} is ambiguous; type more of the id: {', '.join(matches[:5])}")
     name = run_id if run_id in matches else matches[0]
