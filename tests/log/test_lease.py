@@ -229,6 +229,19 @@ class TestContainer:
 
 
 class TestProcess:
+    @pytest.mark.skipif(sys.platform != "linux", reason="the name is one of Linux")
+    def test_the_name_of_a_process_may_be_cut_within_a_letter(self) -> None:
+        """Linux keeps 15 bytes of it: of a script called rückerstattungen the ü may be cut in two."""
+        script = """
+import ctypes
+import bough
+ctypes.CDLL(None).prctl(15, b"r\\xc3", 0, 0, 0)
+with bough.open("memory:") as store:
+    print(store.start().send_sync("q", model=bough.ScriptedModel(["Sound."])).text)
+"""
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+        assert (done.stdout, done.stderr) == ("Sound.\n", "")
+
     def test_it_is_gone_once_it_ended_or_another_has_its_pid(self) -> None:
         here = current_process()
         assert Process.parse(str(here)) == here

@@ -91,6 +91,6 @@ def _is_alive(process: Process) -> bool:
 
 def _stat(pid: str) -> tuple[str, str]:
     """Return state and start time of a process; its name, which comes first, may hold spaces and parentheses."""
-    with open(f"/proc/{pid}/stat") as file:
-        fields = file.read().rpartition(")")[2].split()
+    with open(f"/proc/{pid}/stat", "rb") as file:  # the name may be cut within a letter
+        fields = file.read().rpartition(b")")[2].decode().split()
     return fields[0], fields[19]
