@@ -6,6 +6,7 @@ handlers. A child without them is not Windows, but it meets every place that wou
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -75,4 +76,15 @@ def test_nothing_that_only_posix_has_is_needed(script: str, tmp_path: Path) -> N
     (tmp_path / "script.yaml").write_text("- Hi again.\n")
     command = [sys.executable, "-X", "utf8", "-c", WITHOUT_POSIX + script]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["sound"]), done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("script", [CORE, COMMANDS], ids=["library", "command line"])
+def test_a_locale_that_is_not_utf_8_changes_nothing(script: str, tmp_path: Path) -> None:
+    (tmp_path / "script.yaml").write_text("- Hi again.\n")
+    ascii_locale = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=ascii_locale, capture_output=True, text=True, timeout=120, check=False
+    )
     assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["sound"]), done.stderr[-3000:]

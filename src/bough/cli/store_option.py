@@ -42,7 +42,7 @@ class StoreLocation:
         from ..stores.sqlite.encryption import register_key
 
         try:
-            lines = key_file.read_text().splitlines()
+            lines = key_file.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise CommandError(f"cannot read the key in {key_file} ({error})") from None
         register_key(self.url, lines[0] if lines else "")

@@ -162,10 +162,10 @@ def _git_ref(folder: Path) -> str | None:
         place = parent / ".git"
         try:
             if place.is_file():  # a worktree or a submodule: it names the folder that holds its HEAD
-                place = parent / place.read_text().strip().removeprefix("gitdir: ")
+                place = parent / place.read_text(encoding="utf-8").strip().removeprefix("gitdir: ")
             elif not place.exists():
                 continue
-            return (place / "HEAD").read_text().strip().removeprefix("ref: refs/heads/")
+            return (place / "HEAD").read_text(encoding="utf-8").strip().removeprefix("ref: refs/heads/")
         except (OSError, UnicodeDecodeError):
             return None
     return None

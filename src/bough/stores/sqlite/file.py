@@ -171,7 +171,7 @@ def _make(connection: apsw.Connection) -> None:
     connection.execute(f"pragma application_id = {APPLICATION_ID}")
     from importlib.resources import files  # a tenth of the whole start, and only a new store needs it
 
-    connection.execute(files("bough.stores.sqlite").joinpath("schema.sql").read_text())
+    connection.execute(files("bough.stores.sqlite").joinpath("schema.sql").read_text(encoding="utf-8"))
 
 
 def _apply(connection: apsw.Connection, path: str, migrations: Mapping[int, Migration]) -> None:
