@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
 import bough as library
 from bough.wire import PROVIDERS, find_provider
-from support.terminal import Terminal, bough
+from support.terminal import BOUGH, Terminal, bough, environment
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +60,12 @@ class TestDemo:
         assert done.code == 0
         assert list(tmp_path.iterdir()) == []
         assert "--keep" in done.out
+
+    def test_it_runs_where_the_locale_is_not_utf_8(self, tmp_path: Path) -> None:
+        ascii_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+        variables = {**environment(tmp_path), **ascii_locale}
+        done = subprocess.run([*BOUGH, "demo"], capture_output=True, cwd=tmp_path, env=variables, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")
 
     def test_a_folder_with_things_in_it_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "mine").write_text("x")

@@ -141,12 +141,13 @@ class Presenter:
                 **os.environ,
                 "BOUGH_STORE": str(self.folder / "demo.db"),
                 "COLUMNS": str(width() - 5),
+                "PYTHONIOENCODING": "utf-8",
                 **env,
             },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
+            encoding="utf-8",
             check=False,
         )
         lines = [line for line in process.stdout.splitlines() if line.strip() and keep_line(line)]
