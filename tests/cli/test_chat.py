@@ -59,6 +59,7 @@ class TestTalking:
         with Terminal("chat", *MODEL, home=home, start=start) as terminal:
             terminal.wait_for(PROMPT)
             assert "One." in terminal.prompt("hi")
+            assert "this path     1 call, " in terminal.prompt("/usage")
             assert "Two." in terminal.prompt("more")
             terminal.type("\x04")
             assert terminal.wait() == 0

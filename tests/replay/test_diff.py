@@ -345,10 +345,12 @@ class TestCost:
 class TestShowing:
     def test_lines(self, store: Store) -> None:
         lines = compare(store, tooled(), tooled(call("refund"))).lines()
+        assert lines[2] == "shared: 2 entries"
         assert "   2    2  tool changed" in "\n".join(lines)
         assert '  actual   refund({"order":41})' in lines
         assert lines[-1] == "different"
         assert compare(store, tooled(), tooled()).lines()[-1] == "same"
+        assert compare(store, plain(("a", "1")), plain(("b", "1"))).lines()[2] == "shared: 1 entry"
 
     def test_markdown_shows_the_words_that_changed(self, store: Store) -> None:
         diff = compare(store, tooled(final="It is lost."), tooled(final="It is found."))

@@ -16,7 +16,7 @@ LONG = 200
 def diff_lines(diff: Diff) -> list[str]:
     """Return lines for the shared part, the setup, the turns, and the first divergence."""
     lines = [f"a {_side(diff.a.session_id, diff.a.models)}", f"b {_side(diff.b.session_id, diff.b.models)}"]
-    lines.append(f"shared: {diff.shared} entries")
+    lines.append(f"shared: {diff.shared} {'entry' if diff.shared == 1 else 'entries'}")
     lines += _setup_lines(diff)
     lines += [_row_line(row) for row in diff.rows]
     lines += [] if diff.is_state_same else ["state differs"]

@@ -620,8 +620,8 @@ def _compact(chat: Chat, rest: str) -> None:
 
 def _usage(chat: Chat, rest: str) -> None:
     own, path = chat.session.usage(), chat.session.usage("path")
-    click.echo(f"  this session  {own.calls} calls, {format_tokens(own)}, {format_cost(own)}")
-    click.echo(f"  this path     {path.calls} calls, {format_tokens(path)}, {format_cost(path)}")
+    click.echo(f"  this session  {plural(own.calls, 'call')}, {format_tokens(own)}, {format_cost(own)}")
+    click.echo(f"  this path     {plural(path.calls, 'call')}, {format_tokens(path)}, {format_cost(path)}")
     click.echo(f"  next request  {chat.session.window_use()}")
 
 
