@@ -217,7 +217,7 @@ def _current_role(connection: psycopg.Connection[Any]) -> str:
 
 
 def _file(name: str) -> Any:
-    return files("bough.stores.postgres").joinpath(name).read_text()
+    return files("bough.stores.postgres").joinpath(name).read_text("utf-8")
 
 
 def _fetch_value(connection: psycopg.Connection[Any], query: Any) -> Any:
