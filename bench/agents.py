@@ -129,7 +129,7 @@ def figures(plan: Plan) -> Iterator[Figure]:
         with bough.open(plan.path(f"stalls-{name}")) as store:
             long = [store.session(long_session(store, entries).session_id) for _ in range(LONG)]
             sessions = long + [store.start(agent="bench") for _ in range(COUNTS[-1] - LONG)]
-            each = [load[: max(1, turns // 4)] for load in loads]
+            each = loads
             gc.collect()  # what the rounds before left
             stalls = asyncio.run(_drive_all(sessions, each, LONG, drive)).stalls
         whole, process = [stall.whole for stall in stalls], [stall.process for stall in stalls]

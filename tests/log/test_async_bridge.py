@@ -205,6 +205,20 @@ class TestLongCalls:
         finally:
             gc.enable()
 
+    def test_no_collection_of_young_objects_looks_at_what_they_made(self) -> None:
+        made = asyncio.run(run_long(lambda: [[] for _ in range(5_000)]))
+        young = {id(each) for generation in (0, 1) for each in gc.get_objects(generation)}
+        assert not young.intersection(map(id, made))
+
+    def test_what_a_program_has_frozen_stays_frozen(self) -> None:
+        gc.freeze()
+        try:
+            count = gc.get_freeze_count()
+            asyncio.run(run_long(lambda: [[] for _ in range(5_000)]))
+            assert count / 2 < gc.get_freeze_count() <= count  # some were deleted meanwhile
+        finally:
+            gc.unfreeze()
+
 
 class TestOutcome:
     @pytest.mark.parametrize("run", [run_blocking, run_to_end, run_long, AsyncBridge(in_order=True).run])

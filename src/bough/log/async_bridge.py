@@ -226,7 +226,19 @@ def _run_beside(function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[
     finally:
         sys.setswitchinterval(turn)
         if is_collecting:
+            _make_old()
             gc.enable()
+
+
+def _make_old() -> None:
+    """Let the next collections of young objects pass over what was made: thousands of values, none of them in a cycle.
+
+    Freezing and unfreezing moves all objects to the oldest generation without looking at them. A program that has frozen
+    objects of its own keeps them frozen.
+    """
+    if not gc.get_freeze_count():
+        gc.freeze()
+        gc.unfreeze()
 
 
 async def _outcome(future: _Uncancelled[R]) -> R:
