@@ -209,6 +209,8 @@ class TestSuggestions:
             ("ls --tag blue", "NAME=VALUE"),
             ("compact ses_case --keep-from 99", "99"),
             ("export ses_case@3", "bough fork ses_case@3"),
+            ("export ses_case -o case.html", "add --html"),
+            ("export ses_case -o notes.md", "add --markdown"),
             ("backup /nowhere/at/all.db", "there is no folder /nowhere/at"),
             ("run hi --model openai:x --tools .", "--tools .: . is a folder"),
             ("export ses_case -o /nowhere/at/all", "there is no folder /nowhere/at"),

@@ -128,7 +128,12 @@ def export(
 
 
 def _check_options(format_: str, output: str | None, typed: Sequence[str], *, is_json: bool) -> None:
-    """Refuse options of another format, and two outputs on stdout."""
+    """Refuse options of another format, a bundle under the name of a page, and two outputs on stdout."""
+    named = next((name for name in ("html", "markdown") if (output or "").endswith(_ENDINGS[name])), None)
+    if format_ == "bundle" and named is not None:
+        raise CommandError(
+            f"{output} would be a bundle, with secrets as they are; add --{named}, or name a file that ends in .bough"
+        )
     for option in typed:
         if format_ not in _FORMATS_OF[option]:
             those = " and ".join(f"--{name}" for name in _FORMATS_OF[option])
