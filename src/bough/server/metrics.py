@@ -1,16 +1,17 @@
 """Counters of a server process, and the text in which Prometheus reads them.
 
-Off unless `bough serve --metrics` asks for it. Requests and commits are counted as they happen; sessions, queued inputs
-and cost are read from the store when the counters are.
+Off unless `bough serve --metrics` asks for it. Requests and commits are counted as they happen; sessions, queued inputs,
+tasks, workers and cost are read from the store when the counters are.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from threading import Lock
 
 from ..stores.base import SessionQuery, StoreBackend
+from .schemas import QueueView
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 DAY = 86_400 * 1_000_000
@@ -55,7 +56,9 @@ class Metrics:
         with self._lock:
             self._statuses[f"{status // 100}xx"] += 1
 
-    def text(self, store: StoreBackend, *, active_runs: int, streams: int, now: int) -> str:
+    def text(
+        self, store: StoreBackend, *, queues: Sequence[QueueView], active_runs: int, streams: int, now: int
+    ) -> str:
         """Return everything in the text format of Prometheus."""
         with self._lock:
             statuses = sorted(self._statuses.items())
@@ -78,6 +81,11 @@ class Metrics:
             *_single("bough_active_runs", "Runs of this process.", active_runs),
             *_single("bough_event_streams", "Event streams that are open.", streams),
             *_single("bough_queued_inputs", "Inputs that wait for a run.", store.queued_input_count()),
+            *_queue_family("bough_waiting_tasks", "Tasks that a worker could run now.", queues, "waiting"),
+            *_queue_family("bough_waiting_task_seconds", "How long the first of them waits.", queues, "waiting_seconds"),
+            *_queue_family("bough_running_tasks", "Tasks that workers run.", queues, "running"),
+            *_queue_family("bough_workers", "Workers that live.", queues, "workers"),
+            *_queue_family("bough_worker_slots", "How many tasks they can run at once.", queues, "slots"),
         ]  # fmt: skip
         return "\n".join(lines) + "\n"
 
@@ -95,6 +103,10 @@ def _family(
     yield f"# TYPE {name} {kind}"
     for value, number in values:
         yield f'{name}{{{label}="{_escape(value)}"}} {number}'
+
+
+def _queue_family(name: str, help: str, queues: Sequence[QueueView], field: str) -> Iterator[str]:
+    return _family(name, "gauge", help, "queue", ((view.queue, getattr(view, field)) for view in queues))
 
 
 def _escape(text: str) -> str:

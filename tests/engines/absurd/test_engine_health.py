@@ -14,6 +14,7 @@ from bough.engines.absurd.engine import Agent
 from bough.engines.absurd.health import queue_statuses
 from bough.engines.absurd.queue import DEFAULT_QUEUE
 from bough.engines.absurd.worker import Worker
+from bough.server.metrics import Metrics
 from support.absurd_queue import AbsurdQueue
 from support.postgres import Database, DatabaseHost
 from support.processes import wait_until
@@ -146,9 +147,22 @@ class TestOverview:
             [view] = server.client.get("/api/overview").json()["queues"]
             assert (view["workers"], view["slots"], view["problem"]) == (1, 4, None)
 
+    def test_metrics_have_the_depth_of_each_queue_and_its_workers(self, queue: AbsurdQueue) -> None:
+        queue.send("hello")
+        queue.database.run(f"update absurd.r_{queue.name} set available_at = now() - interval '5 min'")
+        add_worker(queue, "host:2", seconds_ago=0)
+        with LocalServer(queue.store, metrics=Metrics()) as server:
+            lines = server.client.get("/metrics").text.splitlines()
+        values = dict(line.rsplit(" ", 1) for line in lines if f'{{queue="{queue.name}"}}' in line)
+        names = ("waiting_tasks", "running_tasks", "workers", "worker_slots", "waiting_task_seconds")
+        *counts, seconds = (float(values[f'bough_{name}{{queue="{queue.name}"}}']) for name in names)
+        assert counts == [1, 0, 1, 4]
+        assert seconds > 299
+
     def test_other_stores_have_no_queues(self) -> None:
-        with bough.open("memory:") as store, LocalServer(store) as server:
+        with bough.open("memory:") as store, LocalServer(store, metrics=Metrics()) as server:
             assert server.client.get("/api/overview").json()["queues"] == []
+            assert "{queue=" not in server.client.get("/metrics").text
 
 
 class TestRegistry:

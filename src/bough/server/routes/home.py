@@ -52,11 +52,12 @@ def overview(request: ApiRequest) -> Overview:
         cost_today=to_json(sums[today]),
         cost_week=to_json(reduce(add, sums.values())),
         days=[{"name": day(number), "totals": to_json(sums[number])} for number in sorted(sums)],
-        queues=_queues(store),
+        queues=queue_views(store),
     )
 
 
-def _queues(store: StoreBackend) -> list[QueueView]:
+def queue_views(store: StoreBackend) -> list[QueueView]:
+    """Return the queues of the Absurd engine, if the store has one."""
     if not is_postgres_url(store.url):
         return []
     from ...engines.absurd.health import findings_of, queue_statuses

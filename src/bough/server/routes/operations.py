@@ -7,6 +7,7 @@ from litestar import Response, get
 from ...stores.base import SessionQuery
 from ..context import ApiRequest, context_and_caller, in_thread
 from ..problems import Refusal
+from .home import queue_views
 
 
 @get("/healthz", tags=["server"], opt={"open": True}, sync_to_thread=False)
@@ -32,6 +33,7 @@ def metrics(request: ApiRequest) -> Response[str]:
         raise Refusal(404, "no_metrics", "this server counts nothing", "start it with: bough serve --metrics")
     text = context.metrics.text(
         context.store.backend,
+        queues=queue_views(context.store.backend),
         active_runs=len(request.app.state.runs),
         streams=context.live.stream_count,
         now=context.store.runtime.now(),
