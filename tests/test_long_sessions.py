@@ -157,18 +157,24 @@ def check(counts: list[int]) -> None:
     assert 0 < long <= 1.2 * short + 300, (short, long)
 
 
-@pytest.mark.parametrize("name", VERBS)
-def test_no_verb_does_more_work(
-    name: str, stores: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+def check_steps(
+    use: Callable[[bough.Store], object], stores: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = []
     for path in stores:
         with monkeypatch.context() as patch:
             steps = Steps(patch)
             with bough.open(path, synchronous="normal") as store:
-                VERBS[name](store.session("ses_long"))
+                use(store)
         counts.append(steps.steps)
     check(counts)
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_no_verb_does_more_work(
+    name: str, stores: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_steps(lambda store: VERBS[name](store.session("ses_long")), stores, monkeypatch)
 
 
 @pytest.mark.parametrize("words", COMMANDS)
@@ -196,14 +202,7 @@ ANSWERS: dict[str, Callable[[Archive], str]] = {
 def test_no_answer_to_another_agent_does_more_work(
     name: str, stores: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counts = []
-    for path in stores:
-        with monkeypatch.context() as patch:
-            steps = Steps(patch)
-            with bough.open(path, synchronous="normal") as store:
-                ANSWERS[name](Archive(store))
-        counts.append(steps.steps)
-    check(counts)
+    check_steps(lambda store: ANSWERS[name](Archive(store)), stores, monkeypatch)
 
 
 PAGES = [

@@ -108,3 +108,8 @@ def contains_leaf(branches: Iterable[Branch], session_id: str, leaf: Leaf) -> bo
     if branch is None:
         return False
     return branch.parent_seq <= leaf.seq <= reachable_seqs(by_id, own).get(leaf.branch, -1)
+
+
+def parse_seq(text: str) -> int | None:
+    """Return the number of an entry; None for other text, such as ², or so many digits that `int` refuses them."""
+    return int(text) if text.isdecimal() and len(text) < 12 else None

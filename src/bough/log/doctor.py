@@ -44,7 +44,7 @@ def session_health(
             yield Finding(
                 "warning",
                 f"{row.session_id} is run by {short_holder(row.holder)}, in another container or on another host: "
-                f"whether that is alive cannot be known from here; it was active {minutes:,} minutes ago",
+                f"whether that is alive cannot be known from here; it was active {minutes:,} minute{'' if minutes == 1 else 's'} ago",
                 f"nothing, or bough resume {row.session_id} --take-over if it is gone",
             )
     yield from _interrupted(store, counts.get("interrupted", 0))

@@ -18,6 +18,7 @@ import msgspec
 from ..core.entries import BranchSummary, Compaction, Entry, Note, Settings
 from ..core.messages import Media, Message, Reasoning, Text, ToolCall, ToolResult
 from ..core.time_text import parse_time
+from ..core.tree import parse_seq
 from ..core.usage import Totals, add, format_cost
 from ..errors import IndexBehind, InvalidArgument, NotFound
 from ..log.ledger import calls_with_sessions
@@ -194,8 +195,8 @@ class Archive:
     def _resolve(self, reference: str) -> tuple[Session, int | None]:
         """Return the session of an id, a unique prefix of one or "latest", and the entry after @."""
         name, at, number = reference.strip().rpartition("@")
-        has_seq = at and number.isdecimal() and len(number) < 12
-        name, seq = (name, int(number)) if has_seq else (reference.strip(), None)
+        seq = parse_seq(number) if at else None
+        name = reference.strip() if seq is None else name
         if name == "latest":
             latest = self._store.latest()
             if latest is None:

@@ -10,8 +10,7 @@ from msgspec import Struct
 
 from ..core.tool_definitions import ToolSpec
 from ..errors import UnrecognizedReply
-from ..formats.jsonl import INVALID_JSON, decode_json
-from ..formats.records import LossReport
+from ..formats.jsonl import INVALID_JSON, decode_repaired
 from ..wire import find_provider
 from ..wire.base import HistoryMessage
 from ..wire.options import read_options
@@ -51,7 +50,7 @@ class ModelRequest(Struct, frozen=True):
 def read_request(provider: str, path_model: str | None, body: bytes) -> ModelRequest:
     """Raises `UnrecognizedReply` if the body is not a request of this provider."""
     try:
-        data = to_dict(decode_json(body, LossReport(), ""))
+        data = to_dict(decode_repaired(body))
     except INVALID_JSON as error:
         raise UnrecognizedReply(f"a request that is not JSON: {error}") from None
     history = data.get(find_provider(provider).history)

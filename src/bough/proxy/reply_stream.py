@@ -14,8 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from ..errors import UnrecognizedReply
-from ..formats.jsonl import INVALID_JSON, decode_json
-from ..formats.records import LossReport
+from ..formats.jsonl import INVALID_JSON, decode_repaired
 from ..models.clients.base import StreamFailure
 from ..models.clients.gemini import GeminiReplyBuilder
 from ..models.clients.openai_chat import ReplyBuilder
@@ -74,7 +73,7 @@ def _error_text(error: object) -> str:
 
 def _read_json(provider: str, body: bytes) -> StreamReply:
     try:
-        data = decode_json(body, LossReport(), "")
+        data = decode_repaired(body)
     except INVALID_JSON:
         return StreamReply(None, False, body[:400].decode("utf-8", "replace"))
     if provider == "gemini" and isinstance(data, list):  # a stream without `alt=sse` is one array
@@ -123,7 +122,7 @@ def _events(body: bytes) -> Iterator[ServerEvent]:
 def _decode_event(event: ServerEvent) -> dict[str, Any] | None:
     """Return the JSON of an event; None if it is not whole."""
     try:
-        data = decode_json(event.data.encode("utf-8", "replace"), LossReport(), "")
+        data = decode_repaired(event.data.encode("utf-8", "replace"))
     except INVALID_JSON:
         return None
     return data if isinstance(data, dict) else {}
@@ -182,7 +181,7 @@ class _AnthropicReplyBlocks:
         if text is None:
             return block
         try:
-            return {**block, "input": decode_json(text.encode("utf-8", "replace"), LossReport(), "")}
+            return {**block, "input": decode_repaired(text.encode("utf-8", "replace"))}
         except INVALID_JSON:
             return {**block, "input": text}
 

@@ -243,7 +243,7 @@ def _plan_imported(imported: dict[str, str]) -> None:
 
 
 def _plan_rewrite(location: StoreLocation) -> None:
-    """A large file takes seconds, in which the programs that use it can read and not write."""
+    """Say that the file is rewritten: a large one takes seconds, in which other programs can read it and not write."""
     if location.is_file:
         megabytes = Path(location.url).stat().st_size / 1e6
         notify(

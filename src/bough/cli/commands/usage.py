@@ -10,6 +10,7 @@ from typing import cast
 import click
 
 from ...core.time_text import parse_time
+from ...core.tree import parse_seq
 from ...core.usage import Totals, add, format_cost
 from ...log.ledger import calls_with_sessions
 from ...log.storage import SessionStorage
@@ -105,8 +106,8 @@ def _storage_rows(stored: SessionStorage, turns: int) -> Iterator[tuple[str, ...
 
 def _of_one(session: Session, view: UsageView, by: str | None, since: str | None) -> dict[str, Totals]:
     log, floor, leaf = session.log, 0, None
-    if since is not None and since.isdecimal() and len(since) < 12:
-        leaf = log.leaf_at(int(since))
+    if since is not None and (seq := parse_seq(since)) is not None:
+        leaf = log.leaf_at(seq)
     elif since is not None:
         floor = parse_time("--since", since, log.runtime.now())
     calls = ((row, call) for row, call in calls_with_sessions(log, view, leaf) if call.at >= floor)

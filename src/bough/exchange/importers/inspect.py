@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from ...core.entries import Compaction, Note
 from ...core.messages import Attachment, Message, Outcome, Part, Reasoning, Text, ToolResult
+from ...core.tree import parse_seq
 from ...core.usage import Usage, is_count
 from ...errors import InvalidSource
 from ...formats.export_files import UNREADABLE_ARCHIVE
@@ -197,8 +198,10 @@ class InspectSample(EntryList):
         tokens = event.get("tokens_before")
         payload = Compaction(summary, 0, tokens if is_count(tokens) else 0, replaces_earlier=True)
         entry = EntryRecord(payload, at=parse_time(event.get("timestamp")), refers_to=first_kept)
-        if seq.isdecimal() and len(seq) < 12:  # Bough's own: the numbers of the entries before it are smaller
-            before = [n for chat, n in self._positions.items() if _seq(chat) < int(seq)]
+        if (
+            own := parse_seq(seq)
+        ) is not None:  # Bough's own: the numbers of the entries before it are smaller
+            before = [n for chat, n in self._positions.items() if _seq(chat) < own]
             self._others.setdefault(max(before, default=-1), []).append(entry)
         else:
             waiting.append(entry)
@@ -346,4 +349,4 @@ def _first_choice(event: Fields) -> Fields:
 def _seq(name: str) -> int:
     """Return the number of an entry of Bough, of which the message's id is the reference."""
     number = name.rpartition("@")[2].partition(".")[0]
-    return int(number) if number.isdecimal() and len(number) < 12 else 0
+    return parse_seq(number) or 0
