@@ -78,6 +78,8 @@ class AsyncTurn:
     ) -> None:
         async with self._lock:
             await run_to_end(self._turn.__exit__, kind, error, traceback)
+        if self._prompt is not None:
+            self._prompt.forget()
 
     @property
     def done(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import queue
 import random
 import subprocess
 import sys
@@ -973,14 +974,14 @@ class TestCancel:
         assert session.resume_sync(model=ScriptedModel(["fine"])).text == "fine"
 
     def test_a_tool_in_a_thread_can_see_that_it_is_cancelled(self, session: Session) -> None:
-        flags: list[bool] = []
+        flags: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
         @bough.tool(effect="read")
         def patient(ctx: ToolContext) -> str:
             until = time.monotonic() + 20
             while not ctx.is_cancelled and time.monotonic() < until:
                 time.sleep(0.01)
-            flags.append(ctx.is_cancelled)
+            flags.put(ctx.is_cancelled)
             return "stopped"
 
         async def main() -> None:
@@ -992,7 +993,7 @@ class TestCancel:
                     asyncio.get_running_loop().call_later(0.05, run.cancel)
 
         asyncio.run(main())
-        assert flags == [True]
+        assert flags.get(timeout=30)
         assert is_valid(session)
 
     def test_during_a_compaction_the_old_context_stays(self, session: Session) -> None:

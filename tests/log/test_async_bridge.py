@@ -76,7 +76,7 @@ class TestAsyncBridge:
             start(thread)
 
         monkeypatch.setattr(threading.Thread, "start", note)
-        monkeypatch.setattr(async_bridge, "_threads", async_bridge._Threads())
+        monkeypatch.setattr(async_bridge, "_threads", async_bridge._Threads("bough-log", MAX_THREADS))
         may_end = threading.Event()
 
         async def run() -> None:

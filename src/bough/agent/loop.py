@@ -109,6 +109,8 @@ class Loop:
                 self._is_driving = False
                 await self.writer.release()
         finally:
+            self.model_caller.forget_context()
+            self.writer.forget_path()
             if self.tool_runner.connections is not None:
                 await run_uncancelled(self.tool_runner.connections.close())
 

@@ -67,6 +67,10 @@ class ModelCaller:
             self._trimmed = whole, trim(whole, max_messages)
         return self._trimmed[1]
 
+    def forget_context(self) -> None:
+        """Free it, once the run has ended."""
+        self._trimmed = None
+
     async def next_request(self) -> Request:
         """Return the next request. What takes a while of it is done on a thread: other sessions share the event loop."""
         is_trimmed = self.limits.limits.max_messages is not None

@@ -17,6 +17,7 @@ from ..core.fit import Budget, fit, measure_context
 from ..core.prompt_path import PromptPath
 from ..core.tree import Leaf
 from ..core.turns import group_by_turn
+from ..log.async_bridge import free_in_pieces
 from ..log.log import Log
 from ..log.prompt import context_within, prompt_entries
 from ..models.windows import SMALL_REQUEST, window_by_name
@@ -94,6 +95,11 @@ class GrowingPrompt:
         self._log, self._path, self._leaf = log, PromptPath(), Leaf(0, 0)
         self._limit: tuple[int, int | None] = 0, None
         """A turn, and the maximum number of messages of its calls: it does not change while the turn is run."""
+
+    def forget(self) -> None:
+        """Free what was read, once the turn has ended."""
+        values, self._path, self._leaf = self._path.values(), PromptPath(), Leaf(0, 0)
+        free_in_pieces(values)
 
     def context(self) -> Context:
         """Return what `read_prompt_context` returns."""

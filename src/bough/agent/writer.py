@@ -22,7 +22,7 @@ from ..core.tree import Leaf
 from ..core.turns import Cursor, advance
 from ..core.usage import Call, Price, Usage
 from ..errors import SessionIsReplay
-from ..log.async_bridge import MANY_ENTRIES, run_blocking, run_long, run_to_end
+from ..log.async_bridge import MANY_ENTRIES, free_in_pieces, run_blocking, run_long, run_to_end
 from ..log.changes import AppendResult
 from ..log.lease import Lease
 from ..log.log import Log
@@ -131,6 +131,11 @@ class Writer:
         history.settings()  # here and not on the event loop: of a long path it takes a while
         _ = self.log.cursor  # which may have to be read
         return reading, history
+
+    def forget_path(self) -> None:
+        """Free what was read of the path, once the run has ended."""
+        values, self.history = self.history.values(), PromptPath()
+        free_in_pieces(values)
 
     def check(self, row: SessionRow) -> None:
         """Refuse a replay: a recording answered its tools, and they must not run now by accident."""

@@ -33,6 +33,10 @@ class PromptPath:
     def extend(self, entries: Iterable[Entry]) -> None:
         self.entries.extend(entries)
 
+    def values(self) -> list[Entry | Item]:
+        """Return everything of which a long path has many."""
+        return [*self.entries, *self._items]
+
     def settings(self) -> Settings:
         """Return the settings in force at the end."""
         if self._folded < len(self.entries):

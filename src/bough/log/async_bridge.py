@@ -1,7 +1,10 @@
-"""Runs the log's blocking calls for coroutines, on threads that all sessions of the process share.
+"""Runs the log's blocking calls, and tools that are not async, for coroutines: on threads that all sessions of the process
+share.
 
-Not on the event loop's own threads: a tool that blocks them must not keep a result from becoming durable. Only the log's
-calls run here, and they never wait for one another's coroutines, so a few threads are enough however many sessions live.
+Not on the event loop's own threads. Those are few (six on two cores), and the loop resolves the names of servers there, so
+that tools that block would hold up other sessions' model calls. Nor do the two share threads: a tool must not keep a result
+from becoming durable. The log's calls never wait for one another's coroutines, so a few threads are enough for them however
+many sessions live.
 
 A crossing costs 5 µs of CPU in a crowd of 64 and 40 alone, where a thread pool's futures took 35 and 72: a call is a
 queued function and a future of the event loop, and outcomes that come together wake the loop once.
@@ -14,8 +17,10 @@ import atexit
 import gc
 import os
 import sys
+import time
 from collections import deque
 from collections.abc import Callable
+from contextvars import copy_context
 from functools import partial
 from queue import SimpleQueue
 from threading import Lock, Thread
@@ -27,6 +32,8 @@ Work = Callable[[], object]
 
 MAX_THREADS = 32
 """Sessions that write at the same time share a commit of the store, so more threads than cores pay off."""
+MAX_TOOL_THREADS = 512
+"""A tool mostly waits for something else. Measured: a thread that waits takes 22 kB of memory."""
 MANY_ENTRIES = 500
 """Entries of a history that are not read, built into a context or written as a request but with `run_long`."""
 
@@ -40,7 +47,8 @@ class _Threads:
 
     _threads: list[Thread]
 
-    def __init__(self) -> None:
+    def __init__(self, name: str, most: int) -> None:
+        self._name, self._most = name, most
         self.lanes: WeakSet[_Lane] = WeakSet()
         self._forget_threads()
 
@@ -54,17 +62,17 @@ class _Threads:
 
     def _new_thread(self) -> Thread:
         # Daemons: the interpreter waits for other threads before `finish` tells these to end.
-        thread = Thread(target=self._run, name=f"bough-log_{len(self._threads)}", daemon=True)
+        thread = Thread(target=self._run, name=f"{self._name}_{len(self._threads)}", daemon=True)
         self._threads.append(thread)
         return thread
 
     def _start_spare(self) -> None:
         """Start another thread if none is idle. A thread does it that has taken a call: who starts one waits until it
         runs, which took an event loop up to half a second when many sessions began."""
-        if len(self._threads) >= MAX_THREADS:
+        if len(self._threads) >= self._most:
             return
         with self._lock:
-            is_needed = len(self._threads) <= self._unfinished and len(self._threads) < MAX_THREADS
+            is_needed = len(self._threads) <= self._unfinished and len(self._threads) < self._most
             thread = self._new_thread() if is_needed and not self._is_ending else None
         if thread is not None:
             thread.start()
@@ -139,10 +147,12 @@ class _Outcomes:
                 future.set_exception(error)
 
 
-_threads = _Threads()
-atexit.register(_threads.finish)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_threads.forget)
+_threads = _Threads("bough-log", MAX_THREADS)
+_tool_threads = _Threads("bough-tool", MAX_TOOL_THREADS)
+for _each in (_threads, _tool_threads):
+    atexit.register(_each.finish)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_each.forget)
 
 
 class _Lane:
@@ -193,6 +203,14 @@ async def run_blocking(function: Callable[..., R], *args: Any, **kwargs: Any) ->
     return await future
 
 
+async def run_tool(function: Callable[..., R], *args: Any) -> R:
+    """Run a tool's function on a thread, with the context variables of the caller. A cancellation is raised at once; the
+    function runs to its end."""
+    future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+    _tool_threads.submit(_work(future, copy_context().run, (function, *args), {}))
+    return await future
+
+
 async def run_to_end(function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
     """Run the function on a thread. A cancellation meanwhile, or several, is raised when the function has ended."""
     future: _Uncancelled[R] = _Uncancelled(loop=asyncio.get_running_loop())
@@ -228,6 +246,26 @@ def _run_beside(function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[
         if is_collecting:
             _make_old()
             gc.enable()
+
+
+FREED_AT_ONCE = 100
+
+
+def free_in_pieces(values: list[Any]) -> None:
+    """Empty a long list, which has the last references to what it contains, on a thread and a few values at a time.
+
+    No thread runs while values are freed: 10,000 entries take 15 ms, and sessions that run together end together.
+    """
+    if len(values) > MANY_ENTRIES:
+        _long.submit(partial(_empty, values))
+
+
+def _empty(values: list[Any]) -> None:
+    while values:
+        del values[-FREED_AT_ONCE:]
+        time.sleep(
+            0
+        )  # lets a thread that waits for the interpreter have it now, not after its switch interval
 
 
 def _make_old() -> None:

@@ -134,6 +134,9 @@ class ReplayWriter(Writer):
         self.history = PromptPath(self.parts.path.path)
         return row
 
+    def forget_path(self) -> None:
+        """Keep it: it is the path of the next turn, too."""
+
     def settings(self) -> Settings:
         return self.parts.path.settings()
 

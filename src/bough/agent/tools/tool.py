@@ -24,6 +24,7 @@ from ...core.tool_definitions import ToolSpec
 from ...core.turns import OpenCall
 from ...core.typed_json import prepare
 from ...errors import InvalidTool, InvalidValue
+from ...log.async_bridge import run_tool
 from ...models.model import Model
 
 if TYPE_CHECKING:
@@ -272,7 +273,7 @@ class Tool(Struct, frozen=True, dict=True):
             if not in_thread:
                 with _no_forked_child(self.name):
                     return _run_here(function, arguments, self.timeout)
-            value = await asyncio.to_thread(_run_in_thread, function, arguments, self.name)
+            value = await run_tool(_run_in_thread, function, arguments, self.name)
             return await value if isinstance(value, Awaitable) else value
         except SystemExit as error:  # asyncio would end the event loop, and with it the host
             raise ToolExit(error_text(error)) from None
