@@ -8,6 +8,7 @@ judged. Nothing survives the `with` block.
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import json
 import socket
@@ -83,10 +84,15 @@ class ReceivedRequest(Struct, frozen=True):
 
 
 class FakeProviders:
-    """Answer requests with `replies` in order, whatever the provider; afterwards every answer is "ok"."""
+    """Answer requests with `replies` in order, whatever the provider; afterwards every answer is "ok".
 
-    def __init__(self, *replies: Reply) -> None:
+    With `keeps_alive` connections stay open after an answer, as those of vendors do.
+    """
+
+    def __init__(self, *replies: Reply, keeps_alive: bool = False) -> None:
         self.replies = list(replies)
+        self.keeps_alive = keeps_alive
+        self.connections = 0
         self.requests: list[ReceivedRequest] = []
         self.is_over = threading.Event()
         self._server = _Server(("127.0.0.1", 0), _Handler)
@@ -103,6 +109,12 @@ class FakeProviders:
     def bodies(self, provider: str) -> list[dict[str, Any]]:
         return [request.body for request in self.requests if request.provider == provider]
 
+    def close_idle_connections(self) -> None:
+        """Close all connections, and return when the clients' ends see it."""
+        for connection in self._server.open_connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
     def __enter__(self) -> Self:
         self._thread.start()
         return self
@@ -118,6 +130,15 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = False
     request_queue_size = 128
     loopback: FakeProviders
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.open_connections: list[socket.socket] = []
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self.loopback.connections += 1
+        self.open_connections.append(request)
+        super().process_request(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -180,7 +201,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.send_header("transfer-encoding", "chunked")
-        self.send_header("connection", "close")
+        if not self.server.loopback.keeps_alive:
+            self.send_header("connection", "close")
         self.end_headers()
         try:
             for event in events:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...wire.parsing import to_dict
 from ..model import Delta, Request
-from .base import RequestBody, VendorClient, VendorConnection
+from .base import HttpExchange, VendorClient, VendorConnection
 
 _DELTA_FIELDS = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
 
@@ -27,15 +27,15 @@ class AnthropicModel(VendorClient):
         return (sdk.AnthropicError,)
 
     async def _pieces(self, connection: VendorConnection, request: Request) -> AsyncGenerator[object, None]:
-        body = RequestBody(connection.http)
-        client = connection.client(connection.sdk.AsyncAnthropic, body)
+        client = await connection.client(connection.sdk.AsyncAnthropic)
         message: dict[str, Any] = {}
         create = client.messages.create
-        fields = await self._request(request, body, {"model": self.model, "stream": True})
-        async with client, await create(**self._arguments(create, fields)) as events:
-            yield Delta()
-            async for event in events:
-                yield _add_event(message, to_dict(event))
+        async with HttpExchange(connection.http) as exchange:
+            fields = await self._request(request, exchange, {"model": self.model, "stream": True})
+            async with await create(**self._arguments(create, fields)) as events:
+                yield Delta()
+                async for event in events:
+                    yield _add_event(message, to_dict(event))
         if message:
             yield message
 

@@ -13,10 +13,12 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
+from contextvars import ContextVar
 from functools import lru_cache
 from importlib import import_module
 from inspect import signature
 from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import msgspec
 from msgspec import Struct
@@ -33,7 +35,7 @@ from ...errors import (
     TruncatedReply,
     UnrecognizedReply,
 )
-from ...log.async_bridge import MANY_ENTRIES, run_long
+from ...log.async_bridge import MANY_ENTRIES, run_blocking, run_long
 from ...wire import Answer, find_provider
 from ...wire.base import Request as History
 from ..model import Delta, Request
@@ -45,6 +47,8 @@ NO_KEY = "none"
 """Passed to the SDKs, which need some key, if a custom server needs none."""
 TIMEOUT_SECONDS = 600.0
 """How long a vendor may send nothing."""
+KEPT_SECONDS = 30.0
+"""How long a connection that no call uses is kept. Servers close theirs after a minute or more."""
 
 _OVERFLOW = re.compile(
     "|".join(
@@ -112,29 +116,93 @@ class VendorConnection(Struct, frozen=True):
     def tls(self) -> Any:
         return _tls_context(self.http)
 
-    def client(self, client_class: Callable[..., Any], body: RequestBody) -> Any:
-        """Return a client of Anthropic's or OpenAI's SDK that sends `body` and does not retry."""
-        hooks = {"request": [body.replace]}
-        http = self.sdk.DefaultAsyncHttpxClient(verify=self.tls, timeout=TIMEOUT_SECONDS, event_hooks=hooks)
+    async def client(self, client_class: Callable[..., Any]) -> Any:
+        """Return a client of Anthropic's or OpenAI's SDK that does not retry. Closing it would close what others use."""
+        http = await self.http_client(self.sdk.DefaultAsyncHttpxClient)
         return client_class(api_key=self.key, base_url=self.base_url, max_retries=0, http_client=http)
 
+    async def http_client(self, client_class: Callable[..., Any]) -> Any:
+        """Return the HTTP client that all calls of this event loop to this server, with this key, share.
 
-class RequestBody:
-    """Sends the JSON of a whole request in place of what an SDK wrote.
+        A connection to a vendor takes two or three round trips, so it is kept for the next call.
+        """
+        clients = await _clients_of(asyncio.get_running_loop())
+        owner = client_class, self.base_url, self.key
+        if owner not in clients:
+            clients[owner] = client_class(
+                verify=self.tls,
+                timeout=TIMEOUT_SECONDS,
+                limits=self.http.Limits(keepalive_expiry=KEPT_SECONDS),
+                event_hooks={"request": [_replace_body], "response": [_note_response]},
+            )
+        return clients[owner]
+
+
+_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[object, Any]] = WeakKeyDictionary()
+
+
+async def _clients_of(loop: asyncio.AbstractEventLoop) -> dict[object, Any]:
+    """Return the HTTP clients of an event loop, by what they are for."""
+    if loop not in _clients:
+        clients: dict[object, Any] = {}
+        _clients[loop] = clients
+        closing = _close_at_end(clients)
+        clients[_close_at_end] = closing
+        await anext(closing)
+    return _clients[loop]
+
+
+async def _close_at_end(clients: dict[object, Any]) -> AsyncGenerator[None, None]:
+    """Close the clients when their event loop ends: it closes generators that have not ended."""
+    try:
+        yield
+    finally:
+        del clients[_close_at_end]
+        while clients:
+            await clients.popitem()[1].aclose()
+
+
+class HttpExchange:
+    """What one call sends and receives by a client that it shares with others; use it around the call.
 
     The SDKs walk and encode a request on the event loop: one of 10,000 messages takes 0.1 s (Anthropic) to 5 s (OpenAI's
     Responses), during which no other session of the process does anything. So an SDK is given a request without its
-    messages, and the bytes, made on a thread, replace its body just before it is sent.
+    messages, and `body`, made on a thread, replaces what it wrote just before it is sent.
     """
 
     def __init__(self, http: Any) -> None:
-        self._http = http
-        self.content = b""
+        self.http = http
+        self.body = b""
+        self.responses: list[Any] = []
 
-    async def replace(self, request: Any) -> None:
-        """A hook of the HTTP client, called with each request."""
-        request.stream = self._http.ByteStream(self.content)
-        request.headers["content-length"] = str(len(self.content))
+    async def __aenter__(self) -> HttpExchange:
+        _exchange.set(self)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close what the SDK left open, because its caller or its parser stopped reading: else the connection is not free."""
+        _exchange.set(None)
+        for response in self.responses:
+            await response.aclose()
+
+
+_exchange: ContextVar[HttpExchange | None] = ContextVar("bough_http_exchange", default=None)
+"""That of the call that the present task makes."""
+
+
+async def _replace_body(request: Any) -> None:
+    """A hook of the HTTP client, called with each request."""
+    exchange = _exchange.get()
+    assert exchange is not None
+    request.stream = exchange.http.ByteStream(exchange.body)
+    request.headers["content-length"] = str(len(exchange.body))
+
+
+async def _note_response(response: Any) -> None:
+    """A hook of the HTTP client, called with each response."""
+    exchange = _exchange.get()
+    assert exchange is not None
+    exchange.responses.append(response)
 
 
 @lru_cache(maxsize=1)
@@ -162,7 +230,7 @@ class VendorFault(Struct, frozen=True):
 
 
 class VendorClient(ABC):
-    """A model behind a vendor's SDK. Each call makes and closes its own client of the SDK."""
+    """A model behind a vendor's SDK. Each call makes its own client of the SDK; they share HTTP connections."""
 
     provider: str
     package: ClassVar[str]
@@ -187,7 +255,7 @@ class VendorClient(ABC):
 
     async def stream(self, request: Request) -> AsyncIterator[Delta | Answer]:
         # In a thread: importing an SDK must not block the event loop.
-        connection = await asyncio.to_thread(self._connection)
+        connection = await run_blocking(self._connection)
         reply: object = None
         has_begun = has_text = False
         try:
@@ -306,11 +374,11 @@ class VendorClient(ABC):
         """
         return Endpoint()
 
-    async def _request(self, request: Request, body: RequestBody, fields: Mapping[str, Any]) -> History:
-        """Return the vendor's request with these fields, and give `body` its bytes. Made on a thread, because
+    async def _request(self, request: Request, exchange: HttpExchange, fields: Mapping[str, Any]) -> History:
+        """Return the vendor's request with these fields, and give the exchange its bytes. Made on a thread, because
         other sessions share the event loop; long ones one after the other."""
-        run = run_long if len(request.context.items) > MANY_ENTRIES else asyncio.to_thread
-        history, body.content = await run(self._encode, request, fields)
+        run = run_long if len(request.context.items) > MANY_ENTRIES else run_blocking
+        history, exchange.body = await run(self._encode, request, fields)
         return history
 
     def _encode(self, request: Request, fields: Mapping[str, Any]) -> tuple[History, bytes]:

@@ -5,13 +5,13 @@ A part with a signature is never joined with another: Gemini accepts a signature
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager, closing
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, closing
 from typing import Any
 
 from ...wire.parsing import to_dict
 from ..model import Delta, Request
-from .base import TIMEOUT_SECONDS, RequestBody, VendorClient, VendorConnection
+from .base import TIMEOUT_SECONDS, HttpExchange, VendorClient, VendorConnection
 
 _PLACEHOLDER = "-"
 """The SDK requires contents; the body of the request has its own, and is not what the SDK writes: from arguments it would
@@ -32,10 +32,10 @@ class GeminiModel(VendorClient):
         return tuple(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Exception))
 
     async def _pieces(self, connection: VendorConnection, request: Request) -> AsyncGenerator[object, None]:
-        body = RequestBody(connection.http)
-        await self._request(request, body, {})
         builder = GeminiReplyBuilder()
-        async with _http_client(connection, body) as http:
+        http = await connection.http_client(connection.http.AsyncClient)
+        async with HttpExchange(connection.http) as exchange:
+            await self._request(request, exchange, {})
             client = connection.sdk.Client(
                 vertexai=False, api_key=connection.key, http_options=_http_options(connection, http)
             )
@@ -48,25 +48,6 @@ class GeminiModel(VendorClient):
                         yield builder.add(to_dict(chunk))
         if builder.has_begun:
             yield builder.reply()
-
-
-@asynccontextmanager
-async def _http_client(connection: VendorConnection, body: RequestBody) -> AsyncIterator[Any]:
-    """Yield an HTTP client that closes all its responses: the SDK leaves one open if reading it fails."""
-    responses: list[Any] = []
-
-    async def remember(response: Any) -> None:
-        responses.append(response)
-
-    hooks = {"request": [body.replace], "response": [remember]}
-    async with connection.http.AsyncClient(
-        verify=connection.tls, timeout=TIMEOUT_SECONDS, event_hooks=hooks
-    ) as http:
-        try:
-            yield http
-        finally:
-            for response in responses:
-                await response.aclose()
 
 
 def _http_options(connection: VendorConnection, http: Any) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from ...wire.openai_chat.request import HOST, LIMIT_FIELDS, issuer_of
 from ...wire.parsing import to_dict
 from ..model import Delta, Request
 from .base import (
-    RequestBody,
+    HttpExchange,
     StreamFailure,
     VendorClient,
     VendorConnection,
@@ -60,15 +60,14 @@ class OpenAIChatModel(VendorClient):
         return (sdk.OpenAIError,)
 
     async def _pieces(self, connection: VendorConnection, request: Request) -> AsyncGenerator[object, None]:
-        body = RequestBody(connection.http)
-        client = connection.client(connection.sdk.AsyncOpenAI, body)
+        client = await connection.client(connection.sdk.AsyncOpenAI)
         create = client.chat.completions.with_streaming_response.create
         streams = self._streams
-        async with client:
+        async with HttpExchange(connection.http) as exchange:
             while True:
                 builder = ReplyBuilder()
                 try:
-                    fields = await self._request(request, body, self._streaming(streams))
+                    fields = await self._request(request, exchange, self._streaming(streams))
                     arguments = self._arguments(client.chat.completions.create, fields)
                     async with create(**arguments) as response:
                         yield Delta()

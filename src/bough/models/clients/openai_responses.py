@@ -13,7 +13,7 @@ from ...core.context import endpoint_of
 from ...core.entries import Endpoint, Settings
 from ...wire.parsing import to_dict
 from ..model import Delta, Request
-from .base import RequestBody, StreamFailure, VendorClient, VendorConnection
+from .base import HttpExchange, StreamFailure, VendorClient, VendorConnection
 
 _NOT_ENCRYPTED = "Encrypted content is not supported"
 _FINAL_EVENTS = ("response.completed", "response.incomplete")
@@ -35,9 +35,11 @@ class OpenAIModel(VendorClient):
         return (sdk.OpenAIError,)
 
     async def _pieces(self, connection: VendorConnection, request: Request) -> AsyncGenerator[object, None]:
-        body = RequestBody(connection.http)
-        client = connection.client(connection.sdk.AsyncOpenAI, body)
-        async with client, await self._open(connection.sdk, client, request, body) as events:
+        client = await connection.client(connection.sdk.AsyncOpenAI)
+        async with (
+            HttpExchange(connection.http) as exchange,
+            await self._open(connection.sdk, client, request, exchange) as events,
+        ):
             yield Delta()
             items: dict[int, Any] = {}
             async for event in events:
@@ -48,9 +50,9 @@ class OpenAIModel(VendorClient):
         encrypts = self._encrypts_reasoning and (endpoint.encrypts_reasoning or endpoint.model != self.model)
         return Endpoint() if encrypts else Endpoint(model=self.model, encrypts_reasoning=False)
 
-    async def _open(self, sdk: Any, client: Any, request: Request, body: RequestBody) -> Any:
+    async def _open(self, sdk: Any, client: Any, request: Request, exchange: HttpExchange) -> Any:
         create, streaming = client.responses.create, {"model": self.model, "stream": True}
-        fields = await self._request(request, body, streaming)
+        fields = await self._request(request, exchange, streaming)
         try:
             return await create(**self._arguments(create, fields))
         except sdk.BadRequestError as error:
@@ -58,7 +60,7 @@ class OpenAIModel(VendorClient):
             if _NOT_ENCRYPTED not in str(error) or "include" not in fields:
                 raise
             self._encrypts_reasoning = False
-            fields = await self._request(request, body, streaming)
+            fields = await self._request(request, exchange, streaming)
             return await create(**self._arguments(create, fields))
 
 
