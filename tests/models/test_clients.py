@@ -399,13 +399,14 @@ class TestConnection:
 
     def test_calls_at_the_same_time_send_each_its_own_history(self, provider):
         async def call_all() -> None:
-            requests = [request_of(user(f"number {number}")) for number in range(8)]
+            requests = [request_of(user(f"number {number}")) for number in range(20)]
             await asyncio.gather(*(listen(client(provider, server), request) for request in requests))
 
         with FakeProviders(keeps_alive=True) as server:
             run(call_all())
+            run(call_all())
         bodies = [json.dumps(body) for body in server.bodies(provider)]
-        assert [sum(f"number {number}" in body for body in bodies) for number in range(8)] == [1] * 8
+        assert [sum(f'number {number}"' in body for body in bodies) for number in range(20)] == [2] * 20
 
     def test_one_that_the_server_has_closed_meanwhile_is_replaced(self, provider):
         async def call_twice() -> None:

@@ -27,12 +27,11 @@ class AnthropicModel(VendorClient):
         return (sdk.AnthropicError,)
 
     async def _pieces(self, connection: VendorConnection, request: Request) -> AsyncGenerator[object, None]:
-        client = await connection.client(connection.sdk.AsyncAnthropic)
         message: dict[str, Any] = {}
-        create = client.messages.create
-        async with HttpExchange(connection.http) as exchange:
+        async with HttpExchange(connection) as exchange:
+            create = exchange.client(connection.sdk.AsyncAnthropic).messages.create
             fields = await self._request(request, exchange, {"model": self.model, "stream": True})
-            async with await create(**self._arguments(create, fields)) as events:
+            async with await create(**self._arguments(fields)) as events:
                 yield Delta()
                 async for event in events:
                     yield _add_event(message, to_dict(event))

@@ -33,11 +33,12 @@ class GeminiModel(VendorClient):
 
     async def _pieces(self, connection: VendorConnection, request: Request) -> AsyncGenerator[object, None]:
         builder = GeminiReplyBuilder()
-        http = await connection.http_client(connection.http.AsyncClient)
-        async with HttpExchange(connection.http) as exchange:
+        async with HttpExchange(connection) as exchange:
             await self._request(request, exchange, {})
             client = connection.sdk.Client(
-                vertexai=False, api_key=connection.key, http_options=_http_options(connection, http)
+                vertexai=False,
+                api_key=connection.key,
+                http_options=_http_options(connection, exchange.http.client),
             )
             with closing(client):
                 chunks = await client.aio.models.generate_content_stream(

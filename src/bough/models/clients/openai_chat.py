@@ -60,16 +60,15 @@ class OpenAIChatModel(VendorClient):
         return (sdk.OpenAIError,)
 
     async def _pieces(self, connection: VendorConnection, request: Request) -> AsyncGenerator[object, None]:
-        client = await connection.client(connection.sdk.AsyncOpenAI)
-        create = client.chat.completions.with_streaming_response.create
         streams = self._streams
-        async with HttpExchange(connection.http) as exchange:
+        async with HttpExchange(connection) as exchange:
+            client = exchange.client(connection.sdk.AsyncOpenAI)
+            create = client.chat.completions.with_streaming_response.create
             while True:
                 builder = ReplyBuilder()
                 try:
                     fields = await self._request(request, exchange, self._streaming(streams))
-                    arguments = self._arguments(client.chat.completions.create, fields)
-                    async with create(**arguments) as response:
+                    async with create(**self._arguments(fields)) as response:
                         yield Delta()
                         reader = EventReader()
                         async for data in response.iter_bytes():

@@ -35,10 +35,9 @@ class OpenAIModel(VendorClient):
         return (sdk.OpenAIError,)
 
     async def _pieces(self, connection: VendorConnection, request: Request) -> AsyncGenerator[object, None]:
-        client = await connection.client(connection.sdk.AsyncOpenAI)
         async with (
-            HttpExchange(connection.http) as exchange,
-            await self._open(connection.sdk, client, request, exchange) as events,
+            HttpExchange(connection) as exchange,
+            await self._open(connection.sdk, request, exchange) as events,
         ):
             yield Delta()
             items: dict[int, Any] = {}
@@ -50,18 +49,19 @@ class OpenAIModel(VendorClient):
         encrypts = self._encrypts_reasoning and (endpoint.encrypts_reasoning or endpoint.model != self.model)
         return Endpoint() if encrypts else Endpoint(model=self.model, encrypts_reasoning=False)
 
-    async def _open(self, sdk: Any, client: Any, request: Request, exchange: HttpExchange) -> Any:
-        create, streaming = client.responses.create, {"model": self.model, "stream": True}
+    async def _open(self, sdk: Any, request: Request, exchange: HttpExchange) -> Any:
+        create = exchange.client(sdk.AsyncOpenAI).responses.create
+        streaming = {"model": self.model, "stream": True}
         fields = await self._request(request, exchange, streaming)
         try:
-            return await create(**self._arguments(create, fields))
+            return await create(**self._arguments(fields))
         except sdk.BadRequestError as error:
             # A model without reasoning refuses to encrypt it, and says so in this message.
             if _NOT_ENCRYPTED not in str(error) or "include" not in fields:
                 raise
             self._encrypts_reasoning = False
             fields = await self._request(request, exchange, streaming)
-            return await create(**self._arguments(create, fields))
+            return await create(**self._arguments(fields))
 
 
 def _read_event(event: dict[str, Any], items: dict[int, Any]) -> object:
