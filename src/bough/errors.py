@@ -152,7 +152,13 @@ def _join(problem: str, hint: str) -> str:
 
 
 def shorten(text: str, length: int = 80) -> str:
+    """Return the text, cut to so many characters."""
     return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def plural(count: int, noun: str) -> str:
+    """Return the count with its noun: `1 turn`, `2 turns`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def _list_some(names: Sequence[str], count: int = 3, length: int = 40) -> str:
@@ -444,7 +450,7 @@ class AttachmentsMissing(BoughError):
 
     def __init__(self, session_id: str, count: int, *, is_left_out: bool) -> None:
         self.session_id, self.count = session_id, count
-        words = f"{count} attachment" if count == 1 else f"{count} attachments"
+        words = plural(count, "attachment")
         if is_left_out:
             problem = (
                 f"{session_id} has {words}, which the bundle leaves out, and the case could not run without"
@@ -472,7 +478,7 @@ class OpenBatch(InvalidOperation):
     def __init__(self, call_ids: Sequence[str], kind: str) -> None:
         self.call_ids = tuple(call_ids)
         super().__init__(
-            f"{len(call_ids)} tool call(s) wait for results ({_list_some(call_ids)}): only results and notes may "
+            f"{plural(len(call_ids), 'tool call')} without a result ({_list_some(call_ids)}): only results and notes may "
             f"follow, not {kind}",
             'append tool_result(call_id, …) for each, or call session.close_batch("reason")',
         )
@@ -1125,7 +1131,7 @@ class IndexBehind(StoreError):
     def __init__(self, location: str, sessions: int, reason: str) -> None:
         self.sessions, self.reason = sessions, reason
         super().__init__(
-            f"{sessions:,} session(s) of {location} have text that is not indexed, and cannot be indexed now: {reason}",
+            f"{plural(sessions, 'session')} of {location} cannot be indexed now: {reason}",
             "search only what is indexed with search(…, catch_up=False)",
         )
 

@@ -35,6 +35,7 @@ from .core.tree_text import TreeLine, tree_lines
 from .core.turns import Action, OpenCall
 from .core.usage import Call, Totals
 from .engines.absurd.queue import DEFAULT_QUEUE
+from .engines.blocking import blocking
 from .errors import (
     InvalidArgument,
     InvalidOperation,
@@ -954,38 +955,7 @@ class Session:
         )
         return await replay(self.log, plan)
 
-    def replay_sync(
-        self,
-        *,
-        model: ModelLike | None = None,
-        prompt: str | None = None,
-        prompt_patch: str | None = None,
-        options: Mapping[str, Any] | None = None,
-        tools: Literal["recorded"] | Tools = "recorded",
-        start: int | None = None,
-        mode: Mode | None = None,
-        live: Sequence[str] = (),
-        on_miss: OnMiss = "stop",
-        limits: Limits | None = None,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> ReplayReport:
-        """`replay` for scripts."""
-        import asyncio
-
-        replaying = self.replay(
-            model=model,
-            prompt=prompt,
-            prompt_patch=prompt_patch,
-            options=options,
-            tools=tools,
-            start=start,
-            mode=mode,
-            live=live,
-            on_miss=on_miss,
-            limits=limits,
-            progress=progress,
-        )
-        return asyncio.run(replaying)
+    replay_sync = blocking(replay)
 
     def promote(
         self,

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ..core.messages import Text, ToolCall, ToolResult
 from ..core.usage import Call, Usage, format_dollars
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, plural
 from ..log import ledger
 from ..log.log import Log
 from ..models.model import Model, Request
@@ -155,7 +155,7 @@ def check_turns(limits: Limits, session_id: str, turns: int) -> LimitHit | None:
         return None
     return LimitHit(
         "turns",
-        f"the session has had its {max_turns} turn{'' if max_turns == 1 else 's'}",
+        f"the session has had its {plural(max_turns, 'turn')}",
         "fork it or raise Limits(turns=)",
         f"raise it with --max-turns N, or continue in a fork: bough fork {session_id}",
     )
@@ -238,7 +238,7 @@ def _uncountable(spending: Spending, model: Model) -> str | None:
     if price_of(model, Usage(0, 0, 0, 0)) is None:
         return f"{model.model} has no price"
     unpriced = spending.unpriced_calls
-    return f"{unpriced} call{'' if unpriced == 1 else 's'} so far had no price" if unpriced else None
+    return f"{plural(unpriced, 'call')} so far had no price" if unpriced else None
 
 
 BYTES_PER_TOKEN = 8

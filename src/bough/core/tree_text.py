@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct, to_builtins
 
+from ..errors import shorten
 from .codec import to_json
 from .entries import (
     INTERRUPTED,
@@ -131,7 +132,7 @@ class _Drawing:
         text = f"{margin}{mark} {entry.seq:>3} {entry.role or entry.kind:<10} {describe_entry(entry)}"
         label = self.labels.get(Leaf(*point)) if self.labels else None
         room = self.width if label is None else max(self.width - len(label) - 4, self.width // 2)
-        text = text if len(text) <= room else text[: room - 1] + "…"
+        text = shorten(text, room)
         text = text if label is None else f"{text}  ⚑ {label}"
         return f"{text}   ◀ leaf" if point == self.marked else text
 
@@ -180,7 +181,7 @@ def one_line(text: str, limit: int = 200) -> str:
     """Return the beginning of a text as one printable line."""
     line = " ".join(text[: limit * 4].split())
     line = "".join(c if c.isprintable() else "·" for c in line)
-    return line if len(line) <= limit else line[: limit - 1] + "…"
+    return shorten(line, limit)
 
 
 def _fields(payload: Settings | Note) -> dict[str, Any]:

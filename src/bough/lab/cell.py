@@ -15,7 +15,7 @@ from ..agent.tools.tool import Tool
 from ..core.entries import Entry
 from ..core.usage import Call, Totals, Usage, total
 from ..engines.local import ModelLike
-from ..errors import ModelUnavailable, Overloaded
+from ..errors import ModelUnavailable, Overloaded, shorten
 from ..log import ledger
 from ..log.log import Log
 from ..replay.diff import DiffRow
@@ -89,7 +89,7 @@ def observe(cell: Cell, source: Log) -> CellResult:
             None,
             costs.get(entry.turn, Totals()),
             durations[entry.turn],
-            input=_clip(" ".join(message_text(entry.message).split()), 120),
+            input=shorten(" ".join(message_text(entry.message).split()), 120),
         )
         for entry in path
         if entry.is_input and entry.message is not None
@@ -151,11 +151,7 @@ def _heaviest(differences: Iterable[Divergence]) -> Divergence | None:
     heaviest = max(differences, key=lambda each: WEIGHTS[each.kind], default=None)
     if heaviest is None:
         return None
-    return replace(heaviest, expected=_clip(heaviest.expected), actual=_clip(heaviest.actual))
-
-
-def _clip(text: str, length: int = 300) -> str:
-    return text if len(text) <= length else f"{text[: length - 1]}…"
+    return replace(heaviest, expected=shorten(heaviest.expected, 300), actual=shorten(heaviest.actual, 300))
 
 
 def turn_milliseconds(path: Sequence[Entry], facts: Iterable[Fact]) -> dict[int, int]:

@@ -17,7 +17,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ..errors import InvalidLab
+from ..errors import InvalidLab, plural
 from .statistics import Effect
 
 Operator = Literal["<", "<=", ">", ">="]
@@ -90,7 +90,7 @@ def check_gate(gate: Gate, effect: Effect) -> GateResult:
         return GateResult(
             gate.text,
             "undecided",
-            f"too few data: {effect.sessions} session{'' if effect.sessions == 1 else 's'}; widen the cohort",
+            f"too few data: {plural(effect.sessions, 'session')}; widen the cohort",
         )
     if is_beyond and not effect.is_difference:
         return GateResult(gate.text, "passed", f"{figures}, but no clear difference from the baseline")

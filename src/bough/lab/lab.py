@@ -24,6 +24,7 @@ from ..agent.tools.mcp.server import tools_by_name
 from ..agent.tools.tool import Tool
 from ..core.usage import Usage
 from ..engines.absurd.queue import DEFAULT_QUEUE
+from ..engines.blocking import blocking
 from ..engines.local import ModelLike, resolve_models
 from ..errors import EmptyCohort, InvalidArgument, InvalidLab, NotFound, StoreError
 from ..log.runtime import Runtime
@@ -279,28 +280,7 @@ class Lab:
             why=runner.why,
         )
 
-    def run_sync(
-        self,
-        *,
-        workers: int = 4,
-        max_cost_microcents: int | None = None,
-        fail_if: Sequence[str] = (),
-        scorers: Sequence[ScoreFunction] = (),
-        judge: Judge | None = None,
-        progress: Progress | None = None,
-        notify: Callable[[str], None] = lambda line: None,
-    ) -> LabReport:
-        """`run` for scripts."""
-        running = self.run(
-            workers=workers,
-            max_cost_microcents=max_cost_microcents,
-            fail_if=fail_if,
-            scorers=scorers,
-            judge=judge,
-            progress=progress,
-            notify=notify,
-        )
-        return asyncio.run(running)
+    run_sync = blocking(run)
 
     def _runner(
         self,

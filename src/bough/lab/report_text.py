@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from ..core.usage import format_cost, format_dollars
+from ..errors import plural
 from .experiment import Experiment, LabPlan
 from .report import CLASS_METRICS, LabReport, LaneReport, SessionReport
 
@@ -54,7 +55,7 @@ def _heading(report: LabReport) -> str:
     turns = report.lane("observed").turns
     return (
         f"{report.run_id}  {' '.join(experiment.cohort)}\n"
-        f"{_plural(sessions, 'session')}, {_plural(turns, 'turn')}, {experiment.mode}, {experiment.repeat} × each lane; "
+        f"{plural(sessions, 'session')}, {plural(turns, 'turn')}, {experiment.mode}, {experiment.repeat} × each lane; "
         f"candidate: {change_text(experiment)}; spent {format_dollars(report.spent_microcents)}"
     )
 
@@ -125,29 +126,25 @@ def _errors(report: LabReport) -> list[str]:
     lines = [f"left out: {count:,} {reason}" for reason, count in counts.items()]
     errors = Counter(error for session in report.sessions for error in session.errors)
     failures = Counter(why for session in report.sessions for why in session.failures)
-    lines += [f"not replayed: {_plural(count, 'session')}: {error}" for error, count in errors.items()]
-    lines += [f"failed turns: {_plural(count, 'session')}: {why}" for why, count in failures.items()]
+    lines += [f"not replayed: {plural(count, 'session')}: {error}" for error, count in errors.items()]
+    lines += [f"failed turns: {plural(count, 'session')}: {why}" for why, count in failures.items()]
     for lane in report.lanes:
         lines += [
-            f"scorer {name} had no value in {_plural(count, 'case')} ({lane.lane}): {why}"
+            f"scorer {name} had no value in {plural(count, 'case')} ({lane.lane}): {why}"
             for name, score in lane.scores.items()
             for why, count in score.failures.items()
         ]
     return lines
 
 
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
 def plan_lines(plan: LabPlan, estimate: Estimate) -> list[str]:
     """Say what a run will do and cost, before it costs anything."""
     experiment, cohort = plan.experiment, plan.cohort
-    sessions = _plural(estimate.sessions, "session")
+    sessions = plural(estimate.sessions, "session")
     if cohort.total > estimate.sessions:
         sessions += f" of {cohort.total:,} (sample, seed {experiment.seed})"
     lines = [
-        f"cohort     {' '.join(experiment.cohort)}: {sessions}, {_plural(estimate.turns, 'turn')}",
+        f"cohort     {' '.join(experiment.cohort)}: {sessions}, {plural(estimate.turns, 'turn')}",
         *(f"           left out: {len(each.session_ids):,} {each.reason}" for each in cohort.skipped),
         f"lanes      observed, baseline × {experiment.repeat}, candidate × {experiment.repeat}; {experiment.mode}",
         f"candidate  {change_text(experiment)}",

@@ -24,7 +24,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, plural
 
 MIN_SESSIONS = 10
 """Below this the interval rests on too few independent observations to be called enough."""
@@ -113,8 +113,8 @@ def describe(effect: Effect, what: str, against: str = "by noise alone") -> str:
     text = f"{_describe_lanes(effect, what, against)}{_describe_interval(effect)}"
     if not effect.is_enough:
         if effect.sessions < MIN_SESSIONS:
-            noun = "session" if effect.sessions == 1 else "sessions"
-            return f"{text}; too few data: {effect.sessions} {noun}, {MIN_SESSIONS} are needed"
+            sessions = plural(effect.sessions, "session")
+            return f"{text}; too few data: {sessions}, {MIN_SESSIONS} are needed"
         return f"{text}; too few data for an interval"
     return text if effect.is_difference else f"{text}: no clear difference"
 

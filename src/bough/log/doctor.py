@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from ..errors import short_holder
+from ..errors import plural, short_holder
 from ..stores.base import SessionQuery, SessionRow, StoreBackend
 from ..stores.sqlite.health import Finding, file_health
 from .lease import interrupt, is_gone, is_stuck
@@ -30,7 +30,7 @@ def session_health(
     """Findings about sessions that are stuck, interrupted or have queued input, and about unreferenced blobs."""
     counts = store.count(SessionQuery(), "status")
     trashed = sum(store.count(SessionQuery(trashed=True), "status").values())
-    yield Finding("ok", f"{_sessions(sum(counts.values()))}, {trashed:,} in the trash")
+    yield Finding("ok", f"{plural(sum(counts.values()), 'session')}, {trashed:,} in the trash")
     for row in store.all_sessions(SessionQuery(status="running")):
         progress()
         if is_stuck(row, runtime):
@@ -44,7 +44,7 @@ def session_health(
             yield Finding(
                 "warning",
                 f"{row.session_id} is run by {short_holder(row.holder)}, in another container or on another host: "
-                f"whether that is alive cannot be known from here; it was active {minutes:,} minute{'' if minutes == 1 else 's'} ago",
+                f"whether that is alive cannot be known from here; it was active {plural(minutes, 'minute')} ago",
                 f"nothing, or bough resume {row.session_id} --take-over if it is gone",
             )
     yield from _interrupted(store, counts.get("interrupted", 0))
@@ -98,12 +98,8 @@ def _failed(store: StoreBackend, runtime: Runtime, count: int) -> Iterator[Findi
             sessions=(row.session_id,),
         )
     if count > len(lately):
-        others = f"{count - len(lately):,} {'more ' if lately else ''}session{'s' * (count - len(lately) > 1)} failed"
-        yield Finding("warning", others, "bough ls --status failed; bough resume ID tries again")
-
-
-def _sessions(count: int) -> str:
-    return f"{count:,} session{'' if count == 1 else 's'}"
+        others = plural(count - len(lately), "more session" if lately else "session")
+        yield Finding("warning", f"{others} failed", "bough ls --status failed; bough resume ID tries again")
 
 
 def stuck_sessions(store: StoreBackend, runtime: Runtime) -> list[SessionRow]:

@@ -20,7 +20,7 @@ from ..core.messages import Media, Message, Reasoning, Text, ToolCall, ToolResul
 from ..core.time_text import parse_time
 from ..core.tree import parse_seq
 from ..core.usage import Totals, add, format_cost
-from ..errors import IndexBehind, InvalidArgument, NotFound
+from ..errors import IndexBehind, InvalidArgument, NotFound, plural, shorten
 from ..log.ledger import calls_with_sessions
 from ..log.session_list import hit_headings
 from ..replay.diff import diff
@@ -244,8 +244,8 @@ def _time(microseconds: int) -> str:
 
 
 def _row_text(row: SessionRow, heading: str) -> str:
-    title = "" if heading == row.session_id else f" · {_short(heading, 120)}"
-    facts = [_time(row.updated_at), row.status, _count(row.turns, "turn"), format_cost(row.totals)]
+    title = "" if heading == row.session_id else f" · {shorten(heading, 120)}"
+    facts = [_time(row.updated_at), row.status, plural(row.turns, "turn"), format_cost(row.totals)]
     facts += [text for text in (row.model, row.agent and f"agent {row.agent}") if text]
     facts += [] if row.trashed_at is None else [f"in the trash since {_time(row.trashed_at)}"]
     return f"{row.session_id} · {' · '.join(facts)}{title}"
@@ -255,18 +255,14 @@ def _hit_text(hit: SearchHit, heading: str) -> str:
     place = f"@{hit.seq}" if hit.seq and hit.on_path else ""
     side = "" if hit.on_path or not hit.seq else f" (branch {hit.branch}, entry {hit.seq}, not on the path)"
     what = " ".join(filter(None, [hit.role or hit.kind, hit.tool]))
-    title = "" if heading == hit.session_id else f" · {_short(heading, 80)}"
+    title = "" if heading == hit.session_id else f" · {shorten(heading, 80)}"
     snippet = " ".join(hit.highlight("**", "**").split())
     return f"{hit.session_id}{place}{side} · {what} · {_time(hit.at)}{title}\n    {snippet}"
 
 
 def _totals_text(name: str, sums: Totals) -> str:
     tokens = f"{sums.input_tokens:,} in, {sums.cache_read_tokens:,} cached, {sums.output_tokens:,} out"
-    return f"{name}: {_count(sums.calls, 'call')} · {tokens} · {format_cost(sums)}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    return f"{name}: {plural(sums.calls, 'call')} · {tokens} · {format_cost(sums)}"
 
 
 def _read_entries(session: Session, first: int, last: int) -> list[Entry]:
@@ -319,11 +315,6 @@ def _part_text(part: object) -> str:
         case Media(mime=mime, size=size, name=name):
             return f"[{name or mime}, {size:,} bytes]"
     return ""
-
-
-def _short(text: str, length: int) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= length else f"{line[: length - 1]}…"
 
 
 def _check(name: str, value: int, least: int, most: int | None = None) -> None:

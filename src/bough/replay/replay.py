@@ -28,7 +28,7 @@ from ..core.entries import Entry, Note, Settings
 from ..core.tool_definitions import ToolSpec, read_tools
 from ..core.usage import Totals, total
 from ..engines.local import ModelLike, resolve_models
-from ..errors import InvalidReplay, NotFound
+from ..errors import InvalidReplay, NotFound, plural
 from ..log import fork as forking
 from ..log import ledger
 from ..log.changes import Cut
@@ -175,7 +175,7 @@ class Replay:
         missing = sum(self.source.store.blob(digest) is None for digest in digests)
         if missing:
             raise InvalidReplay(
-                f"{missing} attachment{'' if missing == 1 else 's'} of the recording "
+                f"{plural(missing, 'attachment')} of the recording "
                 f"{'is' if missing == 1 else 'are'} not in this store",
                 "export or promote the session again with redact=False, blobs=True",
                 "export or promote the session again with --no-redact --blobs",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..core.usage import Totals, format_cost
+from ..errors import shorten
 from .diff import Diff, DiffRow
 from .report import ReplayReport
 from .turn_comparison import Divergence
@@ -183,8 +184,7 @@ def _names(models: Sequence[str]) -> str:
 
 
 def _short(text: str, length: int = SHORT) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= length else line[: length - 1] + "…"
+    return shorten(" ".join(text.split()), length)
 
 
 _SPECIAL = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_{}[]<>#|~!"})

@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from ..errors import shorten
 from .base import HISTORY_KEYS, Request
 
 MAX_REPR_LENGTH = 60
@@ -32,7 +33,8 @@ class Difference(Struct, frozen=True):
     after: Any
 
     def __str__(self) -> str:
-        return f"{self.path} was {_short(self.before)}, now it is {_short(self.after)}"
+        before, after = (shorten(repr(value), MAX_REPR_LENGTH) for value in (self.before, self.after))
+        return f"{self.path} was {before}, now it is {after}"
 
 
 def first_difference(before: Request, after: Request) -> Difference | None:
@@ -95,8 +97,3 @@ def _compare(path: str, before: Any, after: Any) -> Iterator[Difference]:
             yield from _compare(f"{path}[{index}]", *sides)
     elif type(before) is not type(after) or before != after:
         yield Difference(path, before, after)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= MAX_REPR_LENGTH else text[: MAX_REPR_LENGTH - 1] + "…"

@@ -75,7 +75,7 @@ def search(
             store.backend.index(lambda done, remaining: step(done, None))
     except IndexBehind as behind:  # the indexed part can still be searched
         notify(
-            f"results may be incomplete: {behind.sessions:,} session(s) cannot be indexed now ({behind.reason})"
+            f"results may be incomplete: {plural(behind.sessions, 'session')} cannot be indexed now ({behind.reason})"
         )
     with page_errors(page):
         page_of_hits = store.search(typed, limit=limit, before=page, trashed=trashed, catch_up=False)

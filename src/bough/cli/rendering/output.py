@@ -17,6 +17,7 @@ from unicodedata import category, east_asian_width
 import click
 import msgspec
 
+from ...errors import plural as plural
 from ..option_group import Decorator, option_group
 from .error_text import CommandError, suggestions
 
@@ -139,10 +140,6 @@ def format_age(at: int, now: int) -> str:
 
 def iso(at: int) -> str:
     return datetime.fromtimestamp(at / 1e6).astimezone().isoformat(timespec="seconds")
-
-
-def plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def table(

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from ...errors import plural, shorten
+
 _BREAK = re.compile(r"\r\n|\r|\n")
 _TICKS = re.compile(r"`+")
 _FENCE = re.compile(r" {0,3}(`{3,}+|~{3,}+)[ \t]*+([\w+#-]{0,20}+)[^`]*")
@@ -74,7 +76,7 @@ def code(text: str, most: int = 80) -> str:
     line = " ".join(" ".join(lines_of(text)).split())
     if not line:
         return "*(unnamed)*"
-    line = line if len(line) <= most else line[: most - 1] + "…"
+    line = shorten(line, most)
     ticks = "`" * (max((len(run) for run in _TICKS.findall(line)), default=0) + 1)
     pad = " " if "`" in line else ""
     return f"{ticks}{pad}{line}{pad}{ticks}"
@@ -90,13 +92,9 @@ def cut(text: str, most_lines: int, most_characters: int) -> tuple[list[str], st
             remaining = len(line) - room
             rest = len(lines) - len(head) - 1
             return [*head, line[:room]], f"… {remaining:,} more characters" + (
-                f" and {_count(rest)}" if rest else ""
+                f" and {plural(rest, 'more line')}" if rest else ""
             )
         head.append(line)
         room -= len(line)
     rest = len(lines) - len(head)
-    return head, f"… {_count(rest)}" if rest else ""
-
-
-def _count(lines: int) -> str:
-    return f"{lines:,} more line{'' if lines == 1 else 's'}"
+    return head, f"… {plural(rest, 'more line')}" if rest else ""

@@ -33,6 +33,7 @@ from ...errors import (
     Overloaded,
     TruncatedReply,
     UnrecognizedReply,
+    shorten,
 )
 from ...log.async_bridge import MANY_ENTRIES, run_blocking, run_long
 from ...wire import Answer, find_provider
@@ -358,7 +359,7 @@ class VendorClient(ABC):
     def _model_error(self, error: Exception, connection: VendorConnection, has_begun: bool) -> ModelError:
         """Return the error of ours that says what a caller can do: retry, compact, or check key and name."""
         fault = read_fault(error)
-        reason = _shorten(_mask(fault.message, connection.key))
+        reason = shorten(_mask(fault.message, connection.key), MAX_REASON_LENGTH)
         is_overflow = _OVERFLOW.search(fault.wording) is not None
         if fault.status is not None:
             return self._error_by_status(reason, fault, is_overflow, connection)
@@ -429,7 +430,7 @@ class VendorClient(ABC):
         try:
             answer = find_provider(self.provider).parse_reply(reply)
         except UnrecognizedReply as error:
-            unread = ModelError(self._name, _shorten(error.problem))
+            unread = ModelError(self._name, shorten(error.problem, MAX_REASON_LENGTH))
             unread.raw = _raw_text(reply if error.raw is None else error.raw)[:MAX_RAW_LENGTH]
             raise unread from None
         if not isinstance(answer.finish, str):
@@ -520,7 +521,3 @@ def _raw_text(raw: object) -> str:
 def _mask(message: str, key: str) -> str:
     """Hide the key. A short one, such as a local server's "x", is no secret and occurs in ordinary words."""
     return message if len(key) < MIN_SECRET_LENGTH else message.replace(key, "[key]")
-
-
-def _shorten(reason: str) -> str:
-    return reason if len(reason) <= MAX_REASON_LENGTH else reason[: MAX_REASON_LENGTH - 1] + "…"
