@@ -417,6 +417,8 @@ class Command(Struct, frozen=True):
     arguments: str
     help: str
     run: Callable[[Chat, str], None]
+    needs_session: bool = False
+    """Whether it needs a session; it does not create one."""
 
 
 def run_command(chat: Chat, text: str) -> None:
@@ -428,7 +430,7 @@ def run_command(chat: Chat, text: str) -> None:
         raise CommandError(
             f"unknown command {name}{f'; did you mean {near[0]}?' if near else '; /help lists the commands'}"
         )
-    if chat.is_new and name in _NEEDS_SESSION:
+    if chat.is_new and command.needs_session:
         raise CommandError("There is no session yet; your first message creates it")
     command.run(chat, rest.strip())
 
@@ -725,21 +727,19 @@ def _number(text: str) -> int:
 
 COMMANDS: dict[str, Command] = {
     "/help": Command("", "list these commands", _help),
-    "/show": Command("[N]", "show the conversation, or entry N in full", _show),
-    "/tree": Command("[N]", "walk the tree and continue anywhere, or at entry N", _tree),
-    "/rewind": Command("[N]", "go back to before a message you pick, or to entry N", _rewind),
-    "/fork": Command("[N]", "continue in a new session, from here or from entry N", _fork),
-    "/undo": Command("", "take back your latest message, to edit it", _undo),
-    "/redo": Command("", "undo the latest /undo, /rewind or move in the /tree", _redo),
-    "/compact": Command("[TEXT]", "replace earlier turns with a summary", _compact),
-    "/usage": Command("", "show tokens and cost", _usage),
+    "/show": Command("[N]", "show the conversation, or entry N in full", _show, needs_session=True),
+    "/tree": Command("[N]", "walk the tree and continue anywhere, or at entry N", _tree, needs_session=True),
+    "/rewind": Command("[N]", "go back to before a message, or to entry N", _rewind, needs_session=True),
+    "/fork": Command("[N]", "start a new session here, or at entry N", _fork, needs_session=True),
+    "/undo": Command("", "take back your latest message, to edit it", _undo, needs_session=True),
+    "/redo": Command("", "undo the latest /undo, /rewind or move in the /tree", _redo, needs_session=True),
+    "/compact": Command("[TEXT]", "replace earlier turns with a summary", _compact, needs_session=True),
+    "/usage": Command("", "show tokens and cost", _usage, needs_session=True),
     "/model": Command("[NAME…]", "show or change the model", _model),
     "/options": Command("[NAME=VALUE…]", "show or change options, such as temperature=0", _options),
     "/tools": Command("", "list the agent's tools", _tools),
     "/title": Command("[TEXT]", "show or set the session's title", _title),
-    "/export": Command("[FILE]", "write the session as a bundle", _export),
+    "/export": Command("[FILE]", "write the session as a bundle", _export, needs_session=True),
     "/resume": Command("[REFERENCE]", "continue an interrupted turn, or another session", _resume),
     "/quit": Command("", "quit; so does Ctrl-D", _quit),
 }
-_NEEDS_SESSION = {"/show", "/tree", "/rewind", "/fork", "/undo", "/redo", "/compact", "/usage", "/export"}
-"""Commands that need a session; they do not create one."""

@@ -296,7 +296,7 @@ class VendorClient(ABC):
                     elif piece != Delta():
                         has_text = True
                         yield piece
-            answer = self._parse(reply, connection)
+            answer = self._parse(reply)
             answer = replace(answer, endpoint=self.endpoint_for(request.context.settings))
         except self._expected_errors(connection) as error:
             if isinstance(error, StreamFailure):  # an error in place of an answer cuts nothing off
@@ -424,7 +424,7 @@ class VendorClient(ABC):
         context = with_endpoint(request.context, self.provider, self.endpoint_for(request.context.settings))
         return find_provider(self.provider).project(context, request.blobs)
 
-    def _parse(self, reply: object, connection: VendorConnection) -> Answer:
+    def _parse(self, reply: object) -> Answer:
         if reply is None:
             raise TruncatedReply(self._name, "the stream ended before there was an answer")
         try:

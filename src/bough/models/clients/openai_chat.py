@@ -138,9 +138,9 @@ class OpenAIChatModel(VendorClient):
             return True
         return False
 
-    def _parse(self, reply: object, connection: VendorConnection) -> Answer:
+    def _parse(self, reply: object) -> Answer:
         try:
-            answer = super()._parse(reply, connection)
+            answer = super()._parse(reply)
         except ModelError as error:
             usage = reply.get("usage") if isinstance(reply, dict) else None
             error.usage = parse_usage(usage) if usage else None
