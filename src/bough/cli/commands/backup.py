@@ -84,8 +84,8 @@ def migrate(
 ) -> int:
     """Upgrade the store to this version's format, after a backup.
 
-    A file of a newer Bough is refused and not changed. On PostgreSQL this creates or upgrades the schema and its roles,
-    owned by the role of the URL, without a backup: use the server's own.
+    A file from a newer Bough is refused and left unchanged. On PostgreSQL this creates or upgrades the schema and its
+    roles, owned by the role of the URL. It makes no backup there: use the server's own.
     """
     if engine is not None or location.is_postgres:
         queue_name = None if engine is None else queue

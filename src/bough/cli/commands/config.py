@@ -29,9 +29,9 @@ from ..rendering.output import for_terminal, json_option, notify, print_json
 def config(ctx: click.Context) -> None:
     """Show or change the configuration: default model and store, aliases, options.
 
-    KEY is model, store, aliases.NAME or options.MODEL.OPTION. A flag comes first, then the environment (BOUGH_MODEL,
-    BOUGH_STORE), then this file: $BOUGH_CONFIG, else config.toml in the folder for configuration. Default options hold for
-    sessions that have none of the same name.
+    KEY is model, store, aliases.NAME or options.MODEL.OPTION. Flags win over the environment (BOUGH_MODEL,
+    BOUGH_STORE), which wins over this file: $BOUGH_CONFIG, else config.toml in the user's configuration folder. Default
+    options apply to sessions that have none of the same name.
 
     \b
     bough config alias fast openai:MODEL

@@ -88,8 +88,8 @@ def purge(
     """Delete a trashed session permanently.
 
     Nothing of it remains in the file, its write-ahead log, the search index or the attachments. Its forks and replays
-    are sessions of their own and stay: entries that a fork shares remain until the fork is purged. So do lab runs,
-    which quote it. What it was imported from is not touched: the next import adds it again.
+    are separate sessions and stay; entries that a fork shares remain until the fork is purged. Lab runs that quote it
+    stay, too. The files it was imported from are not touched, so the next import adds it again.
     """
     selected = _sessions(location, references, trashed=True)
     store = location.open()

@@ -1,4 +1,4 @@
-"""`bough verify` and `bough doctor`. Both only read, unless doctor is given --fix."""
+"""`bough verify` and `bough doctor`. Both only read, unless you pass --fix to doctor."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from ..store_option import StoreLocation, pass_location
 def verify(
     location: StoreLocation, reference: str | None, sample: int | None, since: str | None, is_json: bool
 ) -> int:
-    """Check the integrity of one session, of all, or of a part.
+    """Check the integrity of one session, all sessions, or a sample.
 
-    Checks hash chains, numbering, call/result pairs, totals, and the journal against the entries, so that removed ones
-    are reported. Without REFERENCE every session is checked, trashed ones too. Exit code 1 if something is wrong.
+    Checks hash chains, numbering, call/result pairs, totals, and the journal against the entries, which reveals removed
+    ones. Without REFERENCE it checks every session, including the trash. Exit code 1 if something is wrong.
     """
     if reference is not None and (sample is not None or since is not None):
         raise click.UsageError("--sample and --since pick from all sessions; leave out REFERENCE")
@@ -90,7 +90,7 @@ def doctor(location: StoreLocation, other: str | None, fix: bool, yes: bool, is_
 
     OTHER is another store's file, or another tool's folder of .jsonl sessions, where calls without results, results
     without calls and truncated lines are reported. Exit code 1 if there are problems: a session that failed within a day
-    or whose process died, tasks that wait without a worker, workers that die again and again.
+    or whose process died, tasks that wait without a worker, workers that keep dying.
     """
     if other is not None:
         location = StoreLocation(other, location.space, location.owner)

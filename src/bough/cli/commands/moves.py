@@ -157,8 +157,8 @@ def rewind(
     starts a new branch; bough redo undoes the rewind.
 
     With --files, what write_file and edit_file wrote after that entry is restored, too: changed files get their earlier
-    content, new ones are deleted. A file that was changed elsewhere since is refused. What shell commands wrote is not
-    known and stays.
+    content, new ones are deleted. A file that something else changed since then is refused. Files that shell commands
+    wrote are not tracked and stay.
 
     \b
     bough rewind latest@7
@@ -225,8 +225,8 @@ def undo(location: StoreLocation, reference: str, is_json: bool) -> None:
 def redo(location: StoreLocation, reference: str, options: FileOptions, is_json: bool) -> int:
     """Undo the last rewind.
 
-    Files stay as they are, unless --files writes what write_file and edit_file wrote after that entry once more. A
-    file that was changed elsewhere since the rewind is refused.
+    Files do not change, unless --files writes again what write_file and edit_file wrote after that entry. A file that
+    something else changed since the rewind is refused.
     """
     session = resolve_stored_session(location, reference)
     if not options.files:

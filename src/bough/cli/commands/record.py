@@ -61,14 +61,14 @@ _upstream_option = click.option(
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @pass_location
 def record(location: StoreLocation, /, upstreams: tuple[Upstream, ...], command: tuple[str, ...]) -> None:
-    """Run a program and record the models it calls.
+    """Run a program and record its model calls.
 
     \b
     bough record -- claude -p "Fix the failing test"
     bough record -- python my_agent.py
 
-    The program reaches a local proxy through ANTHROPIC_BASE_URL, OPENAI_BASE_URL and GOOGLE_GEMINI_BASE_URL.
-    Requests and answers pass unchanged; keys are never stored. The exit code is the program's own.
+    ANTHROPIC_BASE_URL, OPENAI_BASE_URL and GOOGLE_GEMINI_BASE_URL point the program to a local proxy. Requests and
+    answers pass through unchanged; keys are never stored. The exit code is the program's own.
     """
     store = location.open_or_create()
     with _recorder(store) as recorder:

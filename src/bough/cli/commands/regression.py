@@ -56,7 +56,7 @@ max_cost_option = click.option(
     "scorers",
     multiple=True,
     metavar="FILE.py:NAME[>=X]",
-    help="This function of the turn must return True, or such a number.",
+    help="This function must return True for the turn, or a number within the limit.",
 )
 @click.option("--no-tools", is_flag=True, help="Do not expect the recorded tool calls.")
 @click.option("--redact/--no-redact", default=True, help="Mask secrets in the bundle. Default: yes.")
@@ -81,8 +81,9 @@ def promote(
 ) -> None:
     """Write a recorded turn as a regression case: a bundle and what it must do.
 
-    REFERENCE@7 is the turn that holds entry 7; without @ every turn of the session. The case expects the recorded tool
-    calls and what you name here; it is a TOML file to read and edit. bough test FOLDER and pytest run it.
+    REFERENCE@7 selects the turn that contains entry 7; without @ the case has every turn of the session. It expects the
+    recorded tool calls and what you name here, in a TOML file that you can edit. Run it with bough test FOLDER or
+    pytest.
 
     \b
     bough lab promote ses_3f@7 tests/regressions --says refunded
@@ -187,10 +188,10 @@ def test(
 ) -> int:
     """Run regression cases: replay them and check what they expect.
 
-    Finds the *.case.toml files below DIR, as bough lab promote writes them. Without --model and --prompt the recorded answers
-    are given again: nothing is sent and nothing costs, unless a case names a model or a judge. Tools never run for real. A case
-    that fails prints its difference from the recording. Exit code 0 all passed, 1 a case failed, 2 a case cannot be run, 4 a
-    model gave no answer or --max-cost is reached.
+    Finds the *.case.toml files below DIR, as bough lab promote writes them. Without --model and --prompt the recorded
+    answers are used: nothing is sent and nothing costs money, unless a case names a model or a judge. Tools never run
+    for real. A case that fails prints its difference from the recording. Exit code 0 all passed, 1 a case failed, 2 a
+    case cannot be run, 4 a model gave no answer or --max-cost is reached.
 
     \b
     bough test tests/regressions

@@ -71,7 +71,7 @@ from ..text_argument import text_option
     help="On a call that was not recorded: stop, skip to the next input, or tell the model and continue.",
 )
 @click.option(
-    "--new-id", is_flag=True, help="A bundle file: import it under new session and conversation ids."
+    "--new-id", is_flag=True, help="With a bundle file: import it under new session and conversation ids."
 )
 @format_options(None, json="Print JSON.", markdown="Print Markdown.")
 @click.option("--output", type=click.Path(dir_okay=False), help="Write the report to this file.")
@@ -156,8 +156,8 @@ def diff(
 ) -> int:
     """Compare two sessions or entries turn by turn.
 
-    A and B are references: sessions, entries (ses_3f@7), or bundle files. Exit code 0 same, 1 different, 4 unknown: one of
-    them is a replay that was not answered to its end.
+    A and B are references: sessions, entries (ses_3f@7), or bundle files. Exit code 0 same, 1 different, 4 unknown: one
+    of them is an incomplete replay.
 
     \b
     bough diff ses_3f ses_9c

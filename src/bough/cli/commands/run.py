@@ -128,12 +128,12 @@ def resume(
 ) -> int:
     """Continue a turn that was interrupted: after a crash, a failure or an approval.
 
-    Finished steps do not run again. A tool call that was running is repeated only if its effect allows it; an unsafe
-    one is settled by its verify function, else its outcome stays unknown. An answer that broke off is kept, marked as
-    interrupted, and the model is asked again.
+    Finished steps do not run again. A tool call that was running is repeated only if its effect allows it; for an
+    unsafe one its verify function decides, or else its outcome stays unknown. An answer that broke off is kept, marked
+    as interrupted, and the model is asked again.
 
-    A run whose process died on this machine is replaced at once, another one half a minute after its last sign of
-    life. --take-over does not wait: the other run, should it be alive, writes nothing more.
+    If the process that ran it died on this machine, you can resume at once; otherwise half a minute after its last sign
+    of life. --take-over does not wait; if the other run is still alive, it writes nothing more.
 
     Without a REFERENCE you pick one of the sessions whose turn is open.
 
@@ -187,9 +187,9 @@ def resume(
 def cancel(location: StoreLocation, reference: str, seconds: float, is_json: bool) -> int:
     """Cancel the turn of a session, wherever it runs: in this or another process, a server or a worker.
 
-    Its model call, its tools and their tasks are aborted; what was shown and every result stay, and the session takes
-    the next input. If its process died, the turn is closed here. Exit codes: 0 cancelled, 1 no turn is open, 3 its
-    process has not confirmed in time; the request stays and is carried out when the turn is resumed.
+    Aborts its model call, its tools and their tasks. Text that was shown and results stay, and the session accepts the
+    next input. If its process died, the turn is closed here. Exit codes: 0 cancelled, 1 no turn is open, 3 the process
+    has not confirmed in time; the request stays and takes effect when the turn is resumed.
 
     \b
     bough cancel latest

@@ -107,8 +107,8 @@ def log(
 ) -> None:
     """List the entries on a session's path.
 
-    With @7 the path ends at entry 7. With --all each entry has its branch and number, 3:7, to be used as
-    REFERENCE@3:7.
+    With @7 the path ends at entry 7. With --all each entry is listed with its branch and number, such as 3:7, which you
+    can use as REFERENCE@3:7.
     """
     session = resolve(location, reference).session_at()
     if events and is_all:
