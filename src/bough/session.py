@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby, takewhile
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -1017,17 +1018,7 @@ class Session:
         """
         from .exchange.bundle.transfer import export
 
-        log = self.log
-        return export(
-            log.store,
-            log.runtime,
-            self.session_id,
-            to,
-            blobs=blobs,
-            children=children,
-            redact=redact,
-            progress=progress,
-        )
+        return export(self.log, to, blobs=blobs, children=children, redact=redact, progress=progress)
 
     def html(
         self,
@@ -1042,19 +1033,10 @@ class Session:
 
         `blobs` needs `redact=False`, because the bytes of blobs cannot be redacted.
         """
-        from .exchange.exports.html import html
+        from .exchange.exports.html import write_page
 
-        log = self.log
-        return html(
-            log.store,
-            log.runtime,
-            self.session_id,
-            to,
-            blobs=blobs,
-            children=children,
-            redact=redact,
-            progress=progress,
-        )
+        export = partial(self.export, blobs=blobs, children=children, redact=redact, progress=progress)
+        return write_page(to, export)
 
     def markdown(self, *, lines: int = 20, redact: bool = True) -> Iterator[str]:
         """The path as Markdown, one text per entry; tool results are cut to `lines` lines. The content is inert."""

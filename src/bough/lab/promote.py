@@ -134,7 +134,7 @@ def _bundle(source: Log, turns: list[TurnView], *, redact: bool, blobs: bool) ->
     if last != source.leaf.seq or len(source.store.branches(source.session_id)) > 1:
         source = _shorten(source, last)
     file = io.BytesIO()
-    result = export(source.store, source.runtime, source.session_id, file, redact=redact, blobs=blobs)
+    result = export(source, file, redact=redact, blobs=blobs)
     data = file.getvalue()
     store, runtime = MemoryStore(space=source.store.space), real_runtime()
     session_id = import_bundle(store, runtime, io.BytesIO(data)).session_id

@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...errors import InvalidArgument, InvalidBundle
+from ...log.log import Log
 from ...log.runtime import Runtime
 from ...stores.base import StoreBackend
 from ...stores.transfer import SessionExports
@@ -44,9 +45,7 @@ class BundleImportResult(Struct, frozen=True):
 
 
 def export(
-    store: StoreBackend,
-    runtime: Runtime,
-    session_id: str,
+    log: Log,
     to: PathOrFile,
     *,
     blobs: bool = False,
@@ -57,15 +56,15 @@ def export(
     """Write a session and its tasks as a bundle. The same session gives the same bytes from any store."""
     if blobs and redact:
         raise InvalidArgument("blobs", blobs, "False with redact=True: blobs cannot be searched for secrets")
-    redaction = Redaction(runtime.redactor) if redact else None
-    with store.export_sessions(session_id, children=children) as source:
+    redaction = Redaction(log.runtime.redactor) if redact else None
+    with log.store.export_sessions(log.session_id, children=children) as source:
         sessions = iter(source.sessions if redaction is None else redaction.dumps(source.sessions))
         first = next(sessions)
         header = Header(FORMAT, first.row.session_id, children, blobs, first.row.tags.get(MARK) == "true")
         blobs_of = source.blobs if redaction is None else redaction.blobs(source.blobs)
         dumps = SessionExports(chain([first], sessions), blobs_of)
         with open_target(to, "the bundle") as file:
-            exported = BundleWriter(file, store.url, progress).bundle(header, dumps)
+            exported = BundleWriter(file, log.store.url, progress).bundle(header, dumps)
     return exported if redaction is None else replace(exported, redactions=dict(redaction.redactor.counts))
 
 

@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from importlib.resources import files
 from io import BytesIO
+from typing import BinaryIO
 
 import msgspec
 from msgspec import Struct
 
 from ...errors import PageTooLarge
-from ...log.runtime import Runtime
-from ...stores.base import StoreBackend
-from ..bundle.transfer import PathOrFile, export
-from ..bundle.write import BundleExportResult, OnProgress, open_target
+from ..bundle.transfer import PathOrFile
+from ..bundle.write import BundleExportResult, open_target
 from .es_modules import join_modules
 from .requests import requests
 
@@ -42,21 +41,10 @@ class HtmlExportResult(Struct, frozen=True):
     """Size of the whole file."""
 
 
-def html(
-    store: StoreBackend,
-    runtime: Runtime,
-    session_id: str,
-    to: PathOrFile,
-    *,
-    blobs: bool = False,
-    children: bool = True,
-    redact: bool = True,
-    progress: OnProgress | None = None,
-) -> HtmlExportResult:
-    """Write a session and its tasks as a page. The same session and Bough version give the same bytes."""
+def write_page(to: PathOrFile, export: Callable[[BinaryIO], BundleExportResult]) -> HtmlExportResult:
+    """Write the bundle that `export` writes as a page. The same bundle and Bough version give the same bytes."""
     bundle = _BoundedBuffer()
-    how = {"blobs": blobs, "children": children, "redact": redact}
-    exported = export(store, runtime, session_id, bundle, **how, progress=progress)
+    exported = export(bundle)
     return HtmlExportResult(exported, _write(to, page(bundle.getbuffer())))
 
 
