@@ -152,7 +152,7 @@ def _join(problem: str, hint: str) -> str:
 
 
 def shorten(text: str, length: int = 80) -> str:
-    """Return the text, cut to so many characters."""
+    """Return the text, cut to at most `length` characters."""
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
@@ -264,8 +264,8 @@ class InputsQueued(BoughError):
         self.session_id = session_id
         super().__init__(
             f"session {session_id} has queued inputs, which run first; this one was not stored",
-            "send it again, as it is, once they have run: session.resume(…) runs them if nobody does",
-            f"send it again, as it is, once they have run: bough resume {session_id} runs them if nobody does",
+            "send it again, as it is, once they have run; session.resume(…) runs them if no other runner does",
+            f"send it again, as it is, once they have run; bough resume {session_id} runs them if no other runner does",
         )
 
 
@@ -780,7 +780,7 @@ class ModelError(BoughError):
         self.raw: str | None = None
         """What the model sent, if it could not be read."""
         self.usage: Usage | None = None
-        """The `Usage` that the call is charged for all the same, if it is known."""
+        """The `Usage` that is charged for the failed call, if it is known."""
         super().__init__(f"{model} gave no answer: {reason}", hint, command_hint)
 
 
@@ -794,7 +794,7 @@ class Overloaded(ModelError):
 
 class ContextOverflow(ModelError):
     """The history is too long for the model. `window` and `tokens` are its window and the length of the request, if the
-    server told them."""
+    server reported them."""
 
     def __init__(
         self,
@@ -943,7 +943,7 @@ class PoisonTask(BoughError):
         super().__init__(
             f"task {task_id} of session {session_id} was given up: {deaths} processes died in the same step"
             f" (the last one: {last or 'unknown'}); what is durable stays",
-            f"mend what its step runs, then bough run --engine absurd:{queue} --resume {session_id}",
+            f"fix what its step runs, then bough run --engine absurd:{queue} --resume {session_id}",
         )
 
 

@@ -257,7 +257,7 @@ class Session:
         return labels.labels(self.log)
 
     def end(self, status: Status = "completed", error: str | None = None) -> None:
-        """Mark the session as ended. It accepts the next input all the same."""
+        """Mark the session as ended. It still accepts the next input."""
         now = self.log.runtime.now()
         if self.log.fence is None:
             check_free(self.row, self.log.runtime)

@@ -461,7 +461,7 @@ class Store:
         """Delete a trashed session for good. Entries that a surviving fork needs stay until that fork goes.
 
         On SQLite the file is rewritten, so that no byte of it is left. To purge many sessions pass `scrub=False` with all
-        but the last: nobody reads them from then on, and the last purge removes their bytes, too.
+        but the last: they cannot be read from then on, and the last purge removes their bytes, too.
         """
         with suppress(NotFound):  # an earlier purge may have deleted it and not finished
             self.raise_if_running(self.family(session_id, forks=with_forks))

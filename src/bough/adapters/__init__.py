@@ -63,7 +63,7 @@ def _unredacted(value: Store | Session) -> Store | Session:
 
 
 def record_tools(session: Session, tools: Sequence[ToolSpec]) -> None:
-    """Record the tools that the model is given next, unless the path names the same already."""
+    """Record the tools that the model receives next, unless the path has the same already."""
     log = session.log
     if log.cursor.open_calls:
         return  # nothing may come between a call and its result

@@ -158,7 +158,7 @@ def _with_tasks(log: Log, status: CallStatus, waits: Iterable[Fact]) -> CallStat
 
 
 def pending_approvals(log: Log) -> list[PendingApproval]:
-    """Return the calls that wait for a person, in this session and the tasks of its open calls, read anew."""
+    """Return the calls that wait for a person, in this session and the tasks of its open calls; reads the store."""
     log.refresh()
     return list(read_call_status(log).pending_approvals(log.cursor.open_calls, log.session_id))
 

@@ -22,7 +22,7 @@ from ..core.shorten import MEDIA_LENGTH, shorten_results
 from .summary import MAX_SUMMARY, MIN_LINE, MIN_SUMMARY, list_files, summarise_items
 
 LEFT_OUT = "(left out)"
-"""What a model is told if there is no room for more: MIN_SUMMARY characters may be four bytes each."""
+"""The shortest summary, for when there is no room for more: MIN_SUMMARY characters may be four bytes each."""
 MIN_RESULT = 200
 """Characters of a result below which it is summarised instead of shortened."""
 
@@ -33,7 +33,7 @@ class Sizes:
 
     def __init__(self, provider: str | None = None) -> None:
         self.provider = provider
-        """Who is asked: only what that one issued counts beside the messages. None: anybody's counts."""
+        """The provider that is asked: only evidence that it issued counts beside the messages. None: all evidence counts."""
         self._tokens: dict[int, tuple[object, int]] = {}
 
     def tokens(self, item: Item) -> int:
@@ -184,7 +184,7 @@ def _steps(items: Iterable[Item]) -> list[list[Item]]:
 
 
 def _common_length(messages: Sequence[Message], max_tokens: int) -> int:
-    """Return how many characters of each result are shown so that all messages have so many tokens, if possible."""
+    """Return how many characters to show of each result so that all messages fit into this many tokens, if possible."""
     shortest, longest = MIN_RESULT, max(map(_longest_result, messages))
     longest = min(longest, max(shortest, max_tokens * BYTES_PER_TOKEN))
     while shortest < longest:

@@ -44,7 +44,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     context_window: int | None = None
     """The window of the models in tokens, for those that are not in the table or serve less than it says."""
     max_messages: int | None = None
-    """Maximum number of messages a model is given: older turns are left out whole, the newest never."""
+    """Maximum number of messages in a request: whole older turns are left out, never the newest."""
     summariser: Model | None = None
     """The model that writes summaries for compaction; without it they are made without a model."""
     tries: int = 4
@@ -141,7 +141,7 @@ LIMIT_CODE = "turn_limit"
 
 
 class NextCall(Struct, frozen=True):
-    """The model call that is to be made."""
+    """The model call about to be made."""
 
     model: Model
     request: Callable[[], Request]
@@ -149,7 +149,7 @@ class NextCall(Struct, frozen=True):
 
 
 def check_turns(limits: Limits, session_id: str, turns: int) -> LimitHit | None:
-    """Return the limit that forbids another turn of a session that has had so many."""
+    """Return the limit that forbids another turn after this many."""
     max_turns = limits.turns or DEFAULT_LIMIT
     if turns < max_turns:
         return None
@@ -162,7 +162,7 @@ def check_turns(limits: Limits, session_id: str, turns: int) -> LimitHit | None:
 
 
 def check_rounds(limits: Limits, session_id: str, rounds: int) -> LimitHit | None:
-    """Return the limit that forbids another model call in a turn that has had so many."""
+    """Return the limit that forbids another model call in a turn after this many."""
     if rounds < (limits.rounds or DEFAULT_LIMIT):
         return None
     return LimitHit(
@@ -285,7 +285,7 @@ class LimitChecker:
         self.limits = narrow(self.limits, session_limits)
 
     async def check_turn(self, turns: int, next_call: NextCall) -> LimitHit | None:
-        """Return the limit that another turn would exceed, after so many, with its first model call."""
+        """Return the limit that another turn, after this many, would exceed with its first model call."""
         hit = check_turns(self.limits, self._writer.log.session_id, turns)
         return hit or await self.check_cost(next_call)
 

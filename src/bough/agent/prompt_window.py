@@ -1,4 +1,4 @@
-"""The part of a history that a model is given: a context, trimmed to the newest whole turns, and how much of a window it fills.
+"""The part of a history that a model receives: a context, trimmed to the newest whole turns, and how much of a window it fills.
 
 Does not know providers.
 """

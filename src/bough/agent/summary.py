@@ -23,7 +23,7 @@ _OMISSION = re.compile(r"\(… (\d{1,18}) more …\)")
 def summarise_items(
     earlier: Sequence[Compaction], items: Sequence[Item], length: int, *, keeps_prose: bool = True
 ) -> str:
-    """Write one summary for earlier summaries and the messages since, of about so many characters.
+    """Write one summary of about `length` characters for earlier summaries and the messages since.
 
     Lines are shortened so that all of them fit; prose, which a person or a model wrote, stays as it is if possible.
     """

@@ -266,7 +266,7 @@ def _spec(session: Session) -> dict[str, Any]:
 
 
 def require_tools(session: Session, tools: list[Tool]) -> None:
-    """Refuse to resume if an open call needs a tool that was not loaded; else the model would be told it does not exist."""
+    """Refuse to resume if an open call needs a tool that is not loaded; otherwise the model would get an error that it does not exist."""
     missing = sorted({call.call.name for call in session.open_tool_calls} - {tool.name for tool in tools})
     if missing:
         raise CommandError(

@@ -83,7 +83,7 @@ def load_servers(sources: Sequence[str], *, trust: bool = False, approve: bool =
 
 def connect_once(own: Mapping[str, Tool], servers: Sequence[McpServer]) -> tuple[Tool, ...]:
     """Return the tools that the servers list, before anything is written: a session records the names of its tools, and
-    a server that does not start should not leave an empty one behind. The session then goes on with these servers."""
+    a server that does not start should not leave an empty one behind. The session then uses these servers."""
 
     async def connect() -> tuple[Tool, ...]:
         connections = load_connections().before_a_session(servers)

@@ -118,7 +118,7 @@ class Picker:
         return self.matches[self.at] if self.matches else None
 
     def move(self, steps: int) -> None:
-        """Mark the row so many rows on, or the nearest one in that direction that can be picked, else stay."""
+        """Move the mark by this many rows, or to the nearest row in that direction that can be picked, else stay."""
         if not self.matches:
             return
         last = len(self.matches) - 1

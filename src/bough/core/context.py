@@ -39,7 +39,7 @@ class Item(Struct, frozen=True, gc=False):
     """True for a summary: never dropped, because it replaces everything before it."""
     evidence: Evidence | None = None
     paused: bool = False
-    """True for an answer that its provider paused: it is to be continued."""
+    """True for an answer that its provider paused and expects back to continue it."""
     shortened: bool = False
     """True if a compaction shortened its results."""
 

@@ -47,7 +47,7 @@ class BranchSummary(Struct, frozen=True):
 
 
 class ToolDefinitions(Struct, frozen=True, omit_defaults=True):
-    """The tools that a model is given: the digest of the blob that holds their definitions, their names, and its size."""
+    """The tools that a model receives: the digest of the blob that holds their definitions, their names, and its size."""
 
     hash: str
     names: tuple[str, ...]
@@ -80,7 +80,7 @@ class Settings(Struct, frozen=True, omit_defaults=True):
     options: dict[str, Any] | None = None
     """Options of the model's calls, such as `temperature`; a value of None removes one."""
     tool_definitions: ToolDefinitions | None = None
-    """The tools as the model is given them. None before any are recorded: what it was given is not known."""
+    """The tools that the model receives. None before any are recorded: then they are not known."""
     windows: dict[str, int] | None = None
     """The context windows of models in tokens, by name, as a person set them or a server's error reported them."""
     endpoints: dict[str, Endpoint] | None = None

@@ -22,7 +22,7 @@ class PromptPath:
         self._replacement = Replacement()
         self._system: tuple[str, ...] = ()
         self._built = 0
-        """How many entries the items are of; 0: they are to be built anew."""
+        """How many entries the items cover; 0: they must be built again."""
         self._context: Context | None = None
         """Of the entries that the items are of."""
 

@@ -2,7 +2,7 @@
 
 Runs before the id is computed, so the chain covers exactly what is stored. Ids and evidence are not redacted: two ids
 would become one, and a history with broken ids is useless; `check_name` refuses those that hold a secret. One search of the bytes decides whether there is anything
-to do. A tool call says what was redacted in its arguments, so that nobody runs it on placeholders. Every search is
+to do. A tool call says what was redacted in its arguments, so that it is not run with placeholders. Every search is
 linear in the text: tests/test_linear_time.py.
 """
 

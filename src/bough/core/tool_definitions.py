@@ -1,4 +1,4 @@
-"""The definitions of tools as a model is given them, stored as one blob for each distinct set.
+"""The definitions of tools as a model receives them, stored as one blob for each distinct set.
 
 The settings on a path name the blob by its digest. Order counts: it is the order in which they are sent. Does not know
 how a provider writes a tool; `wire` does.

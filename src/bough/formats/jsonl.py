@@ -103,7 +103,7 @@ def decode_json(text: bytes, losses: LossReport, location: str) -> object:
 
 
 def decode_repaired(text: bytes) -> object:
-    """Decode JSON that passes by, where nobody reads a report of what was replaced."""
+    """Decode JSON where no report of what was replaced is needed."""
     try:
         return msgspec.json.decode(text)
     except INVALID_JSON:

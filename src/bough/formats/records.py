@@ -90,7 +90,7 @@ class EntryRecord(Struct, frozen=True, gc=False):
     call_id: str | None = None
     """The source's own id of that call: it is counted once, even if its answer has grown between two imports."""
     tools: tuple[ToolSpec, ...] | None = None
-    """With settings: the tools as the model was given them from here on."""
+    """With settings: the tools that the model receives from here on."""
     price: Price | None = None
     """What it cost, as the tool recorded it; None: by the price table."""
 

@@ -33,10 +33,10 @@ class CostBudget:
         self._longest_answer = max(longest_answer, MIN_OUTPUT_TOKENS)
         self._lock = Lock()
         self.is_stopping = False
-        """Whether no further call is to be made: the run was asked to end."""
+        """Whether the run was asked to stop: no further calls."""
 
     def expect_answers_of(self, tokens: int) -> None:
-        """Count on answers of at least so many tokens, for calls without the option `max_tokens`."""
+        """Expect answers of at least this many tokens, for calls without the option `max_tokens`."""
         self._longest_answer = max(self._longest_answer, tokens)
 
     def check_price(self, model: Model) -> None:

@@ -116,7 +116,7 @@ class RunControl:
         self._append(data)
 
     def check(self, number: int) -> None:
-        """Raise RunStopping if no further call is to be made."""
+        """Raise RunStopping if the run was stopped."""
         self.update()
         if self.is_over(number):
             raise RunStopping

@@ -1,4 +1,4 @@
-"""The values of a lab run: what is changed, the lanes and cells, the plan, and what became of each cell.
+"""The values of a lab run: what is changed, the lanes and cells, the plan, and the result of each cell.
 
     Experiment   what was asked for: cohort, change, mode, number of repetitions
     Plan         the experiment with its sessions, as they were when it was planned
@@ -40,7 +40,7 @@ class CandidateChange(Struct, frozen=True, kw_only=True, omit_defaults=True):
     prompt_patch: str | None = None
     options: Mapping[str, Any] | None = None
     tools: tuple[str, ...] | None = None
-    """The names of its tools; `tools_hash` covers what the model is told about them."""
+    """The names of its tools; `tools_hash` covers their definitions."""
     tools_hash: str | None = None
 
     @property

@@ -41,13 +41,13 @@ class Gate(Struct, frozen=True):
     is_part: bool = False
     """Whether the margin was written in percent."""
     factor: float | None = None
-    """The bound is so many times the baseline."""
+    """The bound is the baseline times this factor."""
     bound: float | None = None
     """The bound itself, independent of the baseline."""
 
 
 class GateResult(Struct, frozen=True):
-    """What became of a gate."""
+    """The outcome of a gate."""
 
     gate: str
     outcome: Literal["passed", "failed", "undecided"]

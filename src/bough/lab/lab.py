@@ -255,7 +255,7 @@ class Lab:
 
         No model call is made that could make the run cost more than `max_cost_microcents`. `scorers` are functions of a
         turn or a session; `judge` is a model that scores each turn. `fail_if` are gates, checked in the report. `notify`
-        is told what the workers of a queue wait for.
+        is called with what the workers of a queue wait for.
         """
         if type(workers) is not int or workers < 1:
             raise InvalidArgument("workers", workers, "a number from 1 up")
@@ -318,7 +318,7 @@ class Lab:
         return spec
 
     def _check_for_workers(self) -> None:
-        """Raise InvalidLab for what a worker cannot be told."""
+        """Raise InvalidLab for what cannot be stored for a worker."""
         for model in (self._options.model, self._options.baseline_model):
             if model is not None and not isinstance(model, str) and is_model_of_cell(model):
                 raise InvalidLab(

@@ -1,7 +1,7 @@
 """Give the cells of a run to the workers of a queue, and wait for them.
 
 Each cell is a task. What a worker needs is stored: the plan in the run's session, limit and judge in `RunControl`. Scorers are
-functions of this process, so they are applied here as cells land. If the command is killed the workers go on; if it is
+functions of this process, so they are applied here as cells land. If the command is killed the workers continue; if it is
 interrupted they finish the calls in flight and stop.
 """
 

@@ -125,7 +125,7 @@ class LabRecord:
         self._append({"cell": msgspec.to_builtins(result)}, result.cell.key)
 
     def add_gates(self, gates: Sequence[str]) -> None:
-        """Store the gates of a run, unless they are stored; a later report shows what became of each."""
+        """Store the gates of a run, unless they are stored already; a later report shows their outcomes."""
         if gates and tuple(gates) != self.gates:
             self._append({"gates": list(gates)}, None)
 

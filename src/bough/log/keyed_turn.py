@@ -136,7 +136,7 @@ class RecordedSteps:
                 self._results[-1] |= {result.call_id: entry for result in entry.message.results}
         self.passed = 0
         self.is_left = False
-        """Whether this run has gone on to write: there is nothing more to repeat but results of the last answer."""
+        """Whether this run writes now: nothing is left to repeat but results of the last answer."""
 
     @property
     def has_answers(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a model is given at a leaf, read from the store without the messages that it is not given.
+"""What a model receives at a leaf, read from the store without the messages that it does not receive.
 
 What compactions replaced is not read, nor what a budget drops: both are as fast in a session of 100,000 entries as in
 one of 1,000. The entries found are a path with gaps; `core.context` builds the same context of it as of the whole path.

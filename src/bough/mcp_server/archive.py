@@ -58,7 +58,7 @@ class Archive:
         agent:NAME tag:NAME=VALUE session:ID before:2026-11-01 after:7d. Each hit starts with a reference for `show`.
         """
         _check("limit", limit, 1, MAX_ROWS)
-        with suppress(IndexBehind):  # what is indexed can be searched all the same
+        with suppress(IndexBehind):  # what is indexed can still be searched
             self._store.index()
         page = self._store.search(query, limit=limit, before=cursor, catch_up=False)
         if not page.hits:
@@ -286,7 +286,7 @@ def _describe(entry: Entry) -> tuple[str, str]:
         case Note() as note:
             return "note", "" if note.hidden else msgspec.json.encode(note.data).decode()
         case Compaction(summary=summary, first_kept=first):
-            return "summary", f"Summary of what lies before {first}:\n{summary}"
+            return "summary", f"Summary of everything before {first}:\n{summary}"
         case BranchSummary(summary=summary):
             return "summary of another branch", summary
         case Settings() as settings:

@@ -1,1 +1,1 @@
-"""Re-executing a recorded session without effects, and saying what became different."""
+"""Run a recorded session again without effects, and report the differences."""

@@ -199,7 +199,7 @@ class Replay:
         return Cut(self.source.cut(max(requested, seeds)).at, requested), until
 
     def _opening_count(self) -> int:
-        """Return how many entries were there at the start: the seeds, and the note with the state that was given."""
+        """Return how many entries the session started with: the seeds, and the note with the initial state."""
         seeds = self.source.seed_count_on(self.source.ranges())
         source = self.source
         read = source.store.path(source.session_id, leaf=source.leaf, first=seeds + 1, last=seeds + 1)
@@ -232,7 +232,7 @@ class Replay:
         )
 
     def _recorded_tools(self, recording: Recording) -> list[ToolSpec]:
-        """Return the tools that the model was given, in all definitions on the path; of one name the latest."""
+        """Return the tools that the model received, from all definitions on the path; of each name the latest."""
         settings = (entry.payload for entry in recording.path if isinstance(entry.payload, Settings))
         definitions = dict.fromkeys(each.tool_definitions for each in settings)
         sets = [read_tools(each, self.source.read_blob) for each in definitions]

@@ -52,7 +52,7 @@ class Reservation(Struct, frozen=True):
 
 
 class CallMeter(Protocol):
-    """Allows each model call before it is made, and is told what it cost."""
+    """Allows each model call before it is made, and counts what it cost."""
 
     async def reserve(self, model: Model, request: Request) -> Reservation:
         """Reserve the most that the call may cost; raise to refuse it. Nothing is sent then."""
@@ -240,7 +240,7 @@ class ReplayModelCaller(ModelCaller):
         return None if call.price is None else call.price.microcents
 
     async def _save(self, buffer: StreamBuffer) -> None:
-        """Save no text in flight: nobody saw it, and a continued replay asks again."""
+        """Save no text in flight: it was not shown, and a continued replay asks again."""
         buffer.mark_saved(self.log.runtime.now())
 
 
@@ -279,7 +279,7 @@ class ReplayToolRunner(ToolRunner):
         return define_tools(allowed, self.log.runtime.redactor)
 
     def _original(self, call: OpenCall) -> ToolCall:
-        """A call whose arguments are hidden has its recorded result all the same; `ToolAnswers` runs no tool on it."""
+        """A call whose arguments are hidden still gets its recorded result; `ToolAnswers` runs no tool on it."""
         return super()._original(call) or call.call
 
     async def answer_call(self, context: ToolContext) -> Message:

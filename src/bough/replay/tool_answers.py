@@ -106,7 +106,7 @@ def visible_tools(
     *,
     adds_recorded: bool = False,
 ) -> list[Tool]:
-    """Return the tools a model sees; by default those it was given, and those that were called although no definition
+    """Return the tools a model sees; by default those it received, and those that were called although no definition
     was recorded, described by their arguments. `adds_recorded` adds these to `tools`."""
     if tools and not adds_recorded:
         return list(tools.values())

@@ -611,7 +611,7 @@ class StoreBackend(ABC):
 
     @abstractmethod
     def purge(self, session_id: str, *, with_forks: bool = False, scrub: bool = True) -> PurgeResult:
-        """Delete a trashed session; nobody reads it from then on.
+        """Delete a trashed session; it cannot be read from then on.
 
         To remove the last byte a store may rewrite its file: of many sessions, scrub with the last one.
         """

@@ -209,7 +209,7 @@ def _parse_parts(parts: Sequence[Json], *, is_users: bool) -> tuple[tuple[Messag
 
 
 def _parse_input(parts: Sequence[Json], *, is_users: bool) -> tuple[Message, ...]:
-    """Parse what a model is given: the results of its calls in one message, then the user's text."""
+    """Parse what a model receives: the results of its calls in one message, then the user's text."""
     messages = PROVIDERS[GEMINI].parse_messages([{"role": USER, "parts": parts}])
     results = tuple(result for message in messages for result in message.results)
     inputs = tuple(message for message in messages if message.role == USER)

@@ -115,7 +115,7 @@ class BoughSession:
         await self._bridge.run(self._record_usage, [(usage, *model) for usage in usages])
 
     async def write_tools(self, tools: Sequence[ToolSpec]) -> None:
-        """Record the tools that the model is given next."""
+        """Record the tools that the model receives next."""
         await self._bridge.run(lambda: record_tools(self._session, tools))
 
     async def write_answer(self, agent: Agent[Any], response: ModelResponse) -> None:
@@ -417,7 +417,7 @@ class BoughHooks(RunHooks[Any]):
 async def tool_specs(agent: Agent[Any], context: RunContextWrapper[Any]) -> list[ToolSpec]:
     """Return the functions that an agent's model may call, its handoffs last, as the SDK sends them.
 
-    Tools that OpenAI hosts have no definition that anybody sends.
+    Tools that OpenAI hosts have no definition to send.
     """
     functions = [tool for tool in await agent.get_all_tools(context) if isinstance(tool, FunctionTool)]
     handoffs = [item if isinstance(item, Handoff) else handoff(item) for item in agent.handoffs]

@@ -120,7 +120,7 @@ class BoughConversationStore(ConversationStore):
         return await self._bridge.run(self._conversations.find, conversation_id)
 
     async def write_tools(self, conversation_id: str, tools: Sequence[ToolSpec]) -> None:
-        """Record the tools that the model is given next."""
+        """Record the tools that the model receives next."""
         await self._bridge.run(self._conversations.write_tools, conversation_id, tools)
 
     async def write_tool_start(self, conversation_id: str, call_id: str) -> bool:
@@ -134,7 +134,7 @@ class BoughConversationStore(ConversationStore):
 
 
 class BoughSteps(AbstractCapability[Any]):
-    """Save every step as it happens: a request before the model is called, with the tools that the model is given, its
+    """Save every step as it happens: a request before the model is called, with the tools that the model receives, its
     answer, each tool's start and result.
 
     `Agent(…, capabilities=[BoughSteps(store)])`. The run saves itself, including the result's revision: `store.save` is

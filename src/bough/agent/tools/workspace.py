@@ -167,7 +167,7 @@ def run_shell(log: Log, argv: list[str], workspace: Workspace, commands: Iterabl
         raise InvalidOperation(
             "session.shell runs an event loop of its own; from asyncio call asyncio.to_thread(session.shell, …)"
         )
-    lease = Lease(log)  # while it runs, nobody resumes its turn as one that broke off
+    lease = Lease(log)  # while it runs, no other process resumes its turn as an interrupted one
     lease.take(log.store.session(log.session_id))
     try:
         stored = _run_shell(log, argv, workspace, commands, lease.fence)

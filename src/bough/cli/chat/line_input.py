@@ -47,7 +47,7 @@ def _next(line: Callable[[bool], str]) -> str | None:
 
 
 def read_piped(draft: str) -> str:
-    """Return the next input of stdin, without a prompt; raise EOFError at the end. Nobody can edit a draft."""
+    """Return the next input of stdin, without a prompt; raise EOFError at the end. The draft is ignored: a pipe cannot edit it."""
     return read_input(_piped_line)
 
 

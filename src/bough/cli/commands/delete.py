@@ -1,4 +1,4 @@
-"""`bough rm`, `restore`, `purge` and `gc`. Each prints its plan and asks, unless --yes is given."""
+"""`bough rm`, `restore`, `purge` and `gc`. Each prints its plan and asks, unless you pass --yes."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ def cancel(location: StoreLocation, reference: str, seconds: float, is_json: boo
     while (has_turn := _is_open(session, turn)) and is_requested and time.monotonic() < deadline:
         if holder is not None and not is_held(session.row, session.log.runtime):
             holder = None
-            session.cancel()  # a loop of one's own left the turn open, or its process died: it is closed here
+            session.cancel()  # the user's own loop left the turn open, or its process died: close it here
         else:
             time.sleep(0.1)
     is_cancelled = is_requested and not has_turn

@@ -261,7 +261,7 @@ def _open_calls_data(session: Session) -> dict[str, object]:
 
 
 def _header_lines(session: Session, *, is_whole: bool) -> Iterator[str]:
-    """Yield what the session is. The size of the next request is told with the whole path only: it is measured there."""
+    """Yield the lines about the session. Only the whole path shows the size of the next request, because it is measured there."""
     row = current_row(session.row, session.log.runtime)
     name = heading(session.log.store, row)
     is_named = name != row.session_id

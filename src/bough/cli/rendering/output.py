@@ -114,7 +114,7 @@ def is_terminal() -> bool:
 
 
 def confirm_plan(question: str, *, yes: bool) -> bool:
-    """Return whether --yes was given or the user agrees. Without a terminal the answer is no."""
+    """Return whether --yes was passed or the user agrees. Without a terminal the answer is no."""
     if yes:
         return True
     if not is_terminal():
@@ -181,7 +181,7 @@ def clip(text: str, limit: int) -> str:
 
 
 def fit_line(line: str, limit: int) -> str:
-    """Return a line cut to so many columns of a terminal, with blanks in place of what cannot be printed."""
+    """Return a line cut to `limit` columns of a terminal, with blanks in place of what cannot be printed."""
     line = line if line.isprintable() else "".join(c if c.isprintable() else " " for c in line)
     if len(line) <= limit and _columns(line) <= limit:  # a character takes at least one column
         return line

@@ -1,4 +1,4 @@
-"""Render what the model was given for each answer of a bundle, for a page that cannot do so itself.
+"""Render what the model received for each answer of a bundle, for a page that cannot do so itself.
 
 Rendered from the bundle alone, so redacted text stays hidden, evidence is absent, and media show as missing. Requests
 share most messages: each message is stored once, each request as its difference to the one before. The newest requests
@@ -38,7 +38,7 @@ class RequestRecord(Struct, frozen=True):
     at: str
     """The position of the answer."""
     after: str
-    """The position of the last entry the model was given."""
+    """The position of the last entry the model received."""
     provider: str
     history: str
     """The key of the list of messages."""

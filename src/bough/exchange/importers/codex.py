@@ -62,7 +62,7 @@ ENDS = {
     "patch_apply_end": ("success", "status", "changes"),
     "mcp_tool_call_end": ("duration", "invocation"),
 }
-"""Events about a call that ended, and what they know beside the output the model was given."""
+"""Events about a call that ended, and what they say beyond the output that the model received."""
 _EXIT_CODE = re.compile(r"(?:\A|\n)(?:Exit code:|Process exited with code) (-?\d{1,10})(?=\n|\Z)")
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 TOKENS = ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_input_tokens")
@@ -142,7 +142,7 @@ class CodexRollout:
         self._options: dict[str, Any] = {}
         self._new_options: dict[str, Any] = {}
         self._details: dict[str, dict[str, Any]] = {}
-        """What events said about calls, by call; they come before the output that the model was given."""
+        """What events said about calls, by call; they come before the output that the model received."""
         self.unfinished = 0
         for line in read_objects(path, self.losses):
             self._read(line)

@@ -277,7 +277,7 @@ class CopilotTranscript(EntryTree):
             del self.keys[name]
 
     def _shutdown(self, data: Event, at: int | None) -> None:
-        """Add the tokens of each model since the last shutdown; its sums go on if the start is the same."""
+        """Add the tokens of each model since the last shutdown; its sums continue if the start is the same."""
         if data.get("sessionStartTime") != self._started:
             self._used, self._started = {}, data.get("sessionStartTime")
         for model, metric in (data.get("modelMetrics") or {}).items():

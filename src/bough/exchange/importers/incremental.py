@@ -150,7 +150,7 @@ class SessionUpdate:
         return [replace(call, call_id=call_id, branch=0)]
 
     def _new_title(self) -> str | None:
-        """Return the source's title if it is new and nobody has given the session another one here."""
+        """Return the source's title if it is new and the session has no other title here."""
         facts = self.log.store.journal(self.row.session_id)
         imports = (fact.data.get("title") for fact in reversed(facts) if fact.kind == FINAL)
         title, present = self.source_row.title, self.row.title

@@ -324,7 +324,7 @@ class SessionBuilder:
             self.log.append([draft], calls=calls)
         except (InvalidMessage, InvalidValue) as error:
             self.losses.add("an invalid message", str(error))
-            if calls:  # it was paid for all the same
+            if calls:  # it was paid for anyway
                 self.log.record("call_recorded", calls=[replace(call, answer_seq=None) for call in calls])
         self._count_redactions([draft])
 

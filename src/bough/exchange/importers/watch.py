@@ -110,7 +110,7 @@ class Watch:
         return self._failed.get(name) != files and (state is None or state.files != files)
 
     def next_due(self) -> float:
-        """Return the seconds until a source is to be read again although it has not changed."""
+        """Return the seconds until a source is due to be read again although it has not changed."""
         return max(0.0, min(self._due.values(), default=float("inf")) - self._clock())
 
     def _import(self, name: str, tool: str, source: str, files: dict[str, Signature]) -> SourceChange:

@@ -53,7 +53,7 @@ MAX_DETAIL_BYTES = 256_000
 """Structured content beyond this is stored as a file of the result instead."""
 CLOSE_SECONDS = 5.0
 RELIST_SECONDS = 5.0
-"""How long a server that is kept has to list its tools again; one that does not is started anew."""
+"""How long a server that is kept has to list its tools again; one that does not is restarted."""
 _MAX_PAGES = 100
 _MAX_TOOLS = 1_000
 

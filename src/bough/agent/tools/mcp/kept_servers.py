@@ -80,7 +80,7 @@ class KeptServers:
         return None
 
     def keep(self, key: object, connection: Closable, seconds: float) -> None:
-        """Keep a connection for the next run that takes it, for so many seconds."""
+        """Keep a connection for this many seconds, for the next run that takes it."""
         timer = asyncio.get_running_loop().call_later(seconds, self._end, connection)
         self._waiting[connection] = key, timer
         while len(self._waiting) > MAX_KEPT:

@@ -1,4 +1,4 @@
-"""Convert the messages of a path to Inspect chat messages, and track what each model call was given.
+"""Convert the messages of a path to Inspect chat messages, and track what each model call received.
 
 A message id is its reference on the command line (`ses_3f@7`). Media are named but not included. Does not know events.
 """
@@ -112,7 +112,7 @@ def _piece(part: Any) -> Chat | None:
 
 
 class Inputs:
-    """What each model call was given, as ranges of one pool: every message is written once, however often it is given.
+    """What each model call received, as ranges of one pool: every message is written once, however often it is sent.
 
     From one call to the next most of it stays, so only what may change the rest, an entry that is no message, has the
     context built anew. A session of 20,000 entries would be built 10,000 times else.
@@ -128,7 +128,7 @@ class Inputs:
         self._seq = -1
 
     def given_after(self, seq: int) -> list[Range]:
-        """Return what a model was given after that entry; call it in the order of the path."""
+        """Return what a model received after that entry; call it in the order of the path."""
         new = self._path[self._seq : seq] if 0 <= self._seq <= seq else None
         if new is None or self._most or not all(map(_is_added, new)):
             self._build(seq)

@@ -28,7 +28,7 @@ _MODALITIES = ("image", "audio", "video")
 
 
 def input_messages(entries: Sequence[Entry]) -> dict[str, str]:
-    """Return the attributes for what a model was given."""
+    """Return the attributes for what a model received."""
     messages = [_message(entry.message) for entry in entries if entry.message is not None]
     return _attribute("gen_ai.input.messages", messages)
 
