@@ -49,13 +49,13 @@ def require_store(value: V, adapter: str, *, or_session: bool = False, redact: b
     Without `redact`, what is written through it is stored as it is; exports are redacted by who opens the store.
     """
     if isinstance(value, Store) or (or_session and isinstance(value, Session)):
-        return value if redact else cast(V, _unredacted(value))
+        return value if redact else cast(V, _without_redaction(value))
     hint = f"; pass bough.open({str(value)!r})" if isinstance(value, str | Path) else ""
     expected = "the Store that bough.open(path) returns" + (", or a Session" if or_session else "")
     raise TypeError(f"{adapter} expected {expected}, not {type(value).__name__}{hint}")
 
 
-def _unredacted(value: Store | Session) -> Store | Session:
+def _without_redaction(value: Store | Session) -> Store | Session:
     runtime = replace((value if isinstance(value, Store) else value.log).runtime, redactor=NullRedactor())
     if isinstance(value, Store):
         return Store(value.backend, runtime)

@@ -323,7 +323,7 @@ def load_tools(sources: Iterable[str]) -> list[ToolLike]:
     for source in sources:
         place, _, name = source.partition(":")
         module = load_module("--tools", source, place)
-        tools = _tools_named(source, module, name) if name else _every(module)
+        tools = _tools_named(source, module, name) if name else _all_tools(module)
         if not tools:
             raise CommandError(
                 f"{source} has no tools; decorate functions with @bough.tool, or list them as `tools`"
@@ -371,7 +371,7 @@ def _tools_named(source: str, module: ModuleType, name: str) -> list[ToolLike]:
     return [tool(value)] if callable(value) and not isinstance(value, Tool) else _tools_of(value)
 
 
-def _every(module: ModuleType) -> list[ToolLike]:
+def _all_tools(module: ModuleType) -> list[ToolLike]:
     values = vars(module)
     own = (value for value in values.values() if isinstance(value, Tool | McpServer))
     return [*own, *_tools_of(values.get("tools"))]

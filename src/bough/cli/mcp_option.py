@@ -118,7 +118,7 @@ def _read_file(path: Path, *, trust: bool, approve: bool) -> Iterator[McpServer]
 
 
 def _server(path: Path, entry: ServerEntry, *, trust: bool, approve: bool) -> McpServer:
-    fields = {name: _expanded(path, value) for name, value in asdict(entry).items()}
+    fields = {name: _expand(path, value) for name, value in asdict(entry).items()}
     command, url = fields["command"], fields["url"]
     return mcp(
         url if command is None else [command, *fields["args"]],
@@ -135,12 +135,12 @@ def _server(path: Path, entry: ServerEntry, *, trust: bool, approve: bool) -> Mc
     )
 
 
-def _expanded(path: Path, value: Any) -> Any:
+def _expand(path: Path, value: Any) -> Any:
     """Return the value with ${NAME} and ${NAME:-default} replaced by variables of the environment."""
     if isinstance(value, dict):
-        return {name: _expanded(path, item) for name, item in value.items()}
+        return {name: _expand(path, item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_expanded(path, item) for item in value]
+        return [_expand(path, item) for item in value]
     return _VARIABLE.sub(lambda match: _variable(path, match), value) if isinstance(value, str) else value
 
 

@@ -39,13 +39,13 @@ def move_evidence(
         # Bytes may be taken out of the text of a provider's block: the block itself is in the evidence, unchanged.
         is_intact = origins is not None and isinstance(part, ProviderBlock)
         if not is_intact and not _is_same(before.parts[origin], part):
-            has_lost_reasoning |= isinstance(part, Reasoning) and proof != _unchecked(proof)
-            proof = _unchecked(proof)
+            has_lost_reasoning |= isinstance(part, Reasoning) and proof != _without_checked(proof)
+            proof = _without_checked(proof)
         parts[str(index)] = proof
     if has_lost_reasoning:
         for index, part in enumerate(after.parts):
             if isinstance(part, Reasoning):
-                parts[str(index)] = _unchecked(parts[str(index)])
+                parts[str(index)] = _without_checked(parts[str(index)])
     if origins is not None:
         parts |= {name: proof for name, proof in evidence.parts.items() if not name.isdecimal()}
     parts = {index: proof for index, proof in parts.items() if proof}
@@ -58,7 +58,7 @@ def redact_evidence(evidence: Evidence, redactor: Redactor) -> Evidence | None:
     for name, proof in evidence.parts.items():
         content = [proof[key] for key in CONTENT if key in proof]
         if content and redactor.may_contain_secret(to_json(content, "evidence")):
-            proof = proof if redactor.redact_json(content) == content else _unchecked(proof)
+            proof = proof if redactor.redact_json(content) == content else _without_checked(proof)
         if proof:
             parts[name] = proof
     return Evidence(evidence.issuer, parts) if parts else None
@@ -75,5 +75,5 @@ def _is_same(before: Part, after: Part) -> bool:
     return before == after
 
 
-def _unchecked(proof: dict[str, Any]) -> dict[str, Any]:
+def _without_checked(proof: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in proof.items() if key not in CHECKED}

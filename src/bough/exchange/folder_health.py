@@ -111,23 +111,23 @@ def file_problems(summary: FileSummary) -> Iterator[str]:
         yield (
             "its last line is cut in half"
             if cut
-            else f"lines that are not JSON: {_some(map(str, summary.broken))}"
+            else f"lines that are not JSON: {_list_names(map(str, summary.broken))}"
         )
     unanswered = [name for name in summary.calls if name not in summary.results]
     if unanswered:
-        yield f"{len(unanswered)} tool calls without a result ({_some(unanswered)}): a provider refuses this history"
+        yield f"{len(unanswered)} tool calls without a result ({_list_names(unanswered)}): a provider refuses this history"
     orphans = [name for name in summary.results if name not in summary.calls]
     if orphans:
-        yield f"{len(orphans)} results without a call ({_some(orphans)}): a provider refuses this history"
+        yield f"{len(orphans)} results without a call ({_list_names(orphans)}): a provider refuses this history"
     twice = [name for name, count in summary.results.items() if count > 1]
     if twice:
-        yield f"{len(twice)} calls answered more than once ({_some(twice)})"
+        yield f"{len(twice)} calls answered more than once ({_list_names(twice)})"
     missing = [name for name in summary.parents if name not in summary.ids]
     if summary.ids and missing:
-        yield f"{len(missing)} entries have a parent that is not in the file ({_some(missing)})"
+        yield f"{len(missing)} entries have a parent that is not in the file ({_list_names(missing)})"
 
 
-def _some(names: Any) -> str:
+def _list_names(names: Any) -> str:
     listed = list(names)
     return ", ".join(listed[:MAX_NAMES]) + (
         f" and {len(listed) - MAX_NAMES} more" if len(listed) > MAX_NAMES else ""

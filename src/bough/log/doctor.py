@@ -47,8 +47,8 @@ def session_health(
                 f"whether that is alive cannot be known from here; it was active {plural(minutes, 'minute')} ago",
                 f"nothing, or bough resume {row.session_id} --take-over if it is gone",
             )
-    yield from _interrupted(store, counts.get("interrupted", 0))
-    yield from _failed(store, runtime, counts.get("failed", 0))
+    yield from _interrupted_sessions(store, counts.get("interrupted", 0))
+    yield from _failed_sessions(store, runtime, counts.get("failed", 0))
     queued = store.queued_input_count()
     if queued:
         yield Finding("warning", f"{queued} queued inputs wait for a run", "bough resume ID runs them")
@@ -75,7 +75,7 @@ def _identifier(role: str) -> str:
     return role if re.fullmatch("[a-z_][a-z0-9_]*", role) else '"' + role.replace('"', '""') + '"'
 
 
-def _interrupted(store: StoreBackend, count: int) -> Iterator[Finding]:
+def _interrupted_sessions(store: StoreBackend, count: int) -> Iterator[Finding]:
     """Name the newest interrupted sessions, and say how many more there are."""
     rows = store.sessions(SessionQuery(status="interrupted", limit=MOST_NAMED)).sessions if count else []
     for row in rows:
@@ -85,7 +85,7 @@ def _interrupted(store: StoreBackend, count: int) -> Iterator[Finding]:
         yield Finding("warning", more, "bough ls --status interrupted")
 
 
-def _failed(store: StoreBackend, runtime: Runtime, count: int) -> Iterator[Finding]:
+def _failed_sessions(store: StoreBackend, runtime: Runtime, count: int) -> Iterator[Finding]:
     """Name the sessions that failed lately, with the reason, and say how many others failed."""
     query = SessionQuery(status="failed", order="active", limit=MOST_NAMED)
     rows = store.sessions(query).sessions if count else []

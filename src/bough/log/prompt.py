@@ -43,7 +43,7 @@ def complete(log: Log, leaf: Leaf, newest: list[Entry]) -> list[Entry]:
         return newest
     control = log.store.control_entries(log.session_id, leaf=leaf)
     first_kept, kept_input = first_shown(control)
-    return _join(log, leaf, control, _extended(log, leaf, newest, first_kept), kept_input)
+    return _join(log, leaf, control, _read_from(log, leaf, newest, first_kept), kept_input)
 
 
 def prompt_frame(log: Log, leaf: Leaf) -> list[Entry]:
@@ -62,7 +62,7 @@ def context_within(log: Log, leaf: Leaf, budget: Budget, provider: str | None = 
     head: list[Entry] | None = None
     first = leaf.seq + 1
     while first > first_kept:
-        tail = _extended(log, leaf, tail, max(first_kept, first - WINDOW - 3 * len(tail)), first)
+        tail = _read_from(log, leaf, tail, max(first_kept, first - WINDOW - 3 * len(tail)), first)
         first = tail[0].seq
         if first <= first_kept:
             break
@@ -77,7 +77,7 @@ def context_within(log: Log, leaf: Leaf, budget: Budget, provider: str | None = 
     return fit(build_context(_join(log, leaf, control, tail, kept_input)), budget, provider).context
 
 
-def _extended(log: Log, leaf: Leaf, tail: list[Entry], first: int, before: int | None = None) -> list[Entry]:
+def _read_from(log: Log, leaf: Leaf, tail: list[Entry], first: int, before: int | None = None) -> list[Entry]:
     """Return the newest entries from seq `first` on, given those from seq `before` on."""
     before = tail[0].seq if tail else leaf.seq + 1 if before is None else before
     if first >= before:

@@ -51,7 +51,7 @@ def session_conditions(
     if query.status is not None:
         statuses = sorted({query.status, *(("running",) if query.or_running else ())})
         is_one = len(statuses) == 1
-        conditions.append(f"status = {_quoted(statuses)}" if is_one else f"status in ({_quoted(statuses)})")
+        conditions.append(f"status = {_quote(statuses)}" if is_one else f"status in ({_quote(statuses)})")
     if query.key is not None:
         conditions.append(key_condition)
         bindings["key"] = query.key
@@ -80,7 +80,7 @@ def sort_clause(query: SessionQuery) -> str:
     return ", ".join(f"{name} desc" for name in order_columns(query))
 
 
-def _quoted(statuses: Sequence[str]) -> str:
+def _quote(statuses: Sequence[str]) -> str:
     """Return statuses as literals; a query accepts no others than Bough's own."""
     return ", ".join(f"'{status}'" for status in statuses)
 

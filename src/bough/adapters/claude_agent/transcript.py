@@ -399,7 +399,7 @@ class BatchWriter:
             is_on_path = self.index.is_on_path(unit)
             first_kept = self.index.first_seqs[unit] if is_on_path else self.cursor.seq + 2
             payload = replace(payload, first_kept=first_kept)
-        self._add(lines_note(_unstored(group.lines), shows=group.lines[0].number))
+        self._add(lines_note(_not_yet_stored(group.lines), shows=group.lines[0].number))
         self._add(Draft(payload), group.unit)
 
     def _details(self, group: LineGroup, parsed: ParsedGroup) -> dict[str, Any]:
@@ -413,7 +413,7 @@ class BatchWriter:
             packed = pack_lines([numbered.line for numbered in group.lines], first, evidence)
             return {KEY: {"numbers": numbers, "lines": packed}}
         except CannotPack:
-            self._unchanged.extend(_unstored(group.lines))
+            self._unchanged.extend(_not_yet_stored(group.lines))
             return {KEY: {"noted_numbers": numbers}}
 
     def _call(self, answer: Answer, usage: Usage) -> Call:
@@ -425,12 +425,12 @@ class BatchWriter:
     def _store_unchanged(self, group: LineGroup) -> None:
         for numbered in group.lines:
             self.index.add_without_entry(numbered.line)
-        self._unchanged.extend(_unstored(group.lines))
+        self._unchanged.extend(_not_yet_stored(group.lines))
 
     def _store_deferred(self) -> None:
         """Store what still waits in a note; the next batch tries again."""
         self.index.pending = [group for group, _ in self._deferred]
-        new = [numbered for group in self.index.pending for numbered in _unstored(group.lines)]
+        new = [numbered for group in self.index.pending for numbered in _not_yet_stored(group.lines)]
         for group in self.index.pending:
             for numbered in group.lines:
                 self.index.assign(group.unit, numbered.line)
@@ -467,5 +467,5 @@ class BatchWriter:
         self.cursor = self.log.cursor
 
 
-def _unstored(lines: Iterable[NumberedLine]) -> list[NumberedLine]:
+def _not_yet_stored(lines: Iterable[NumberedLine]) -> list[NumberedLine]:
     return [numbered for numbered in lines if not numbered.is_stored]

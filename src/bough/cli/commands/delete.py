@@ -96,9 +96,9 @@ def purge(
     rows = [row for session in selected for row in store.family(session.session_id, forks=with_forks)]
     store.raise_if_running(rows)
     _plan(store, "is deleted permanently", rows)
-    surviving = _surviving(store, rows)
+    surviving = _surviving_sessions(store, rows)
     _plan_surviving(store, surviving, "" if with_forks else "; --with-forks deletes forks and replays too")
-    imported = _imported(rows)
+    imported = _import_tools(rows)
     _plan_imported(imported)
     _plan_rewrite(location)
     if not confirm_plan("Delete permanently?", yes=yes):
@@ -156,8 +156,8 @@ def gc(
     )
     _plan(store, "is deleted permanently", old)
     families = [row for one in old for row in store.family(one.session_id)]
-    _plan_surviving(store, _surviving(store, families))
-    _plan_imported(_imported(families))
+    _plan_surviving(store, _surviving_sessions(store, families))
+    _plan_imported(_import_tools(families))
     if old:
         _plan_rewrite(location)
     _plan(store, "moves to the trash", idle)
@@ -206,7 +206,7 @@ def _move_to_trash(store: Store, row: SessionRow) -> list[str]:
         return []
 
 
-def _surviving(store: Store, rows: list[SessionRow]) -> list[SessionRow]:
+def _surviving_sessions(store: Store, rows: list[SessionRow]) -> list[SessionRow]:
     """Return the forks, replays and lab runs that repeat parts of these sessions and are not among them."""
     purged = {row.session_id for row in rows}
     family = [one for row in rows for one in store.family(row.session_id, forks=True)]
@@ -214,7 +214,7 @@ def _surviving(store: Store, rows: list[SessionRow]) -> list[SessionRow]:
     return list({row.session_id: row for row in family if row.session_id not in purged}.values())
 
 
-def _imported(rows: list[SessionRow]) -> dict[str, str]:
+def _import_tools(rows: list[SessionRow]) -> dict[str, str]:
     """Return the tools that sessions were imported from, by session id."""
     return {row.session_id: row.tags["imported_from"] for row in rows if "imported_from" in row.tags}
 

@@ -193,7 +193,7 @@ def write_report(report: bytes | str, file: BinaryIO | None) -> None:
     if file is not None:
         file.write((report.encode() if isinstance(report, str) else report) + b"\n")
     elif isinstance(report, str):
-        click.echo("\n".join(map(_coloured, safe(report).split("\n"))))
+        click.echo("\n".join(map(_colour, safe(report).split("\n"))))
     else:
         click.echo(report)
 
@@ -209,6 +209,6 @@ def report_text(report: Any, format_: str | None) -> bytes | str:
 _COLOURS = {"  expected ": "red", "  actual ": "green"}
 
 
-def _coloured(line: str) -> str:
+def _colour(line: str) -> str:
     """Colour the expected and the actual line like a diff."""
     return next((click.style(line, fg=_COLOURS[head]) for head in _COLOURS if line.startswith(head)), line)

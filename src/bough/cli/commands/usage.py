@@ -73,7 +73,7 @@ def usage(
         store = location.open()
         floor = 0 if since is None else parse_time("--since", since, store.runtime.now())
         # Summed in the database: a store may have millions of calls.
-        groups = _named(store.backend.usage_by(_column(by), floor), by)
+        groups = _group_by_name(store.backend.usage_by(_column(by), floor), by)
     whole = reduce(add, groups.values(), Totals())
     if is_json:
         print_json(
@@ -111,7 +111,7 @@ def _of_one(session: Session, view: UsageView, by: str | None, since: str | None
     elif since is not None:
         floor = parse_time("--since", since, log.runtime.now())
     calls = ((row, call) for row, call in calls_with_sessions(log, view, leaf) if call.at >= floor)
-    return _named(sum_usage(calls, _column(by)), by)
+    return _group_by_name(sum_usage(calls, _column(by)), by)
 
 
 def _column(by: str | None) -> UsageColumn:
@@ -119,7 +119,7 @@ def _column(by: str | None) -> UsageColumn:
     return columns.get(by, cast("UsageColumn", by))
 
 
-def _named(sums: Mapping[str, Totals], by: str | None) -> dict[str, Totals]:
+def _group_by_name(sums: Mapping[str, Totals], by: str | None) -> dict[str, Totals]:
     """Return the sums by what each group is called, in order; those with the same name are added."""
     groups: dict[str, Totals] = {}
     for value, each in sums.items():

@@ -57,7 +57,7 @@ def finetune(
     entry_at = {entry.seq: entry for entry in path}
     visible = {item.seq for item in context.items}
     kept_turns: list[list[Item]] = []
-    skipped = _summarised(path, visible)
+    skipped = _summarised_turns(path, visible)
     for unit in group_by_turn(context.items):
         if unit[0].turn and unit[0].turn not in visible:
             continue  # the rest of a turn whose beginning is summarised
@@ -81,7 +81,7 @@ def finetune(
     return FineTuning(text, turns, tuple(sorted(skipped, key=lambda one: one.seq)))
 
 
-def _summarised(path: Sequence[Entry], visible: set[int]) -> list[Skipped]:
+def _summarised_turns(path: Sequence[Entry], visible: set[int]) -> list[Skipped]:
     inputs = [entry.seq for entry in path if entry.turn == entry.seq]
     return [
         Skipped(seq, "it, or its beginning, is replaced by a summary") for seq in inputs if seq not in visible

@@ -39,13 +39,8 @@ INDEX_SEARCH_DEPTH = 6
 CODEX_TEXT_PREFIXES = (
     *("<environment_context>", "<user_instructions>", "<turn_aborted>", "<subagent_notification>", "<skill>"),
     *("<user_shell_command>", "<permissions instructions>", "<current_time_reminder>", "<model_switch>"),
-    *(
-        "<codex_internal_context",
-        "<goal_context>",
-        "<startup_context>",
-        "<external_",
-        "<image_resize_notice>",
-    ),
+    *("<codex_internal_context", "<goal_context>", "<startup_context>"),
+    *("<external_", "<image_resize_notice>"),
     *("<recommended_plugins>", "<apps_instructions>", "<skills_instructions>", "<plugins_instructions>"),
     "# AGENTS.md instructions",
 )
@@ -76,7 +71,7 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
     heads = {path: _metadata(path) for path in find_files(source, "codex", "**/rollout-*.jsonl")}
     by_thread = {_thread_id(path, metadata): path for path, metadata in heads.items()}
     parents = {path: by_thread.get(_parent_id(metadata) or "") for path, metadata in heads.items()}
-    compressed, titles = _compressed(source), _titles(next(iter(heads)))
+    compressed, titles = _compressed_files(source), _titles(next(iter(heads)))
 
     def read(path: Path, tasks: tuple[SessionRecord, ...]) -> SessionRecord | None:
         rollout = CodexRollout(path)
@@ -110,7 +105,7 @@ def _parent_id(metadata: RolloutLine) -> str | None:
     return first_text(metadata, "parent_thread_id") or first_text(spawned, "parent_thread_id")
 
 
-def _compressed(place: str) -> LossReport:
+def _compressed_files(place: str) -> LossReport:
     losses = LossReport()
     where = Path(place).expanduser()
     for path in where.rglob("rollout-*.jsonl.zst") if where.is_dir() else ():

@@ -118,7 +118,7 @@ class PiSession:
         if kind == "branch_summary":
             origin = self.keys.get(str(line.get("fromId")))
             summary = text_or_none(line.get("summary"))
-            return _called(BranchSummary(summary, 0, ""), line, refers_to=origin) if summary else None
+            return _call_entry(BranchSummary(summary, 0, ""), line, refers_to=origin) if summary else None
         if kind == "custom":
             return EntryRecord(Note({"pi": str(line.get("customType")), "data": line.get("data")}))
         if kind == "label":
@@ -210,7 +210,7 @@ class PiSession:
             payload = Note({"pi": "a failed answer", "error": text_or_none(message.get("errorMessage"))})
         evidence = Evidence(issuer, proofs) if issuer and proofs else None
         provider, model = self._model
-        return _called(
+        return _call_entry(
             payload,
             message,
             model=model,
@@ -228,7 +228,7 @@ class PiSession:
         details = {"pi": fields} if fields else None
         content = tuple(self._parts(message.get("content")))
         result = ToolResult(_call_id(call_id), content, message.get("isError") is True, details=details)
-        return _called(Message("tool", (result,)), message)
+        return _call_entry(Message("tool", (result,)), message)
 
     # -- summaries ---------------------------------------------------------------------------------
 
@@ -246,7 +246,7 @@ class PiSession:
             _strings(fields.get("modifiedFiles")),
             replaces_earlier=True,
         )
-        return _called(payload, line, refers_to=self._first_kept(line, parent))
+        return _call_entry(payload, line, refers_to=self._first_kept(line, parent))
 
     def _first_kept(self, line: Line, parent: str | None) -> str | None:
         """Return the first kept entry. pi may name an entry that has no counterpart here, or only how many it keeps."""
@@ -309,7 +309,7 @@ def _object(signed: str | None) -> Line:
     return as_dict(value)
 
 
-def _called(payload: Payload, about: Line, **more: Any) -> EntryRecord:
+def _call_entry(payload: Payload, about: Line, **more: Any) -> EntryRecord:
     """Return the entry that a model call made, with what that used."""
     usage = as_dict(about.get("usage"))
     price = recorded_price(as_dict(usage.get("cost")).get("total"), "pi")

@@ -145,7 +145,7 @@ class QwenSession(EntryTree):
         details = _tool_details(line.get("toolCallResult"))
         for parsed in parse_history([{**message, "role": "user"}]):
             results = tuple(
-                replace(result, details=details, error=result.error or _failed(line))
+                replace(result, details=details, error=result.error or _is_failed(line))
                 for result in parsed.message.results
             )
             if parsed.message.parts:
@@ -171,7 +171,7 @@ def _payload(line: Line) -> Line:
     return as_dict(line.get("systemPayload"))
 
 
-def _failed(line: Line) -> bool:
+def _is_failed(line: Line) -> bool:
     return as_dict(line.get("toolCallResult")).get("status") in ("error", "cancelled")
 
 

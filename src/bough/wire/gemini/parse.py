@@ -42,7 +42,7 @@ def parse_reply(reply: object) -> Answer:
     if "parts" not in data:
         candidates = data.get("candidates") or []
         if len(candidates) != 1:
-            why = _either(data, "prompt_feedback")
+            why = _field(data, "prompt_feedback")
             raise UnrecognizedReply(
                 f"a reply with {len(candidates)} candidates ({why}); an answer is exactly one"
             )
@@ -54,26 +54,26 @@ def parse_reply(reply: object) -> Answer:
     if any(isinstance(part, ToolResult) for part, _ in parsed):
         raise UnrecognizedReply("a function response is not an answer")
     for name in _METADATA:
-        metadata = _camel_case(to_plain(_either(candidate, name) or {}))
+        metadata = _camel_case(to_plain(_field(candidate, name) or {}))
         if metadata:
             block = ProviderBlock(_camel(name), _describe_sources(metadata))
             parsed.append((block, {"metadata": metadata}))
     answer = history_message(NAME, "assistant", parsed)
-    usage, finish = _either(data, "usage_metadata"), _either(candidate, "finish_reason")
+    usage, finish = _field(data, "usage_metadata"), _field(candidate, "finish_reason")
     return Answer(
         answer.message,
         None if usage is None else _parse_usage(to_dict(usage)),
         answer.evidence,
         NAME,
-        _either(data, "model_version"),
+        _field(data, "model_version"),
         getattr(finish, "value", finish),  # the SDK has an enum of it
-        _parse_units(_either(data, "model_version"), _either(candidate, "grounding_metadata")),
+        _parse_units(_field(data, "model_version"), _field(candidate, "grounding_metadata")),
     )
 
 
 def _parse_units(model: object, grounding: object) -> dict[str, int] | None:
     """Return the searches that are billed: each query, before Gemini 3 each answer that was searched for."""
-    queries = _either(to_dict(grounding), "web_search_queries") if grounding is not None else None
+    queries = _field(to_dict(grounding), "web_search_queries") if grounding is not None else None
     if not queries:
         return None
     return {"web_searches": 1 if str(model).startswith(("gemini-1", "gemini-2")) else len(queries)}
@@ -89,7 +89,7 @@ def _parse_usage(usage: dict[str, Any]) -> Usage:
 
 def _count(usage: dict[str, Any], *names: str) -> int | None:
     """Sum the counts: Gemini reports thoughts and tool use separately from answer and prompt."""
-    counts = [value for name in names if is_count(value := _either(usage, name))]
+    counts = [value for name in names if is_count(value := _field(usage, name))]
     return sum(counts) if counts else None
 
 
@@ -119,8 +119,8 @@ def _parse_parts(content: dict[str, Any]) -> list[tuple[Part, Proof]]:
     calls: Counter[str] = Counter()
     results: Counter[str] = Counter()
     for piece in content_blocks(content.get("parts")):
-        signature = _either(piece, "thought_signature")
-        call, result = _either(piece, "function_call"), _either(piece, "function_response")
+        signature = _field(piece, "thought_signature")
+        call, result = _field(piece, "function_call"), _field(piece, "function_response")
         proof: Proof = {"signature": _encode(signature)} if signature else {}
         if call is not None:
             data = to_dict(call)
@@ -161,20 +161,20 @@ def _parse_response(data: dict[str, Any], counts: Counter[str]) -> tuple[ToolRes
 def _parse_part(
     piece: dict[str, Any], proof: Proof, *, is_answer: bool
 ) -> tuple[Text | Attachment | ProviderBlock, Proof]:
-    data, file = _either(piece, "inline_data"), _either(piece, "file_data")
+    data, file = _field(piece, "inline_data"), _field(piece, "file_data")
     fields = _fields(piece)
     if data is not None:
         blob = to_dict(data)
         # The SDK dumps JSON in the other alphabet of base64.
         attachment = parse_base64(
-            _standard_base64(blob.get("data")), _either(blob, "mime_type"), _either(blob, "display_name")
+            _standard_base64(blob.get("data")), _field(blob, "mime_type"), _field(blob, "display_name")
         )
         # An image of the model is sent back as one; further fields, such as a video's offsets, with any.
         is_described = is_answer or len(fields) > 1
         fields["inlineData"] = {**fields["inlineData"], "data": ""}
         return attachment, {"block": fields} if is_described else {}
     if file is not None:
-        return ProviderBlock("fileData", f"file: {_either(to_dict(file), 'file_uri')}"), {"block": fields}
+        return ProviderBlock("fileData", f"file: {_field(to_dict(file), 'file_uri')}"), {"block": fields}
     if fields.keys() <= {"text", "thought", "thoughtSignature"}:
         return Text(text_field({"text": "", **fields}, "text")), proof
     if "text" in fields and not fields.get("thought"):
@@ -250,7 +250,7 @@ def _encode(data: object) -> object:
     return base64.b64encode(data).decode() if isinstance(data, bytes) else data
 
 
-def _either(data: Mapping[str, Any], name: str) -> Any:
+def _field(data: Mapping[str, Any], name: str) -> Any:
     """A field by its name in snake_case or in camelCase."""
     value = data.get(name)
     return data.get(_camel(name)) if value is None else value

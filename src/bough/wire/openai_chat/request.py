@@ -56,7 +56,7 @@ def project(context: Context, blobs: Blobs, part: HistoryPart | None = None) -> 
     endpoint = endpoint_of(context.settings, NAME)
     issuer = issuer_of(endpoint.host)
     messages = [_text_message("system", prompt) for prompt in context.system if prompt.strip()]
-    items = [_own(item, issuer) for item in context.items]
+    items = [_without_foreign_evidence(item, issuer) for item in context.items]
     for paired in pair_results(items, ID_LENGTH, part or HistoryPart()):
         messages.extend(_with_reasoning(message, endpoint) for message in _write(paired, blobs))
     request: Request = {}
@@ -79,7 +79,7 @@ def issuer_of(host: str | None) -> str:
     return f"{NAME}@{host or HOST}"
 
 
-def _own(item: Item, issuer: str) -> Item:
+def _without_foreign_evidence(item: Item, issuer: str) -> Item:
     """Return an item without what another server requires back: it would be refused here."""
     other = item.evidence.issuer if item.evidence is not None else issuer
     is_foreign = other != issuer and other.startswith(f"{NAME}@")

@@ -38,7 +38,7 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
         failure: httpx2.TransportError | None = None
         for address in target.addresses:
             try:
-                response = await self._inner.handle_async_request(_addressed(request, target, address))
+                response = await self._inner.handle_async_request(_with_address(request, target, address))
             except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
                 failure = error
                 continue
@@ -101,7 +101,7 @@ def _allowed_hosts(server: McpServer) -> frozenset[str]:
     return server.hosts | {f"{parts.host}:{port}", f"[{parts.host}]:{port}"}
 
 
-def _addressed(request: httpx2.Request, target: Target, address: str) -> httpx2.Request:
+def _with_address(request: httpx2.Request, target: Target, address: str) -> httpx2.Request:
     """Return the request with an address in place of its host; the host header and the certificate stay the host's."""
     return httpx2.Request(
         request.method,
