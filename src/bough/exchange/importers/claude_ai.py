@@ -38,7 +38,7 @@ class ClaudeConversation(EntryList):
     """Reads one conversation."""
 
     def __init__(self, conversation: Block) -> None:
-        super().__init__()
+        super().__init__(NAME)
         self.conversation = conversation
         self.keys: dict[str, str] = {}
         """By message: the key of its last entry, or of the one before it if it became none."""
@@ -54,16 +54,13 @@ class ClaudeConversation(EntryList):
     def record(self, fallback: str) -> SessionRecord:
         about = self.conversation
         leaf = about.get("current_leaf_message_uuid")
-        return SessionRecord(
-            NAME,
+        return self.to_record(
             text_or_none(about.get("uuid")) or fallback,
-            tuple(self.entries),
             leaf=self.keys.get(leaf) if isinstance(leaf, str) else None,
             title=text_or_none(about.get("name")),
             agent=NAME,
             started_at=parse_time(about.get("created_at")),
             tags=known_texts(project=as_dict(about.get("project")).get("name")),
-            losses=self.losses,
         )
 
     def _read(self, message: Block, number: int) -> None:
@@ -77,8 +74,7 @@ class ClaudeConversation(EntryList):
         elif sender == "assistant":
             last = ClaudeAiAnswer(self, message, name, after, at).last
         else:
-            note = unknown_note(NAME, f"sender {sender}", message, self.losses)
-            last = self.add(note, at, key=name, after=after)
+            last = self.add_unknown(f"sender {sender}", message, at, key=name, after=after)
         self.keys[name] = self._last = last
 
     def _input(self, message: Block, name: str, after: str, at: int | None) -> str:
@@ -88,8 +84,7 @@ class ClaudeConversation(EntryList):
             if block.get("type") in ("text", "voice_note") and isinstance(block.get("text"), str):
                 parts += [Text(block["text"])] if block["text"] else []
             else:
-                note = unknown_note(NAME, block.get("type"), block, self.losses)
-                last = self.add(note, at, key=f"{name}#{index}", after=last)
+                last = self.add_unknown(block.get("type"), block, at, key=f"{name}#{index}", after=last)
         parts += self._files(message)
         if parts:
             last = self.add(Message("user", tuple(parts)), at, key=name, after=last)

@@ -30,7 +30,7 @@ from ...formats.json_values import (
     token_counts,
 )
 from ...formats.jsonl import find_files, read_json
-from ...formats.records import LossReport, SessionRecord, recorded_price, unknown_note
+from ...formats.records import LossReport, SessionRecord, recorded_price
 from .session_records import EntryList, with_source_losses, with_tasks, without_empty
 
 NAME = "cline"
@@ -77,8 +77,8 @@ class ClineTranscript(EntryList):
     """The entries of one session: messages with Anthropic's blocks, whichever provider answered."""
 
     def __init__(self, path: Path, tool: str) -> None:
-        super().__init__()
-        self.path, self.tool = path, tool
+        super().__init__(tool)
+        self.path = path
         self.seeds: tuple[Message, ...] = ()
         self.title: str | None = None
         self.agent = tool
@@ -88,16 +88,13 @@ class ClineTranscript(EntryList):
         self._thoughts: list[Reasoning] = []
 
     def record(self, name: str, tasks: tuple[SessionRecord, ...]) -> SessionRecord:
-        return SessionRecord(
-            self.tool,
+        return self.to_record(
             name,
-            tuple(self.entries),
-            self.seeds,
+            seeds=self.seeds,
             title=self.title,
             agent=self.agent,
             started_at=self.started_at,
             tags=self.tags,
-            losses=self.losses,
             tasks=tasks,
         )
 
@@ -126,7 +123,7 @@ class ClineTranscript(EntryList):
             if blocks.input_parts:
                 self.add(Message("user", blocks.input_parts), at)
         elif not blocks.notes:
-            self.add(unknown_note(self.tool, f"role {role}", message, self.losses), at)
+            self.add_unknown(f"role {role}", message, at)
 
     def _add_thought(self, message: Fields) -> None:
         texts = (each.get("text") for each in dicts_in(message.get("summary")))

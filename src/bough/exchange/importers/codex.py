@@ -31,7 +31,7 @@ from ...formats.json_values import (
 from ...formats.jsonl import WRITTEN_SECONDS, find_files, read_objects, seconds_since_written
 from ...formats.records import START, EntryRecord, LossReport, SessionRecord, unknown_note
 from ...formats.responses_items import AnswerBuilder, is_input_item, read_input_item
-from .session_records import with_tasks
+from .session_records import EntryList, with_tasks
 
 INDEX = "session_index.jsonl"
 INDEX_SEARCH_DEPTH = 6
@@ -113,14 +113,13 @@ def _compressed_files(place: str) -> LossReport:
     return losses
 
 
-class CodexRollout:
+class CodexRollout(EntryList):
     """Reads one rollout file."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__("codex")
         self.path = path
-        self.losses = LossReport()
         self.metadata: RolloutLine = {}
-        self.entries: list[EntryRecord] = []
         self.seeds: list[Message] = []
         self._answer = AnswerBuilder(self.losses)
         self._answer_at: int | None = None
@@ -152,11 +151,9 @@ class CodexRollout:
         if isinstance(metadata.get("history_base"), dict):
             self.losses.add("the beginning, which is in another rollout file", self.path.name)
         thread = _thread_id(self.path, metadata)
-        return SessionRecord(
-            "codex",
+        return self.to_record(
             thread,
-            tuple(self.entries),
-            tuple(self._prompt() + self.seeds),
+            seeds=tuple(self._prompt() + self.seeds),
             leaf=(self._path[-1][0] if self._path else START) if self._has_moved else None,
             title=self._title or titles.get(thread),
             agent=text_or_none(metadata.get("agent_role")) or "codex",
@@ -166,7 +163,6 @@ class CodexRollout:
                 git_branch=as_dict(metadata.get("git")).get("branch"),
                 forked_from=metadata.get("forked_from_id"),
             ),
-            losses=self.losses,
             tasks=tasks,
             missing=("tool definitions",) if self._prompt() else ("system prompt", "tool definitions"),
             unfinished=self.unfinished,

@@ -25,7 +25,7 @@ from ...formats.json_values import (
     token_counts,
 )
 from ...formats.jsonl import find_files, read_objects
-from ...formats.records import START, LossReport, SessionRecord, unknown_note
+from ...formats.records import START, LossReport, SessionRecord
 from ...wire.parsing import parse_base64, parse_tool_call
 from .session_records import EntryTree, without_empty
 
@@ -103,16 +103,12 @@ class CopilotSession:
             for agent_id, transcript in self.agents.items()
             if transcript.entries
         ]
-        return SessionRecord(
-            NAME,
+        return self.main.to_record(
             name,
-            tuple(self.main.entries),
-            leaf=self.main.tip if self.main.entries else None,
             title=self.title,
             agent=NAME,
             started_at=parse_time(self.start.get("startTime")),
             tags=self.tags,
-            losses=self.losses,
             tasks=tuple(tasks),
         )
 
@@ -155,7 +151,7 @@ class CopilotTranscript(EntryTree):
     """Converts the events of one agent."""
 
     def __init__(self, losses: LossReport) -> None:
-        super().__init__(losses)
+        super().__init__(NAME, losses)
         self.keys: dict[str, str] = {}
         """By event: the key of the last entry up to it."""
         self.calls: dict[str, ToolCall] = {}
@@ -171,7 +167,7 @@ class CopilotTranscript(EntryTree):
         try:
             self._convert(kind, data, at)
         except UNEXPECTED_SHAPE:
-            self.add(unknown_note(NAME, kind, event, self.losses), at)
+            self.add_unknown(kind, event, at)
         name = event.get("id")
         if isinstance(name, str):
             self.keys[name] = self.tip
@@ -204,7 +200,7 @@ class CopilotTranscript(EntryTree):
             case _ if kind in BOOKKEEPING:
                 self.losses.add("a bookkeeping event of the tool", str(kind))
             case _:
-                self.add(unknown_note(NAME, kind, data, self.losses), at)
+                self.add_unknown(kind, data, at)
 
     def _input(self, data: Event, at: int | None) -> None:
         parts: list[Part] = [Text(data["content"])] if data["content"] else []

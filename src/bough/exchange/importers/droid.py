@@ -15,7 +15,7 @@ from ...core.usage import Usage
 from ...formats.anthropic_blocks import read_blocks
 from ...formats.json_values import as_dict, first_text, known_texts, parse_time, text_or_none, token_counts
 from ...formats.jsonl import find_files, read_objects, read_optional_json
-from ...formats.records import SessionRecord, stable_call_id, unknown_note
+from ...formats.records import SessionRecord, stable_call_id
 from .session_records import EntryList, without_empty
 
 NAME = "droid"
@@ -35,7 +35,7 @@ class DroidSession(EntryList):
     """Reads one session."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__()
+        super().__init__(NAME)
         self.path = path
         self.start: Line = {}
         settings = path.with_name(path.stem + SETTINGS)
@@ -46,14 +46,11 @@ class DroidSession(EntryList):
 
     def record(self) -> SessionRecord:
         about = self._about
-        return SessionRecord(
-            NAME,
+        return self.to_record(
             self.name,
-            tuple(self.entries),
             title=first_text(about, "sessionTitle", "title"),
             agent=NAME,
             tags=known_texts(cwd=about.get("cwd")),
-            losses=self.losses,
         )
 
     @property
@@ -79,7 +76,7 @@ class DroidSession(EntryList):
         elif isinstance(kind, str) and kind in BOOKKEEPING:
             self.losses.add("a bookkeeping line of the tool", kind)
         else:
-            self.add(unknown_note(NAME, kind, line, self.losses), at)
+            self.add_unknown(kind, line, at)
 
     def _message(self, message: Line, at: int | None) -> None:
         blocks = read_blocks(NAME, message.get("content"), self.losses)
@@ -97,7 +94,7 @@ class DroidSession(EntryList):
                 self.add(Message("tool", (result,)), at)
             self._input(blocks.input_parts, at)
         elif not blocks.notes:
-            self.add(unknown_note(NAME, f"role {role}", message, self.losses), at)
+            self.add_unknown(f"role {role}", message, at)
 
     def _input(self, parts: tuple[Any, ...], at: int | None) -> None:
         """Add an input; what droid adds to it is a system message before it."""

@@ -27,7 +27,7 @@ from ...formats.json_values import (
     token_counts,
 )
 from ...formats.jsonl import find_files, read_json, read_objects, seconds_since_written
-from ...formats.records import START, LossReport, SessionRecord, stable_call_id, unknown_note
+from ...formats.records import START, LossReport, SessionRecord, stable_call_id
 from ...wire.gemini.parse import parse_history
 from ...wire.parsing import parse_tool_call
 from .session_records import EntryTree, with_source_losses, with_tasks, without_empty
@@ -66,7 +66,7 @@ class GeminiChat(EntryTree):
     """Reads one session file."""
 
     def __init__(self, path: Path, source_losses: LossReport) -> None:
-        super().__init__()
+        super().__init__(NAME)
         self.path = path
         self.metadata: Line = {}
         self._messages: dict[str, Line] = {}
@@ -96,16 +96,12 @@ class GeminiChat(EntryTree):
 
     def record(self, tasks: tuple[SessionRecord, ...]) -> SessionRecord:
         about = self.metadata
-        return SessionRecord(
-            NAME,
+        return self.to_record(
             self.name,
-            tuple(self.entries),
-            leaf=self.tip if self.entries else None,
             title=text_or_none(about.get("summary")),
             agent="subagent" if self.is_task else NAME,
             started_at=parse_time(about.get("startTime")),
             tags=known_texts(project=about.get("projectHash")),
-            losses=self.losses,
             tasks=tasks,
             unfinished=self.unfinished,
         )
@@ -140,7 +136,7 @@ class GeminiChat(EntryTree):
                 else:
                     self.losses.add("a message without an id")
         else:
-            self.add(unknown_note(NAME, "line", line, self.losses), None)
+            self.add_unknown("line", line, None)
 
     def _read_message(self, message: Line) -> None:
         name = message["id"]
@@ -195,9 +191,9 @@ class GeminiChat(EntryTree):
             elif kind in SCREEN_TYPES:
                 self.add(Note({NAME: kind, "text": _text(message.get("content"))}), at)
             else:
-                self.add(unknown_note(NAME, kind, message, self.losses), at)
+                self.add_unknown(kind, message, at)
         except UNEXPECTED_SHAPE:
-            self.add(unknown_note(NAME, kind, message, self.losses), at)
+            self.add_unknown(kind, message, at)
         self._remember(message["id"])
 
     def _remember(self, name: str) -> None:

@@ -25,7 +25,7 @@ from ...formats.json_values import (
     text_or_none,
 )
 from ...formats.jsonl import find_files, read_objects
-from ...formats.records import LossReport, SessionRecord, stable_call_id, unknown_note
+from ...formats.records import LossReport, SessionRecord, stable_call_id
 from ...wire.parsing import parse_base64, parse_tool_call
 from .session_records import EntryList, without_empty
 from .sqlite_files import open_tables
@@ -81,7 +81,7 @@ class GooseSession(EntryList):
     """Reads one session."""
 
     def __init__(self, name: str, about: Fields, losses: LossReport | None = None) -> None:
-        super().__init__(losses)
+        super().__init__(NAME, losses)
         self.name, self.about = name, about
         self._answer: list[Part] = []
         self._proofs: dict[str, dict[str, Any]] = {}
@@ -92,15 +92,12 @@ class GooseSession(EntryList):
 
     def record(self) -> SessionRecord:
         about = self.about
-        return SessionRecord(
-            NAME,
+        return self.to_record(
             self.name,
-            tuple(self.entries),
             title=first_text(about, "name", "description"),
             agent=NAME,
             started_at=parse_time(about.get("created_at")),
             tags=known_texts(cwd=about.get("working_dir"), kind=about.get("session_type")),
-            losses=self.losses,
         )
 
     def read(self, messages: Iterable[Fields]) -> None:
@@ -121,7 +118,7 @@ class GooseSession(EntryList):
             return
         self._finish_answer()
         if role not in ("user", "assistant"):
-            self.add(unknown_note(NAME, f"role {role}", message, self.losses), at)
+            self.add_unknown(f"role {role}", message, at)
             return
         parts = [part for item in content for part in self._input_item(item, at)]
         texts = tuple(part for part in parts if isinstance(part, Text))
@@ -157,7 +154,7 @@ class GooseSession(EntryList):
                     raise ValueError(f"content of type {kind}")
         except UNEXPECTED_SHAPE:
             self._finish_answer()
-            self.add(unknown_note(NAME, fields.get("type"), item, self.losses), at)
+            self.add_unknown(fields.get("type"), item, at)
 
     def _call(self, fields: Fields) -> None:
         call, call_id = fields["toolCall"], required_text(fields["id"], "a tool call without an id")
@@ -184,7 +181,7 @@ class GooseSession(EntryList):
                 case kind:
                     raise ValueError(f"content of type {kind}")
         except UNEXPECTED_SHAPE:
-            self.add(unknown_note(NAME, fields.get("type"), item, self.losses), at)
+            self.add_unknown(fields.get("type"), item, at)
 
     def _note(self, data: Fields, at: int | None) -> None:
         self._finish_answer()

@@ -122,7 +122,7 @@ class InspectSample(EntryList):
     """Reads one sample."""
 
     def __init__(self, sample: Fields, about: Fields) -> None:
-        super().__init__()
+        super().__init__(NAME)
         self.sample, self.about = sample, about
         self.seeds: list[Message] = []
         self._attachments: Mapping[str, object] = as_dict(sample.get("attachments"))
@@ -142,16 +142,13 @@ class InspectSample(EntryList):
         fields = as_dict(sample.get("metadata"))
         names = (about.get("eval_id"), sample.get("id"), sample.get("epoch"))
         name = "-".join(str(each) for each in names if isinstance(each, str | int) and str(each).strip())
-        return SessionRecord(
-            NAME,
+        return self.to_record(
             name if text_or_none(about.get("eval_id")) else fallback,
-            tuple(self.entries),
-            tuple(self.seeds),
+            seeds=tuple(self.seeds),
             title=first_text(fields, "title") or f"{about.get('task') or 'sample'} {sample.get('id')}",
             agent=first_text(fields, "agent") or first_text(about, "task"),
             started_at=parse_time(sample.get("started_at")) or parse_time(about.get("created")),
             tags=known_texts(task=about.get("task"), sample=str(sample.get("id") or "")),
-            losses=self.losses,
         )
 
     # -- events ------------------------------------------------------------------------------------
@@ -233,7 +230,7 @@ class InspectSample(EntryList):
             try:
                 self._read_message(chat, position)
             except UNEXPECTED_SHAPE:
-                self.add(unknown_note(NAME, f"message of {chat.get('role')}", chat, self.losses), None)
+                self.add_unknown(f"message of {chat.get('role')}", chat, None)
             self._flush(position)
         scores = self.sample.get("scores")
         if isinstance(scores, dict) and scores:
@@ -264,7 +261,7 @@ class InspectSample(EntryList):
             else:
                 self.add(message, self._asked_at(position), key=name)
         else:
-            self.add(unknown_note(NAME, f"role {role}", chat, self.losses), None)
+            self.add_unknown(f"role {role}", chat, None)
 
     def _asked_at(self, position: int) -> int | None:
         """Return when the next model call was made."""

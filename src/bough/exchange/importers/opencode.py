@@ -29,7 +29,7 @@ from ...formats.json_values import (
     token_counts,
 )
 from ...formats.jsonl import read_json
-from ...formats.records import START, EntryRecord, LossReport, SessionRecord, recorded_price, unknown_note
+from ...formats.records import START, EntryRecord, LossReport, SessionRecord, recorded_price
 from ...wire.parsing import parse_data_url, parse_tool_call
 from .session_records import EntryList, with_source_losses, with_tasks
 from .sqlite_files import SourceTables, open_tables
@@ -159,7 +159,7 @@ class OpencodeSession(EntryList):
     """Reads one session."""
 
     def __init__(self, source: SourceSession) -> None:
-        super().__init__()
+        super().__init__(NAME)
         self.source = source
         self.unfinished = 0
         self.firsts: dict[str, int] = {}
@@ -171,16 +171,13 @@ class OpencodeSession(EntryList):
 
     def record(self, tasks: tuple[SessionRecord, ...]) -> SessionRecord:
         fields = self.source.fields
-        return SessionRecord(
-            NAME,
+        return self.to_record(
             self.source.session_id,
-            tuple(self.entries),
             leaf=self._leaf(),
             title=text_or_none(fields.get("title")),
             agent=text_or_none(fields.get("agent")) or NAME,
             started_at=_time(fields, "created"),
             tags=known_texts(cwd=fields.get("directory"), version=fields.get("version")),
-            losses=self.losses,
             tasks=tasks,
             unfinished=self.unfinished,
         )
@@ -208,7 +205,7 @@ class OpencodeSession(EntryList):
             else:
                 OpencodeAnswer(self, message, parts)
         else:
-            self.add(unknown_note(NAME, f"role {role}", message, self.losses), _time(message, "created"))
+            self.add_unknown(f"role {role}", message, _time(message, "created"))
 
     def _input(self, message: Fields, parts: list[Fields]) -> None:
         """Add an input; what opencode adds to it, such as the text of a mentioned file, is a system message after it."""
@@ -227,7 +224,7 @@ class OpencodeSession(EntryList):
             elif kind == "file":
                 own.extend(self._file(part))
             elif kind not in ("compaction", *BOOKKEEPING):
-                self.add(unknown_note(NAME, kind, part, self.losses), at)
+                self.add_unknown(kind, part, at)
         if own:
             self.add(Message("user", tuple(own)), at)
             texts = tuple(part for part in added if isinstance(part, Text))
@@ -308,7 +305,7 @@ class OpencodeAnswer:
             self._unknown(part)
 
     def _unknown(self, part: Fields) -> None:
-        self.session.add(unknown_note(NAME, part.get("type"), part, self.session.losses), self.at)
+        self.session.add_unknown(part.get("type"), part, self.at)
 
     def _add(self, piece: Part | None, part: Fields) -> None:
         if piece is None:

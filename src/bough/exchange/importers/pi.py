@@ -28,10 +28,10 @@ from ...formats.json_values import (
     token_counts,
 )
 from ...formats.jsonl import INVALID_JSON, find_files, read_objects
-from ...formats.records import START, EntryRecord, LossReport, SessionRecord, recorded_price, unknown_note
+from ...formats.records import START, EntryRecord, SessionRecord, recorded_price, unknown_note
 from ...formats.settings import known_options
 from ...wire.parsing import parse_base64, parse_tool_call
-from .session_records import without_empty
+from .session_records import EntryList, without_empty
 
 TOKENS = ("input", "output", "cacheRead", "cacheWrite")
 ISSUERS = {
@@ -50,14 +50,13 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
     yield from without_empty(PiSession(path).record() for path in find_files(source, "pi", "**/*.jsonl"))
 
 
-class PiSession:
+class PiSession(EntryList):
     """Reads one session file."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__("pi")
         self.path = path
-        self.losses = LossReport()
         self.metadata: Line = {}
-        self.entries: list[EntryRecord] = []
         self.title: str | None = None
         self.labels: dict[str, str] = {}
         self.keys: dict[str, str] = {}
@@ -76,17 +75,14 @@ class PiSession:
     def record(self) -> SessionRecord:
         origin = text_or_none(self.metadata.get("parentSession"))
         labels = {self.keys[name]: label for name, label in self.labels.items() if name in self.keys}
-        return SessionRecord(
-            "pi",
+        return self.to_record(
             text_or_none(self.metadata.get("id")) or self.path.stem,
-            tuple(self.entries),
             leaf=self.leaf,
             labels=labels,
             title=self.title,
             agent="pi",
             started_at=parse_time(self.metadata.get("timestamp")),
             tags=known_texts(cwd=self.metadata.get("cwd"), forked_from=Path(origin).stem if origin else None),
-            losses=self.losses,
             missing=("system prompt", "tool definitions"),
         )
 

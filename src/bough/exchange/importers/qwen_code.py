@@ -24,7 +24,7 @@ from ...formats.json_values import (
     token_counts,
 )
 from ...formats.jsonl import find_files, read_objects
-from ...formats.records import START, SessionRecord, unknown_note
+from ...formats.records import START, SessionRecord
 from ...wire.gemini.parse import parse_history
 from .session_records import EntryTree, with_tasks, without_empty
 
@@ -62,7 +62,7 @@ class QwenSession(EntryTree):
     """Reads one file."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__()
+        super().__init__(NAME)
         self.path = path
         self.keys: dict[str, str] = {}
         """By record: the key of its last entry, or of the one before it if it became none."""
@@ -75,15 +75,11 @@ class QwenSession(EntryTree):
     def record(self, tasks: tuple[SessionRecord, ...]) -> SessionRecord:
         is_task = SUBAGENTS in self.path.parts
         name = f"{self.path.parent.name}-{self.path.stem}" if is_task else self.path.stem
-        return SessionRecord(
-            NAME,
+        return self.to_record(
             name,
-            tuple(self.entries),
-            leaf=self.tip if self.entries else None,
             title=self.title,
             agent=self.agent,
             tags=self.tags,
-            losses=self.losses,
             tasks=tasks,
         )
 
@@ -99,7 +95,7 @@ class QwenSession(EntryTree):
         try:
             self._convert(line, at)
         except UNEXPECTED_SHAPE:
-            self.add(unknown_note(NAME, line.get("type"), line, self.losses), at)
+            self.add_unknown(line.get("type"), line, at)
         self.keys[name] = self.tip
 
     def _describe(self, line: Line) -> None:
@@ -126,7 +122,7 @@ class QwenSession(EntryTree):
         elif kind == "system" and subtype in BOOKKEEPING:
             self.losses.add("a bookkeeping record of the tool", str(subtype))
         else:
-            self.add(unknown_note(NAME, f"{kind} {subtype or ''}".strip(), line, self.losses), at)
+            self.add_unknown(f"{kind} {subtype or ''}".strip(), line, at)
 
     def _answer(self, line: Line, at: int | None) -> None:
         usage = _usage(line.get("usageMetadata"))

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from ...core.entries import Payload
 from ...core.usage import Usage
-from ...formats.records import START, EntryRecord, LossReport, SessionRecord
+from ...formats.records import START, EntryRecord, LossReport, SessionRecord, unknown_note
 
 MAX_TASK_DEPTH = 20
 """Sub-agents nested deeper become sessions of their own."""
@@ -18,9 +18,10 @@ K = TypeVar("K")
 
 
 class EntryList:
-    """The entries of one session as they are read, numbered from 1, and what could not be converted."""
+    """The entries of one session of a tool as they are read, numbered from 1, and what could not be converted."""
 
-    def __init__(self, losses: LossReport | None = None) -> None:
+    def __init__(self, tool: str, losses: LossReport | None = None) -> None:
+        self.tool = tool
         self.losses = LossReport() if losses is None else losses
         self.entries: list[EntryRecord] = []
 
@@ -29,6 +30,14 @@ class EntryList:
         key = key or str(len(self.entries) + 1)
         self.entries.append(EntryRecord(payload, key, at=at, **more))
         return key
+
+    def add_unknown(self, kind: object, item: object, at: int | None, **more: Any) -> str:
+        """Add a note that keeps an item of a kind that is not known, and count it."""
+        return self.add(unknown_note(self.tool, kind, item, self.losses), at, **more)
+
+    def to_record(self, source: str, **about: Any) -> SessionRecord:
+        """Return the session; `about` are further fields of `SessionRecord`."""
+        return SessionRecord(self.tool, source, tuple(self.entries), losses=self.losses, **about)
 
     def add_total_usage(self, usage: Usage, provider: str | None, call_id: str) -> None:
         """Add the tokens of all calls to the first answer, for a tool that records only their sum."""
@@ -42,13 +51,16 @@ class EntryList:
 class EntryTree(EntryList):
     """The same for a session with branches: each entry follows the one at `tip`."""
 
-    def __init__(self, losses: LossReport | None = None) -> None:
-        super().__init__(losses)
+    def __init__(self, tool: str, losses: LossReport | None = None) -> None:
+        super().__init__(tool, losses)
         self.tip = START
 
     def add(self, payload: Payload, at: int | None, *, key: str | None = None, **more: Any) -> str:
         self.tip = super().add(payload, at, key=key, after=self.tip, **more)
         return self.tip
+
+    def to_record(self, source: str, **about: Any) -> SessionRecord:
+        return super().to_record(source, leaf=self.tip if self.entries else None, **about)
 
 
 def with_tasks(
