@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from urllib.parse import quote
 
-from msgspec.structs import replace
-
 from ...core.entries import Compaction, Note
 from ...core.messages import Message
 from ...core.state import State, merge_state
 from ...formats.adk import Event, read_compaction, read_event
 from ...formats.json_values import json_object, known_texts, parse_time, text_or_none
-from ...formats.records import START, EntryRecord, LossReport, SessionRecord, patches
+from ...formats.records import EntryRecord, SessionRecord, patches
+from .session_records import EntryTree
 from .sqlite_files import Row, SourceTables, open_tables
 
 OLD_COLUMNS = ("content", "usage_metadata", "error_code", "error_message", "branch", "author")
@@ -31,15 +30,13 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
                     yield session.record()
 
 
-class AdkSession:
+class AdkSession(EntryTree):
     """Reads one session: its events, compactions, rewinds and state changes."""
 
     def __init__(self, tables: SourceTables, row: Row) -> None:
+        super().__init__("adk")
         self.tables, self.row = tables, row
-        self.losses = LossReport()
-        self.entries: list[EntryRecord] = []
         self.state: State = {}
-        self._tip = START
         self._tip_before: dict[str, str] = {}
         """By invocation id: the key of the entry before its first event."""
         self._message_times: list[tuple[str, int]] = []
@@ -50,15 +47,11 @@ class AdkSession:
 
     def record(self) -> SessionRecord:
         app, user = str(self.row["app_name"]), str(self.row["user_id"])
-        return SessionRecord(
-            "adk",
+        return self.to_record(
             ":".join(quote(part, safe="@ ") for part in (app, user, str(self.row["id"]))),
-            tuple(self.entries),
-            leaf=self._tip,
             agent=text_or_none(app),
             started_at=parse_time(self.row.get("create_time")),
             tags=known_texts(app=app, user=user),
-            losses=self.losses,
             missing=("system prompt", "tool definitions", "options"),
         )
 
@@ -71,12 +64,12 @@ class AdkSession:
         at = parse_time(event.get("timestamp")) or parse_time(row.get("timestamp"))
         invocation = row.get("invocation_id")
         if isinstance(invocation, str):
-            self._tip_before.setdefault(invocation, self._tip)
+            self._tip_before.setdefault(invocation, self.tip)
         actions = json_object(event.get("actions"))
         self._count_losses(event, actions)
         rewind = actions.get("rewind_before_invocation_id")
         if isinstance(rewind, str) and rewind in self._tip_before:
-            self._tip = self._tip_before[rewind]
+            self.tip = self._tip_before[rewind]
         for entry in read_event(event, at, self.losses):
             self._add(entry)
         self._add_compaction(actions, at)
@@ -91,9 +84,7 @@ class AdkSession:
             self.losses.add(description, str(event["branch"]))
 
     def _add(self, entry: EntryRecord) -> None:
-        key = str(len(self.entries) + 1)
-        self.entries.append(replace(entry, key=key, after=self._tip))
-        self._tip = key
+        key = self.append(entry)
         if entry.at is not None and isinstance(entry.payload, Message):
             self._message_times.append((key, entry.at))
 

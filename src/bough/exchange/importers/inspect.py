@@ -238,7 +238,7 @@ class InspectSample(EntryList):
 
     def _flush(self, position: int) -> None:
         for entry in self._others.pop(position, ()):
-            self.entries.append(replace(entry, key=str(len(self.entries) + 1)))
+            self.append(entry)
 
     def _read_message(self, chat: Fields, position: int) -> None:
         role, name = chat.get("role"), text_or_none(chat.get("id"))

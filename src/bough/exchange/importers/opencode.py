@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from ...core.entries import Compaction, Evidence, Note
 from ...core.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResult
@@ -343,7 +342,7 @@ class OpencodeAnswer:
         evidence = Evidence(self.issuer, self._proofs) if self.issuer and self._proofs else None
         self.session.add(Message("assistant", tuple(self._parts)), self.at, evidence=evidence, **usage)
         for entry in self._results:
-            self.session.entries.append(replace(entry, key=str(len(self.session.entries) + 1)))
+            self.session.append(entry)
             self.at = entry.at or self.at
         self._parts, self._proofs, self._results = [], {}, []
 

@@ -27,8 +27,12 @@ class EntryList:
 
     def add(self, payload: Payload, at: int | None, *, key: str | None = None, **more: Any) -> str:
         """Add an entry and return its key; `more` are fields of `EntryRecord`."""
-        key = key or str(len(self.entries) + 1)
-        self.entries.append(EntryRecord(payload, key, at=at, **more))
+        return self.append(EntryRecord(payload, key, at=at, **more))
+
+    def append(self, entry: EntryRecord) -> str:
+        """Add an entry under its key, or under the next number if it has none; return the key."""
+        key = entry.key or str(len(self.entries) + 1)
+        self.entries.append(replace(entry, key=key))
         return key
 
     def add_unknown(self, kind: object, item: object, at: int | None, **more: Any) -> str:
@@ -55,8 +59,8 @@ class EntryTree(EntryList):
         super().__init__(tool, losses)
         self.tip = START
 
-    def add(self, payload: Payload, at: int | None, *, key: str | None = None, **more: Any) -> str:
-        self.tip = super().add(payload, at, key=key, after=self.tip, **more)
+    def append(self, entry: EntryRecord) -> str:
+        self.tip = super().append(replace(entry, after=self.tip))
         return self.tip
 
     def to_record(self, source: str, **about: Any) -> SessionRecord:
