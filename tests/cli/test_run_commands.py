@@ -15,6 +15,7 @@ import pytest
 
 import bough as library
 from bough import Session, user
+from support.fake_providers import FakeProviders
 from support.processes import wait_until
 from support.terminal import BOUGH, Terminal, bough, environment
 
@@ -513,6 +514,25 @@ class TestNaming:
         with open_store(home) as store:
             copy = store.sessions().sessions[0]
         assert (copy.title, copy.tags, copy.agent) == ("T", {"a": "b"}, "oak")
+
+
+class TestConnection:
+    def test_that_to_a_vendor_is_shared_by_the_turns_of_a_chat_and_closed_at_its_end(
+        self, home: Path
+    ) -> None:
+        with FakeProviders(keeps_alive=True) as server:
+            model = f"openai-chat:m@{server.url_for('openai-chat')}"
+            done = subprocess.run(
+                [*BOUGH, "chat", "--model", model],
+                cwd=home,
+                env=environment(home) | {"PYTHONDEVMODE": "1"},  # tells of sockets that are left open
+                input="hi\nand now?\n",
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+        assert (server.connections, len(server.requests)) == (1, 2)
+        assert "ResourceWarning" not in done.stderr
 
 
 class TestCancel:

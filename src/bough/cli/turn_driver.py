@@ -66,6 +66,7 @@ class Driver:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())  # closes connections to vendors
         self._loop.close()
         if kind is KeyboardInterrupt:
             self.exit(CANCELLED_CODE)
