@@ -35,8 +35,8 @@ GAP = 600 * 1_000_000
 COPY_SQLITE = """
 create temp table step as with recursive n (n) as (select 1 union all select n + 1 from n where n < {copies})
     select n * 1000 as step, n * {templates} * {gap} as later from n;
-insert into session (number, id, branch, started_at, updated_at, active_at, {columns})
-    select number + step, id || '_' || step, branch + step, started_at + later, updated_at + later, active_at + later, {columns}
+insert into session (number, id, conversation_id, branch, started_at, updated_at, active_at, {columns})
+    select number + step, id || '_' || step, conversation_id || '_' || step, branch + step, started_at + later, updated_at + later, active_at + later, {columns}
     from step, session where number <= {most};
 insert into session_detail select session_number + step, spec, policy, workspace, state from step, session_detail where session_number <= {most};
 insert into branch select id + step, session_number + step, parent + step, parent_seq from step, branch where id <= {most};
@@ -57,7 +57,7 @@ set session_replication_role = replica;
 drop index bough.search_by_word;
 create temp table step as select n * 1000 as step, n::bigint * {templates} * {gap} as later from generate_series(1, {copies}) as n;
 insert into bough.session select (jsonb_populate_record(session, jsonb_build_object(
-    'number', number + step, 'id', id || '_' || step, 'branch', branch + step, 'started_at', started_at + later,
+    'number', number + step, 'id', id || '_' || step, 'conversation_id', conversation_id || '_' || step, 'branch', branch + step, 'started_at', started_at + later,
     'updated_at', updated_at + later, 'active_at', active_at + later))).* from step, bough.session where number <= {most};
 insert into bough.session_tag select space, tag_hash, session_number + step, active_at + later from step, bough.session_tag where session_number <= {most};
 insert into bough.session_detail select session_number + step, space, spec, policy, workspace, state
@@ -152,7 +152,15 @@ def fill_sqlite(path: Path, sessions: int) -> FilledStore:
             connection.executemany("insert into document values (?, ?, ?, ?, ?)", documents)
             set_times(lambda query: connection.execute(query.format(at=at)), "")
             most = connection.execute("select max(id) from branch").get
-            own_columns = ("number", "id", "branch", "started_at", "updated_at", "active_at")
+            own_columns = (
+                "number",
+                "id",
+                "conversation_id",
+                "branch",
+                "started_at",
+                "updated_at",
+                "active_at",
+            )
             names = [
                 row[1]
                 for row in connection.execute("pragma table_info(session)")

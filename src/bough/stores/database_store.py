@@ -38,8 +38,8 @@ def path_ranges(rows: Iterable[Sequence[Any]], leaf: Leaf, url: str) -> list[Ran
 class DatabaseStore(StoreBackend):
     """A store on a database, which provides the statements. Their values are bound by name."""
 
-    parameter: str
-    """How a statement names a value: `:{}`."""
+    limit: str
+    """How the statement of a list names the value `limit`."""
     list_columns: str
     """The columns of a session and `active_at`."""
     usage_source: str
@@ -65,8 +65,7 @@ class DatabaseStore(StoreBackend):
     def _newest(self, query: SessionQuery, columns: str, limit: int) -> tuple[str, dict[str, Any]]:
         """Return a statement for the first rows of a list, and its bindings."""
         source, bindings = self._source(query)
-        order, most = self._sort_clause(query), self.parameter.format("limit")
-        select = f"select {columns} from {source} order by {order} limit {most}"
+        select = f"select {columns} from {source} order by {self._sort_clause(query)} limit {self.limit}"
         return select, {**bindings, "limit": limit}
 
     def _sort_clause(self, query: SessionQuery) -> str:

@@ -19,19 +19,23 @@ def session_conditions(
     owner: str | None,
     *,
     parameter: str,
+    indexed_parameter: str,
     space_column: str = "space",
     key_condition: str,
 ) -> tuple[str, dict[str, Any]]:
     """Return the conditions and bindings of a query, but for its tag.
 
-    `parameter` formats a named parameter (`:{}`). `key_condition` selects the sessions with the caller's key in the
+    `parameter` formats a named parameter (`:{}`), `indexed_parameter` one that is compared with a column whose index has the
+    order of lists. `key_condition` selects the sessions with the caller's key in the
     parameter `key`. A status is part of the text, so that PostgreSQL knows how rare it is.
     """
-    comparisons: list[tuple[str, str, Any]] = [
+    indexed: list[tuple[str, str, Any]] = [
         (f"{space_column} =", "space", space),
         ("owner =", "owner", owner),
         ("owner =", "query_owner", query.owner),
         ("agent =", "agent", query.agent),
+    ]
+    comparisons: list[tuple[str, str, Any]] = [
         ("model =", "model", query.model),
         ("conversation_id =", "conversation_id", query.conversation_id),
         ("relation =", "relation", query.relation),
@@ -42,7 +46,9 @@ def session_conditions(
         ("started_at >=", "started_from", query.started_from),
         ("started_at <", "started_before", query.started_before),
     ]
-    conditions, bindings = conditions_of(comparisons, parameter)
+    conditions, bindings = conditions_of(indexed, indexed_parameter)
+    more_conditions, more_bindings = conditions_of(comparisons, parameter)
+    conditions, bindings = conditions + more_conditions, bindings | more_bindings
     if query.position is not None:
         names = order_columns(query)
         values = (parameter.format(f"before_{n}") for n in range(len(names)))

@@ -11,6 +11,7 @@ import time
 import pytest
 
 import bough
+from bough.stores.base import SessionQuery
 from support.filled_store import READS, write_rare_sessions, write_sessions, write_small_space
 from support.postgres import Database, DatabaseHost
 
@@ -85,3 +86,26 @@ def test_nothing_reads_more_than_it_returns(name: str, filled: Database) -> None
     after = rows_read(filled)
     read = {table: after[table] - before[table] for table in TABLES}
     assert {table: count for table, count in read.items() if count > MOST_ROWS} == {}
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        SessionQuery(order="active"),
+        SessionQuery(),
+        SessionQuery(order="active", status="idle"),
+        SessionQuery(order="active", agent="agent-2"),
+        SessionQuery(order="active", owner="owner-0"),
+        SessionQuery(order="active", tag=("team", "rare")),
+    ],
+)
+def test_a_list_is_planned_once_for_a_connection(query: SessionQuery, filled: Database) -> None:
+    """Planning takes as long as reading a page. PostgreSQL makes five plans for the values before it decides."""
+    for space in ("default", "small"):
+        with bough.open(filled.url, space=space) as store:
+            for _ in range(16):
+                store.backend.sessions(query)
+            plans = store.backend.connections.query(  # type: ignore[attr-defined]
+                "select generic_plans, custom_plans from pg_prepared_statements where statement ~ '^select session.number.*limit'"
+            )
+        assert plans == [(11, 5)], space

@@ -96,7 +96,7 @@ def _is_walk(query: SessionQuery) -> bool:
 
 
 class SqliteStore(DatabaseStore):
-    parameter = ":{}"
+    limit = ":limit"
     list_columns = ", ".join(f"session.{name}" for name in (*SESSION_NAMES, "active_at"))
     # By the sessions that were active since then, without an index of calls, which would cost every call a page.
     usage_source = f"""
@@ -355,6 +355,7 @@ from blob where space = :space and at < :before and number not in (select blob_n
             self.space,
             self.owner,
             parameter=":{}",
+            indexed_parameter=":{}",
             # SQLite would choose the index by conversation, which begins with the space, and read and sort all
             # sessions for each page: 4.2 ms for 10,000 instead of 0.09.
             space_column="+session.space" if _is_walk(query) else "session.space",
