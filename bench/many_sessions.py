@@ -21,7 +21,7 @@ from bough import Store, ToolCall, assistant, user
 from bough.core.usage import Usage
 from bough.log.doctor import session_health
 from bough.stores.base import SessionQuery
-from bough.stores.sqlite.search_index import SqliteSearchIndex
+from bough.stores.sqlite.search_index import MERGED_PAGES, SqliteSearchIndex, merge_segments
 from tests.support.postgres import Database
 
 from .measure import Plan, ms, size_on_disk
@@ -47,10 +47,12 @@ insert into usage select id + (step << 32), call_id, branch + step, after_seq, a
     from step, usage where id >> 32 <= {most};
 insert into journal select id + (step << 32), kind, key, branch + step, first_seq, last_seq, data, at from step, journal where id >> 32 <= {most};
 insert into search_entry select id + (step << 32), session_number + step, at from step, search_entry where session_number <= {most};
-insert into search (rowid, text, tool, model, marker) select id + (step << 32), text, tool, model, mark from step, document;
 insert into search_progress select session_number + step, facts, title from step, search_progress where session_number <= {most};
 update sqlite_sequence set seq = 1000000000 where name in ('session', 'branch');
 drop table step;
+"""
+COPY_WORDS = """
+insert into search (rowid, text, tool, model, marker) select id + (? << 32), text, tool, model, mark from document order by id
 """
 COPY_POSTGRES = """
 set session_replication_role = replica;
@@ -170,6 +172,10 @@ def fill_sqlite(path: Path, sessions: int) -> FilledStore:
             connection.execute(
                 COPY_SQLITE.format(copies=copies, templates=TEMPLATES, gap=GAP, most=most, columns=columns)
             )
+            for copy in range(1, copies + 1):
+                connection.execute(COPY_WORDS, (copy * 1_000,))
+            while merge_segments(connection, MERGED_PAGES):  # as after so many batches of new text
+                pass
         connection.close()
         write_rare(store)
     write_small(str(path))
@@ -250,7 +256,7 @@ def works() -> dict[str, tuple[str, Work]]:
         "list by conversation": ("default", _list(conversation_id="con_rare")),
         "the trash": ("default", _list(trashed=True)),
         "list of the small space": ("small", _list()),
-        "counts of statuses": ("default", lambda store: store.backend.status_counts(500)),
+        "counts of statuses": ("default", lambda store: store.backend.status_counts(50)),
         "counts by agent": ("default", lambda store: store.backend.count(SessionQuery(), "agent", 500)),
         "usage of a day": ("default", lambda store: store.backend.daily_usage(time_ns() // 1_000 - day)),
         "open": ("default", lambda store: store.session("ses_rare0").path(last=4)),

@@ -147,7 +147,7 @@ class TestNoByteIsLeft:
     def test_words_leave_the_index_in_pieces_between_which_others_write(
         self, disk: Store, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(search_index, "MERGED_PAGES", 1)
+        monkeypatch.setattr(sqlite_store, "MERGED_PAGES", 1)
         other, session = disk.start(), disk.start()
         for n in range(40):
             other.append([user(" ".join(f"word{n}x{m}" for m in range(200)))])

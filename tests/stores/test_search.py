@@ -459,6 +459,46 @@ with bough.open(sys.argv[1], synchronous="normal") as store:
             writer.execute(f"pragma max_page_count = {pages * 100}")
             assert len(store.search("w1").hits) == 3
 
+    def test_searches_between_appends_leave_few_segments(self, path: Path) -> None:
+        """A search looks into every segment, and each that indexes something makes one."""
+        with bough.open(path, synchronous="normal") as store:
+            session = store.start("a")
+            for n in range(150):
+                session.append([user(f"herring {n}")])
+                store.index()
+            ((segments,),) = bare(path, "select count(distinct segid) from search_idx")
+            assert segments <= 8
+            assert len(store.search("herring", limit=200).hits) == 150
+
+    def test_many_sessions_with_titles_are_indexed_in_one_piece(self, path: Path) -> None:
+        """FTS5 writes a segment whenever a row comes before the last one, as a title does if it comes after its entries."""
+        with bough.open(path, synchronous="normal") as store:
+            for n in range(60):
+                store.start("a", title=f"title {n}").append([user(f"herring {n}")])
+            assert isinstance(store.backend, SqliteStore)
+            pages: list[int] = []
+            store.backend._connections._writer.set_update_hook(
+                lambda _, __, table, row: pages.append(row) if table == "search_data" else None
+            )
+            store.index()
+            assert 0 < len(pages) < 20
+            assert len(store.search("title", limit=100).hits) == 60
+
+    def test_entries_of_another_space_do_not_take_the_place_of_ones_own(self, path: Path) -> None:
+        with bough.open(path) as store, bough.open(path, space="other") as other:
+            mine = [store.start("a").append([user(f"herring {n}")]) and n for n in range(7)]
+            other.start("a").append([user("herring") for _ in range(9)])
+            mine += [store.start("a").append([user(f"herring {n}")]) and n for n in range(7, 9)]
+            pages, before = [], None
+            while True:
+                page = store.search("herring", limit=3, before=before)
+                pages.append([hit.snippet for hit in page.hits])
+                if (before := page.next) is None:
+                    break
+            assert [text for page in pages for text in page] == [f"herring {n}" for n in reversed(mine)]
+            assert len(other.search("herring", limit=3).hits) == 3
+            assert store.search("herring -mackerel role:user", limit=20).next is None
+
     def test_a_backup_searches_alike(self, path: Path, tmp_path: Path) -> None:
         with bough.open(path) as store:
             store.start("a", title="t").append([user("herring")])

@@ -9,6 +9,7 @@ indexed yet, and progress is only saved if it is as it was read.
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -124,15 +125,19 @@ class SearchIndex(ABC):
     def document(self, columns: Mapping[Column, str], session: StaleSession) -> Any: ...
 
     @abstractmethod
-    def insert_entries(self, writer: Any, rows: list[IndexRow]) -> int:
-        """Index the entries that are present and not indexed yet; return how many."""
+    def write_rows(self, writer: Any, rows: list[IndexRow], titles: list[IndexedSession]) -> int:
+        """Index the entries that are present and not indexed yet, and replace titles; return how many entries."""
 
     @abstractmethod
     def save_progress(self, writer: Any, session: StaleSession) -> bool:
         """Record that a session is indexed if its progress is as it was read; return whether it was."""
 
-    @abstractmethod
-    def replace_title(self, writer: Any, indexed: IndexedSession) -> None: ...
+    def tidy(self, writer: Any, *, is_alone: bool) -> bool:
+        """Make searches faster after new rows, as much as a short transaction can; return whether there is more to do.
+
+        `is_alone`: nothing else was done in the transaction.
+        """
+        return False
 
     def catch_up(self, progress: IndexProgress | None = None) -> int:
         """Index all that is new; return how many entries that was."""
@@ -144,16 +149,23 @@ class SearchIndex(ABC):
 
     def _catch_up(self, progress: IndexProgress | None) -> int:
         entries, first = 0, 0
-        while True:
+        for count in itertools.count():
             batch = self._connections.read_snapshot(partial(self.read_batch, first=first))
             if not batch.rows and not batch.sessions:
-                return entries
+                break
             entries += self._connections.write(partial(self.write_batch, batch=batch))
             if progress is not None:
                 progress(entries, self._connections.read_snapshot(self.count_stale))
             if batch.next_session is None:
-                return entries
+                self._tidy(count)
+                break
             first = batch.next_session
+        return entries
+
+    def _tidy(self, most: int) -> None:
+        for _ in range(most):
+            if not self._connections.write(partial(self.tidy, is_alone=True)):
+                return
 
     def _is_full(self, batch: IndexBatch) -> bool:
         return (
@@ -216,11 +228,11 @@ class SearchIndex(ABC):
         return {}
 
     def write_batch(self, writer: Any, batch: IndexBatch) -> int:
-        entries = self.insert_entries(writer, batch.rows)
-        for indexed in batch.sessions:
-            session = indexed.session
-            if self.save_progress(writer, session) and session.title != session.indexed_title:
-                self.replace_title(writer, indexed)
+        saved = [indexed for indexed in batch.sessions if self.save_progress(writer, indexed.session)]
+        titles = [indexed for indexed in saved if indexed.session.title != indexed.session.indexed_title]
+        entries = self.write_rows(writer, batch.rows, titles)
+        if batch.next_session is None:
+            self.tidy(writer, is_alone=False)
         return entries
 
 

@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 import bough
-from bough.stores.sqlite.search_index import tenant_words
+from bough.stores.sqlite.search_index import MERGED_PAGES, merge_segments, tenant_words
 from support.filled_store import READS, write_rare_sessions, write_sessions, write_small_space
 from support.statement_steps import Steps
 
@@ -53,6 +53,8 @@ def fill(path: Path, copies: int) -> str:
         with connection:
             for copy in range(1, copies + 1):
                 connection.execute(COPY.format(step=copy * 1_000, most=most, columns=columns, mark=mark))
+            while merge_segments(connection, MERGED_PAGES):  # as the store does after so many rows
+                pass
         write_rare_sessions(store)
         connection.execute(LONG_JOURNAL, (40 * copies,))
         connection.close()

@@ -116,7 +116,9 @@ class PostgresSearchIndex(SearchIndex):
         is_too_large = sum(len(word.encode()) for word in words) > MAX_ENTRY_BYTES
         return [space_word(self.space), *([ANY_WORD] if is_too_large else sorted(words))]
 
-    def insert_entries(self, writer: Connection, rows: list[IndexRow]) -> int:
+    def write_rows(self, writer: Connection, rows: list[IndexRow], titles: list[IndexedSession]) -> int:
+        for indexed in titles:
+            self._replace_title(writer, indexed)
         if not rows:
             return 0
         values = [(row.key, row.document, row.session_number, row.leaf.branch, row.leaf.seq) for row in rows]
@@ -130,7 +132,7 @@ class PostgresSearchIndex(SearchIndex):
             writer.execute(CLEAR_STALE, (session.number, session.facts))
         return is_set
 
-    def replace_title(self, writer: Connection, indexed: IndexedSession) -> None:
+    def _replace_title(self, writer: Connection, indexed: IndexedSession) -> None:
         row = indexed.title_row
         writer.execute("delete from bough.search where space = %s and id = %s", (self.space, row.key))
         if indexed.session.title is not None:

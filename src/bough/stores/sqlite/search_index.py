@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from hashlib import sha256
+from operator import attrgetter
 from typing import Any
 
 import apsw
@@ -50,6 +51,10 @@ select number, :facts, :title from session
 where number = :number and (select facts from search_progress where search_progress.session_number = :number) is :indexed_facts
 on conflict (session_number) do update set facts = excluded.facts, title = excluded.title
 """
+MERGED_PAGES = 64
+"""Pages of the index that one transaction merges: about 10 ms."""
+FEW_PAGES = 16
+"""Pages that are merged with a batch for which a search waits; one turn is one or two."""
 CLEAR_STALE = "update session set needs_indexing = 0 where number = ? and facts = ?"
 
 
@@ -90,14 +95,28 @@ class SqliteSearchIndex(SearchIndex):
         tenant = " ".join(tenant_words(self.space, session.owner))
         return (columns["text"], columns["tool"], columns["model"], f"{columns['marker']} {tenant}")
 
-    def insert_entries(self, writer: apsw.Connection, rows: list[IndexRow]) -> int:
-        count = 0
+    def write_rows(self, writer: apsw.Connection, rows: list[IndexRow], titles: list[IndexedSession]) -> int:
+        new_rows: list[IndexRow] = []
         for row in rows:
             writer.execute(INSERT_ENTRY, (row.session_number, row.key))
             if writer.changes():
-                writer.execute(INSERT_WORDS, (row.key, *row.document))
-                count += 1
+                new_rows.append(row)
+        count = len(new_rows)
+        for indexed in titles:
+            row = indexed.title_row
+            writer.execute("delete from search where rowid = ?", (row.key,))
+            writer.execute("delete from search_entry where id = ?", (row.key,))
+            if indexed.session.title is not None:
+                writer.execute(INSERT_TITLE, (row.key, row.session_number, indexed.session.started_at))
+                new_rows.append(row)
+        # The words last, and by key: FTS5 ends a segment before a statement that may write many rows, and before a row that
+        # comes before the last one. A search looks into every segment.
+        for row in sorted(new_rows, key=attrgetter("key")):
+            writer.execute(INSERT_WORDS, (row.key, *row.document))
         return count
+
+    def tidy(self, writer: apsw.Connection, *, is_alone: bool) -> bool:
+        return merge_segments(writer, MERGED_PAGES if is_alone else FEW_PAGES)
 
     def save_progress(self, writer: apsw.Connection, session: StaleSession) -> bool:
         writer.execute(SET_PROGRESS, asdict(session))
@@ -105,14 +124,6 @@ class SqliteSearchIndex(SearchIndex):
         if is_set:
             writer.execute(CLEAR_STALE, (session.number, session.facts))
         return is_set
-
-    def replace_title(self, writer: apsw.Connection, indexed: IndexedSession) -> None:
-        row = indexed.title_row
-        writer.execute("delete from search where rowid = ?", (row.key,))
-        writer.execute("delete from search_entry where id = ?", (row.key,))
-        if indexed.session.title is not None:
-            writer.execute(INSERT_TITLE, (row.key, row.session_number, indexed.session.started_at))
-            writer.execute(INSERT_WORDS, (row.key, *row.document))
 
 
 @lru_cache(maxsize=1_024)
@@ -156,16 +167,12 @@ def remove_from_index(writer: apsw.Connection, branches: list[int], sessions: li
     )
 
 
-MERGED_PAGES = 64
-"""Pages of the index that one transaction merges: about 10 ms."""
+def merge_segments(writer: apsw.Connection, pages: int) -> bool:
+    """Merge a part of the index, so many pages of it; return whether there is more.
 
-
-def merge_segments(writer: apsw.Connection, *, is_first: bool) -> bool:
-    """Merge a part of the index; return whether there is more. FTS5 keeps the words of deleted rows until then.
-
-    The first part begins to merge all segments into one, the others continue.
+    Segments of a size are merged. A negative number begins to merge all into one, and the next parts continue: FTS5 keeps the
+    words of deleted rows until then.
     """
     before = writer.total_changes()
-    pages = -MERGED_PAGES if is_first else MERGED_PAGES
     writer.execute("insert into search (search, rank) values ('merge', ?)", (pages,))
     return writer.total_changes() - before >= 2

@@ -55,7 +55,7 @@ from .life_lock import life_lock
 from .purge import NOT_QUEUED, SELECT_CHILDREN, SELECT_TASKS, SELECT_TRASHED_TASKS, SqlitePurge, children
 from .read import SessionReader
 from .search import SqliteSearch
-from .search_index import SqliteSearchIndex, merge_segments
+from .search_index import MERGED_PAGES, SqliteSearchIndex, merge_segments
 from .transfer import SqliteExporter, SqliteImporter
 
 R = TypeVar("R")
@@ -254,9 +254,9 @@ from blob where space = :space and at < :before and number not in (select blob_n
 
     def _scrub(self) -> bool:
         """Remove every deleted byte from the file: first the words, in pieces that let other writers in between."""
-        is_first = True
-        while self._connections.write(partial(merge_segments, is_first=is_first)):
-            is_first = False
+        pages = -MERGED_PAGES
+        while self._connections.write(partial(merge_segments, pages=pages)):
+            pages = MERGED_PAGES
         return self._connections.scrub()
 
     def _is_unscrubbed(self, reader: SessionReader, session_id: str) -> bool:
