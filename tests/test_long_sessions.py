@@ -116,6 +116,7 @@ VERBS: dict[str, Callable[[Session], Any]] = {
     "label": lambda session: session.label(5, "here"),
     "usage": lambda session: session.usage(),
     "usage of the path": lambda session: session.usage("path"),
+    "usage of the path of a fork": lambda session: session.fork(MIDDLE).usage("path"),
     "usage since": lambda session: session.usage(since=session.log.leaf_at(session.leaf.seq - 4)),
     "calls of an entry": lambda session: session.log.store.calls_between("ses_long", 1, MIDDLE, MIDDLE),
     "latest call": lambda session: session.log.store.latest_answer_call("ses_long", 1, MIDDLE),

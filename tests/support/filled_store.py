@@ -52,6 +52,18 @@ READS: dict[str, tuple[str, Work]] = {
         lambda store: store.backend.daily_usage(time.time_ns() // 1_000 + 120_000_000),
     ),
     "labels": ("default", lambda store: store.session("ses_rare").labels()),
+    "calls of an entry of a long ledger": (
+        "default",
+        lambda store: store.backend.calls_between(
+            "ses_rare", store.session("ses_rare").leaf.branch, 600, 602
+        ),
+    ),
+    "the latest call of a long ledger": (
+        "default",
+        lambda store: store.backend.latest_answer_call(
+            "ses_rare", store.session("ses_rare").leaf.branch, 1 << 31
+        ),
+    ),
     "a search": ("default", lambda store: store.search("herring", limit=10)),
     "a search of one session": ("default", lambda store: store.search("herring session:ses_rare", limit=10)),
     "a search for what nobody wrote": ("default", lambda store: store.search("walrus", limit=10)),

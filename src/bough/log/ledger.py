@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import reduce
+from itertools import chain
 
 from ..core.entries import Entry
-from ..core.tree import Leaf
+from ..core.tree import Leaf, Range
 from ..core.usage import Call, Totals, add, calls_on_path, total, totals_by
 from ..errors import InvalidArgument, InvalidPosition
 from ..stores.base import SessionQuery, SessionRow
@@ -70,6 +71,8 @@ def totals(log: Log, view: str, since: Leaf | None) -> Totals:
     """Sums of one view. Those of whole sessions are in their rows, so that none of their calls is read."""
     if view == "path" and since is None and _is_whole_tree(log):
         view = "own"
+    if view == "path" and since is None:
+        return total(chain.from_iterable(_calls_to(log, part) for part in log.ranges()))
     if since is not None or view not in ("own", "tree"):
         return total(model_calls(log, view, since))
     session_ids = [log.session_id] if view == "own" else [log.session_id, *_descendants(log)]
@@ -85,6 +88,11 @@ def totals_by_turn(calls: Iterable[Call], entries: Iterable[Entry]) -> dict[int,
     """What the calls of each turn of these entries used."""
     turn_of = {entry.seq: entry.turn for entry in entries}
     return totals_by(calls, lambda call: turn_of.get(call.seq, 0))
+
+
+def _calls_to(log: Log, part: Range) -> list[Call]:
+    """Ledger rows of a part of the path: what else its session or branch has is not read."""
+    return log.store.calls_between(log.session_id, part.branch, 0, part.last)
 
 
 def _descendants(log: Log) -> list[str]:

@@ -44,6 +44,11 @@ LONG_JOURNAL = """
 insert into bough.journal (session_number, number, space, kind, at)
 select number, 1000 + n, space, 'appended', 0 from bough.session, generate_series(1, 4000) as n where id = 'ses_rare'
 """
+LONG_LEDGER = """
+insert into bough.usage (session_number, number, space, call_id, branch, after_seq, answer_seq, failed, at)
+select number, 1 + n, space, 'call-' || n, branch, 2 * n - 1, 2 * n, false, 0
+from bough.session, generate_series(1, 4000) as n where id = 'ses_rare'
+"""
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +62,7 @@ def filled(postgres: DatabaseHost) -> Database:
     with bough.open(database.url) as store:
         write_rare_sessions(store)
     database.run(LONG_JOURNAL)
+    database.run(LONG_LEDGER)
     write_small_space(database.url)
     database.run("analyze")
     return database

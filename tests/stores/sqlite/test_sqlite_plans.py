@@ -41,6 +41,11 @@ LONG_JOURNAL = """
 with recursive fact (n) as (select 1 union all select n + 1 from fact where n < ?)
 insert into journal (id, kind, at) select (number << 32) + 1000 + n, 'appended', 0 from session, fact where session.id = 'ses_rare'
 """
+LONG_LEDGER = """
+with recursive call (n) as (select 1 union all select n + 1 from call where n < ?)
+insert into usage (id, call_id, branch, after_seq, answer_seq, failed, at)
+select (number << 32) + 1 + n, 'call-' || n, branch, 2 * n - 1, 2 * n, 0, 0 from session, call where session.id = 'ses_rare'
+"""
 
 
 def fill(path: Path, copies: int) -> str:
@@ -57,6 +62,7 @@ def fill(path: Path, copies: int) -> str:
                 pass
         write_rare_sessions(store)
         connection.execute(LONG_JOURNAL, (40 * copies,))
+        connection.execute(LONG_LEDGER, (400 + 40 * copies,))
         connection.close()
     write_small_space(str(path))
     return str(path)

@@ -220,17 +220,30 @@ SELECT_INHERITED_CALLS = f"""
 )
 select {CALL_COLUMNS} from others join bough.usage using (session_number) where {SET_SPACE} order by usage.session_number, usage.number
 """
-SELECT_TREE_CALLS = f"""
-{TREE}
-select {CALL_COLUMNS} from line join bough.branch on branch.id = line.id
-join bough.usage on usage.session_number = branch.session_number and usage.branch = branch.id
-where {SET_SPACE} and branch.id = %(branch)s
+# The first calls of a session are read; the others are found by the index of long ledgers, whose expression this is.
+CALLS_BETWEEN = f"""
+    select {CALL_COLUMNS}, usage.number from bough.usage
+    where usage.session_number = branch.session_number and usage.branch = branch.id and usage.number {{}} 256
+      and case when usage.answer_seq is null then usage.after_seq else usage.answer_seq end between %(first)s and %(last)s
 """
 SELECT_CALLS_BETWEEN = f"""
-{SELECT_TREE_CALLS} and coalesce(usage.answer_seq, usage.after_seq) between %(first)s and %(last)s order by usage.number
+{TREE}
+select {CALL_COLUMNS} from line join bough.branch on branch.id = line.id cross join lateral (
+    {CALLS_BETWEEN.format("<=")} union all {CALLS_BETWEEN.format(">")}
+) as usage
+where {SET_SPACE} and branch.id = %(branch)s order by usage.number
 """
+# A branch grows at its end, so that a later call answers a later entry: found at once if it is one of the newest. As a join
+# PostgreSQL would read and sort all calls of the session: 19 ms instead of 0.6 for 50,000 calls.
 SELECT_LATEST_ANSWER_CALL = f"""
-{SELECT_TREE_CALLS} and usage.answer_seq <= %(last)s and usage.purpose is null order by usage.number desc limit 1
+{TREE}
+select usage.* from line join bough.branch on branch.id = line.id cross join lateral (
+    select {CALL_COLUMNS} from bough.usage
+    where usage.session_number = branch.session_number and usage.branch = branch.id
+      and usage.answer_seq <= %(last)s and usage.purpose is null
+    order by usage.number desc limit 1
+) as usage
+where {SET_SPACE} and branch.id = %(branch)s
 """
 SELECT_LIMIT_FACTS = f"""
 select {FACT_COLUMNS} from bough.session
