@@ -499,6 +499,24 @@ with bough.open(sys.argv[1], synchronous="normal") as store:
             assert len(other.search("herring", limit=3).hits) == 3
             assert store.search("herring -mackerel role:user", limit=20).next is None
 
+    def test_an_index_that_is_complete_is_searched_although_there_is_no_room_to_tidy_it(
+        self, path: Path
+    ) -> None:
+        with bough.open(path, synchronous="normal") as store:
+            session = store.start("a")
+            for n in range(7):
+                session.append([user(" ".join(f"w{n}x{m}" for m in range(9_000))) for _ in range(3)])
+            assert isinstance(store.backend, SqliteStore)
+            writer = store.backend._connections._writer
+
+            def leave_no_room(entries: int, left: int) -> None:
+                if not left:
+                    writer.execute(f"pragma max_page_count = {writer.execute('pragma page_count').get}")
+
+            assert store.index(leave_no_room) == 21
+            assert len(store.search("w3x7", catch_up=False).hits) == 3
+            assert bare(path, "select count(distinct segid) > 1 from search_idx") == [(1,)]
+
     def test_a_backup_searches_alike(self, path: Path, tmp_path: Path) -> None:
         with bough.open(path) as store:
             store.start("a", title="t").append([user("herring")])

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -163,9 +164,11 @@ class SearchIndex(ABC):
         return entries
 
     def _tidy(self, most: int) -> None:
-        for _ in range(most):
-            if not self._connections.write(partial(self.tidy, is_alone=True)):
-                return
+        """Tidy what so many batches wrote; on a full disk the index is complete without it."""
+        with suppress(StoreFull):
+            for _ in range(most):
+                if not self._connections.write(partial(self.tidy, is_alone=True)):
+                    return
 
     def _is_full(self, batch: IndexBatch) -> bool:
         return (
