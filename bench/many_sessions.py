@@ -256,6 +256,7 @@ def works() -> dict[str, tuple[str, Work]]:
         "list by conversation": ("default", _list(conversation_id="con_rare")),
         "the trash": ("default", _list(trashed=True)),
         "list of the small space": ("small", _list()),
+        # As many of each as the small store has, so that both count the same.
         "counts of statuses": ("default", lambda store: store.backend.status_counts(50)),
         "counts by agent": ("default", lambda store: store.backend.count(SessionQuery(), "agent", 500)),
         "usage of a day": ("default", lambda store: store.backend.daily_usage(time_ns() // 1_000 - day)),
