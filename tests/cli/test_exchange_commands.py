@@ -510,12 +510,17 @@ class TestImport:
                 place.write_bytes(b"")
             case "absent":
                 place.unlink()
-        there = tmp_path / "b.db"
+        there, new = tmp_path / "b.db", tmp_path / "new" / "c.db"
+        new.parent.mkdir()
         library.open(there).close()
-        done = bough("import", place, store=there)
-        assert done.code == (2 if damage == "absent" else 1)
-        assert done.err.startswith("bough:")
+        for store in (there, new):
+            done = bough("import", place, store=store)
+            assert done.code == (2 if damage == "absent" else 1)
+            assert done.err.startswith("bough:")
+            assert bough("replay", place, store=store).code in (1, 2)
+            assert bough("import", "--from", "chat", place, store=store).code == 1
         assert bough("ls", "--json", store=there).json["sessions"] == []
+        assert list(new.parent.iterdir()) == []
 
     def test_a_clash_is_refused_and_new_id_takes_it_in_beside(self, store_path: Path, tmp_path: Path) -> None:
         bough("export", "ses_case", "-o", tmp_path / "x.bough", store=store_path)

@@ -12,6 +12,8 @@ from ..stores import is_postgres_url
 from .rendering.error_text import CommandError
 
 if TYPE_CHECKING:
+    from ..exchange.bundle.transfer import BundleImportResult, PathOrFile
+    from ..exchange.bundle.write import OnProgress
     from ..store import Store
 
 
@@ -33,7 +35,8 @@ class StoreLocation:
     def __init__(self, store: str | None, space: str, owner: str | None) -> None:
         self.url = store or os.environ.get("BOUGH_STORE") or _configured_store() or str(default_store())
         self.space, self.owner = space, owner
-        self._stores: list[Store] = []
+        self._store: Store | None = None
+        self._bundles: list[Store] = []
 
     def register_key_file(self, key_file: Path | None) -> None:
         """Use the first line of `key_file` as the key of the (new or existing) encrypted store."""
@@ -75,7 +78,7 @@ class StoreLocation:
             raise CommandError(
                 f"there is no store at {self.url} yet; bough chat or bough run TEXT creates it, bough demo shows what it can do"
             )
-        return self._open(self.url, self.owner)
+        return self._open()
 
     def open_or_create(self) -> Store:
         """Open the store; create the file, and the folder of the default store, if they do not exist."""
@@ -86,20 +89,34 @@ class StoreLocation:
                 raise CommandError(
                     f"cannot create a store at {self.url} ({error.strerror}); name another with --store PATH or BOUGH_STORE"
                 ) from None
-        return self._open(self.url, self.owner)
+        return self._open()
+
+    def import_bundle(
+        self, source: PathOrFile, *, new_id: bool = False, progress: OnProgress | None = None
+    ) -> BundleImportResult:
+        """Import a bundle; a bundle that is refused creates no store."""
+        from ..exchange.bundle.transfer import open_bundle
+
+        with open_bundle(source, progress) as bundle:
+            store = self.open_or_create()
+            return bundle.import_into(store.backend, store.runtime, new_id=new_id)
 
     def open_memory(self) -> Store:
         """Open an empty in-memory store, used to read bundles."""
-        return self._open("memory:", None)
-
-    def _open(self, url: str, owner: str | None) -> Store:
         from ..store import open
 
-        self._stores.append(open(url, space=self.space, owner=owner))
-        return self._stores[-1]
+        self._bundles.append(open("memory:", space=self.space))
+        return self._bundles[-1]
+
+    def _open(self) -> Store:
+        from ..store import open
+
+        if self._store is None:
+            self._store = open(self.url, space=self.space, owner=self.owner)
+        return self._store
 
     def close(self) -> None:
-        for store in self._stores:
+        for store in (*self._bundles, *([self._store] if self._store else [])):
             store.close()
 
 

@@ -136,6 +136,11 @@ class SessionRecord(Struct, frozen=True):
             yield from task.family()
 
     @property
+    def has_content(self) -> bool:
+        """Whether there is something to import."""
+        return bool(self.entries or self.seeds or self.tasks)
+
+    @property
     def is_empty(self) -> bool:
         """Whether there is nothing to import and nothing to report."""
         return not (self.entries or self.tasks or self.losses or self.unfinished)

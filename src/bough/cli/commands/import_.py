@@ -11,8 +11,8 @@ from pathlib import Path
 
 import click
 
-from ...exchange.importers import IMPORTERS
-from ...exchange.importers.ingest import ToolImportResult
+from ...exchange.importers import IMPORTERS, read_sessions
+from ...exchange.importers.ingest import ToolImportResult, import_session, preview_session
 from ...formats.records import LossReport
 from ...store import Store
 from ..reference import complete, resolve_stored_session
@@ -86,15 +86,14 @@ def import_(
         raise CommandError("name a bundle file, or pass --from TOOL")
     if files[0] in IMPORTERS and not Path(files[0]).exists():
         raise CommandError(f"bough import --from {shlex.join(files)} imports sessions of {files[0]}")
-    for name in files:  # before a store is created for nothing
+    for name in files:  # before one of them is imported
         if name != "-" and not Path(name).exists():
             raise CommandError(f"{name}: no such file; bough export REFERENCE -o FILE writes a bundle")
-    store = location.open_or_create()
     reports = []
     for name in files:
         source = sys.stdin.buffer if name == "-" else name
         with progress_bar("import", unit="lines") as step:
-            report = store.import_bundle(
+            report = location.import_bundle(
                 source, new_id=new_id, progress=lambda progress: step(progress.lines, None)
             )
         reports.append(report)
@@ -118,15 +117,15 @@ def import_from_tool(
     location: StoreLocation, tool: str, sources: Sequence[str], *, new_id: bool, is_dry: bool, is_json: bool
 ) -> int:
     """Import another tool's sessions; return 1 if one of them failed, else 0."""
-    if is_dry:
-        store = location.open() if location.exists else location.open_memory()
-    else:
-        store = location.open_or_create()
+    store = location.open() if location.exists else location.open_memory()
+    import_one = preview_session if is_dry else import_session
     reports: list[ToolImportResult] = []
     with progress_bar("import", unit="sessions") as step:
         for source in sources or (None,):
-            for result in store.import_from(tool, source, new_id=new_id, dry_run=is_dry):
-                reports.append(result)
+            for record in read_sessions(tool, source):
+                if not is_dry and record.has_content and not location.exists:
+                    store = location.open_or_create()
+                reports.append(import_one(store.backend, store.runtime, record, new_id=new_id))
                 step(len(reports), None)
     if is_json:
         print_json(imported=reports, dry_run=is_dry)

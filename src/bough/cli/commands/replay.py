@@ -134,14 +134,14 @@ def _source(location: StoreLocation, name: str, *, new_id: bool) -> tuple[Sessio
         if not position.is_on_path:
             raise CommandError(f"{name} is on another branch; fork it first: bough fork {name}")
         return position.session, position.seq
-    store = location.open_or_create()
     try:
-        return store.session(store.import_bundle(bundle, new_id=new_id).session_id), seq
+        session_id = location.import_bundle(bundle, new_id=new_id).session_id
     except IdConflict as clash:
         raise CommandError(
             f"this store has another session {clash.session_id!r}; nothing was imported. Replay it under a new id: "
             f"bough replay {shlex.quote(str(bundle))} --new-id"
         ) from None
+    return location.open().session(session_id), seq
 
 
 @click.command()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import chain
 from typing import BinaryIO
 
@@ -68,6 +70,44 @@ def export(
     return exported if redaction is None else replace(exported, redactions=dict(redaction.redactor.counts))
 
 
+class CheckedBundle:
+    """A bundle that was read to its end and found whole, before anything is written."""
+
+    def __init__(self, file: BinaryIO, name: str, progress: OnProgress | None) -> None:
+        start = file.tell()
+        self._inherited_hashes = check_bundle(file, name, progress)
+        file.seek(start)
+        self._reader = BundleReader(file, name, "importing", progress)
+
+    def import_into(
+        self, store: StoreBackend, runtime: Runtime, *, new_id: bool = False
+    ) -> BundleImportResult:
+        """Import it in one transaction, all or nothing; can be called once."""
+        dumps = self._reader.dumps(self._inherited_hashes)
+        result = import_exports(store, runtime, dumps, new_id=new_id)
+        header = self._reader.header
+        return BundleImportResult(
+            result.added[0] if new_id else header.session,
+            result.added,
+            result.known,
+            result.entries,
+            result.blobs,
+            result.missing,
+            header.redacted,
+        )
+
+
+@contextmanager
+def open_bundle(source: PathOrFile, progress: OnProgress | None = None) -> Iterator[CheckedBundle]:
+    """Open a bundle and check all of it; raises InvalidBundle at the first problem."""
+    if isinstance(source, io.TextIOBase):
+        raise InvalidBundle(
+            str(getattr(source, "name", "the bundle")), 0, 'it was opened as text; open it with "rb"'
+        )
+    with open_twice(source) as (file, name):
+        yield CheckedBundle(file, name, progress)
+
+
 def import_bundle(
     store: StoreBackend,
     runtime: Runtime,
@@ -80,23 +120,5 @@ def import_bundle(
 
     `new_id` gives it and its tasks new ids, so that it can exist beside the original.
     """
-    if isinstance(source, io.TextIOBase):
-        raise InvalidBundle(
-            str(getattr(source, "name", "the bundle")), 0, 'it was opened as text; open it with "rb"'
-        )
-    with open_twice(source) as (file, name):
-        start = file.tell()
-        inherited_hashes = check_bundle(file, name, progress)
-        file.seek(start)
-        reader = BundleReader(file, name, "importing", progress)
-        result = import_exports(store, runtime, reader.dumps(inherited_hashes), new_id=new_id)
-    first = result.added[0] if new_id else reader.header.session
-    return BundleImportResult(
-        first,
-        result.added,
-        result.known,
-        result.entries,
-        result.blobs,
-        result.missing,
-        reader.header.redacted,
-    )
+    with open_bundle(source, progress) as bundle:
+        return bundle.import_into(store, runtime, new_id=new_id)

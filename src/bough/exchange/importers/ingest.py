@@ -91,7 +91,7 @@ def import_session(
         missing=record.missing,
         unfinished=sum(session.unfinished for session in record.family()),
     )
-    if not (record.entries or record.seeds or record.tasks):
+    if not record.has_content:
         return replace(about, losses=record.losses.for_people(redactor), error=NO_MESSAGES)
     staging = MemoryStore(space=store.space, owner=store.owner)
     losses = LossReport()
