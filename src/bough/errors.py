@@ -20,6 +20,7 @@
     ├── InvalidCase                 a regression case that cannot be run
     ├── CaseExists                  a file where a regression case would be written; nothing was written
     ├── NothingToPromote            no complete turn to make a regression case of
+    ├── NothingExpected             a turn without an answer, and nothing named that it must do; nothing was written
     ├── PageTooLarge                more than one HTML file should hold; nothing was written
     ├── InvalidOperation            not allowed at this point of the log; nothing was written
     │   ├── OpenBatch               tool calls wait for their results
@@ -440,6 +441,24 @@ class NothingToPromote(BoughError):
             ]
         super().__init__(
             f"{session_id} cannot be made a regression case: {reason}; nothing was written", *hints
+        )
+
+
+class NothingExpected(BoughError):
+    """A case would pass whatever its turn does: the turn has no answer, and nothing else is expected of it."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, session_id: str, turn: int, *, is_last: bool) -> None:
+        self.session_id, self.turn = session_id, turn
+        resume = ("session.resume() gets the answer, or ", f"bough resume {session_id} gets the answer, or ")
+        hints = (
+            "name what the turn must do: says=, never_says=, never_calls= or scorers=",
+            "name what the turn must do: --says, --never-says, --never-calls or --scorer",
+        )
+        super().__init__(
+            f"turn {turn} of {session_id} has no answer, so a case would expect nothing of it; nothing was written",
+            *((first + hint for first, hint in zip(resume, hints, strict=True)) if is_last else hints),
         )
 
 

@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 import bough
-from bough import ToolCall, assistant, user
+from bough import ToolCall, assistant, tool_result, user
 from bough.core.redact import Redactor
-from bough.errors import AttachmentsMissing, CaseExists, NothingToPromote
+from bough.errors import AttachmentsMissing, CaseExists, NothingExpected, NothingToPromote
 from bough.lab.case_file import read_case
 from bough.lab.promote import Expectation, promote
 from bough.lab.regression import run_case
@@ -128,3 +128,30 @@ class TestPromote:
         with pytest.raises(NothingToPromote, match="turns start at 2"):
             promote(session.log, tmp_path / "cases", at=1)
         assert not (tmp_path / "cases").exists()
+
+    def test_a_turn_without_an_answer_expects_only_what_is_named(self, store: Store, tmp_path: Path) -> None:
+        """It became a case that expects no calls, and passed."""
+        session = store.start("a")
+        session.append([user("hi"), assistant("Hello.")])
+        session.append([user("Refund it"), assistant(ToolCall("c", "lookup", {})), tool_result("c", "lost")])
+        for at in (None, 5):
+            with pytest.raises(NothingExpected, match=r"turn 3 of .* has no answer") as refused:
+                promote(session.log, tmp_path / "cases", at=at)
+            assert f"bough resume {session.session_id}" in refused.value.command_text
+        with pytest.raises(NothingExpected):
+            promote(session.log, tmp_path / "cases", expectation=Expectation(tools=False))
+        assert not (tmp_path / "cases").exists()
+
+        written = promote(session.log, tmp_path, at=3, expectation=Expectation(says=("refunded",)))
+        case = read_case(Path(written.case))
+        assert [(turn.tools, turn.says) for turn in case.turn] == [(None, ("refunded",))]
+        assert "no answer" in Path(written.case).read_text()
+        assert written.unmet == ("turn 3: expected the answer to say 'refunded'; it says nothing",)
+        assert asyncio.run(run_case(Path(written.case))).status == "failed"
+
+        session.append([user("Never mind"), assistant("Good.")])
+        whole = promote(session.log, tmp_path, name="whole")
+        assert [turn.tools for turn in read_case(Path(whole.case)).turn] == [(), None, ()]
+        with pytest.raises(NothingExpected) as skipped:
+            promote(session.log, tmp_path / "cases", at=3)
+        assert "bough resume" not in skipped.value.command_text

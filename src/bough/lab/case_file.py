@@ -100,6 +100,12 @@ class ExpectedTurn(Struct, frozen=True, forbid_unknown_fields=True):
     """`FILE.py:NAME` or `FILE.py:NAME >= 0.8`, relative to the case, or `judge:NAME >= 0.8`."""
 
     @property
+    def has_expectations(self) -> bool:
+        return self.tools is not None or bool(
+            self.never_calls or self.says or self.never_says or self.scorers
+        )
+
+    @property
     def expected_calls(self) -> tuple[ExpectedCall, ...]:
         return tuple(map(ExpectedCall.parse, self.tools or ()))
 
@@ -213,7 +219,10 @@ def call_text(call: ToolCall) -> str:
 
 
 def write_case(case: Case, *, origin: str, answers: Mapping[int, str]) -> str:
-    """Return the text of a case's file. `answers` are the recorded ones by turn, as comments for the reader."""
+    """Return the text of a case's file. `answers` are the recorded ones by turn, as comments for the reader.
+
+    A turn that is not in them has none.
+    """
     lines = [
         f"# {_comment(origin)}",
         "# Run it with: bough test FOLDER. docs/testing.md explains each key; edit what you expect.",
@@ -228,11 +237,11 @@ def write_case(case: Case, *, origin: str, answers: Mapping[int, str]) -> str:
         keys = {key: value for key, value in msgspec.to_builtins(judge).items() if value is not None}
         lines += ["", f"[judge.{name}]", *(f"{key} = {_value(value)}" for key, value in keys.items())]
     for turn in case.turn:
-        lines += ["", "[[turn]]", *_turn_lines(turn, answers.get(turn.seq, ""))]
+        lines += ["", "[[turn]]", *_turn_lines(turn, answers.get(turn.seq))]
     return "\n".join(lines) + "\n"
 
 
-def _turn_lines(turn: ExpectedTurn, answer: str) -> list[str]:
+def _turn_lines(turn: ExpectedTurn, answer: str | None) -> list[str]:
     lines = [f"seq = {turn.seq}", f"input = {_string(turn.input)}"]
     if turn.tools is not None:
         lines += [f"tools = {_strings(turn.tools)}", f"match = {_string(turn.match)}"]
@@ -240,7 +249,9 @@ def _turn_lines(turn: ExpectedTurn, answer: str) -> list[str]:
     lines += [f"says = {_strings(turn.says)}", f"never_says = {_strings(turn.never_says)}"]
     if turn.scorers:
         lines += [f"scorers = {_strings(turn.scorers)}"]
-    if answer:
+    if answer is None:
+        lines += ["# The recording has no answer to this input, so its calls are not expected."]
+    elif answer:
         lines += ["# The recorded answer:", *(f"#   {_comment(line)}" for line in answer.splitlines()[:12])]
     return lines
 

@@ -17,7 +17,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..core.entries import Settings
-from ..errors import AttachmentsMissing, CaseExists, NothingToPromote
+from ..core.turns import is_completed
+from ..errors import AttachmentsMissing, CaseExists, NothingExpected, NothingToPromote
 from ..exchange.bundle.transfer import export, import_bundle
 from ..exchange.bundle.write import BundleExportResult, atomic_file
 from ..exchange.copy import copy_session
@@ -66,6 +67,8 @@ class _Bundle(Struct, frozen=True):
     result: BundleExportResult
     turns: tuple[TurnView, ...]
     """Those that the case is about."""
+    answered: frozenset[int]
+    """Those that have a final answer, by the entry of their input."""
     start: int
     """The entries before them."""
     session_id: str
@@ -86,18 +89,19 @@ def promote(
     turns = _turns(source, at)
     bundle = _bundle(source, turns, redact=redact, blobs=blobs)
     name = name or _slug(message_text(bundle.turns[-1].input)) or bundle.session_id
-    case = Case(
-        FORMAT,
-        f"{name}.bough",
-        bundle.start,
-        CaseReplay(),
-        tuple(_expected_turn(turn, expectation, is_last=turn is bundle.turns[-1]) for turn in bundle.turns),
+    last = bundle.turns[-1]
+    expected = tuple(
+        _expected_turn(turn, expectation, is_answered=turn.turn in bundle.answered, is_last=turn is last)
+        for turn in bundle.turns
     )
+    if last.turn not in bundle.answered and not expected[-1].has_expectations:
+        raise NothingExpected(source.session_id, last.turn, is_last=last.last == source.leaf.seq)
+    case = Case(FORMAT, f"{name}.bough", bundle.start, CaseReplay(), expected)
     place = "" if at is None else f" at entry {at}"
     text = write_case(
         case,
         origin=f"Promoted from {bundle.session_id}{place}.",
-        answers={turn.turn: _answer(turn) for turn in bundle.turns},
+        answers={turn.turn: _answer(turn) for turn in bundle.turns if turn.turn in bundle.answered},
     )
     case_path, bundle_path = folder / f"{name}{SUFFIX}", folder / case.bundle
     _write({bundle_path: bundle.data, case_path: text.encode()}, overwrite=overwrite)
@@ -144,7 +148,10 @@ def _bundle(source: Log, turns: list[TurnView], *, redact: bool, blobs: bool) ->
     if missing := sum(store.blob(digest) is None for digest in digests):
         raise AttachmentsMissing(source.session_id, missing, is_left_out=not blobs)
     bundle_turns = tuple(turn for turn in read_turns(entries) if turn.turn >= first)
-    return _Bundle(data, result, bundle_turns, first - 1, session_id)
+    answered = frozenset(
+        turn.turn for turn in bundle_turns if is_completed(entries[turn.turn - 1 : turn.last])
+    )
+    return _Bundle(data, result, bundle_turns, answered, first - 1, session_id)
 
 
 def _shorten(source: Log, last: int) -> Log:
@@ -169,8 +176,13 @@ def _ids(origin: str) -> Callable[[str], str]:
     return new_id
 
 
-def _expected_turn(turn: TurnView, expectation: Expectation, *, is_last: bool) -> ExpectedTurn:
-    """Expect the recorded calls of every turn, unless one of them is forbidden; what is said is expected of the last."""
+def _expected_turn(
+    turn: TurnView, expectation: Expectation, *, is_answered: bool, is_last: bool
+) -> ExpectedTurn:
+    """Expect the recorded calls of every turn, unless one of them is forbidden; what is said is expected of the last.
+
+    The calls of a turn without an answer are not all that it was going to make, so they are not expected.
+    """
     calls = [view.call for step in turn.steps for view in step.calls]
     forbidden = [ExpectedCall.parse(text) for text in expectation.never_calls]
     is_forbidden = any(pattern.matches(call) for pattern in forbidden for call in calls)
@@ -178,7 +190,9 @@ def _expected_turn(turn: TurnView, expectation: Expectation, *, is_last: bool) -
     return ExpectedTurn(
         seq=turn.turn,
         input=text if len(text) <= MAX_INPUT else f"{text[:MAX_INPUT]}…",
-        tools=tuple(map(call_text, calls)) if expectation.tools and not is_forbidden else None,
+        tools=tuple(map(call_text, calls))
+        if expectation.tools and is_answered and not is_forbidden
+        else None,
         never_calls=expectation.never_calls,
         says=expectation.says if is_last else (),
         never_says=expectation.never_says,
