@@ -1238,6 +1238,17 @@ class TestWorker:
         assert [line for line in lines if "\n" in line] == []
         assert "ReadOnlySqlTransaction: cannot execute" in lines[-1]
 
+    def test_it_works_whatever_styles_its_role_reads_dates_and_intervals_in(self, queue: AbsurdQueue) -> None:
+        session = queue.send("pay")
+        url = f"{queue.database.url}&options=-c%20datestyle%3DGerman%20-c%20intervalstyle%3Dsql_standard"
+        paying = assistant("Paying.", ToolCall("p1", "pay", {"n": 1}))
+        with queue.working(Agent("a", by_step(paying, "Paid."), [pay]), url=url):
+            wait_until(lambda: queue.task()[0] == "sleeping")
+            session.refresh()
+            session.approve(session.open_tool_calls[0])
+            wait_until(answered(session, "Paid."))
+            wait_until(queue.is_done)
+
     def test_a_step_longer_than_its_lease_is_done_once(self, queue: AbsurdQueue) -> None:
         session = queue.send("hello")
         model = ScriptedModel([Slow(2.6, "At last.")])

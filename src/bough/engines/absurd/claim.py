@@ -102,7 +102,8 @@ class ConnectionHandle:
 
 
 def _rows(connection: Connection, query: Any, values: Values, options: dict[str, Any]) -> list[Any]:
-    cursor = connection.cursor(**options).execute(query, values)
+    """Run a query. Its rows are binary: a time as text has the DateStyle of the role, and only one of them can be read."""
+    cursor = connection.cursor(**options).execute(query, values, binary=True)
     return cursor.fetchall() if cursor.description else []
 
 
