@@ -24,8 +24,11 @@ from bough import Session, Store
 from bough.proxy.recorder import Recorder
 from bough.proxy.server import ApiCall, Proxy
 from bough.proxy.upstreams import find_upstreams
+from bough.stores.postgres import connections as postgres_connections
 from bough.stores.sqlite.store import SqliteStore
 from support.fake_providers import BrokenStream, Call, Completion, ErrorReply, FakeProviders, RawReply, Reply
+from support.postgres import APP, Database
+from support.processes import wait_until
 from support.terminal import bough as command
 
 PROVIDERS = ("anthropic", "openai", "openai-chat", "gemini")
@@ -38,7 +41,8 @@ class Recording:
     def __init__(self, store: Store, fake: FakeProviders) -> None:
         self.store, self.fake = store, fake
         urls = {"anthropic": fake.url, "openai": f"{fake.url}/v1", "gemini": fake.url}
-        self.recorder = Recorder(store)
+        self.lines: list[str] = []
+        self.recorder = Recorder(store, self.lines.append)
         self._proxy = Proxy(find_upstreams({}, urls), self.recorder)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -54,13 +58,13 @@ class Recording:
         )
 
     def close(self) -> None:
-        """Stop the proxy and write everything."""
+        """Stop the proxy and write everything that the store takes."""
         if self._thread.is_alive():
             self._run(self._proxy.close())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
-        assert self.recorder.close(20)
+        assert self.recorder.close(20) or self.recorder.unrecorded
 
     def wait(self, calls: int) -> None:
         """Wait until so many calls are recorded, or known to be missing."""
@@ -597,6 +601,73 @@ def test_a_full_store_does_not_stop_the_traffic_and_the_next_request_heals_the_g
         assert texts(session) == ["a", "one", long, "two", "c", "three"]
         assert session.usage().calls == 2
         assert not list(store.verify())
+
+
+@contextmanager
+def outage(database: Database) -> Iterator[None]:
+    """The server takes no connection of an application."""
+    database.run(f"alter database {database.name} connection limit 0")
+    try:
+        database.run(f"select pg_terminate_backend(pid) from pg_stat_activity where usename = '{APP}'")
+        yield
+    finally:
+        database.run(f"alter database {database.name} connection limit -1")
+
+
+def test_calls_wait_for_a_store_that_is_away_which_is_told_once(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them waited a minute for the store, one after the other, and was lost."""
+    monkeypatch.setattr(postgres_connections, "SERVER_TIMEOUT_SECONDS", 0.05)
+    chat = [
+        user("a"),
+        assistant("one"),
+        user("b"),
+        assistant("two"),
+        user("c"),
+        assistant("three"),
+        user("d"),
+    ]
+    answers = ("one", "two", "three", "four")
+    with bough.open(database.url) as store, recording(store, *map(Completion, answers)) as proxy:
+        proxy.chat(chat[:1])
+        proxy.wait(1)
+        with outage(database):
+            assert proxy.chat(chat[:3]) == "two"
+            wait_until(lambda: proxy.lines)
+            assert proxy.chat(chat[:5]) == "three"
+        wait_until(lambda: len(proxy.lines) == 2)
+        assert proxy.chat(chat) == "four"
+        (session,) = proxy.sessions()
+        assert texts(session) == ["a", "one", "b", "two", "c", "three", "d", "four"]
+        assert (session.usage().calls, proxy.recorder.gaps) == (4, [])
+        assert "too many connections" in proxy.lines[0]
+        assert proxy.lines[1:] == ["the store is back, and what waited for it is recorded"]
+        assert not list(store.verify())
+
+
+def test_what_waits_for_a_store_that_does_not_come_back_is_recorded_elsewhere(
+    database: Database, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_connections, "SERVER_TIMEOUT_SECONDS", 0.05)
+    with (
+        bough.open(database.url) as away,
+        recording(away, *map(Completion, ("one", "two", "three"))) as proxy,
+    ):
+        proxy.chat([user("a")])
+        proxy.wait(1)
+        with outage(database):
+            proxy.chat([user("a"), assistant("one"), user("b")])
+            proxy.chat([user("x")])
+            wait_until(lambda: proxy.lines)
+            proxy.close()
+            assert len(proxy.lines) == 1
+        assert proxy.recorder.calls == 1
+        spare = proxy.recorder.record_elsewhere(store)
+    assert (spare.calls, spare.gaps) == (2, [])
+    sessions = [store.session(session_id) for session_id in spare.sessions]
+    assert [texts(session) for session in sessions] == [["a", "one", "b", "two"], ["x", "three"]]
+    assert not list(store.verify())
 
 
 def test_twenty_programs_at_once_keep_their_sessions_apart(store: Store) -> None:

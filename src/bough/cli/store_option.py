@@ -82,7 +82,7 @@ class StoreLocation:
 
     def open_or_create(self) -> Store:
         """Open the store; create the file, and the folder of the default store, if they do not exist."""
-        if self.is_file and Path(self.url) == default_store():
+        if self.is_file and Path(self.url).parent == default_store().parent:
             try:
                 Path(self.url).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             except OSError as error:

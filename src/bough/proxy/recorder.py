@@ -29,7 +29,16 @@ from ..core.tool_definitions import ToolSet, define_tools
 from ..core.tree import Leaf
 from ..core.turns import Cursor, advance
 from ..core.usage import Call, Usage
-from ..errors import BoughError, NotFound, SessionTrashed, StaleLeaf, UnrecognizedReply
+from ..errors import (
+    BoughError,
+    NotFound,
+    ServerUnreachable,
+    SessionTrashed,
+    StaleLeaf,
+    StoreLocked,
+    UnknownCommit,
+    UnrecognizedReply,
+)
 from ..models.prices import price
 from ..session import Session
 from ..stores.base import SessionQuery, SessionRow
@@ -47,6 +56,11 @@ _Result = TypeVar("_Result")
 
 MAX_WAITING_BYTES = 256 * 1024 * 1024
 """What may wait for a slow store. What comes on top of it passes unrecorded."""
+OUTAGES = (ServerUnreachable, UnknownCommit, StoreLocked)
+"""A store that is away and may come back. It is asked for half a minute before it says so."""
+OUTAGE_PAUSE_SECONDS = 0.5
+OUTAGE_CLOSE_SECONDS = 5.0
+"""How long closing waits for a store that is known to be away."""
 RETRY_MICROSECONDS = 10 * 60 * 1_000_000
 """How long the same first request counts as a repeated one, and not as a new conversation."""
 MAX_ATTEMPTS, MAX_PAUSE_SECONDS = 100, 0.05
@@ -69,11 +83,19 @@ class CallPosition(Struct):
     request: ModelRequest
 
 
-class Recorder(Listener):
-    """Takes copies of calls and writes them to a store."""
+class Job(Struct, frozen=True):
+    """What there is to write of a call: its request, or its end."""
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    is_ended: bool
+    call: ApiCall
+    size: int
+
+
+class Recorder(Listener):
+    """Takes copies of calls and writes them to a store. While the store is away they wait."""
+
+    def __init__(self, store: Store, notify: Callable[[str], None] = lambda line: None) -> None:
+        self.store, self._notify = store, notify
         self.calls = 0
         """How many calls were recorded."""
         self.sessions: dict[str, None] = {}
@@ -84,22 +106,59 @@ class Recorder(Listener):
         """Requests that do not call a model, by method and path."""
         self.refused_paths: Counter[str] = Counter()
         """Requests that no upstream has a prefix for, by path."""
+        self.outage: str | None = None
+        """Why the store is away, while it is."""
+        self.unrecorded: list[Job] = []
+        """What was not written when the recorder was closed; `record_elsewhere` writes it."""
         self._run = store.runtime.new_id("")
         self._holder = f"{store.runtime.holder()}#{self._run}"
         self._positions: dict[int, CallPosition] = {}
         self._prompts: dict[str, list[str]] = {}
         """The texts in the arguments of each session's open calls: one of them may be the prompt of a task."""
-        self._jobs: queue.SimpleQueue[tuple[bool, ApiCall, int] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._job: Job | None = None
+        """The one that is being written."""
+        self._closing = threading.Event()
         self._lock = threading.Lock()
         self._waiting_bytes = 0
         self._thread = threading.Thread(target=self._work, name="bough-recorder", daemon=True)
         self._thread.start()
 
     def close(self, seconds: float | None = None) -> bool:
-        """Write what waits; return whether that was done in time."""
+        """Write what waits; return whether that was done in time. The rest is `unrecorded`."""
+        self._closing.set()
         self._jobs.put(None)
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
+        self._thread.join(seconds if self.outage is None else OUTAGE_CLOSE_SECONDS)
+        if self._thread.is_alive():
+            self.outage = self.outage or f"the store did not take everything within {seconds:.0f} s"
+            if (
+                job := self._job
+            ) is not None:  # the thread may still write it, and has nothing to do after that
+                self._give_up(job)
+        return self.outage is None
+
+    def _give_up(self, job: Job) -> None:
+        """Leave this job and those after it unrecorded. The thread and the one that closes the recorder may both do so."""
+        with self._lock:
+            if not self.unrecorded:
+                self.unrecorded = [job, *self._waiting_jobs()]
+
+    def _waiting_jobs(self) -> Iterator[Job]:
+        with suppress(queue.Empty):
+            while True:
+                if (job := self._jobs.get_nowait()) is not None:
+                    yield job
+
+    def record_elsewhere(self, store: Store) -> Recorder:
+        """Write what is unrecorded to another store; return its recorder, which is closed.
+
+        Each request has its whole history, so nothing of the first store is missing there.
+        """
+        recorder = Recorder(store)
+        for job in self.unrecorded:
+            recorder._jobs.put(job)
+        recorder.close()
+        return recorder
 
     # -- called by the proxy -----------------------------------------------------------------------
 
@@ -118,18 +177,20 @@ class Recorder(Listener):
     def _put(self, is_ended: bool, call: ApiCall) -> None:
         if self._waiting_bytes > MAX_WAITING_BYTES:
             if is_ended:
-                self.gaps.append("the store was too slow")
+                self.gaps.append(
+                    "the store was too slow" if self.outage is None else "the store was away for too long"
+                )
             return
         size = 1 + len(call.request) + (0 if call.body is None else call.body.length)
         with self._lock:
             self._waiting_bytes += size
-        self._jobs.put((is_ended, call, size))
+        self._jobs.put(Job(is_ended, call, size))
 
     # -- on the thread -----------------------------------------------------------------------------
 
     def _work(self) -> None:
         self._record_jobs()
-        for session_id in self.sessions:
+        for session_id in () if self.outage else self.sessions:
             # It was purged, or the store takes nothing more, which is told as a gap.
             with suppress(BoughError):
                 self._end_session(session_id)
@@ -144,21 +205,42 @@ class Recorder(Listener):
 
     def _record_jobs(self) -> None:
         while (job := self._jobs.get()) is not None:
-            is_ended, call, size = job
+            self._job = job
             try:
-                self._record_end(call) if is_ended else self._record_request(call)
+                self._record_job(job)
+            except OUTAGES:  # and the recorder is closing
+                self._give_up(job)
+                return
             except Exception as error:  # noqa: BLE001 - whatever the store or a reply raises: the traffic goes on
-                if is_ended:  # a request that was not recorded is recorded with its answer
+                if job.is_ended:  # a request that was not recorded is recorded with its answer
                     self.gaps.append(error.problem if isinstance(error, BoughError) else repr(error))
-            finally:
-                with self._lock:
-                    self._waiting_bytes -= size
+            self._job = None
+            if job.is_ended:
+                self._positions.pop(job.call.number, None)
+            with self._lock:
+                self._waiting_bytes -= job.size
+
+    def _record_job(self, job: Job) -> None:
+        """Write a job, and try again while the store is away; raises one of OUTAGES when the recorder is closing."""
+        while True:
+            try:
+                self._record_end(job.call) if job.is_ended else self._record_request(job.call)
+            except OUTAGES as error:
+                if self.outage is None:
+                    self.outage = error.problem
+                    self._notify(f"{error.problem}; calls pass as before and are recorded when it is back")
+                if self._closing.wait(OUTAGE_PAUSE_SECONDS):
+                    raise
+            else:
+                break
+        if self.outage is not None:
+            self.outage = None
+            self._notify("the store is back, and what waited for it is recorded")
 
     def _record_request(self, call: ApiCall) -> None:
         self._positions[call.number] = _retry_if_stale(lambda: self._append_request(call))
 
     def _record_end(self, call: ApiCall) -> None:
-        position = self._positions.pop(call.number, None)
         if call.end == "too long":
             self.gaps.append("a request or response was too long to be recorded")
             return
@@ -168,9 +250,9 @@ class Recorder(Listener):
             elif call.end == "complete":
                 self.gaps.append(f"the server answered {call.status} before the request was complete")
             return
-        if position is None:
-            position = _retry_if_stale(lambda: self._append_request(call))
-        _retry_if_stale(lambda: self._append_end(call, position))
+        if call.number not in self._positions:
+            self._record_request(call)
+        _retry_if_stale(lambda: self._append_end(call, self._positions[call.number]))
         self.calls += 1
 
     # -- the request -------------------------------------------------------------------------------

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,7 +20,7 @@ from ...errors import BoughError, NotFound
 from ..rendering.error_text import CommandError, print_error
 from ..rendering.output import notify, plural
 from ..signals import Callbacks, signal_handlers
-from ..store_option import StoreLocation, pass_location
+from ..store_option import StoreLocation, default_store, pass_location
 
 if TYPE_CHECKING:
     from ...proxy.recorder import Recorder
@@ -71,7 +73,7 @@ def record(location: StoreLocation, /, upstreams: tuple[Upstream, ...], command:
     answers pass through unchanged; keys are never stored. The exit code is the program's own.
     """
     store = location.open_or_create()
-    with _recorder(store) as recorder:
+    with _recorder(location, store) as recorder:
         code = asyncio.run(_run(command, upstreams, recorder))
     _report(location, store, recorder, None if code in (NOT_FOUND, NOT_EXECUTABLE) else command[0])
     sys.exit(code)
@@ -86,7 +88,7 @@ def record(location: StoreLocation, /, upstreams: tuple[Upstream, ...], command:
 def proxy(location: StoreLocation, /, port: int, upstreams: tuple[Upstream, ...]) -> None:
     """Record every program whose model's base URL is set to this proxy; Ctrl-C stops it."""
     store = location.open_or_create()
-    with _recorder(store) as recorder:
+    with _recorder(location, store) as recorder:
         try:
             asyncio.run(_serve(port, upstreams, recorder, location.display_url))
         except OSError as error:
@@ -99,17 +101,40 @@ def proxy(location: StoreLocation, /, port: int, upstreams: tuple[Upstream, ...]
 
 
 @contextmanager
-def _recorder(store: Store) -> Iterator[Recorder]:
+def _recorder(location: StoreLocation, store: Store) -> Iterator[Recorder]:
     from ...proxy.recorder import Recorder
 
-    recorder = Recorder(store)
+    recorder = Recorder(store, notify)
     try:
         yield recorder
     finally:
-        if not recorder.close(CLOSE_SECONDS):
-            notify(
-                f"the store did not take everything within {CLOSE_SECONDS:.0f} s; the rest is not recorded"
-            )
+        recorder.close(CLOSE_SECONDS)
+        if calls := sum(job.is_ended for job in recorder.unrecorded):
+            _record_elsewhere(location, recorder, calls)
+
+
+def _record_elsewhere(location: StoreLocation, recorder: Recorder, calls: int) -> None:
+    """Write the calls that the server did not take to a file, and say how to bring them back."""
+    if location.is_file:  # it may be encrypted, and another file would not be
+        notify(f"not recorded: {plural(calls, 'call')}: {recorder.outage}")
+        return
+    name = f"unrecorded-{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}.db"
+    spare = StoreLocation(str(default_store().with_name(name)), location.space, location.owner)
+    try:
+        with closing(spare):
+            elsewhere = recorder.record_elsewhere(spare.open_or_create())
+    except (BoughError, CommandError) as error:
+        notify(f"not recorded: {plural(calls, 'call')}: {recorder.outage}; {error}")
+        return
+    recorder.gaps += elsewhere.gaps
+    tenant = {"--space": location.space, "--owner": location.owner}
+    flags = [
+        word for flag, value in tenant.items() if value not in (None, "default") for word in (flag, value)
+    ]
+    copy = ["bough", "--store", spare.url, *flags, "copy", "--all", "--to", location.display_url]
+    notify(
+        f"{recorder.outage}; {plural(elsewhere.calls, 'call')} recorded in {spare.url} instead. When it is back: {shlex.join(copy)}"
+    )
 
 
 async def _run(command: tuple[str, ...], upstreams: tuple[Upstream, ...], recorder: Recorder) -> int:
@@ -161,7 +186,7 @@ def _report(location: StoreLocation, store: Store, recorder: Recorder, program: 
     """Say what was recorded, what it cost, and what was not recorded. Whatever became of the store, it does not raise."""
     if not location.exists:
         notify(f"{location.display_url} was removed meanwhile, and with it what was recorded")
-    for session_id in recorder.sessions:
+    for session_id in () if recorder.outage else recorder.sessions:
         try:
             row = store.session(session_id).row
         except NotFound:
