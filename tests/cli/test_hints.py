@@ -129,6 +129,15 @@ def exported(here: Situation) -> None:
     here.run("export", "ses_case", "-o", "case.bough")
 
 
+def exported_waiting(here: Situation) -> None:
+    """A bundle of a session that waits for approval, which the store does not have."""
+    waiting(here)
+    here.run("export", "ses_waits", "-o", "waits.bough")
+    with here.store as store:
+        store.delete("ses_waits")
+        store.purge("ses_waits")
+
+
 def branched(here: Situation) -> None:
     with here.store as store:
         session = store.session("ses_case")
@@ -216,6 +225,7 @@ SITUATIONS: list[tuple[Prepare, str]] = [
     (exported, "title case.bough x"),
     (exported, "rewind case.bough@3"),
     (exported, "run hi --resume case.bough"),
+    (exported_waiting, "show waits.bough"),
     (branched, "replay ses_case@1:5"),
     (branched, "lab promote ses_case@1:5 cases"),
     (branched, "show ses_case@5"),
@@ -244,3 +254,32 @@ def test_every_command_that_a_message_suggests_runs_as_printed(
         if "Missing argument" in written:  # the message only mentions the verb
             continue
         assert code in (0, 1, 3), f"{text}\n→ bough {shlex.join(arguments)}: {code}\n{written}"
+
+
+@pytest.mark.parametrize(
+    ("prepare", "command", "hint"),
+    [
+        (nothing, ["title", "Lost order@3", "x"], "bough rewind 'Lost order@3'"),
+        (nothing, ["show", "Lost order@9:1"], "bough log 'Lost order' --all"),
+        (nothing, ["show", "Lost order@3", "-n", "2"], "bough log 'Lost order@3' -n"),
+        (nothing, ["rewind", "Lost order"], "bough rewind 'Lost order@7'"),
+        (nothing, ["rewind", "Lost order"], "bough log 'Lost order' lists"),
+        (nothing, ["uncompact", "Lost order"], "bough compact 'Lost order' creates"),
+        (nothing, ["export", "Lost order@3", "--bundle"], "bough fork 'Lost order@3'"),
+        (nothing, ["config", "alias", "my model"], "bough config alias 'my model' MODEL"),
+        (nothing, ["undo", "Empty one"], "bough log 'Empty one' shows"),
+        (branched, ["replay", "Lost order@1:5"], "bough fork 'Lost order@1:5'"),
+        (branched, ["lab", "promote", "Lost order@1:5", "cases"], "bough fork 'Lost order@1:5'"),
+    ],
+    ids=lambda value: (
+        value.__name__ if callable(value) else shlex.join(value) if isinstance(value, list) else ""
+    ),
+)
+def test_a_name_of_several_words_is_quoted_in_a_suggested_command(
+    situation: Situation, prepare: Prepare, command: list[str], hint: str
+) -> None:
+    with situation.store as store:
+        store.session("ses_case").title("Lost order")
+        store.start(title="Empty one")
+    prepare(situation)
+    assert hint in situation.run(*command)[1]

@@ -41,6 +41,8 @@ class Position(Struct, frozen=True):
     session: Session
     leaf: Leaf | None
     """The entry named with @; None means the session's own leaf."""
+    bundle: Path | None = None
+    """The file that the session was read from; None if it is in the store."""
 
     @property
     def seq(self) -> int | None:
@@ -82,9 +84,9 @@ def resolve(location: StoreLocation, reference: str, *, trashed: bool = False) -
         store = location.open()
         session = store.session(_session_id(store, name, trashed=trashed))
     if seq is None:
-        return Position(session, None)
+        return Position(session, None, bundle)
     leaf = session.log.leaf_at(seq) if branch is None else _leaf_on_branch(session, name, branch, seq)
-    return Position(session, leaf)
+    return Position(session, leaf, bundle)
 
 
 def resolve_stored(location: StoreLocation, reference: str, *, trashed: bool = False) -> Position:
@@ -113,10 +115,10 @@ def resolve_stored_session(location: StoreLocation, reference: str, *, trashed: 
 
 def _whole(position: Position, reference: str) -> Session:
     if position.leaf is not None:
-        name = _split_reference(reference)[0] or "latest"
+        name, quoted = _split_reference(reference)[0] or "latest", shlex.quote(reference)
         raise CommandError(
             f"{reference} names an entry, but this command takes a whole session; use {name}. "
-            f"bough rewind {reference} moves the session back to that entry, bough fork {reference} starts a new session there"
+            f"bough rewind {quoted} moves the session back to that entry, bough fork {quoted} starts a new session there"
         )
     return position.session
 
@@ -159,7 +161,7 @@ def _leaf_on_branch(session: Session, name: str, branch: int, seq: int) -> Leaf:
     if owner is not None:
         holds = f"branch {branch} has entries {owner.parent_seq + 1} to {owner.tail}"
     raise CommandError(
-        f"there is no entry {branch}:{seq}: {holds}; bough log {name or 'latest'} --all lists all entries"
+        f"there is no entry {branch}:{seq}: {holds}; bough log {shlex.quote(name or 'latest')} --all lists all entries"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import click
@@ -159,7 +160,9 @@ def alias(ctx: click.Context, name: str | None, model: str | None) -> int:
         return 0
     aliases = load_config().aliases
     if name is not None and name not in aliases:
-        raise CommandError(f"there is no alias {name!r}; make it with: bough config alias {name} MODEL")
+        raise CommandError(
+            f"there is no alias {name!r}; make it with: bough config alias {shlex.quote(name)} MODEL"
+        )
     for one in sorted(aliases) if name is None else [name]:
         click.echo(for_terminal(f"{one} = {aliases[one]}"))
     return 0

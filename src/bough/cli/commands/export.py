@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -110,7 +111,7 @@ def export(
     _check_options(format_, output, [name for name in typed if typed[name]], is_json=is_json)
     position = resolve(location, reference)
     if position.leaf is not None and format_ in _WHOLE_SESSION:
-        instead = f"bough fork {reference} starts a session that ends there"
+        instead = f"bough fork {shlex.quote(reference)} starts a session that ends there"
         raise CommandError(
             f"this format exports the whole session; {'omit the @' if format_ == 'otel' else instead}"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -167,7 +168,7 @@ def rewind(
     position = resolve_stored(location, reference)
     if position.seq is None:
         raise CommandError(
-            f"name the entry to rewind to, such as bough rewind {reference}@7; bough log {reference} lists the entries"
+            f"name the entry to rewind to, such as bough rewind {shlex.quote(f'{reference}@7')}; bough log {shlex.quote(reference)} lists the entries"
         )
     if summary is not None and not summary.strip():
         raise CommandError("--summary is empty; pass some text, or omit it")
@@ -212,7 +213,7 @@ def undo(location: StoreLocation, reference: str, is_json: bool) -> None:
         cut = session.undo()
     except InvalidPosition:
         raise CommandError(
-            f"{session.session_id} has no input to undo; bough log {reference} shows its entries"
+            f"{session.session_id} has no input to undo; bough log {shlex.quote(reference)} shows its entries"
         ) from None
     _print_position(session, cut, is_json=is_json)
 
@@ -302,7 +303,7 @@ def uncompact(location: StoreLocation, reference: str, is_json: bool) -> None:
     session = resolve_stored_session(location, reference)
     if not active_compactions(session.log.store.control_entries(session.session_id, leaf=session.leaf)):
         raise CommandError(
-            f"{session.session_id} has no active compaction; bough compact {reference} creates one"
+            f"{session.session_id} has no active compaction; bough compact {shlex.quote(reference)} creates one"
         )
     cancelled = session.uncompact()
     if is_json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,7 +108,9 @@ def promote(
         raise CommandError(str(error)) from None
     position = resolve(location, reference)
     if not position.is_on_path:
-        raise CommandError(f"{reference} is on another branch; fork it first: bough fork {reference}")
+        raise CommandError(
+            f"{reference} is on another branch; fork it first: bough fork {shlex.quote(reference)}"
+        )
     written = position.session.promote(
         folder,
         at=position.seq,

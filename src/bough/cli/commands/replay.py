@@ -132,7 +132,7 @@ def _source(location: StoreLocation, name: str, *, new_id: bool) -> tuple[Sessio
             raise CommandError(f"--new-id applies to a bundle file, and {name} is not one; omit it")
         position = resolve(location, name)
         if not position.is_on_path:
-            raise CommandError(f"{name} is on another branch; fork it first: bough fork {name}")
+            raise CommandError(f"{name} is on another branch; fork it first: bough fork {shlex.quote(name)}")
         return position.session, position.seq
     try:
         session_id = location.import_bundle(bundle, new_id=new_id).session_id

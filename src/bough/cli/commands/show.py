@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 
 import click
@@ -62,7 +63,7 @@ def show(
     position = resolve(location, reference)
     if position.leaf is not None and last is not None:
         raise CommandError(
-            f"{reference} is a single entry; to list the {last} entries up to it use bough log {reference} -n {last}"
+            f"{reference} is a single entry; to list the {last} entries up to it use bough log {shlex.quote(reference)} -n {last}"
         )
     if position.leaf is not None:
         _show_entry(position, is_json=is_json)
@@ -80,7 +81,7 @@ def show(
     click.echo("\n".join(_header_lines(session, is_whole=last is None)))
     visible = (entry for entry in path if trace or entry.message is not None)
     print_lines("\n".join(_entry_lines(entry, full=full)) for entry in visible)
-    for line in _open_call_lines(session):
+    for line in _open_call_lines(position):
         click.echo(line)
 
 
@@ -358,8 +359,9 @@ def _result_lines(result: ToolResult, *, full: bool) -> Iterator[str]:
             yield dim(f"  [{piece.mime}, {piece.size:,} bytes]")
 
 
-def _open_call_lines(session: Session) -> Iterator[str]:
+def _open_call_lines(position: Position) -> Iterator[str]:
     """Yield the calls without results: whether they started, wait for approval, or have an unknown outcome."""
+    session = position.session
     if not session.open_tool_calls:
         return
     from ...agent.call_status import read_call_status
@@ -393,7 +395,8 @@ def _open_call_lines(session: Session) -> Iterator[str]:
         )
         notify(f"{runner} runs it: {follow}")
         return
-    first = "".join(f"bough restore {task}, then " for task in dict.fromkeys(status.trashed_tasks.values()))
+    first = "" if position.bundle is None else f"bough import {shlex.quote(str(position.bundle))}, then "
+    first += "".join(f"bough restore {task}, then " for task in dict.fromkeys(status.trashed_tasks.values()))
     first += (
         f"bough approve {session.session_id}, then "
         if status.trashed_tasks or session.pending_approvals()
