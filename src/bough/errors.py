@@ -1147,11 +1147,12 @@ class StoreLocked(StoreError):
 
 
 class IndexBehind(StoreError):
-    def __init__(self, location: str, sessions: int, reason: str) -> None:
-        self.sessions, self.reason = sessions, reason
+    def __init__(self, location: str, sessions: int, cause: StoreError) -> None:
+        self.sessions, self.reason = sessions, cause.problem
         super().__init__(
-            f"{plural(sessions, 'session')} of {location} cannot be indexed now: {reason}",
+            f"the text of {plural(sessions, 'session')} of {location} is not indexed yet: {cause.problem}",
             "search only what is indexed with search(…, catch_up=False)",
+            cause.command_hint,
         )
 
 

@@ -272,6 +272,10 @@ class TestMigrate:
     def test_a_present_store_has_nothing_to_do(self, store_path: Path) -> None:
         assert "nothing to do" in bough("migrate", store=store_path).out
 
+    def test_a_folder_is_not_taken_for_a_broken_disk(self, tmp_path: Path) -> None:
+        done = bough("migrate", "--yes", store=tmp_path)
+        assert (done.code, "is not a Bough store: it is a directory" in done.err) == (2, True)
+
     def test_a_newer_store_is_refused_and_not_touched(self, store_path: Path) -> None:
         with sqlite3.connect(store_path) as raw:
             raw.execute("pragma user_version = 9000")

@@ -450,9 +450,11 @@ with bough.open(sys.argv[1], synchronous="normal") as store:
             pages = int(writer.execute("pragma page_count").get)
             writer.execute(f"pragma max_page_count = {pages}")
             with pytest.raises(
-                errors.IndexBehind, match=r"1 session.*no space left to write.*catch_up=False"
-            ):
+                errors.IndexBehind, match=r"1 session .*no space left to write.*catch_up=False"
+            ) as behind:
                 store.search("herring")
+            assert "catch_up" not in behind.value.command_text
+            assert behind.value.command_text.count("free some disk space") == 1
             page = store.search("herring", catch_up=False)
             assert len(page.hits) == 1
             assert page.unindexed_sessions == 1

@@ -146,7 +146,7 @@ class SearchIndex(ABC):
             return self._catch_up(progress)
         except (StoreReadOnly, StoreFull) as error:
             stale = self._connections.read_snapshot(self.count_stale)
-            raise IndexBehind(self.url, stale, str(error)) from error
+            raise IndexBehind(self.url, stale, error) from error
 
     def _catch_up(self, progress: IndexProgress | None) -> int:
         entries, first = 0, 0

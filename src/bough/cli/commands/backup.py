@@ -92,8 +92,8 @@ def migrate(
         return _migrate_server(location, service_role, client_role, queue_name, yes=yes, is_json=is_json)
     if not location.is_file:
         raise CommandError(f"{location.display_url} has nothing to migrate")
-    if not Path(location.url).exists():
-        location.open()
+    if not Path(location.url).is_file():
+        location.open()  # raises what is wrong with it
     version = format_of(location.url)
     if version < FORMAT:
         notify(
