@@ -131,7 +131,7 @@ class TestTrash:
     def test_ctrl_c_at_the_question_does_nothing(self, store_path: Path) -> None:
         with Terminal("rm", "ses_case", store=store_path) as terminal:
             terminal.wait_for("Move to the trash?")
-            terminal.interrupt("interrupted")
+            terminal.interrupt("\ninterrupted")
             assert terminal.wait() == 130
         assert "ses_case" in list_ids(store_path)
 

@@ -120,7 +120,11 @@ def confirm_plan(question: str, *, yes: bool) -> bool:
     if not is_terminal():
         notify("nothing was done; pass --yes to confirm, since there is no terminal to ask at")
         return False
-    return click.confirm(question, err=True)
+    try:
+        return click.confirm(question, err=True)
+    except click.Abort:
+        notify()  # the cursor is behind the question
+        raise
 
 
 def format_time(at: int | None) -> str:
