@@ -408,5 +408,23 @@ class TestCompletion:
         result = self.complete(tmp_path / "no.db", "bough show s")
         assert (result.code, result.out.strip(), result.err) == (0, "", "")
 
+    def test_sessions_are_those_of_the_store_space_and_owner_that_are_typed(self, tmp_path: Path) -> None:
+        """It offered those of the default space, whatever was typed, and within `bough lab` those of the default store."""
+        place = tmp_path / "a.db"
+        for space, owner in (("default", None), ("blue", "ann"), ("blue", "bob")):
+            with library.open(place, space=space, owner=owner) as store:
+                store.start(session_id=f"ses_{space}_{owner}")
+                store.start(session_id=f"ses_trash_{space}_{owner}")
+                store.delete(f"ses_trash_{space}_{owner}")
+
+        def offers(words: str) -> set[str]:
+            lines = self.complete(tmp_path / "none.db", f"bough --store {place} {words} ses").out.splitlines()
+            return {line.partition(",")[2] for line in lines}
+
+        assert offers("show") == offers("lab promote") == {"ses_default_None"}
+        assert offers("--space blue show") == {"ses_blue_ann", "ses_blue_bob"}
+        assert offers("--space blue --owner ann show") == {"ses_blue_ann"}
+        assert offers("restore") == offers("purge") == {"ses_trash_default_None"}
+
     def test_providers_are_offered(self, store_path: Path) -> None:
         assert "openai-chat" in self.complete(store_path, "bough context --provider op").out

@@ -235,14 +235,23 @@ def _candidates(store: Store, rows: list[SessionRow]) -> str:
 
 def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete ids and one-word titles, last active first. Longer titles appear as the help text of their id."""
-    location = ctx.find_object(StoreLocation) or StoreLocation(
-        ctx.parent.params.get("store") if ctx.parent else None, "default", None
-    )
-    if not location.exists:
-        return []
+    return _complete(ctx, incomplete, trashed=False)
+
+
+def complete_trashed(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The same for the sessions in the trash."""
+    return _complete(ctx, incomplete, trashed=True)
+
+
+def _complete(ctx: click.Context, incomplete: str, *, trashed: bool) -> list[CompletionItem]:
+    typed = ctx.find_root().params  # the command is not run, so nothing has made a location of it
     try:
-        rows = location.open().sessions(limit=200).sessions
-    except (BoughError, OSError):  # a message would garble the line being typed
+        location = StoreLocation(typed.get("store"), typed.get("space") or "default", typed.get("owner"))
+        location.register_key_file(typed.get("key_file"))
+        rows = location.open().sessions(trashed=trashed, limit=200).sessions if location.exists else ()
+    except (BoughError, CommandError, OSError):  # a message would garble the line being typed
+        return []
+    if not rows:
         return []
     named = [("latest", None), *((row.session_id, row.title) for row in rows)]
     named += [(row.title, None) for row in rows if row.title and row.title.split() == [row.title]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import click
@@ -15,7 +16,7 @@ from ...lab.record import RUN_PREFIX, runs_that_quote
 from ...session import Session
 from ...store import GRACE_MICROSECONDS, Store
 from ...stores.base import SessionRow
-from ..reference import complete, resolve_stored_session
+from ..reference import complete, complete_trashed, resolve_stored_session
 from ..rendering.output import (
     clip,
     confirm_plan,
@@ -28,13 +29,11 @@ from ..rendering.output import (
 )
 from ..store_option import StoreLocation, pass_location
 
-references_argument = click.argument(
-    "references", nargs=-1, required=True, metavar="REFERENCE…", shell_complete=complete
-)
+references_argument = partial(click.argument, "references", nargs=-1, required=True, metavar="REFERENCE…")
 
 
 @click.command()
-@references_argument
+@references_argument(shell_complete=complete)
 @yes_option
 @json_option
 @pass_location
@@ -60,7 +59,7 @@ def rm(location: StoreLocation, references: tuple[str, ...], yes: bool, is_json:
 
 
 @click.command()
-@references_argument
+@references_argument(shell_complete=complete_trashed)
 @json_option
 @pass_location
 def restore(location: StoreLocation, references: tuple[str, ...], is_json: bool) -> None:
@@ -75,7 +74,7 @@ def restore(location: StoreLocation, references: tuple[str, ...], is_json: bool)
 
 
 @click.command()
-@references_argument
+@references_argument(shell_complete=complete_trashed)
 @click.option(
     "--with-forks", is_flag=True, help="Delete its forks and replays too, which repeat parts of it."
 )
