@@ -126,6 +126,24 @@ class TestShow:
         assert "evidence" not in json.dumps(report)
         assert report["next_action"] == "Rest"
 
+    def test_queued_inputs_are_shown_with_what_answers_them(self, store_path: Path) -> None:
+        """One that was queued behind a runner that died was nowhere to be seen."""
+        with library.open(store_path) as store:
+            session = store.session("ses_case")
+            for text in ("And order 42?", "Two\nlines"):
+                session.enqueue(text)
+        shown = bough("show", "ses_case", store=store_path)
+        assert "… And order 42? [queued]\n      … Two lines [queued]\n" in shown.out
+        assert "bough resume ses_case answers the 2 queued inputs" in shown.err
+        report = bough("show", "ses_case", "--json", store=store_path).json
+        assert [(one["number"], one["text"]) for one in report["queued"]] == [
+            (1, "And order 42?"),
+            (2, "Two\nlines"),
+        ]
+        bough("export", "ses_case", "-o", "q.bough", store=store_path, home=store_path.parent)
+        exported = bough("show", "q.bough", store=store_path, home=store_path.parent)
+        assert "bough import q.bough, then bough resume ses_case answers" in exported.err
+
     def test_a_call_without_an_end_is_marked_unknown(self, tmp_path: Path) -> None:
         import sys
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import click
 
+from ...core.codec import decode
 from ...core.context import Context
 from ...core.entries import INTERRUPTED, PARTIAL, Entry
 from ...core.messages import Media, Message, ProviderBlock, Reasoning, Text, ToolCall, ToolResult
@@ -17,6 +18,7 @@ from ...errors import short_holder
 from ...log.lease import is_held
 from ...log.ledger import calls_at
 from ...log.session_list import current_row, heading, headings
+from ...replay.turn_reader import message_text
 from ...session import Session
 from ...stores.base import SessionQuery
 from ...wire import PROVIDERS, find_provider
@@ -75,13 +77,16 @@ def show(
             session=as_data(current_row(session.row, session.log.runtime)),
             entries=[entry_data(entry) for entry in path],
             window_use=session.window_use() if last is None else None,
+            queued=[
+                {"number": number, "at": at, "text": text} for number, at, text in _queued_inputs(session)
+            ],
             **_open_calls_data(session),
         )
         return
     click.echo("\n".join(_header_lines(session, is_whole=last is None)))
     visible = (entry for entry in path if trace or entry.message is not None)
     print_lines("\n".join(_entry_lines(entry, full=full)) for entry in visible)
-    for line in _open_call_lines(position):
+    for line in (*_open_call_lines(position), *_queued_lines(position)):
         click.echo(line)
 
 
@@ -395,7 +400,7 @@ def _open_call_lines(position: Position) -> Iterator[str]:
         )
         notify(f"{runner} runs it: {follow}")
         return
-    first = "" if position.bundle is None else f"bough import {shlex.quote(str(position.bundle))}, then "
+    first = _import_first(position)
     first += "".join(f"bough restore {task}, then " for task in dict.fromkeys(status.trashed_tasks.values()))
     first += (
         f"bough approve {session.session_id}, then "
@@ -410,6 +415,31 @@ def _open_call_lines(position: Position) -> Iterator[str]:
         )
         return
     notify(f"{first}bough resume {session.session_id}{flags_for_open_calls(session)} continues")
+
+
+def _queued_inputs(session: Session) -> Iterator[tuple[int, int, str]]:
+    """Yield the number, time and text of each input that waits for the turn before it to end."""
+    for queued in session.log.store.inbox(session.session_id):
+        message = decode("message", queued.body)
+        assert isinstance(message, Message)
+        yield queued.number, queued.at, message_text(message)
+
+
+def _queued_lines(position: Position) -> Iterator[str]:
+    """Yield the queued inputs, and say what answers them unless an open turn comes first, whose end does."""
+    session = position.session
+    texts = [text for _, _, text in _queued_inputs(session)]
+    for text in texts:
+        yield f"      … {safe(clip(' '.join(text.split()), width() - 18))} {click.style('[queued]', dim=True)}"
+    if not texts or session.open_tool_calls or is_held(session.row, session.log.runtime):
+        return
+    first = _import_first(position)
+    inputs = "the queued input" if len(texts) == 1 else f"the {len(texts)} queued inputs"
+    notify(f"{first}bough resume {session.session_id} answers {inputs}")
+
+
+def _import_first(position: Position) -> str:
+    return "" if position.bundle is None else f"bough import {shlex.quote(str(position.bundle))}, then "
 
 
 def _show_entry(position: Position, *, is_json: bool) -> None:
