@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -287,9 +288,18 @@ class TestRunCases:
         assert report.exit_code == ExitCode.OK
 
     def test_one_bad_case_does_not_hide_the_others(self, cases: Path) -> None:
+        """One with an option that its model lacks, or a start that its bundle lacks, ended the run with a traceback."""
         (cases / "a.case.toml").write_text("x")
+        (cases / "one.json").write_text('["One."]')
+        text = (cases / "refund.case.toml").read_text()
+        head, turn, rest = text.partition("[[turn]]")
+        replay = f'[replay]\nmodel = "scripted:{cases / "one.json"}"\noptions = {{ nosuch = 1 }}\n'
+        (cases / "b.case.toml").write_text(f"{head}{replay}{turn}{rest}")
+        (cases / "c.case.toml").write_text(re.sub(r"start = \d+", "start = 500", text))
         report = asyncio.run(run_cases(find_cases([cases])))
-        assert [result.status for result in report.cases] == ["invalid", "passed", "passed"]
+        assert [result.status for result in report.cases] == [*["invalid"] * 3, "passed", "passed"]
+        assert "nosuch" in (report.cases[1].error or "")
+        assert "start is 500, and its bundle has 10 entries" in (report.cases[2].error or "")
         assert report.exit_code == ExitCode.USAGE
 
 

@@ -21,10 +21,7 @@ from ..errors import (
     BudgetReached,
     ExitCode,
     InvalidCase,
-    InvalidLab,
-    InvalidReplay,
     ModelError,
-    ModelUnavailable,
 )
 from ..exchange.bundle.transfer import import_bundle
 from ..log.log import Log
@@ -121,10 +118,10 @@ async def run_case(
         judges = CaseJudges(replayed.case, path, budget)
         failures = tuple(await judge_case(replayed, path, judges))
         result = replace(result, status="failed" if failures else "passed", failures=failures)
-    except (InvalidCase, InvalidReplay, InvalidLab) as error:
-        result = replace(result, status="invalid", error=error.command_text)
-    except (ModelError, ModelUnavailable, BudgetReached, RunStopping) as error:
+    except (ModelError, BudgetReached, RunStopping) as error:
         result = replace(result, status="incomplete", error=_stop_text(error, budget))
+    except BoughError as error:
+        result = replace(result, status="invalid", error=error.command_text)
     judged = 0 if judges is None else judges.cost
     return replace(result, cost_microcents=result.cost_microcents + judged)
 
@@ -192,7 +189,12 @@ def _import(path: Path, case: Case, backend: StoreBackend, runtime: Runtime) -> 
         session_id = import_bundle(backend, runtime, bundle).session_id
     except BoughError as error:
         raise InvalidCase(str(path), f"its bundle cannot be imported: {error.command_text}") from error
-    return Log(backend, backend.session(session_id), runtime)
+    source = Log(backend, backend.session(session_id), runtime)
+    if case.start > source.leaf.seq:
+        raise InvalidCase(
+            str(path), f"its start is {case.start}, and its bundle has {source.leaf.seq:,} entries"
+        )
+    return source
 
 
 def _plan(path: Path, case: Case, overrides: ReplayPlan) -> ReplayPlan:
