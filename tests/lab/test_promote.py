@@ -43,6 +43,28 @@ class TestPromote:
         assert session.row == before
         assert session.children() == []
 
+    def test_a_turn_of_any_session_is_promoted_wherever_its_branches_are(
+        self, store: Store, tmp_path: Path
+    ) -> None:
+        """Only the first session of a store had branches with the numbers of its copy; the turns of others were not found."""
+        other = store.start("other")
+        other.append([user("hello"), assistant("Hello.")])
+        session = record_refund(store)
+        session.undo()
+        session.append([user("Never mind"), assistant("Good.")])
+        fork = session.fork()
+        fork.append([user("Thanks"), assistant("You are welcome.")])
+        for log, at, count in (
+            (session.log, 5, 1),
+            (session.log, None, 2),
+            (fork.log, 3, 1),
+            (fork.log, None, 3),
+        ):
+            written = promote(log, tmp_path, at=at, name="case", overwrite=True)
+            assert written.turns == count
+            assert asyncio.run(run_case(Path(written.case))).status == "passed"
+            assert b"Refunded" not in Path(written.bundle).read_bytes()
+
     def test_without_an_entry_every_turn_is_expected(self, store: Store, tmp_path: Path) -> None:
         written = promote(record_refund(store).log, tmp_path, expectation=Expectation(says=("refunded",)))
         turns = read_case(Path(written.case)).turn

@@ -16,7 +16,8 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..core.entries import Settings
+from ..core.entries import Entry, Settings
+from ..core.tree import Leaf
 from ..core.turns import is_completed
 from ..errors import AttachmentsMissing, CaseExists, NothingExpected, NothingToPromote
 from ..exchange.bundle.transfer import export, import_bundle
@@ -26,6 +27,7 @@ from ..log.fork import fork
 from ..log.log import Log
 from ..log.runtime import real_runtime
 from ..replay.turn_reader import TurnView, message_text, read_turns
+from ..stores.base import StoreBackend
 from ..stores.memory import MemoryStore
 from .case_file import FORMAT, SUFFIX, Case, CaseReplay, ExpectedCall, ExpectedTurn, call_text, write_case
 from .regression import judge_turn
@@ -157,11 +159,25 @@ def _bundle(source: Log, turns: list[TurnView], *, redact: bool, blobs: bool) ->
 def _shorten(source: Log, last: int) -> Log:
     """Return a session in memory that ends at entry `last`. Its ids and times follow from the source: the same bytes again."""
     store = MemoryStore(space=source.store.space)
-    at = source.path().entries[last - 1].at
-    runtime = replace(source.runtime, new_id=_ids(f"{source.session_id}@{last}"), now=lambda: at)
+    entry = source.path().entries[last - 1]
+    runtime = replace(source.runtime, new_id=_ids(f"{source.session_id}@{last}"), now=lambda: entry.at)
     session_id = copy_session(source.store, source.session_id, store, runtime, new_id=False)
-    log = Log(store, replace(store.session(session_id), leaf=source.leaf), runtime)
+    log = Log(store, replace(store.session(session_id), leaf=_find(store, session_id, entry)), runtime)
     return fork(log, log.cut(last), Settings())
+
+
+def _find(store: StoreBackend, session_id: str, entry: Entry) -> Leaf:
+    """Return where a copy has this entry: its branches have other numbers than those of the source."""
+    leaves = (
+        Leaf(branch.branch, entry.seq)
+        for branch in store.branches(session_id)
+        if branch.parent_seq < entry.seq <= branch.tail
+    )
+    return next(
+        leaf
+        for leaf in leaves
+        if store.path(session_id, leaf=leaf, first=leaf.seq).entries[0].entry_id == entry.entry_id
+    )
 
 
 def _ids(origin: str) -> Callable[[str], str]:
