@@ -6,6 +6,7 @@
     ├── Fenced                      another runner has taken over the session; nothing was written
     │   └── ClaimLost               another worker has the task now; nothing was written
     ├── SessionRunning              a runner holds the session; its leaf may not be moved
+    │   ├── TurnOpen                … or the input before waits for a worker
     │   └── LabRunning              … and runs a lab in it
     ├── InputsQueued                an input with a key or options while others are queued; it was not stored
     ├── KeyReused                   another input was recorded under the key; this one was not stored
@@ -241,6 +242,20 @@ class SessionRunning(BoughError):
             "session.resume(…, take_over=True)",
             f"wait for its turn to end (bough tail -f {session_id}), or queue your input with bough run --resume {session_id} --queue TEXT; if "
             f"its runner is gone: bough resume {session_id} --take-over",
+        )
+
+
+class TurnOpen(SessionRunning):
+    """An engine takes one input at a time, and the one before waits for a worker."""
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id, self.holder, self.lease_until = session_id, None, None
+        BoughError.__init__(
+            self,
+            f"the last input of session {session_id} waits for a worker to answer it",
+            'wait for it, queue yours with session.enqueue(text, engine="absurd"), or end its turn with session.cancel()',
+            f"wait for it (bough tail -f {session_id}), queue yours (bough run --resume {session_id} --queue --engine absurd TEXT), "
+            f"or end its turn (bough cancel {session_id})",
         )
 
 

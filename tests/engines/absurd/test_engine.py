@@ -312,8 +312,14 @@ class TestSending:
 
     def test_one_input_at_a_time_and_the_next_one_is_queued_with_a_task(self, queue: AbsurdQueue) -> None:
         session = queue.send("one")
-        with pytest.raises(errors.SessionRunning, match="enqueue"):
+        with pytest.raises(
+            errors.TurnOpen, match=r"waits for a worker.*enqueue\(text, engine=.absurd.\)"
+        ) as refused:
             session.send("two", engine="absurd", queue=queue.name)
+        assert (
+            f"bough run --resume {session.session_id} --queue --engine absurd TEXT"
+            in refused.value.command_text
+        )
         session.enqueue("two", engine="absurd", queue=queue.name)
         with queue.working(Agent("a", by_step("Yes."))):
             wait_until(queue.is_done)

@@ -23,7 +23,7 @@ from ...core.entries import Settings
 from ...core.messages import Message, user
 from ...core.typed_json import converter
 from ...core.usage import MAX_COUNT
-from ...errors import InputsQueued, InvalidOperation, LimitReached, PostgresRequired, SessionRunning
+from ...errors import InputsQueued, InvalidOperation, LimitReached, PostgresRequired, SessionRunning, TurnOpen
 from ...log.changes import new_key
 from ...log.keyed_turn import KeyedTurn, find_turn
 from ...log.log import Log
@@ -233,6 +233,8 @@ def _check_can_send(log: Log, content: str | Message | None) -> None:
     is_open = bool(log.cursor.turn)
     if content is not None and is_open:
         row = log.store.session(log.session_id)
+        if row.holder is None:
+            raise TurnOpen(row.session_id)
         raise SessionRunning(row.session_id, row.holder, row.lease_until)
     if content is None and not is_open and not log.store.inbox(log.session_id, 1):
         raise InvalidOperation(f"no turn is open in session {log.session_id}; send an input")

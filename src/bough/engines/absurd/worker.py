@@ -124,8 +124,9 @@ class Worker:
         worker died runs in a process of its own. Without it such a task runs here. With `only_run` this is that process.
         `handlers` run other tasks than the turns of sessions, by the names of the tasks.
         """
-        if lease < 1 or concurrency < 1:
-            raise InvalidArgument("lease or concurrency", min(lease, concurrency), "a number from 1")
+        for name, value in (("lease", lease), ("concurrency", concurrency)):
+            if value < 1:
+                raise InvalidArgument(name, value, "a number from 1")
         self.url, self.address, self.queue = url, Address.parse(url), queue
         self.concurrency, self.lease = concurrency, lease
         self.agents = {
