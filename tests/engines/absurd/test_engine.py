@@ -85,6 +85,12 @@ def answered(session: Session, text: str) -> Callable[[], bool]:
     return look
 
 
+def failures(session: Session) -> int:
+    """How often a turn of the session was recorded as failed."""
+    facts = session.log.store.journal(session.session_id)
+    return sum(fact.kind == "turn_ended" and fact.data["status"] == "failed" for fact in facts)
+
+
 def queue_as_client(queue: AbsurdQueue, session: Session, text: str) -> None:
     """Put an input of its owner into the session's inbox, as a login of the client role."""
     row = session.row
@@ -1329,6 +1335,30 @@ class TestWorker:
         assert "bough worker --agents" in (session.row.error or "")
         with queue.working(Agent("stranger", by_step("Yes."))):
             wait_until(answered(session, "Yes."))
+
+    def test_a_task_of_an_unknown_agent_fails_neither_an_answered_nor_a_running_session(
+        self, queue: AbsurdQueue
+    ) -> None:
+        """It marked the session failed at each of its attempts, whatever had become of the turn."""
+        session = queue.store.start("stranger")
+        session.send("hello", engine="absurd", queue=queue.name)
+        with queue.working(Agent("a", by_step("Yes."))):
+            wait_until(lambda: queue.task()[1] == 3)  # the second attempt has failed
+            assert failures(session) == 1, "the same failure is recorded once"
+        fence = queue.store.backend.lease(session.session_id, "somebody#1", 2**53, 1)
+        session.log.record("noted", row={"status": "running"}, fence=fence)
+        due = f"update absurd.r_{queue.name} set available_at = now() where state in ('pending', 'sleeping') returning attempt"
+        (attempt,) = queue.database.run(due)
+        is_back = f"select 1 from absurd.r_{queue.name} where attempt = {attempt[0]} and state = 'sleeping' and available_at > now()"
+        with queue.working(Agent("a", by_step("Yes."))):
+            wait_until(lambda: queue.database.run(is_back))
+            assert session.refresh().status == "running"
+        queue.store.backend.release(session.session_id, fence)
+        queue.database.run(due)
+        session.resume_sync(model=ScriptedModel(["Hello."]))
+        with queue.working(Agent("a", by_step("Yes."))):
+            wait_until(queue.is_done)
+        assert (queue.task()[0], session.refresh().status, failures(session)) == ("completed", "idle", 1)
 
     def test_a_session_that_is_gone_ends_its_task(self, queue: AbsurdQueue) -> None:
         session = queue.send("hello")

@@ -486,6 +486,8 @@ class TaskRun:
             log = ClaimedLog(self._store, row, self._runtime, self._claim)
             log.replay()
             agent = self._load_agent(log)
+            if agent is None:
+                return self._refuse(log)
             self._log, self.facts_read = log, row.facts
             self._claim.run = self
             while True:
@@ -501,18 +503,25 @@ class TaskRun:
         except (NotFound, SessionTrashed) as error:
             return {"stop_reason": "gone", "why": str(error)}
 
-    def _load_agent(self, log: ClaimedLog) -> LoadedAgent:
+    def _load_agent(self, log: ClaimedLog) -> LoadedAgent | None:
         agent = self._worker.agents.get(self._params.agent or "")
-        if agent is None:
-            unknown = UnknownAgent(self._params.agent, list(self._worker.agents))
-            self._record_failure(log, unknown)
-            raise unknown
-        return replace(agent, tools=agent.agent.tools_for(log))
+        return None if agent is None else replace(agent, tools=agent.agent.tools_for(log))
+
+    def _refuse(self, log: ClaimedLog) -> dict[str, Any]:
+        """Fail a turn for which this worker has no agent. If it was ended elsewhere meanwhile, return the task's result."""
+        if not self._has_work(log):
+            return self._result(log)
+        check_free(log.refresh(), self._runtime)
+        unknown = UnknownAgent(self._params.agent, list(self._worker.agents))
+        self._record_failure(log, unknown)
+        raise unknown
 
     def _record_failure(self, log: ClaimedLog, error: BoughError) -> None:
-        """Mark the turn as failed: nobody watches a worker that cannot start it."""
-        outcome = {"status": "failed", "error": str(error)}
-        log.record("turn_ended", data=outcome, row=outcome)
+        """Mark the turn as failed, once: nobody watches a worker that cannot start it, and it is tried again and again."""
+        row = log.refresh()
+        if (row.status, row.error) != ("failed", str(error)):
+            outcome = {"status": "failed", "error": str(error)}
+            log.record("turn_ended", data=outcome, row=outcome)
 
     def give_up(self, deaths: Deaths) -> None:
         """End the turn as failed and raise PoisonTask: the processes that ran its step died."""
