@@ -181,6 +181,21 @@ class TestReferences:
         assert "type more of the id" in bough("show", "ses_case", store=store_path).err
         assert bough("restore", "ses_case", store=store_path).code == 0
 
+    def test_a_name_that_ends_like_the_number_of_an_entry_is_a_name_if_nothing_else_is(
+        self, store_path: Path
+    ) -> None:
+        """Such an id, title or conversation could not be named at all."""
+        with library.open(store_path) as store:
+            store.start(session_id="mail@12", conversation_id="ann@7", title="Room@3").append(
+                [library.user("hi")]
+            )
+        for name in ("mail@12", "ann@7", "Room@3"):
+            assert bough("show", name, "--json", store=store_path).json["session"]["id"] == "mail@12"
+            assert bough("show", f"{name}@1", "--json", store=store_path).json["entry"]["seq"] == 1
+            assert bough("tag", name, "a=b", store=store_path).code == 0
+        assert bough("show", "ses_case@3", "--json", store=store_path).json["entry"]["seq"] == 3
+        assert "no session 'nobody'" in bough("show", "nobody@3", store=store_path).err
+
     def test_the_sessions_of_an_ambiguous_one_are_called_as_in_ls(self, store_path: Path) -> None:
         with library.open(store_path) as store:
             for number in (1, 2):

@@ -82,6 +82,8 @@ def resolve(location: StoreLocation, reference: str, *, trashed: bool = False) -
         session = store.session(store.import_bundle(bundle).session_id)
     else:
         store = location.open()
+        if seq is not None and _is_name(store, name, reference, trashed=trashed):
+            name, branch, seq = reference, None, None
         session = store.session(_session_id(store, name, trashed=trashed))
     if seq is None:
         return Position(session, None, bundle)
@@ -180,6 +182,23 @@ def _session_id(store: Store, name: str, *, trashed: bool) -> str:
     if match is None:
         raise NotFound(name)
     return match
+
+
+def _is_name(store: Store, name: str, reference: str, *, trashed: bool) -> bool:
+    """Return whether `reference`, which ends in @7, is a whole name, and `name` at most the beginning of one."""
+
+    def is_id(text: str) -> bool:
+        rows = store.sessions(conversation_id=text, trashed=trashed, limit=1).sessions
+        return bool(rows or _with_id(store, text, trashed=trashed))
+
+    if name in NEWEST:
+        return False
+    if is_id(reference):
+        return not is_id(name)
+    # Titles have no index: they are looked for only if `name` is nothing else.
+    return _match(store, name, trashed=trashed) is None and bool(
+        _with_title(store, reference, trashed=trashed)
+    )
 
 
 def _match(store: Store, name: str, *, trashed: bool) -> str | None:
