@@ -265,27 +265,21 @@ def _line_number(text: str, place: tuple[str, ...]) -> int:
 # -- options of commands ---------------------------------------------------------------------------------
 
 
-def model_option(*names: str, help: str, metavar: str = "NAME", multiple: bool = False) -> Decorator:
-    """Return an option that names a model, or with `multiple` several, whose aliases are replaced."""
+def model_option(
+    *names: str, help: str, metavar: str = "NAME", multiple: bool = False, must_exist: bool = False
+) -> Decorator:
+    """Return an option that names a model, or with `multiple` several, whose aliases are replaced.
+
+    With `must_exist` a name that is neither that of a model nor an alias is refused.
+    """
     return click.option(
         *names,
         metavar=metavar,
         multiple=multiple,
-        callback=_resolve_models,
+        callback=_resolve_known_models if must_exist else _resolve_models,
         shell_complete=complete_model,
         help=help,
     )
-
-
-def require_models(option: str, names: Iterable[str | None]) -> None:
-    """Refuse a name that is neither that of a model nor an alias."""
-    from ..models.names import is_model_name
-
-    for name in filter(None, names):
-        if not is_model_name(name):
-            raise CommandError(
-                f"{option} {name}: there is no model with this name; bough config alias lists yours"
-            )
 
 
 def _resolve_models(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
@@ -293,6 +287,18 @@ def _resolve_models(ctx: click.Context, param: click.Parameter, value: Any) -> A
         return value
     config = load_config()
     return config.resolve([value])[0] if isinstance(value, str) else config.resolve(value)
+
+
+def _resolve_known_models(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    from ..models.names import is_model_name
+
+    resolved = _resolve_models(ctx, param, value)
+    for name in filter(None, [resolved] if isinstance(resolved, str) else resolved or ()):
+        if not is_model_name(name):
+            raise CommandError(
+                f"{param.opts[0]} {name}: there is no model with this name; bough config alias lists yours"
+            )
+    return resolved
 
 
 def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

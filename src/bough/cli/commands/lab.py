@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from click.core import ParameterSource
@@ -19,7 +19,7 @@ from ...models.availability import available_models
 from ...models.names import model_by_name
 from ...store import Store
 from ..agent_options import load_module, load_tools
-from ..config import model_option, model_options, require_models
+from ..config import model_option, model_options
 from ..option_group import option_group
 from ..reference import resolve_stored_session
 from ..rendering.error_text import CommandError, print_error
@@ -41,6 +41,10 @@ from ..text_argument import text_option
 from .regression import max_cost_option, promote
 from .replay import open_report, write_report
 from .worker import parse_engine, require_postgres
+
+if TYPE_CHECKING:
+    from ...agent.tools.mcp.server import ToolLike
+    from ...lab.lab import Lab
 
 
 @click.group()
@@ -68,18 +72,35 @@ cohort_options = option_group(
 )
 
 
+def _tools(ctx: click.Context, _: click.Parameter, sources: tuple[str, ...]) -> list[ToolLike] | None:
+    """Load the tools, not while a shell completes the line: that would run the files."""
+    return load_tools(sources) if sources and not ctx.resilient_parsing else None
+
+
+def _scorers(ctx: click.Context, _: click.Parameter, sources: tuple[str, ...]) -> list[ScoreFunction]:
+    return [] if ctx.resilient_parsing else load_scorers(sources)
+
+
 @lab.command()
 @cohort_options
-@model_option("--model", help="The candidate's model. Default: the baseline's.")
+@model_option("--model", must_exist=True, help="The candidate's model. Default: the baseline's.")
 @text_option("--prompt", help="The candidate's system prompt.")
 @text_option("--prompt-patch", help="Text added to its system prompt.")
 @model_options
-@click.option("--tools", multiple=True, metavar="FILE.py|MODULE", help="The candidate's tools.")
+@click.option(
+    "--tools", multiple=True, callback=_tools, metavar="FILE.py|MODULE", help="The candidate's tools."
+)
 @model_option(
-    "--baseline-model", help="The model of the baseline. Default: the one that each session ran with."
+    "--baseline-model",
+    must_exist=True,
+    help="The model of the baseline. Default: the one that each session ran with.",
 )
 @click.option(
-    "--baseline-tools", multiple=True, metavar="FILE.py|MODULE", help="The baseline's tools, for mode dry."
+    "--baseline-tools",
+    multiple=True,
+    callback=_tools,
+    metavar="FILE.py|MODULE",
+    help="The baseline's tools, for mode dry.",
 )
 @click.option(
     "--mode",
@@ -104,12 +125,19 @@ cohort_options = option_group(
 )
 @click.option(
     "--score",
-    "score_files",
+    "scorers",
     multiple=True,
+    callback=_scorers,
     metavar="FILE.py[:NAME]",
     help="Score with the functions there whose parameter is named turn or session; repeatable.",
 )
-@model_option("--judge", "judge_model", metavar="MODEL", help="Let this model score each turn from 0 to 1.")
+@model_option(
+    "--judge",
+    "judge_model",
+    metavar="MODEL",
+    must_exist=True,
+    help="Let this model score each turn from 0 to 1.",
+)
 @text_option(
     "--judge-prompt",
     help="What the judge is to look at. Default: correct by the results, complete, polite.",
@@ -137,12 +165,8 @@ def run(
     location: StoreLocation,
     /,
     cohort: tuple[str, ...],
-    tools: tuple[str, ...],
-    baseline_tools: tuple[str, ...],
-    model: str | None,
-    baseline_model: str | None,
     model_options: dict[str, Any],
-    score_files: tuple[str, ...],
+    scorers: list[ScoreFunction],
     judge_model: str | None,
     judge_prompt: str | None,
     fail_if: tuple[str, ...],
@@ -164,12 +188,6 @@ def run(
     bough lab run 'agent:support after:7d' --prompt @new.txt --max-cost 5 --yes
     bough lab run tag:golden=yes --model openai:MODEL --repeat 3 --fail-if 'tool_changed > baseline + 5%'
     """
-    require_models("--model", [model])
-    require_models("--baseline-model", [baseline_model])
-    require_models("--judge", [judge_model])
-    how |= {"tools": load_tools(tools)} if tools else {}
-    how |= {"baseline_tools": load_tools(baseline_tools)} if baseline_tools else {}
-    scorers = load_scorers(score_files)
     if judge_prompt is not None and judge_model is None:
         raise CommandError("--judge-prompt needs --judge MODEL")
     queue = _queue(location, engine)
@@ -180,29 +198,12 @@ def run(
         judge = _judge(judge_model, judge_prompt, is_local=queue is None)
         with open_report(output) as file:
             planned = store.lab(
-                *resolve_cohort(location, store, cohort),
-                model=model,
-                baseline_model=baseline_model,
-                options=model_options or None,
-                **how,
+                *resolve_cohort(location, store, cohort), options=model_options or None, **how
             )
-            planned.check(
-                fail_if=fail_if, max_cost_microcents=max_cost_microcents, scorers=scorers, judge=judge
-            )
-            for line in planned.plan_lines(judge):
-                notify(safe(line))
-            if planned.estimate(judge).is_real and not confirm_plan("Call these models?", yes=yes):
+            evaluation = Evaluation(scorers, judge, fail_if, max_cost_microcents)
+            report = _run_confirmed(planned, evaluation, workers=workers, yes=yes)
+            if report is None:
                 return ExitCode.UNANSWERABLE
-            with progress_bar("lab", unit="replays") as step:
-                report = planned.run_sync(
-                    workers=workers,
-                    max_cost_microcents=max_cost_microcents,
-                    fail_if=fail_if,
-                    scorers=scorers,
-                    judge=judge,
-                    progress=lambda done, total, spent: step(done, total, f"  {format_dollars(spent)}"),
-                    notify=notify,
-                )
             write_report(_report_text(report, is_json=is_json), file)
     except ModelUnavailable as unavailable:
         print_error(unavailable.command_text)
@@ -213,6 +214,35 @@ def run(
     if report.status == "incomplete":
         notify("the same command continues where it stopped")
     return report.exit_code
+
+
+class Evaluation(NamedTuple):
+    """What a run is measured by, and what it may cost."""
+
+    scorers: Sequence[ScoreFunction]
+    judge: Judge | None
+    fail_if: Sequence[str]
+    max_cost_microcents: int | None
+
+
+def _run_confirmed(planned: Lab, evaluation: Evaluation, *, workers: int, yes: bool) -> LabReport | None:
+    """Print the plan, ask before money is spent, and run it; None if the answer is no."""
+    scorers, judge, fail_if, max_cost = evaluation
+    planned.check(fail_if=fail_if, max_cost_microcents=max_cost, scorers=scorers, judge=judge)
+    for line in planned.plan_lines(judge):
+        notify(safe(line))
+    if planned.estimate(judge).is_real and not confirm_plan("Call these models?", yes=yes):
+        return None
+    with progress_bar("lab", unit="replays") as step:
+        return planned.run_sync(
+            workers=workers,
+            max_cost_microcents=max_cost,
+            fail_if=fail_if,
+            scorers=scorers,
+            judge=judge,
+            progress=lambda done, total, spent: step(done, total, f"  {format_dollars(spent)}"),
+            notify=notify,
+        )
 
 
 def _queue(location: StoreLocation, engine: str) -> str | None:

@@ -16,7 +16,7 @@ from ...core.usage import MICROCENTS_PER_DOLLAR
 from ...errors import ExitCode, ModelUnavailable
 from ...models.availability import available_models
 from ..agent_options import load_tools
-from ..config import model_option, model_options, require_models
+from ..config import model_option, model_options
 from ..reference import required_reference, resolve
 from ..rendering.error_text import CommandError, print_error
 from ..rendering.output import json_option, notify, plural, print_json, progress_bar, safe, to_json_value
@@ -159,6 +159,7 @@ def _is_file_name(name: str) -> bool:
     "--model",
     "models",
     multiple=True,
+    must_exist=True,
     help="Ask this model; repeat it for a fallback chain. Default: the case's, else the recorded answers.",
 )
 @model_options
@@ -205,7 +206,6 @@ def test(
     from ...lab.regression import run_cases
     from ...replay.replay import ReplayPlan
 
-    require_models("--model", models)
     if missing := [place for place in places if not place.exists()]:
         raise CommandError(f"there is no file or folder {missing[0]}")
     cases = find_cases(places)

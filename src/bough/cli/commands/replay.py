@@ -15,7 +15,7 @@ from ...exchange.bundle.write import atomic_file
 from ...models.availability import available_models
 from ...session import Session
 from ..agent_options import load_tools
-from ..config import model_option, model_options, require_models
+from ..config import model_option, model_options
 from ..mcp_option import load_servers
 from ..reference import bundle_file, complete, reference, resolve
 from ..rendering.error_text import CommandError, print_error, require_folder
@@ -30,6 +30,7 @@ from ..text_argument import text_option
     "--model",
     "models",
     multiple=True,
+    must_exist=True,
     help="The model of the replay; repeat it for a fallback chain. Default: the recorded one, which is "
     "called again if the prompt or an option differs.",
 )
@@ -102,7 +103,6 @@ def replay(
     bough replay ses_3f --model openai:MODEL --prompt-patch "Never refund by yourself."
     bough replay ses_3f@7 --model openai:MODEL --mode dry --tools shop.py
     """
-    require_models("--model", models)
     if sources or servers or trust:
         how["tools"] = [*load_tools(sources), *load_servers(servers, trust=trust)]
     how |= {"options": model_options} if model_options else {}
