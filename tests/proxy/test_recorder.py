@@ -27,7 +27,7 @@ from bough.proxy.upstreams import find_upstreams
 from bough.stores.postgres import connections as postgres_connections
 from bough.stores.sqlite.store import SqliteStore
 from support.fake_providers import BrokenStream, Call, Completion, ErrorReply, FakeProviders, RawReply, Reply
-from support.postgres import APP, Database
+from support.postgres import Database
 from support.processes import wait_until
 from support.terminal import bough as command
 
@@ -603,17 +603,6 @@ def test_a_full_store_does_not_stop_the_traffic_and_the_next_request_heals_the_g
         assert not list(store.verify())
 
 
-@contextmanager
-def outage(database: Database) -> Iterator[None]:
-    """The server takes no connection of an application."""
-    database.run(f"alter database {database.name} connection limit 0")
-    try:
-        database.run(f"select pg_terminate_backend(pid) from pg_stat_activity where usename = '{APP}'")
-        yield
-    finally:
-        database.run(f"alter database {database.name} connection limit -1")
-
-
 def test_calls_wait_for_a_store_that_is_away_which_is_told_once(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -632,7 +621,7 @@ def test_calls_wait_for_a_store_that_is_away_which_is_told_once(
     with bough.open(database.url) as store, recording(store, *map(Completion, answers)) as proxy:
         proxy.chat(chat[:1])
         proxy.wait(1)
-        with outage(database):
+        with database.outage():
             assert proxy.chat(chat[:3]) == "two"
             wait_until(lambda: proxy.lines)
             assert proxy.chat(chat[:5]) == "three"
@@ -656,7 +645,7 @@ def test_what_waits_for_a_store_that_does_not_come_back_is_recorded_elsewhere(
     ):
         proxy.chat([user("a")])
         proxy.wait(1)
-        with outage(database):
+        with database.outage():
             proxy.chat([user("a"), assistant("one"), user("b")])
             proxy.chat([user("x")])
             wait_until(lambda: proxy.lines)

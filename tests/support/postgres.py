@@ -249,6 +249,16 @@ class Database:
             rows = connection.execute(statement)
             return rows.fetchall() if rows.description else []
 
+    @contextlib.contextmanager
+    def outage(self) -> Iterator[None]:
+        """The server ends the connections of applications, and takes no new one."""
+        self.run(f"alter database {self.name} connection limit 0")
+        try:
+            self.run(f"select pg_terminate_backend(pid) from pg_stat_activity where usename = '{APP}'")
+            yield
+        finally:
+            self.run(f"alter database {self.name} connection limit -1")
+
     def empty(self) -> None:
         self.run(EMPTY)
 

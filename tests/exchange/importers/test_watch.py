@@ -20,6 +20,7 @@ from bough import open as bough_open
 from bough.exchange.importers.inotify import ChangeSignal
 from bough.exchange.importers.watch import SourceChange, Watch, WatchedFolder, source_of
 from bough.store import Store
+from bough.stores.postgres import connections as postgres_connections
 from bough.stores.sqlite.store import SqliteStore
 from support.import_sources import (
     SECRETS,
@@ -29,6 +30,7 @@ from support.import_sources import (
     with_secrets,
     write_jsonl,
 )
+from support.postgres import Database
 from support.terminal import BOUGH, bough
 from support.tool_sources import (
     ToolSource,
@@ -132,6 +134,29 @@ class TestAScan:
         claude_ai.write(root, claude_ai.SAMPLE)
         (change,) = watch.scan()
         assert change.error is None
+
+    def test_a_store_that_is_away_is_told_once_and_keeps_no_source_waiting(
+        self, database: Database, root: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each changed source waited for it half a minute, and was told of."""
+        monkeypatch.setattr(postgres_connections, "SERVER_TIMEOUT_SECONDS", 0.05)
+        clock = Clock()
+        for name in ("a", "b", "c"):
+            (root / f"{name}.jsonl").write_text('{"role": "user", "content": "hi"}\n')
+        with bough_open(database.url) as away:
+            watch = Watch(away.backend, away.runtime, [WatchedFolder("chat", root)], clock=clock)
+            with database.outage():
+                (change,) = watch.scan()
+                assert "cannot connect to" in (change.error or "")
+                for _ in range(2):
+                    clock.now += watch.next_due()
+                    assert list(watch.scan()) == []
+            clock.now += watch.next_due()
+            assert entries(watch.scan()) == [1, 1, 1]
+            assert list(watch.scan()) == []
+            with database.outage():
+                (root / "a.jsonl").write_text('{"role": "user", "content": "hi"}\n' * 2)
+                assert len(list(watch.scan())) == 1
 
     def test_what_may_not_be_finished_is_read_again_although_nothing_changed(
         self, store: Store, root: Path

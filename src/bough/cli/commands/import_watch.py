@@ -23,7 +23,7 @@ from ..store_option import StoreLocation
 SETTLE_SECONDS = 0.3
 """How long to wait after a change: tools write a message in several pieces."""
 PAUSE_FACTOR = 4
-"""The pause after an import, as a multiple of its duration: a large database must not keep a core busy."""
+"""The pause after an import, as a multiple of its CPU time: a large database must not keep a core busy."""
 
 
 def watch(location: StoreLocation, tool: str | None, arguments: Sequence[str], *, is_json: bool) -> int:
@@ -37,11 +37,11 @@ def watch(location: StoreLocation, tool: str | None, arguments: Sequence[str], *
             notify(safe(f"watching {folder.root} ({folder.tool}); Ctrl-C ends"))
         try:
             while True:
-                started = time.monotonic()
+                started = time.process_time()
                 for change in following.scan():
                     screen.show(change)
                 screen.status()
-                pause = PAUSE_FACTOR * (time.monotonic() - started)
+                pause = PAUSE_FACTOR * (time.process_time() - started)
                 if not signal.watch(following.directories):
                     _wait(signal, following, pause)
         except KeyboardInterrupt:

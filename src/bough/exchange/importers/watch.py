@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct, field
 
 from ...core.typed_json import json_decoder
-from ...errors import BoughError, NotFound
+from ...errors import BoughError, NotFound, StoreError
 from ...formats.json_values import as_dict
 from ...formats.jsonl import read_json
 from ...formats.records import LossReport
@@ -83,10 +83,14 @@ class Watch:
         """When to read a source again although it has not changed."""
         self._failed: dict[str, dict[str, Signature]] = {}
         """The files of sources that could not be read."""
+        self._is_store_away = False
         self._saved_at, self._is_saved = clock(), True
 
     def scan(self) -> Iterator[SourceChange]:
-        """Import every source that changed since it was read, and those whose time has come."""
+        """Import every source that changed since it was read, and those whose time has come.
+
+        Ends at the first one that the store does not take; the next scan begins with what is missing.
+        """
         self.directories, self.file_count = set(), 0
         present: set[str] = set()
         for folder in self.folders:
@@ -94,7 +98,17 @@ class Watch:
                 name = f"{folder.tool} {source}"
                 present.add(name)
                 if self._is_due(name) or self._has_changed(name, files):
-                    yield self._import(name, folder.tool, source, files)
+                    try:
+                        change = self._import(name, folder.tool, source, files)
+                    except StoreError as error:  # the other sources would wait for it, too
+                        self._due[name] = self._clock() + RETRY_SECONDS
+                        is_told, self._is_store_away = self._is_store_away, True
+                        if not is_told:
+                            yield SourceChange(folder.tool, source, error=error.command_text)
+                        self._save()
+                        return
+                    self._is_store_away = False
+                    yield change
                     if self._clock() - self._saved_at >= SAVE_SECONDS:
                         self._save()
         for name in self._states.keys() - present:  # it is gone; its session stays
@@ -119,14 +133,16 @@ class Watch:
         try:
             records = read_sessions(tool, source)
             results = tuple(import_session(self.store, self.runtime, record) for record in records)
+            read = [result.session_id for result in results if result.error is None]
+            sessions = {session_id: self.store.session(session_id).facts for session_id in read}
+        except StoreError:
+            raise
         except (BoughError, OSError) as error:
             self._due[name] = self._clock() + RETRY_SECONDS
             self._failed[name] = files
             return SourceChange(tool, source, error=str(error))
         if any(result.unfinished for result in results):
             self._due[name] = self._clock() + REVISIT_SECONDS
-        read = [result.session_id for result in results if result.error is None]
-        sessions = {session_id: self.store.session(session_id).facts for session_id in read}
         self._states[name] = SourceState(files, sessions)
         self._is_saved = False
         return SourceChange(tool, source, results)
