@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,6 +18,8 @@ import pytest
 
 import bough as library
 from support.fake_providers import Call, Completion, FakeProviders, Stall
+from support.postgres import Database
+from support.processes import wait_until
 from support.terminal import BOUGH, Terminal, bough
 
 PROGRAM = """
@@ -141,6 +144,37 @@ sys.exit(3)
         upstream = f"openai={fake.url}/v1"
         ran = bough("record", "--upstream", upstream, "--", sys.executable, "-c", program, home=tmp_path)
     assert (ran.code, message in ran.err, "1 call in 1 session" in ran.err) == (3, True, True), ran.err
+
+
+def test_calls_that_a_server_does_not_take_are_recorded_in_a_file(tmp_path: Path, database: Database) -> None:
+    program = f"""{CALLER}
+import pathlib, time
+pathlib.Path("called").touch()
+while not pathlib.Path("away").exists():
+    time.sleep(0.02)
+{CALLER}
+"""
+    with FakeProviders(Completion("one"), Completion("two")) as fake:
+        arguments = ("record", "--upstream", f"openai={fake.url}/v1", "--", sys.executable, "-c", program)
+        with Terminal(*arguments, home=tmp_path, store=database.url, columns=1_000) as terminal:
+            wait_until(
+                lambda: (
+                    (tmp_path / "called").exists() and database.run("select 1 from bough.entry where seq = 2")
+                )
+            )
+            with database.outage():
+                (tmp_path / "away").touch()
+                terminal.wait_for("Ctrl-C stops waiting")
+                terminal.type("\x03")  # once: a second one would stop it from writing the file
+                terminal.wait_for("1 call recorded in")
+                assert terminal.wait() == 0
+    copy = terminal.screen.partition("When it is back: bough ")[2].splitlines()[0]
+    assert bough(*shlex.split(copy), "--yes", home=tmp_path).code == 0
+    with library.open(database.url) as opened:
+        answers = [
+            opened.session(row.session_id).path()[-1].message.text for row in opened.sessions().sessions
+        ]  # type: ignore[union-attr]
+    assert sorted(answers) == ["one", "two"]
 
 
 def test_a_closed_terminal_ends_the_program_and_its_session(tmp_path: Path) -> None:

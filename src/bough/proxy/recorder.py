@@ -119,18 +119,22 @@ class Recorder(Listener):
         self._job: Job | None = None
         """The one that is being written."""
         self._closing = threading.Event()
+        self._ended = threading.Event()
+        """Set when the thread ends: a join that Ctrl-C interrupts takes a running thread for one that has ended."""
         self._lock = threading.Lock()
         self._waiting_bytes = 0
-        self._thread = threading.Thread(target=self._work, name="bough-recorder", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._work, name="bough-recorder", daemon=True).start()
 
-    def close(self, seconds: float | None = None) -> bool:
-        """Write what waits; return whether that was done in time. The rest is `unrecorded`."""
+    def finish(self, seconds: float | None = None) -> bool:
+        """Write what waits; return whether that, or giving up because the store is away, was done in time."""
         self._closing.set()
         self._jobs.put(None)
-        self._thread.join(seconds if self.outage is None else OUTAGE_CLOSE_SECONDS)
-        if self._thread.is_alive():
-            self.outage = self.outage or f"the store did not take everything within {seconds:.0f} s"
+        return self._ended.wait(seconds)
+
+    def close(self, seconds: float | None = None) -> bool:
+        """Write what waits; return whether all of it was written in time. The rest is `unrecorded`."""
+        if not self.finish(seconds if self.outage is None else OUTAGE_CLOSE_SECONDS):
+            self.outage = self.outage or "the store did not take everything in time"
             if (
                 job := self._job
             ) is not None:  # the thread may still write it, and has nothing to do after that
@@ -189,11 +193,14 @@ class Recorder(Listener):
     # -- on the thread -----------------------------------------------------------------------------
 
     def _work(self) -> None:
-        self._record_jobs()
-        for session_id in () if self.outage else self.sessions:
-            # It was purged, or the store takes nothing more, which is told as a gap.
-            with suppress(BoughError):
-                self._end_session(session_id)
+        try:
+            self._record_jobs()
+            for session_id in () if self.outage else self.sessions:
+                # It was purged, or the store takes nothing more, which is told as a gap.
+                with suppress(BoughError):
+                    self._end_session(session_id)
+        finally:
+            self._ended.set()
 
     def _end_session(self, session_id: str) -> None:
         """Mark a session interrupted that waits for something that will not be recorded any more."""

@@ -8,7 +8,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 PORT = 8378
 CLOSE_SECONDS = 30.0
 """How long the program's end waits for a store that is slow."""
+NOTICE_SECONDS = 1.0
+"""After how long it says so."""
 _END_SIGNALS = (signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
 """A request to terminate, and a terminal that was closed, which Windows does not tell."""
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
@@ -108,7 +110,11 @@ def _recorder(location: StoreLocation, store: Store) -> Iterator[Recorder]:
     try:
         yield recorder
     finally:
-        recorder.close(CLOSE_SECONDS)
+        with suppress(KeyboardInterrupt):
+            if not recorder.finish(NOTICE_SECONDS):
+                notify(f"waiting up to {CLOSE_SECONDS:.0f} s for the store; Ctrl-C stops waiting")
+                recorder.finish(CLOSE_SECONDS)
+        recorder.close(0)
         if calls := sum(job.is_ended for job in recorder.unrecorded):
             _record_elsewhere(location, recorder, calls)
 
@@ -124,7 +130,8 @@ def _record_elsewhere(location: StoreLocation, recorder: Recorder, calls: int) -
         with closing(spare):
             elsewhere = recorder.record_elsewhere(spare.open_or_create())
     except (BoughError, CommandError) as error:
-        notify(f"not recorded: {plural(calls, 'call')}: {recorder.outage}; {error}")
+        why = error.command_text if isinstance(error, BoughError) else error.message
+        notify(f"not recorded: {plural(calls, 'call')}: {recorder.outage}; {why}")
         return
     recorder.gaps += elsewhere.gaps
     tenant = {"--space": location.space, "--owner": location.owner}
