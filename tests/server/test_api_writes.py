@@ -261,12 +261,6 @@ class TestRunning:
         elsewhere.join()
         assert session.verify() == []
 
-    def test_what_runs_when_the_server_ends_is_closed_in_the_log(self, store: Store) -> None:
-        session = store.start()
-        with LocalServer(store, ServerAgent((ScriptedModel([Slow(30, "late")]),))) as server:
-            server.post(f"{session_url(session)}/send", {"text": "hi"}, 202)
-        assert store.session(session.session_id).row.status == "cancelled"
-
     def test_a_call_that_waits_is_approved_or_denied_once(self, store: Store) -> None:
         calls = assistant(ToolCall("c1", "refund", {"order": 1}), ToolCall("c2", "refund", {"order": 2}))
         with LocalServer(store, ServerAgent((ScriptedModel([calls, "Done."]),), (refund,))) as server:

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
+import httpx
+import pytest
 from msgspec.structs import replace
 
-from bough import Rates, ScriptedModel
+import bough
+from bough import Rates, ScriptedModel, Session, Text, ToolResult
 from bough.log.doctor import session_health
+from bough.server.context import ServerAgent
 from bough.server.metrics import Metrics
 from bough.store import Store
-from support.server import LocalServer, bearer
+from support.processes import wait_until
+from support.server import CHANGE_HEADERS, LocalServer, ManualModel, bearer
 
 TOKEN = "a token of the service"
 
@@ -66,6 +79,157 @@ class TestServer:
         assert values['bough_model_calls_today{model="a \\"model\\""}'] == 2
         cost = values['bough_cost_today_dollars{model="a \\"model\\""}']
         assert round(cost * 1e8) == session.usage().cost_microcents > 0
+
+
+TOOLS = """
+import pathlib
+import bough
+
+HERE = pathlib.Path(__file__).parent
+
+@bough.tool
+def charge(amount: int) -> str:
+    with (HERE / "charges").open("a") as charges:
+        charges.write(f"{amount}\\n")
+    (HERE / "gate").read_text()  # until the test opens the gate
+    return "charged"
+"""
+CALL = {"calls": [{"id": "c", "name": "charge", "arguments": {"amount": 5}}]}
+
+
+class ChargingServer:
+    """`bough serve` with a session inside a tool, which returns when the gate opens."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.folder = folder
+        (folder / "tools.py").write_text(TOOLS)
+        (folder / "script.json").write_text(json.dumps([CALL, "Paid.", "No."]))
+        os.mkfifo(folder / "gate")
+        agent = ("--model", "scripted:script.json", "--tools", "tools.py")
+        command = [sys.executable, "-m", "bough.cli.main", "--store", "agent.db", "serve", "--port", "0"]
+        self.process = subprocess.Popen(
+            [*command, "--no-open", *agent, *options],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        address = self.process.stdout.readline().strip()
+        self.client = httpx.Client(base_url=address, headers=CHANGE_HEADERS, timeout=30)
+        self.session_id = self.client.post("/api/sessions", content=b"{}").json()["session"]["id"]
+        self.store = bough.open(folder / "agent.db")
+        self.send("Charge it")
+        wait_until(lambda: self.charges)
+
+    def send(self, text: str) -> httpx.Response:
+        return self.client.post(f"/api/sessions/{self.session_id}/send", json={"text": text, "queue": True})
+
+    @property
+    def charges(self) -> list[str]:
+        path = self.folder / "charges"
+        return path.read_text().split() if path.exists() else []
+
+    def is_listening(self) -> bool:
+        with suppress(httpx.ConnectError):
+            return httpx.get(f"{self.client.base_url}api").is_success
+        return False
+
+    def open_gate(self) -> None:
+        (self.folder / "gate").write_text("")
+
+    def stored(self) -> Session:
+        return self.store.session(self.session_id)
+
+    def resume(self) -> Session:
+        """Resume the turn as another process does."""
+        command = ["resume", self.session_id, "--model", "scripted:script.json", "--tools", "tools.py"]
+        subprocess.run(
+            [sys.executable, "-m", "bough.cli.main", "--store", "agent.db", *command],
+            cwd=self.folder,
+            check=True,
+            capture_output=True,
+        )
+        return self.stored()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+        self.client.close()
+        self.store.close()
+
+
+@pytest.fixture
+def charging(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ChargingServer]:
+    server = ChargingServer(tmp_path, *getattr(request, "param", ()))
+    yield server
+    server.close()
+
+
+def results(session: Session) -> list[ToolResult]:
+    return [result for entry in session.path() if entry.message for result in entry.message.results]
+
+
+class TestStopping:
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    def test_a_tool_ends_first_and_its_turn_can_be_resumed(
+        self, charging: ChargingServer, number: signal.Signals
+    ) -> None:
+        """It cancelled the turn and then waited for the tool, whose result was lost."""
+        charging.send("And again")
+        charging.process.send_signal(number)
+        wait_until(lambda: not charging.is_listening())
+        refused = charging.send("One more")
+        assert (refused.status_code, refused.json()["code"]) == (503, "stopping")
+        charging.open_gate()
+        _, err = charging.process.communicate(timeout=30)
+        assert charging.process.returncode == 0, err
+        assert "stopping: 1 turn finishes its step first; press Ctrl-C again to exit at once" in err
+        session = charging.stored()
+        assert [result.content for result in results(session)] == [(Text("charged"),)]
+        assert session.leaf.seq == 4  # settings, input, call, result
+        assert (session.row.status, session.row.holder) == ("interrupted", None)
+        assert session.usage().calls == 1
+        session = charging.resume()
+        assert [entry.message and entry.message.text for entry in session.transcript()] == [
+            "Charge it",
+            "Paid.",
+            "And again",
+            "No.",
+        ]
+        assert charging.charges == ["5"]
+
+    def test_a_second_signal_ends_it_at_once(self, charging: ChargingServer) -> None:
+        charging.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: not charging.is_listening())
+        charging.process.send_signal(signal.SIGTERM)
+        assert charging.process.wait(30) == 130
+        assert [result.outcome for result in results(charging.resume())] == ["unknown"]
+        assert charging.charges == ["5"]
+
+    @pytest.mark.parametrize("charging", [("--grace", "0s")], indirect=True)
+    def test_a_tool_that_takes_too_long_is_left(self, charging: ChargingServer) -> None:
+        charging.process.send_signal(signal.SIGTERM)
+        _, err = charging.process.communicate(timeout=30)
+        assert (charging.process.returncode, "stopped: 1 turn was interrupted within a step" in err) == (
+            0,
+            True,
+        ), err
+        session = charging.stored()
+        assert (session.row.status, session.row.holder) == ("interrupted", None)
+        assert [call.call.name for call in session.open_tool_calls] == ["charge"]
+
+    def test_what_was_shown_of_an_answer_stays(self, store: Store) -> None:
+        model = ManualModel()
+        session = store.start()
+        with LocalServer(store, ServerAgent(models=(model,))) as server:
+            server.post(f"/api/sessions/{session.session_id}/send", {"text": "Hello"}, 202)
+            model.send("Good day ", "to ")
+            wait_until(lambda: store.backend.draft(session.session_id))
+        assert session.row.status == "interrupted"
+        result = session.resume_sync(model=ScriptedModel(["Good day to you"]))
+        assert result.text == "Good day to you"
+        assert [entry.finish for entry in session.path()][1:] == ["interrupted", "stop"]
 
 
 class TestDoctor:

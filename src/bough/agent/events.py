@@ -86,7 +86,8 @@ Emit = Callable[[Event], None]
 
 
 class StopRun(BaseException):
-    """Raised by `Emit` if its caller wants the run to go no further: what is durable stays, and another run continues."""
+    """Raised by `Emit` if its caller wants the run to go no further, or within a run whose process is about to end: what
+    is durable stays, and another run continues."""
 
 
 def ignore(event: Event) -> None:

@@ -1,28 +1,34 @@
 """The runs of this server: one per session, each an asyncio task that publishes its events.
 
-Input is durable before `send` returns; a session that is running elsewhere is refused before that.
+Input is durable before `send` returns; a session that is running elsewhere is refused before that. When the server
+stops, a run ends after the step it is in and leaves its turn to whoever resumes it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from ..agent.call_status import is_awaited_by_worker, read_call_status
-from ..agent.events import Event
+from ..agent.events import Event, StopRun
 from ..agent.tools.mcp.server import ToolLike, split_tools
 from ..core.context import fold_settings
 from ..core.entries import Settings
 from ..engines.local import ModelLike, Run, resolve_models
 from ..errors import BoughError, ModelUnavailable, SessionRunning, ToolsMissing
+from ..log.lease import interrupt
+from ..log.log import Log
 from ..models.availability import available_models
 from ..models.names import is_model_name
 from ..session import Session
+from ..store import Store
 from .context import ServerAgent, ServerContext
-from .problems import problem_of
+from .problems import Refusal, problem_of
 from .schemas import Responder
 
 RESUME_GRACE = (
@@ -33,6 +39,7 @@ RESUME_GRACE = (
 class ActiveRuns:
     def __init__(self, context: ServerContext) -> None:
         self._context = context
+        self._is_stopping = False
         self._runs: dict[str, Run] = {}
         self._tasks: dict[Run, asyncio.Task[None]] = {}
 
@@ -51,6 +58,7 @@ class ActiveRuns:
         key: str | None = None,
     ) -> Event | None:
         """Run one turn; return its first event once the input is durable."""
+        session = await asyncio.to_thread(self._stoppable, session)
         how = await self._how(session, model, options)
         return await self._drive(session, session.send(text, **how, key=key), None)
 
@@ -58,6 +66,7 @@ class ActiveRuns:
         self, session: Session, model: str | None, options: Mapping[str, Any] | None = None
     ) -> None:
         """Resume the open turn."""
+        session = await asyncio.to_thread(self._stoppable, session)
         how = await self._how(session, model, options)
         await asyncio.to_thread(session.log.raise_if_leased)
         await asyncio.to_thread(_check_tasks, session, how["tools"])
@@ -79,11 +88,10 @@ class ActiveRuns:
             return False
         try:
             await self.resume(session, None)
-        except (
-            SessionRunning,
-            ToolsMissing,
-        ):  # the approval is recorded; a process with the tool runs the call
-            return False
+        except (SessionRunning, ToolsMissing, Refusal):
+            return (
+                False  # the approval is recorded; a process with the tool, that does not stop, runs the call
+            )
         return True
 
     def cancel(self, session_id: str) -> bool:
@@ -92,12 +100,29 @@ class ActiveRuns:
             run.cancel()
         return run is not None
 
-    async def close(self) -> None:
-        """Cancel all runs and wait until the log records it."""
-        for run in self._runs.values():
-            run.cancel()
+    async def close(self, grace: float) -> int:
+        """Let each run finish its step, so that another process resumes its turn; refuse new ones.
+
+        Return how many runs were still in a step after `grace` seconds. Their turns are interrupted there.
+        """
+        self._is_stopping = True
         if self._tasks:
-            await asyncio.wait(self._tasks.values(), timeout=10)
+            await asyncio.wait(self._tasks.values(), timeout=grace)
+        unfinished = list(self._runs)
+        for session_id in unfinished:
+            await asyncio.to_thread(_interrupt, self._context.store, session_id)
+        return len(unfinished)
+
+    def raise_if_stopping(self) -> None:
+        if self._is_stopping:
+            hint = "send it again: another server, or this one after its restart, takes it"
+            raise Refusal(503, "stopping", "the server is stopping and starts no turn", hint)
+
+    def _stoppable(self, session: Session) -> Session:
+        """Return a handle whose runs stop with this server."""
+        log = session.log
+        runtime = replace(log.runtime, is_stopping=lambda: self._is_stopping)
+        return Session(Log(log.store, session.row, runtime))
 
     async def _how(
         self, session: Session, model: str | None, options: Mapping[str, Any] | None
@@ -113,6 +138,7 @@ class ActiveRuns:
         return how if agent.limits is None else {**how, "limits": agent.limits}
 
     async def _drive(self, session: Session, run: Run, patience: float | None) -> Event | None:
+        self.raise_if_stopping()
         name = session.session_id
         if name in self._runs:
             row = await asyncio.to_thread(lambda: session.row)
@@ -139,6 +165,8 @@ class ActiveRuns:
                 self._context.live.publish(name, event)
                 if not first.done():
                     first.set_result(event)
+        except StopRun:
+            pass  # the log says that it was interrupted
         except Exception as error:  # noqa: BLE001 – a model or tool may raise anything; the log records it
             if not first.done() and isinstance(error, BoughError):
                 first.set_exception(error)
@@ -149,6 +177,20 @@ class ActiveRuns:
             self._context.live.end_run(name, problem)
             if not first.done():
                 first.set_result(None)
+
+
+def _interrupt(store: Store, session_id: str) -> None:
+    """Mark a session that runs and its running tasks as interrupted; nothing more is written for their runs."""
+    with suppress(
+        BoughError
+    ):  # purged, taken by another process, or out of reach: its lease ends with this process
+        session = store.session(session_id)
+        row = session.row
+        if row.holder is None:
+            return
+        for task_id in read_call_status(session.log).tasks:
+            _interrupt(store, task_id)
+        interrupt(session.log, row)
 
 
 def _check_tasks(session: Session, tools: Iterable[ToolLike]) -> None:

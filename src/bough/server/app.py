@@ -1,15 +1,17 @@
 """The ASGI application and the server process around it.
 
-`serve` runs the application until it is interrupted. On shutdown active runs are cancelled, which the log records, and
-event streams end.
+`serve` runs the application until it is interrupted. Then it accepts no more connections, lets active runs finish their
+step, and ends event streams.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Callable
 from inspect import signature
+from types import FrameType
 from typing import Any
 
 import h11
@@ -92,6 +94,8 @@ TAGS = {
     "exchange": "Export and import of bundles",
 }
 
+EXIT_AT_ONCE = 130
+"""The exit code after a second signal."""
 MAX_WIDE_READS = 4
 """Requests at a time that read thousands of entries: each takes some ten megabytes."""
 
@@ -273,18 +277,40 @@ class Server(SignalledServer):
         app: Litestar,
         context: ServerContext,
         ready: Callable[[], None] | None = None,
+        report: Callable[[str], None] = lambda _: None,
+        grace: float = 0.0,
     ) -> None:
+        """When it stops, it waits at most `grace` seconds for runs to finish their step, and tells that by `report`."""
         super().__init__(config, ready)
-        self._app, self._context = app, context
+        self._app, self._context, self.report, self._grace = app, context, report, grace
+        self.unfinished_runs = 0
+        """How many runs were still in a step when the grace period ended."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop; at the second signal exit at once, as after kill -9: what is durable is enough to resume."""
+        if self.should_exit:
+            os._exit(EXIT_AT_ONCE)
+        super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        state = self._app.state
-        await asyncio.gather(state.runs.close(), state.jobs.close(), state.indexing.close())
+        for listener in (*self.servers, *(sockets or ())):
+            listener.close()
+        runs: ActiveRuns = self._app.state.runs
+        if runs:
+            one_or_more = "1 turn finishes its" if len(runs) == 1 else f"{len(runs)} turns finish their"
+            self.report(f"stopping: {one_or_more} step first; press Ctrl-C again to exit at once")
+        self.unfinished_runs = await runs.close(self._grace)
+        await asyncio.gather(self._app.state.jobs.close(), self._app.state.indexing.close())
         self._context.live.is_closing.set()
         await super().shutdown(sockets)
 
 
-def create_server(context: ServerContext, ready: Callable[[], None] | None = None) -> Server:
+def create_server(
+    context: ServerContext,
+    ready: Callable[[], None] | None = None,
+    report: Callable[[str], None] = lambda _: None,
+    grace: float = 0.0,
+) -> Server:
     """Create a server that is not started yet. `ready` is called once, when it accepts requests."""
     app = create_litestar(context)
     config = uvicorn.Config(
@@ -299,9 +325,19 @@ def create_server(context: ServerContext, ready: Callable[[], None] | None = Non
         timeout_keep_alive=15,
         timeout_graceful_shutdown=10,
     )
-    return Server(config, app, context, ready)
+    return Server(config, app, context, ready, report, grace)
 
 
-def serve(context: ServerContext, listener: socket.socket, ready: Callable[[], None]) -> None:
-    """Serve until interrupted. `ready` is called once, when the server accepts requests."""
-    asyncio.run(create_server(context, ready).serve([listener]))
+def serve(server: Server, listener: socket.socket) -> None:
+    """Serve until interrupted; the process ends here if a tool still runs then."""
+
+    async def run() -> None:
+        await server.serve([listener])
+        if server.unfinished_runs:
+            one_or_more = (
+                "1 turn was" if server.unfinished_runs == 1 else f"{server.unfinished_runs} turns were"
+            )
+            server.report(f"stopped: {one_or_more} interrupted within a step; bough resume continues")
+            os._exit(0)  # Python would wait for the threads of tools, perhaps for hours
+
+    asyncio.run(run())

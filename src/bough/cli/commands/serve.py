@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 from msgspec.structs import replace
 
+from ...core.time_text import parse_duration
 from ...store import Store
 from ...store import open as open_store
 from ..agent_options import AgentOptions, agent_for, agent_options, command_tools, default_models
@@ -81,6 +82,9 @@ def _clients(_: click.Context, parameter: click.Parameter, pairs: tuple[str, ...
 @click.option(
     "--metrics", is_flag=True, help="Count requests, commits, sessions and cost at /metrics, for Prometheus."
 )
+@click.option(
+    "--grace", default="60s", show_default=True, help="How long to wait for running steps when stopping."
+)
 @log_format_option
 @agent_options
 @pass_location
@@ -97,13 +101,18 @@ def serve(
     hosts: tuple[str, ...],
     max_import: int,
     metrics: bool,
+    grace: str,
     log_format: str,
 ) -> None:
     """Serve the API and the viewer over HTTP; Ctrl-C stops it.
 
     On loopback every local user has full access; on other addresses --token is required. With --model and --tools the
     server answers what is sent to it. docs/http.md describes the API.
+
+    On Ctrl-C or SIGTERM every turn finishes its step and is left as interrupted, for bough resume; a second signal exits
+    at once.
     """
+    grace_seconds = parse_duration("grace", grace) / 1_000_000
     with needs_extra("server"):
         from ...server import app
         from ...server.auth import AccessSettings
@@ -144,7 +153,7 @@ def serve(
             webbrowser.open(address)
 
     try:
-        app.serve(context, listener, ready)
+        app.serve(app.create_server(context, ready, report, grace_seconds), listener)
     finally:
         context.close()
     report("stopped")

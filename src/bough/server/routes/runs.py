@@ -41,6 +41,7 @@ async def send(request: ApiRequest, session_id: FromPath[str], data: JSONBody[Se
     if not data.text.strip():
         raise InvalidMessage("the input is empty")
     runs: ActiveRuns = request.app.state.runs
+    runs.raise_if_stopping()  # an input that is queued now would wait for a run of another process
     _, caller = context_and_caller(request)
     model, options = (None, None) if caller.is_client else (data.model, data.options)
     key = request.headers.get("idempotency-key")
