@@ -239,8 +239,40 @@ class TestEntries:
         rest = server.get(f"{session_url(session)}/turns", before=first["next"])
         (turn,) = rest["turns"]
         assert (turn["turn"], turn["last"], turn["answer"], turn["steps"]) == (2, 5, "It is lost.", 2)
-        assert turn["tools"] == [{"name": "track", "calls": 1, "errors": 1, "outcomes": []}]
+        assert turn["tools"] == [{"name": "track", "calls": 1, "errors": 1, "denied": 0, "outcomes": []}]
         assert rest["next"] is None
+
+    def test_what_a_call_waited_for_is_told_with_the_calls_of_its_range(self, server: LocalServer) -> None:
+        @bough.tool(approval=True)
+        def pay(amount: int) -> str:
+            return f"paid {amount}"
+
+        session = server.sessions.start("support", [system("You pay.")])
+        asks = assistant(ToolCall("a", "pay", {"amount": 1}), ToolCall("b", "pay", {"amount": 2}))
+        for turn in range(3):
+            model = ScriptedModel([asks, "Done."])
+            session.send_sync(f"Pay {turn}", model=model, tools=[pay])
+            first, second = session.pending_approvals()
+            session.approve(first)
+            session.approve(second, allow=False)
+            session.resume_sync(model=model, tools=[pay])
+        fork = session.fork()
+        (turn,) = server.get(f"{session_url(session)}/turns", limit=1)["turns"]
+        assert turn["tools"] == [
+            {"name": "pay", "calls": 2, "errors": 0, "denied": 1, "outcomes": ["denied"]}
+        ]
+        asked = turn["last"] - 3
+        for one in (session, fork):  # the fork inherits the entries, and has no such facts of its own
+            facts = server.get(f"{session_url(one)}/calls", first=turn["turn"])["facts"]
+            assert [(fact["kind"], fact.get("seq"), fact.get("index")) for fact in facts] == [
+                ("approval_requested", asked, 0),
+                ("approval_requested", asked, 1),
+                ("approved", asked, 0),
+                ("denied", asked, 1),
+                ("turn_resumed", None, None),
+                ("calls_started", asked, 0),
+            ]
+        assert server.get(f"{session_url(session)}/calls", first=1, last=2)["facts"] == []
 
     def test_an_answer_that_broke_off_is_marked_and_its_turn_stays_open_until_it_is_kept(
         self, server: LocalServer

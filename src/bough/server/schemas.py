@@ -199,6 +199,12 @@ class TurnList(ApiResponse, kw_only=True):
 class CallList(ApiResponse, kw_only=True):
     leaf: Position
     calls: Annotated[list[Json], Meta(description="Model calls whose answers are in the range")]
+    facts: Annotated[
+        list[Json],
+        Meta(
+            description="kind, at, seq, index: approvals requested, granted and denied, resumed turns, and starts of calls that waited"
+        ),
+    ]
 
 
 class BranchList(ApiResponse, kw_only=True):

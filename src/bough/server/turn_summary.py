@@ -101,12 +101,15 @@ def _tools(turn: Sequence[Entry]) -> list[dict[str, Any]]:
     tools: dict[str, dict[str, Any]] = {}
     for message in messages:
         for call in message.calls:
-            tool = tools.setdefault(call.name, {"name": call.name, "calls": 0, "errors": 0, "outcomes": []})
+            new = {"name": call.name, "calls": 0, "errors": 0, "denied": 0, "outcomes": []}
+            tool = tools.setdefault(call.name, new)
             tool["calls"] += 1
         for result in message.results:
             name = names.get(result.call_id, "")
             if name in tools:
-                tools[name]["errors"] += result.error
+                is_denied = result.outcome == "denied"
+                tools[name]["denied"] += is_denied
+                tools[name]["errors"] += result.error and not is_denied
                 if result.outcome != "done" and result.outcome not in tools[name]["outcomes"]:
                     tools[name]["outcomes"].append(result.outcome)
     return list(tools.values())[:50]

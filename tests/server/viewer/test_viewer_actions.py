@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from playwright.sync_api import Browser, Locator, Page, expect
 
 import bough
@@ -91,6 +92,16 @@ class ServedStore:
 @pytest.fixture
 def served_store(folder: Path) -> ServedStore:
     return ServedStore(folder / "agent.db")
+
+
+class Clock:
+    """A clock that stands still until it is advanced."""
+
+    def __init__(self) -> None:
+        self.at = 1_700_000_000_000_000
+
+    def advance(self, *, seconds: int) -> None:
+        self.at += seconds * 1_000_000
 
 
 def family(session: Session) -> list[Session]:
@@ -335,6 +346,60 @@ class TestRunning:
         page.keyboard.press("Enter")
         page.locator(".approval").get_by_role("button", name="Deny").click()
         expect(page.locator(".card .badge")).to_have_text("denied")
+
+    def test_waiting_for_a_person_is_not_running(self, viewer: ViewerPage, served_store: ServedStore) -> None:
+        """The card and the turn counted ten minutes of waiting as work of the tool, and a denied call as failed."""
+
+        def wait_and_pay(store: bough.Store) -> str:
+            clock = Clock()
+            store.runtime = replace(store.runtime, now=lambda: clock.at)
+
+            @bough.tool(approval=True)
+            def pay(amount: int) -> str:
+                clock.advance(seconds=4)
+                return f"paid {amount}"
+
+            def answer(_: object) -> bough.Message | str:
+                clock.advance(seconds=2)
+                return next(answers)
+
+            calls = [bough.ToolCall(f"c{n}", "pay", {"amount": n}) for n in (1, 2)]
+            answers = iter([bough.assistant("Paying both.", *calls), "One was paid."])
+            model = bough.ScriptedModel(answer)
+            session = store.start("support", title="Waits")
+            session.send_sync("Pay both", model=model, tools=[pay])
+            first, second = session.pending_approvals()
+            clock.advance(seconds=600)
+            session.approve(first)
+            clock.advance(seconds=60)
+            session.approve(second, allow=False)
+            session.resume_sync(model=model, tools=[pay])
+            return session.session_id
+
+        page = viewer.open(f"/s/{served_store.read(wait_and_pay)}")
+        paid, denied = page.locator(".card").all()
+        expect(paid.locator(".card-wait")).to_have_text("10 min 0 s")
+        expect(paid.locator(".card-time")).to_have_text("4.0 s")
+        expect(denied.locator(".card-wait")).to_have_text("11 min 0 s")
+        expect(denied.locator(".card-time")).to_have_count(0)
+        expect(denied.locator(".badge")).to_have_text("denied")
+        figures = page.locator(".turn-figures")
+        expect(figures.locator("summary")).to_have_text(
+            re.compile(r"^8\.0 s · waited 11 min 0 s · 2 steps · 2 tool calls · 1 denied · \S+$")
+        )
+        figures.locator("summary").click()
+        expect(figures.locator(".waterfall-row")).to_have_text(
+            [
+                re.compile("2.0 s"),
+                "paydenied · waited 11 min 0 s",
+                "pay4.0 s · waited 10 min 0 s",
+                re.compile("2.0 s"),
+            ]
+        )
+        widths = figures.locator(".waterfall-bar span").evaluate_all(
+            "all => all.map((bar) => bar.style.width)"
+        )
+        assert widths == ["25%", "50%", "25%"]
 
     def test_what_waits_in_a_task_is_approved_from_the_page_of_its_parent_and_both_end(
         self, viewer: ViewerPage, served_store: ServedStore

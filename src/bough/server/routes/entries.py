@@ -18,6 +18,7 @@ from ..path_window import PathReader, calls_by_entry, is_on_path, read_entries, 
 from ..schemas import CallList, EntryDetail, JournalPage, PathWindow, StateSnapshot, TurnList
 from ..truncate import SizedPage, truncate_to_page, truncate_value
 from ..turn_summary import turns_before
+from ..waiting_facts import waiting_facts
 
 LeafParam = Annotated[str | None, QueryParameter(description="branch:seq; default: the current leaf")]
 
@@ -125,12 +126,14 @@ def calls(
     ] = 2**32,
     leaf: LeafParam = None,
 ) -> CallList:
-    """List the model calls behind the answers of a range of the path, with their tokens and cost."""
+    """List the model calls behind the answers of a range of the path, with their tokens and cost, and what calls waited for."""
+    context, _ = context_and_caller(request)
     session = find_session(request, session_id, leaf)
     last = min(last, first + 499, session.leaf.seq)
     by_entry = calls_by_entry(session, first, last)
     in_order = [call for place in sorted(by_entry, key=lambda place: place[1]) for call in by_entry[place]]
-    return CallList(leaf=str(session.leaf), calls=[call_view(call) for call in in_order])
+    facts = waiting_facts(session, context.tree(session), first, last)
+    return CallList(leaf=str(session.leaf), calls=[call_view(call) for call in in_order], facts=facts)
 
 
 @get("/api/sessions/{session_id:str}/state", tags=["entries"])

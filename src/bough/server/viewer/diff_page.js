@@ -4,6 +4,7 @@
 import { fetchEntry, fetchJson, sessionPath } from "./api.js";
 import { fileDiff } from "./tool_views.js";
 import { button, fill, h } from "./dom.js";
+import { CallTimes } from "./call_times.js";
 import { entryRow } from "./entries.js";
 import { Path } from "./path.js";
 import { navigate, route, sessionLink, buildUrl } from "./route.js";
@@ -175,8 +176,9 @@ async function turn(reference, seq) {
   if (seq === null) return append(box, h("p.muted", "No matching turn"));
   const path = new Path(id, leaf?.includes(":") ? leaf : null, false);
   const [first, last] = await path.load({ first: seq, limit: TURN });
-  const cards = new Map();
-  const context = { path, link: (entry) => sessionLink(id, entry), cardState: (name) => cards.get(name) ?? "preview",
+  const cards = new Map(), times = new CallTimes();
+  times.add((await fetchJson(sessionPath(id, "/calls"), { leaf: path.leaf, first, last })).facts);
+  const context = { path, times, link: (entry) => sessionLink(id, entry), cardState: (name) => cards.get(name) ?? "preview",
     setCard: (name, state) => { cards.set(name, state); draw(); },
     showAll: async (entry) => { path.replace(await fetchEntry(id, `${entry.branch}:${entry.seq}`)); draw(); },
     openCall: () => null, canChange: false };

@@ -47,7 +47,7 @@ function head(entry, name, label, context) {
 function figures(entry, context) {
   if (entry.role !== "assistant") return null;
   const before = context.path.entry(entry.seq - 1), call = context.call?.(entry);
-  const micros = before && before.turn === entry.turn && entry.turn ? entry.at - before.at : 0;
+  const micros = before && before.turn === entry.turn && entry.turn ? entry.at - context.times.startOfModel(before, entry) : 0;
   const facts = [micros >= 50_000 && duration(micros), call && call.cost_microcents !== null && money(call.cost_microcents)].filter(Boolean);
   return facts.length ? h("span.muted.entry-figures", { title: "Duration and cost of this model call" }, facts.join(" · ")) : null;
 }
@@ -120,12 +120,12 @@ function providerBlock(part, entry, context) {
 
 function call(part, index, entry, match, context) {
   const name = `${entry.branch}:${entry.seq}:${index}`;
-  const waiting = context.openCall(entry, index);
+  const waiting = context.openCall(entry, index), times = match && context.times.ofTool(entry, index, match);
   return card({
     call: part, result: match?.result, waiting: match ? null : waiting, state: context.cardState(name),
     changed: (state) => context.setCard(name, state, entry),
     approve: context.approve, omitted: (part.omitted_chars ?? 0) + (match?.result.omitted_chars ?? 0),
-    micros: match && match.entry.at - entry.at,
+    micros: times && times.start !== null && match.entry.at - times.start, waited: times?.waited,
     showAll: async () => {
       if (part.omitted_chars) await context.showAll(entry);
       if (match?.result.omitted_chars) await context.showAll(match.entry, entry);

@@ -214,9 +214,10 @@ function turns(session, { leaf: value, before, limit = 50 }) {
 
 function turnSummary(session, leaf, input, entries, last) {
   const own = entries.filter((entry) => entry.turn === input.turn && entry.seq <= last), calls = own.flatMap((entry) => parts(entry, "tool_call"));
-  const errors = own.flatMap((entry) => parts(entry, "tool_result")).filter((result) => result.error).length;
+  const results = own.flatMap((entry) => parts(entry, "tool_result")), denied = results.filter((result) => result.outcome === "denied").length;
+  const errors = results.filter((result) => result.error).length - denied;
   return { turn: input.seq, last, input: oneLine(text(input)), at: input.at, ended_at: own.at(-1).at, steps: own.filter((entry) => entry.role === "assistant").length,
-    tools: calls.length ? [{ name: "", calls: calls.length, errors }] : [], usage: total(callsInRange(session, leaf, input.seq, last)) };
+    tools: calls.length ? [{ name: "", calls: calls.length, errors, denied }] : [], usage: total(callsInRange(session, leaf, input.seq, last)) };
 }
 
 function callsInRange(session, leaf, first, last) {
@@ -225,7 +226,21 @@ function callsInRange(session, leaf, first, last) {
 
 function modelCalls(session, { leaf: value, first, last }) {
   const leaf = resolvePosition(session, value);
-  return { leaf: `${leaf.branch}:${leaf.seq}`, calls: callsInRange(session, leaf, first, last).map((call) => ({ ...call, cost_microcents: call.price?.microcents ?? null })) };
+  const calls = callsInRange(session, leaf, first, last).map((call) => ({ ...call, cost_microcents: call.price?.microcents ?? null }));
+  return { leaf: `${leaf.branch}:${leaf.seq}`, calls, facts: waitingFacts(session) };
+}
+
+const WAITING = ["approval_requested", "approved", "denied", "task_waits", "turn_resumed"];
+
+/** Requests, decisions and resumptions, and the starts of calls that waited; those of a fork's source too, if it is in the copy. */
+function waitingFacts(session) {
+  const source = sessions.get(session.row.parent_session), requested = new Set();
+  const facts = session.facts.flatMap(({ kind, at, data }) => {
+    if (kind === "approval_requested") requested.add(`${data.seq}:${data.index}`);
+    if (kind === "calls_started") return data.indexes.filter((index) => requested.has(`${data.seq}:${index}`)).map((index) => ({ kind, at, seq: data.seq, index }));
+    return WAITING.includes(kind) ? [{ kind, at, seq: data.seq, index: data.index }] : [];
+  });
+  return source ? [...waitingFacts(source), ...facts] : facts;
 }
 
 function journal(session, { after = 0, limit = 100 }) {

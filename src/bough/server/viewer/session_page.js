@@ -334,6 +334,7 @@ export class SessionPage {
       this.listing.update({ id: this.id, ...fact.session, updated_at: fact.at, active_at: fact.at });
     }
     if (fact.kind === "labelled") this.#reloadLabels();
+    this.transcript.noteFact(fact);
     const entries = fact.entries ?? [];
     if (entries.some((entry) => entry.role === "assistant") || ["turn_ended", "turn_refused"].includes(fact.kind)) {
       this.#draft = null;

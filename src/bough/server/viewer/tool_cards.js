@@ -15,7 +15,7 @@ export function nextState(state) {
   return STATES[(STATES.indexOf(state) + 1) % STATES.length];
 }
 
-/** options: {call, result, state, waiting, micros, changed(state), showAll, approve, omitted} */
+/** options: {call, result, state, waiting, micros, waited, changed(state), showAll, approve, omitted} */
 export function card(options) {
   const { call, result, state } = options;
   const outcome = outcomeOf(result, options.waiting);
@@ -26,7 +26,8 @@ export function card(options) {
     icon(kind.icon), h("span.card-name", { class: kind.isCommand ? "command" : "" },
       kind.isCommand ? "$" : printable(call.name)),
     h("span.card-line", { dir: "ltr" }, kind.line),
-    options.micros >= 50_000 && h("span.muted.card-time", { title: "From the call to its result" }, duration(options.micros)), badge(outcome));
+    options.waited >= 50_000 && h("span.muted.card-wait", { title: "Waited for a person" }, icon("wait", "waited"), duration(options.waited)),
+    options.micros >= 50_000 && h("span.muted.card-time", { title: "Ran this long" }, duration(options.micros)), badge(outcome));
   const box = h("div.card", { class: `is-${outcome} state-${state}`, data: { outcome, state } }, head);
   const more = () => { options.changed("full"); if (options.omitted) options.showAll?.(); };
   const own = (options.waiting?.approvals ?? []).some((approval) => !approval.parent_call);

@@ -2,6 +2,7 @@
 // Tracks what is loaded and selected. The host chooses the path and handles actions.
 
 import { fetchEntry, fetchJson, sessionPath } from "./api.js";
+import { CallTimes } from "./call_times.js";
 import { nextState } from "./tool_cards.js";
 import { attempt, h, notice, savePreference, loadPreference } from "./dom.js";
 import { draftRow, entryRow, hasCalls } from "./entries.js";
@@ -21,6 +22,7 @@ export class Transcript {
   #frame = 0;
   #calls = new Map(); // branch:seq of an answer → its model call
   #turns = new Map(); // seq of an input → the summary of its turn
+  #times = new CallTimes();
   #lastStep = Promise.resolve(); // the latest step by a key
   #isExplicit = false; // whether the selection was made by the user; otherwise it follows the newest entry
 
@@ -48,6 +50,7 @@ export class Transcript {
     this.path = path;
     this.#calls.clear();
     this.#turns.clear();
+    this.#times = new CallTimes();
     this.#list.reset(path.total + 1);
     this.#hideUnshown(1, path.total);
     this.element.setAttribute("aria-busy", "false");
@@ -61,16 +64,20 @@ export class Transcript {
     if (this.host.isClient || last < first || path.isPublic) return;
     const where = { leaf: path.leaf };
     try {
-      const [{ calls }, { turns }] = await Promise.all([
+      const [{ calls, facts }, { turns }] = await Promise.all([
         fetchJson(sessionPath(this.host.id, "/calls"), { ...where, first, last }),
         fetchJson(sessionPath(this.host.id, "/turns"), { ...where, before: last + 1, limit: TURNS }),
       ]);
       if (path !== this.path) return;
+      this.#times.add(facts);
       for (const call of calls) if (call.answer_seq && call.purpose === "answer") this.#calls.set(call.answer_seq, call);
       for (const turn of turns) this.#turns.set(turn.turn, turn);
-      this.redrawRows([...calls.map((call) => call.answer_seq ?? 0), ...turns.map((turn) => turn.turn)].filter((seq) => seq >= first && seq <= last));
+      this.redrawRows([...calls.map((call) => call.answer_seq ?? 0), ...facts.map((fact) => fact.seq ?? 0), ...turns.map((turn) => turn.turn)].filter((seq) => seq >= first && seq <= last));
     } catch { /* figures are an extra: the transcript is complete without them */ }
   }
+
+  /** A fact of the live stream, which may tell when a call waited or ran. */
+  noteFact(fact) { this.#times.addLive(fact); }
 
   /** A turn ended: load its figures. */
   turnEnded() { this.#loadFigures(this.path, Math.max(1, this.path.total - 60), this.path.total); }
@@ -253,8 +260,8 @@ export class Transcript {
     return {
       path: this.path, link: this.host.link, approve: this.host.approve, uncompact: this.host.uncompact, canChange: this.host.canChange,
       openCall: this.host.openCall, label: this.host.label, tools: this.host.tools,
-      call: (entry) => this.#calls.get(entry.seq),
-      turnFigures: (entry) => this.#turns.has(entry.seq) && turnFigures(this.host.id, this.path.leaf, this.#turns.get(entry.seq)),
+      call: (entry) => this.#calls.get(entry.seq), times: this.#times,
+      turnFigures: (entry) => this.#turns.has(entry.seq) && turnFigures(this.host.id, this.path.leaf, this.#turns.get(entry.seq), this.#times),
       cardState: (name) => this.#state(name),
       setCard: (name, state, entry) => { this.#cards.set(name, state); this.#list.changed([entry.seq - 1]); },
       showAll: (entry, owner = entry) => this.#showAll(entry, owner),

@@ -1,0 +1,56 @@
+// When calls ran and how long they waited: for a person, or for a process that resumed their turn.
+// Entries have only the times of answers and results; the facts between them tell the rest.
+
+const REQUESTS = ["approval_requested", "task_waits"], DECISIONS = ["approved", "denied"];
+
+export class CallTimes {
+  #facts = new Map(); // by kind, time and call
+
+  /** facts: {kind, at, seq, index} of /calls. */
+  add(facts) {
+    for (const fact of facts) this.#facts.set(`${fact.kind} ${fact.at} ${fact.seq} ${fact.index}`, fact);
+  }
+
+  /** A fact of the live stream. */
+  addLive({ kind, at, data = {} }) {
+    if (kind === "calls_started") this.add((data.indexes ?? []).map((index) => ({ kind, at, seq: data.seq, index })));
+    else if (kind === "turn_resumed" || REQUESTS.includes(kind) || DECISIONS.includes(kind)) this.add([{ kind, at, seq: data.seq, index: data.index }]);
+  }
+
+  /** A tool call from its answer to its result: {start, waited}; start is null if it never ran. */
+  ofTool(answer, index, { result, entry }) {
+    const own = this.#between(answer.at, entry.at).filter((fact) => fact.kind === "turn_resumed" || (fact.seq === answer.seq && fact.index === index));
+    const starts = own.filter(({ kind }) => kind === "turn_resumed" || kind === "calls_started").map(({ at }) => at);
+    return { start: result.outcome === "denied" ? null : Math.max(answer.at, ...starts), waited: totalWait(waitsIn(own)) };
+  }
+
+  /** When the call of a model started that the entry before it led to. */
+  startOfModel(before, answer) {
+    const resumed = this.#between(before.at, answer.at).filter(({ kind }) => kind === "turn_resumed").map(({ at }) => at);
+    return Math.max(before.at, ...resumed);
+  }
+
+  /** The times in which a turn waited for a person: [from, to], none overlapping. */
+  waits(since, until) { return waitsIn(this.#between(since, until)); }
+
+  #between(since, until) {
+    return [...this.#facts.values()].filter(({ at }) => at >= since && at <= until).sort((a, b) => a.at - b.at);
+  }
+}
+
+/** From each request to its decision; what a task asked for is decided in the task, and ends when the turn is resumed. */
+function waitsIn(facts) {
+  const waits = [];
+  facts.forEach((request, n) => {
+    if (!REQUESTS.includes(request.kind)) return;
+    const later = facts.slice(n + 1), isDecision = ({ kind, seq, index }) => DECISIONS.includes(kind) && seq === request.seq && index === request.index;
+    const end = later.find(isDecision) ?? later.find(({ kind }) => kind === "turn_resumed");
+    if (!end) return;
+    const last = waits.at(-1);
+    if (last && request.at <= last[1]) last[1] = Math.max(last[1], end.at);
+    else waits.push([request.at, end.at]);
+  });
+  return waits;
+}
+
+export function totalWait(waits) { return waits.reduce((sum, [from, to]) => sum + to - from, 0); }

@@ -1,0 +1,65 @@
+"""The facts that separate the time in which calls ran from the time in which they waited for a person or a process.
+
+Entries have only the times of answers and results. The facts of a part of a path are found by their times, in a few
+reads, however long the journal is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..session import Session
+from ..stores.base import Fact, StoreBackend
+from .context import BranchTree
+from .path_window import read_entries
+
+KINDS = ("approval_requested", "approved", "denied", "task_waits", "turn_resumed")
+PAGE = 500
+MAX_FACTS = 10 * PAGE
+
+
+def waiting_facts(session: Session, tree: BranchTree, first: int, last: int) -> list[dict[str, Any]]:
+    """Return requests, decisions and resumptions between two seqs of the path, and the starts of calls that waited."""
+    facts: list[dict[str, Any]] = []
+    for part in session.log.ranges():
+        begin, end = max(first, part.first), min(last, part.last)
+        branch = tree.branches.get(part.branch)
+        owner = None if begin > end or branch is None else branch.session_id
+        if owner is None:
+            continue
+        since, until = (read_entries(session, seq, seq)[0].at for seq in (begin, end))
+        requested: set[tuple[int, int]] = set()
+        for fact in _facts_between(session.log.store, owner, since, until):
+            data = fact.data
+            if fact.kind == "approval_requested":
+                requested.add((data["seq"], data["index"]))
+            if fact.kind == "calls_started":
+                indexes = [index for index in data["indexes"] if (data["seq"], index) in requested]
+                facts += [_view(fact, {"seq": data["seq"], "index": index}) for index in indexes]
+            elif fact.kind in KINDS:
+                facts.append(_view(fact, {key: data[key] for key in ("seq", "index") if key in data}))
+    return facts
+
+
+def _view(fact: Fact, place: dict[str, Any]) -> dict[str, Any]:
+    return {"kind": fact.kind, "at": fact.at, **place}
+
+
+def _facts_between(store: StoreBackend, session_id: str, since: int, until: int) -> Iterator[Fact]:
+    """Yield the facts of a journal between two times, both included."""
+    row = store.find_session(session_id)
+    if row is None:
+        return
+    after, end = 0, row.facts
+    while after < end:
+        middle = (after + end) // 2
+        if store.journal(session_id, middle, 1)[0].at < since:
+            after = middle + 1
+        else:
+            end = middle
+    for begin in range(after, min(after + MAX_FACTS, row.facts), PAGE):
+        for fact in store.journal(session_id, begin, PAGE):
+            if fact.at > until:
+                return
+            yield fact
