@@ -87,7 +87,7 @@ class ViewerPage:
         self.context: BrowserContext = browser.new_context(**options)
         self.context.add_init_script(WATCH)
         self.page: Page = self.context.new_page()
-        self.page.set_default_timeout(WAIT)
+        self.context.set_default_timeout(WAIT)
         self.console: list[str] = []
         self.requests: list[str] = []
         self.largest_response = 0

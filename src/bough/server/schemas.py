@@ -176,6 +176,9 @@ class PathWindow(ApiResponse, kw_only=True):
     session_id: str
     leaf: Position
     total: Annotated[int, Meta(description="Number of entries of the path")]
+    facts: Annotated[
+        int, Meta(description="Number of facts that this response reflects: ask for events after it")
+    ]
     first: Annotated[int, Meta(description="The first seq covered by this response")]
     last: int
     has_before: bool

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import APIResponse, Browser, Page, Route, expect
 
 import bough
 from bough import assistant
@@ -136,6 +136,43 @@ class TestStreaming:
         server.sessions.session("ses_talk").append([bough.user("To all of you")])
         for tab in tabs:
             expect(tab.locator("article.entry", has_text="To all of you")).to_be_visible()
+
+    def test_what_comes_while_the_page_loads_is_seen(self, viewer: ViewerPage, server: LocalServer) -> None:
+        """A tab that had read the path, but not yet the session, listened only for what came after both."""
+        held: list[Route] = []
+
+        def hold_first(route: Route) -> None:
+            held.append(route)
+            if len(held) > 1:
+                route.continue_()
+
+        viewer.page.route(re.compile(r"/api/sessions/ses_talk$"), hold_first)
+        page = viewer.open("/s/ses_talk")
+        expect(page.locator("article.entry")).to_have_count(1)
+        server.sessions.session("ses_talk").append([bough.user("While you load")])
+        held[0].continue_()
+        expect(page.locator("article.entry", has_text="While you load")).to_be_visible(timeout=10_000)
+
+    def test_what_comes_while_the_path_is_read_again_is_seen(
+        self, viewer: ViewerPage, server: LocalServer
+    ) -> None:
+        """It was added to the path that the one being read then replaced."""
+        session = server.sessions.session("ses_talk")
+        session.append([bough.user("One")])
+        page = viewer.open("/s/ses_talk")
+        expect(page.locator("article.entry", has_text="One")).to_be_visible()
+        held: list[tuple[Route, APIResponse]] = []
+        page.route("**/api/sessions/ses_talk/path*", lambda route: held.append((route, route.fetch())))
+        with page.expect_request("**/api/sessions/ses_talk/path*"):
+            page.keyboard.press("i")  # hides internal entries
+        wait_until(lambda: page.evaluate("1") and held)
+        session.append([assistant("Two")])
+        expect(page.locator("article.entry", has_text="Two")).to_be_visible()
+        route, answer = held[0]
+        route.fulfill(response=answer)
+        expect(page.get_by_role("button", name="Internal entries hidden")).to_be_visible()
+        expect(page.locator("article.entry", has_text="One")).to_be_visible()
+        expect(page.locator("article.entry", has_text="Two")).to_be_visible()
 
     def test_a_hidden_tab_closes_its_stream_and_catches_up_when_it_is_seen_again(
         self, viewer: ViewerPage, server: LocalServer

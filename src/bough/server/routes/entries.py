@@ -43,6 +43,7 @@ def path(
     if sum([first is not None, last is not None, around is not None, newest]) > 1:
         raise InvalidArgument("first, last, around, newest", "several", "one of them")
     session = context.session(caller, session_id)
+    facts = session.refresh().facts
     session = session if caller.is_client else context.session_at(session, leaf)
     is_public = public or caller.is_client
     reader = PathReader(session, client_entry if caller.is_client else truncated_entry, is_public)
@@ -57,6 +58,7 @@ def path(
         session_id=session_id,
         leaf=str(session.leaf),
         total=end,
+        facts=facts,
         first=window.first,
         last=window.last,
         has_before=window.first > 1 and end > 0,

@@ -270,7 +270,8 @@ def read_session(request: ApiRequest, session_id: FromPath[str]) -> SessionRespo
     """Read a session: its fields, settings, next action, open tool calls and related sessions."""
     context, caller = context_and_caller(request)
     session = context.session(caller, session_id)
-    store, row = session.log.store, current_row(session.row, session.log.runtime)
+    # At the leaf of this row, or what is open might be older than the number of facts says.
+    store, row = session.log.store, current_row(session.refresh(), session.log.runtime)
     view = row_view(row, heading(store, row))
     if caller.is_client:
         return SessionResponse(session=public_row(view))

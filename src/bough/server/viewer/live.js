@@ -96,9 +96,16 @@ export class Live {
     this.handlers.fact(fact);
   }
 
-  #resync(number) {
+  /** Have everything read again, also if that fails for a moment: until it is read, the facts are missed. */
+  async #resync(number) {
+    const before = this.lastFact;
     this.lastFact = number;
-    this.handlers.resync(number);
+    try {
+      await this.handlers.resync(number);
+    } catch {
+      this.lastFact = before;
+      if (!this.#isIdle) this.#retry();
+    }
   }
 
   #retry() {

@@ -192,7 +192,7 @@ function pathWindow(session, { leaf: value, limit = 100, first, last, around, pu
   const begin = first ?? (around ? Math.max(1, Math.min(around, total) - Math.floor(limit / 2)) : Math.max(1, (last ?? total) - limit + 1));
   const end = Math.min(total, begin + limit - 1);
   const entries = session.path(leaf, begin, end).filter((entry) => !isPublic || !entry.internal).map(truncateEntry);
-  return { session_id: session.id, leaf: `${leaf.branch}:${leaf.seq}`, total, first: begin, last: end, has_before: begin > 1, has_after: end < total, entries };
+  return { session_id: session.id, leaf: `${leaf.branch}:${leaf.seq}`, total, facts: session.row.facts, first: begin, last: end, has_before: begin > 1, has_after: end < total, entries };
 }
 
 function entryDetail(session, _, place) {

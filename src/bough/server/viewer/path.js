@@ -15,6 +15,7 @@ export class Path {
     this.isPublic = isPublic;
     this.total = 0;
     this.leaf = leaf;
+    this.facts = 0; // the number of the session's facts when its end was read, or less
   }
 
   entry(seq) { return this.#entries.get(seq) ?? undefined; }
@@ -24,7 +25,7 @@ export class Path {
   async load(range) {
     const leaf = this.requestedLeaf ?? (this.total ? this.leaf : null);
     const reply = await fetchJson(sessionPath(this.id, "/path"), { leaf, limit: WINDOW, public: this.isPublic || null, ...range });
-    if (!this.total) { this.total = reply.total; this.leaf = reply.leaf; }
+    if (!this.total) { this.total = reply.total; this.leaf = reply.leaf; this.facts = reply.facts; }
     for (let seq = reply.first; seq <= reply.last; seq++) this.#entries.set(seq, null);
     for (const entry of reply.entries) this.#entries.set(entry.seq, withPayload(entry, reply.leaf));
     this.#forget(reply.first, reply.last);

@@ -78,7 +78,7 @@ export class SessionPage {
     this.#render();
     if (position) await this.transcript.goTo(position.seq);
     else this.transcript.selectEnd();
-    this.#listen(detail.session.facts);
+    this.#listen(Math.min(detail.session.facts, this.transcript.path.facts)); // they were read at the same time: one may lack what the other has
     await this.#reloadLabels(); // last: labels are read from the journal, which is long for long sessions
   }
 

@@ -23,6 +23,8 @@ export class Transcript {
   #calls = new Map(); // branch:seq of an answer → its model call
   #turns = new Map(); // seq of an input → the summary of its turn
   #times = new CallTimes();
+  #opening = null; // the path that was opened last, which may not be read yet
+  #arrivals = []; // entries that came while it was read, and may be missing from it
   #lastStep = Promise.resolve(); // the latest step by a key
   #isExplicit = false; // whether the selection was made by the user; otherwise it follows the newest entry
 
@@ -44,10 +46,12 @@ export class Transcript {
   /** Open a path at `seq` or at its end. */
   async open(leaf, isPublic, seq = null) {
     const path = new Path(this.host.id, leaf, isPublic);
-    this.opening = path;
+    this.#opening = path;
+    this.#arrivals = [];
     await path.load(seq ? { around: seq } : { newest: true });
-    if (this.opening !== path) return; // another path was opened meanwhile
+    if (this.#opening !== path) return; // another path was opened meanwhile
     this.path = path;
+    if (leaf === null) for (const entry of this.#arrivals) path.push(entry);
     this.#calls.clear();
     this.#turns.clear();
     this.#times = new CallTimes();
@@ -84,6 +88,7 @@ export class Transcript {
 
   /** Append an entry; return false if it does not follow the last one. */
   push(entry) {
+    if (this.#opening !== this.path) this.#arrivals.push(entry);
     if (this.path.entry(entry.seq)?.entry_id === entry.entry_id && entry.seq <= this.path.total) return true;
     if (!this.path.push(entry)) return false;
     this.#list.grow(this.path.total + 1);
