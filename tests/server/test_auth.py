@@ -465,13 +465,18 @@ class TestTheCommand:
                 "session"
             ]["id"]
             with httpx.stream("GET", f"{address}api/sessions/{session_id}/events", timeout=10) as reply:
-                assert next(reply.iter_lines()).startswith("retry")
+                lines = reply.iter_lines()
+                assert next(lines).startswith("retry")
+                title = {"title": "Something that happens"}
+                httpx.patch(f"{address}api/sessions/{session_id}", json=title, headers=CHANGE_HEADERS)
+                assert any(line == "event: session:titled" for line in lines)
+                # From here on the stream waits for what comes next, which took it until it was cancelled.
                 process.send_signal(signal.SIGTERM)
                 assert process.wait(timeout=20) == 0
         finally:
             process.kill()
             _, err = process.communicate()
-        assert "Traceback" not in err
+        assert err.splitlines()[1:] == ["stopped"]
 
     @pytest.mark.parametrize(
         ("options", "message"), [((), "pass --token SECRET"), (("--token", ""), "a token is empty")]

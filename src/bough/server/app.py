@@ -301,7 +301,7 @@ class Server(SignalledServer):
             self.report(f"stopping: {one_or_more} step first; press Ctrl-C again to exit at once")
         self.unfinished_runs = await runs.close(self._grace)
         await asyncio.gather(self._app.state.jobs.close(), self._app.state.indexing.close())
-        self._context.live.is_closing.set()
+        self._context.live.close()
         await super().shutdown(sockets)
 
 

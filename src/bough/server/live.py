@@ -81,7 +81,7 @@ class LiveWatcher:
 class LiveHub:
     def __init__(self) -> None:
         self.is_closing = asyncio.Event()
-        """Set at shutdown, which ends all streams."""
+        """Set by `close`."""
         self._watchers: dict[str, list[LiveWatcher]] = {}
         self._drafts: dict[str, dict[str, str]] = {}
         self._numbers: dict[str, int] = {}
@@ -98,6 +98,12 @@ class LiveHub:
             watching.remove(watcher)
         if not watching:
             self._watchers.pop(session_id, None)
+
+    def close(self) -> None:
+        """End all streams, after what they have not sent yet."""
+        self.is_closing.set()
+        for session_id in self.watched:
+            self.notice_change(session_id)
 
     @property
     def stream_count(self) -> int:
