@@ -267,6 +267,7 @@ class TestEntries:
             assert [(fact["kind"], fact.get("seq"), fact.get("index")) for fact in facts] == [
                 ("approval_requested", asked, 0),
                 ("approval_requested", asked, 1),
+                ("waiting", None, None),
                 ("approved", asked, 0),
                 ("denied", asked, 1),
                 ("turn_resumed", None, None),

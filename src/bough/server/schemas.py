@@ -205,7 +205,7 @@ class CallList(ApiResponse, kw_only=True):
     facts: Annotated[
         list[Json],
         Meta(
-            description="kind, at, seq, index: approvals requested, granted and denied, resumed turns, and starts of calls that waited"
+            description="kind, at, seq, index: approvals requested, granted and denied, turns paused and resumed, and starts of calls that waited"
         ),
     ]
 

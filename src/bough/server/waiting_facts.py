@@ -14,13 +14,13 @@ from ..stores.base import Fact, StoreBackend
 from .context import BranchTree
 from .path_window import read_entries
 
-KINDS = ("approval_requested", "approved", "denied", "task_waits", "turn_resumed")
+KINDS = ("approval_requested", "approved", "denied", "task_waits", "waiting", "turn_resumed")
 PAGE = 500
 MAX_FACTS = 10 * PAGE
 
 
 def waiting_facts(session: Session, tree: BranchTree, first: int, last: int) -> list[dict[str, Any]]:
-    """Return requests, decisions and resumptions between two seqs of the path, and the starts of calls that waited."""
+    """Return requests, decisions, pauses and resumptions between two seqs of the path, and the starts of calls that waited."""
     facts: list[dict[str, Any]] = []
     for part in session.log.ranges():
         begin, end = max(first, part.first), min(last, part.last)
@@ -37,6 +37,8 @@ def waiting_facts(session: Session, tree: BranchTree, first: int, last: int) -> 
             if fact.kind == "calls_started":
                 indexes = [index for index in data["indexes"] if (data["seq"], index) in requested]
                 facts += [_view(fact, {"seq": data["seq"], "index": index}) for index in indexes]
+            elif fact.kind == "turn_ended" and data.get("status") == "waiting":  # in a loop of one's own
+                facts.append({"kind": "waiting", "at": fact.at})
             elif fact.kind in KINDS:
                 facts.append(_view(fact, {key: data[key] for key in ("seq", "index") if key in data}))
     return facts

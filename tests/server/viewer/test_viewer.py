@@ -30,6 +30,16 @@ def test_an_address_that_is_no_page_says_so(viewer: ViewerPage) -> None:
     expect(page.get_by_role("heading", name="Home")).to_be_visible()
 
 
+def test_a_link_that_was_cut_within_a_letter_says_that_there_is_no_such_session(
+    browser: Browser, server: ServerProcess
+) -> None:
+    """The page stayed empty."""
+    viewer = ViewerPage(browser, server.url)
+    page = viewer.open("/s/ses_%E0%A4")
+    expect(page.locator(".center")).to_contain_text("No session")
+    viewer.close()
+
+
 class TestSessions:
     def test_a_row_tells_what_a_person_wants_to_know(self, viewer: ViewerPage) -> None:
         page = viewer.open("/")

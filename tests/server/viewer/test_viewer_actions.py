@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 import bough
 from bough.session import Session
@@ -338,6 +338,10 @@ class TestRunning:
         expect(page.locator("article", has_text="You are welcome.")).to_be_visible()
         places = page.eval_on_selector_all("article.entry", "all => all.map(one => one.dataset.seq)")
         assert places == ["1", "2", "3", "4", "6", "7", "8"]
+        line = page.locator(f'.session-row[data-id="{session_id}"] .session-facts')
+        assert line.evaluate(
+            "one => one.scrollWidth <= one.clientWidth"
+        )  # the time of a long model was cut off
 
     def test_a_denied_call_says_so(self, viewer: ViewerPage, served_store: ServedStore) -> None:
         session_id = served_store.make("Do not pay", 0)
@@ -363,43 +367,75 @@ class TestRunning:
                 clock.advance(seconds=2)
                 return next(answers)
 
+            @bough.tool
+            def look() -> str:
+                clock.advance(seconds=3)
+                return "seen"
+
             calls = [bough.ToolCall(f"c{n}", "pay", {"amount": n}) for n in (1, 2)]
-            answers = iter([bough.assistant("Paying both.", *calls), "One was paid."])
+            answers = iter(
+                [bough.assistant("Paying both.", *calls, bough.ToolCall("c3", "look")), "One was paid."]
+            )
             model = bough.ScriptedModel(answer)
             session = store.start("support", title="Waits")
-            session.send_sync("Pay both", model=model, tools=[pay])
+            session.send_sync("Pay both", model=model, tools=[pay, look])
             first, second = session.pending_approvals()
             clock.advance(seconds=600)
             session.approve(first)
             clock.advance(seconds=60)
             session.approve(second, allow=False)
-            session.resume_sync(model=model, tools=[pay])
+            session.resume_sync(model=model, tools=[pay, look])
             return session.session_id
 
         page = viewer.open(f"/s/{served_store.read(wait_and_pay)}")
-        paid, denied = page.locator(".card").all()
-        expect(paid.locator(".card-wait")).to_have_text("10 min 0 s")
+        paid, denied, seen = (page.locator(".card").nth(n) for n in range(3))
+        expect(paid.locator(".card-wait")).to_have_text("10 min 3 s")
         expect(paid.locator(".card-time")).to_have_text("4.0 s")
-        expect(denied.locator(".card-wait")).to_have_text("11 min 0 s")
+        expect(seen.locator(".card-time")).to_have_text("3.0 s")
+        expect(seen.locator(".card-wait")).to_have_count(0)
+        expect(denied.locator(".card-wait")).to_have_text("11 min 3 s")
         expect(denied.locator(".card-time")).to_have_count(0)
         expect(denied.locator(".badge")).to_have_text("denied")
         figures = page.locator(".turn-figures")
         expect(figures.locator("summary")).to_have_text(
-            re.compile(r"^8\.0 s · waited 11 min 0 s · 2 steps · 2 tool calls · 1 denied · \S+$")
+            re.compile(r"^11 s · waited 11 min 0 s · 2 steps · 3 tool calls · 1 denied · \S+$")
         )
         figures.locator("summary").click()
         expect(figures.locator(".waterfall-row")).to_have_text(
             [
                 re.compile("2.0 s"),
-                "paydenied · waited 11 min 0 s",
-                "pay4.0 s · waited 10 min 0 s",
+                "look3.0 s",
+                "paydenied · waited 11 min 3 s",
+                "pay4.0 s · waited 10 min 3 s",
                 re.compile("2.0 s"),
             ]
         )
         widths = figures.locator(".waterfall-bar span").evaluate_all(
             "all => all.map((bar) => bar.style.width)"
         )
-        assert widths == ["25%", "50%", "25%"]
+        assert [round(11 * float(width.rstrip("%")) / 100) for width in widths] == [2, 3, 4, 2]
+        expect(page.locator(".errors-button")).to_be_hidden()
+
+    def test_who_decides_too_late_is_told_so(
+        self, browser: Browser, viewer: ViewerPage, served_store: ServedStore
+    ) -> None:
+        session_id = served_store.make("Two decide", 0)
+        page = viewer.open(f"/s/{session_id}")
+        page.get_by_label("Message").fill("Pay Ann 40")
+        page.keyboard.press("Enter")
+        expect(page.locator(".approval")).to_be_visible()
+        late = ViewerPage(browser, viewer.url)
+        other = late.open(f"/s/{session_id}")
+        held: list[Route] = []
+        other.route("**/approve", lambda route: held.append(route))
+        other.locator(".approval").get_by_role("button", name="Deny").click()
+        page.locator(".approval").get_by_role("button", name="Approve").click()
+        expect(other.locator(".card")).to_have_attribute("data-outcome", "done")
+        held[0].continue_()
+        expect(other.locator(".notice")).to_have_text(
+            "pay_out waits no more: someone else decided, or the turn ended"
+        )
+        late.close()
 
     def test_what_waits_in_a_task_is_approved_from_the_page_of_its_parent_and_both_end(
         self, viewer: ViewerPage, served_store: ServedStore

@@ -112,6 +112,20 @@ class TestStreaming:
             assert all("ERR_" in line or "Failed to load" in line for line in viewer.console)
             viewer.close()
 
+    def test_a_session_that_is_purged_while_it_is_open_says_so(
+        self, browser: Browser, server: LocalServer
+    ) -> None:
+        """It tried to reconnect for ever."""
+        viewer = ViewerPage(browser, server.url)
+        page = viewer.open("/s/ses_talk")
+        expect(page.locator("body")).to_have_attribute("data-live", "yes")
+        server.sessions.delete("ses_talk")
+        server.sessions.purge("ses_talk")
+        expect(page.locator(".banner")).to_contain_text("deleted permanently")
+        expect(page.locator(".composer")).to_be_hidden()
+        expect(page.locator("article.entry")).to_have_count(1)
+        viewer.close()
+
     def test_what_another_process_writes_is_seen_too(self, viewer: ViewerPage, server: LocalServer) -> None:
         page = viewer.open("/s/ses_talk")
         expect(page.locator("article.entry")).to_have_count(1)

@@ -144,7 +144,7 @@ class TestTokens:
             page = viewer.open("/")
             page.get_by_role("textbox", name="Token").fill("wrong")
             page.keyboard.press("Enter")
-            expect(page.get_by_role("alert")).to_contain_text("the token is not valid")
+            expect(page.get_by_role("alert")).to_contain_text("The token is not valid")
             page.get_by_role("textbox", name="Token").fill("S3CRET-TOKEN")
             page.keyboard.press("Enter")
             expect(page.locator(f'.session-row[data-id="{CASE}"]')).to_be_visible()

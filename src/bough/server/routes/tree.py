@@ -26,7 +26,8 @@ LINES, MAX_POSITIONS, RELATED = 500, 200, 500
 MAX_SCANNED, STEP = 5_000, 250
 MAX_LABELS = 2_000
 KINDS = ("inputs", "messages", "errors", "all")
-TROUBLE = frozenset(["error", "unknown", "denied", "interrupted", "cut_off"])
+ERRORS = frozenset(["error", "unknown", "interrupted", "cut_off"])
+TROUBLE = ERRORS | {"denied"}
 
 
 @get("/api/sessions/{session_id:str}/branches", tags=["tree"])
@@ -120,7 +121,7 @@ def _mark_trouble(lines: list[dict[str, Any]], entry: Entry) -> None:
 
 def is_listed(entry: Entry, kinds: str) -> bool:
     if kinds == "errors":
-        return bool(TROUBLE.intersection(entry_flags(entry)))
+        return bool(ERRORS.intersection(entry_flags(entry)))
     if kinds == "inputs":
         return bool(entry.turn) and entry.turn == entry.seq
     message = entry.message

@@ -2,6 +2,7 @@
 // Knows nothing about individual endpoints.
 
 import { Value } from "./dom.js";
+import { sentence } from "./format.js";
 
 /** A failed request; `text` is the message with its hint. */
 export class Problem extends Error {
@@ -11,7 +12,7 @@ export class Problem extends Error {
     this.code = body.code ?? "";
     this.hint = body.hint ?? "";
   }
-  get text() { return this.hint ? `${this.message}. ${this.hint}` : this.message; }
+  get text() { return this.hint ? `${sentence(this.message)}. ${sentence(this.hint)}` : sentence(this.message); }
 }
 
 /** True while the server requires a token. */

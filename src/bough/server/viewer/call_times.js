@@ -14,14 +14,15 @@ export class CallTimes {
   /** A fact of the live stream. */
   addLive({ kind, at, data = {} }) {
     if (kind === "calls_started") this.add((data.indexes ?? []).map((index) => ({ kind, at, seq: data.seq, index })));
-    else if (kind === "turn_resumed" || REQUESTS.includes(kind) || DECISIONS.includes(kind)) this.add([{ kind, at, seq: data.seq, index: data.index }]);
+    else if (kind === "turn_ended" && data.status === "waiting") this.add([{ kind: "waiting", at }]);
+    else if (kind === "turn_resumed" || kind === "waiting" || REQUESTS.includes(kind) || DECISIONS.includes(kind)) this.add([{ kind, at, seq: data.seq, index: data.index }]);
   }
 
   /** A tool call from its answer to its result: {start, waited}; start is null if it never ran. */
   ofTool(answer, index, { result, entry }) {
     const own = this.#between(answer.at, entry.at).filter((fact) => fact.kind === "turn_resumed" || (fact.seq === answer.seq && fact.index === index));
     const starts = own.filter(({ kind }) => kind === "turn_resumed" || kind === "calls_started").map(({ at }) => at);
-    return { start: result.outcome === "denied" ? null : Math.max(answer.at, ...starts), waited: totalWait(waitsIn(own)) };
+    return { start: result.outcome === "denied" ? null : Math.max(answer.at, ...starts), waited: totalWait(own) };
   }
 
   /** When the call of a model started that the entry before it led to. */
@@ -30,8 +31,16 @@ export class CallTimes {
     return Math.max(before.at, ...resumed);
   }
 
-  /** The times in which a turn waited for a person: [from, to], none overlapping. */
-  waits(since, until) { return waitsIn(this.#between(since, until)); }
+  /** How long nothing ran because everything waited for a person: from each pause to the resumption. */
+  idle(since, until) {
+    const facts = this.#between(since, until);
+    let sum = 0, paused = null;
+    for (const { kind, at } of facts) {
+      if (kind === "waiting") paused = at;
+      if (kind === "turn_resumed" && paused !== null) { sum += at - paused; paused = null; }
+    }
+    return sum;
+  }
 
   #between(since, until) {
     return [...this.#facts.values()].filter(({ at }) => at >= since && at <= until).sort((a, b) => a.at - b.at);
@@ -39,18 +48,10 @@ export class CallTimes {
 }
 
 /** From each request to its decision; what a task asked for is decided in the task, and ends when the turn is resumed. */
-function waitsIn(facts) {
-  const waits = [];
-  facts.forEach((request, n) => {
-    if (!REQUESTS.includes(request.kind)) return;
-    const later = facts.slice(n + 1), isDecision = ({ kind, seq, index }) => DECISIONS.includes(kind) && seq === request.seq && index === request.index;
-    const end = later.find(isDecision) ?? later.find(({ kind }) => kind === "turn_resumed");
-    if (!end) return;
-    const last = waits.at(-1);
-    if (last && request.at <= last[1]) last[1] = Math.max(last[1], end.at);
-    else waits.push([request.at, end.at]);
-  });
-  return waits;
+function totalWait(facts) {
+  return facts.reduce((sum, request, n) => {
+    if (!REQUESTS.includes(request.kind)) return sum;
+    const later = facts.slice(n + 1), end = later.find(({ kind }) => DECISIONS.includes(kind)) ?? later.find(({ kind }) => kind === "turn_resumed");
+    return end ? sum + end.at - request.at : sum;
+  }, 0);
 }
-
-export function totalWait(waits) { return waits.reduce((sum, [from, to]) => sum + to - from, 0); }

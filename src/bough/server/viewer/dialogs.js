@@ -189,8 +189,13 @@ export async function whileDisabled(button, act) {
 /** Approve or deny a tool call; what happened is shown as a notice. */
 export function sendApproval(id, { session_id, seq, index, name }, allow, resume) {
   return attempt(async () => {
-    await sendJson("POST", sessionPath(id, "/approve"), { session_id, seq, index, allow, resume });
-    notice(`${allow ? "Approved" : "Denied"} ${name}`);
+    try {
+      await sendJson("POST", sessionPath(id, "/approve"), { session_id, seq, index, allow, resume });
+      notice(`${allow ? "Approved" : "Denied"} ${printable(name)}`);
+    } catch (problem) {
+      if (problem.code !== "not_waiting") throw problem;
+      notice(`${printable(name)} waits no more: someone else decided, or the turn ended`, { kind: "bad" });
+    }
   });
 }
 

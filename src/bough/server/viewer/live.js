@@ -24,7 +24,7 @@ export class Live {
   #release = () => undefined;
   #onVisibility = () => (document.visibilityState === "hidden" ? this.#stop() : this.#open());
 
-  /** handlers: {fact, delta, draft, retry, warning, resync, connected(isConnected)} */
+  /** handlers: {fact, delta, draft, retry, warning, resync, connected(isConnected), gone} */
   constructor(id, after, handlers) {
     this.id = id;
     this.lastFact = after;
@@ -111,8 +111,21 @@ export class Live {
   #retry() {
     this.handlers.connected(false);
     this.#stop();
-    this.#timer = setTimeout(() => this.#open(), this.#pause);
+    this.#timer = setTimeout(() => this.#reopen(), this.#pause);
     this.#pause = Math.min(this.#pause * 2, LONGEST_PAUSE);
+  }
+
+  /** Open the stream again if there is still a session: an EventSource does not tell why it was refused. */
+  async #reopen() {
+    try {
+      await fetchJson(sessionPath(this.id));
+      this.#open();
+    } catch (problem) {
+      if (this.#isClosed) return;
+      if (problem.status !== 404) return this.#retry();
+      this.close();
+      this.handlers.gone();
+    }
   }
 }
 

@@ -230,14 +230,15 @@ function modelCalls(session, { leaf: value, first, last }) {
   return { leaf: `${leaf.branch}:${leaf.seq}`, calls, facts: waitingFacts(session) };
 }
 
-const WAITING = ["approval_requested", "approved", "denied", "task_waits", "turn_resumed"];
+const WAITING = ["approval_requested", "approved", "denied", "task_waits", "waiting", "turn_resumed"];
 
-/** Requests, decisions and resumptions, and the starts of calls that waited; those of a fork's source too, if it is in the copy. */
+/** Requests, decisions, pauses and resumptions, and the starts of calls that waited; those of a fork's source too, if it is in the copy. */
 function waitingFacts(session) {
   const source = sessions.get(session.row.parent_session), requested = new Set();
   const facts = session.facts.flatMap(({ kind, at, data }) => {
     if (kind === "approval_requested") requested.add(`${data.seq}:${data.index}`);
     if (kind === "calls_started") return data.indexes.filter((index) => requested.has(`${data.seq}:${index}`)).map((index) => ({ kind, at, seq: data.seq, index }));
+    if (kind === "turn_ended" && data.status === "waiting") return [{ kind: "waiting", at }];
     return WAITING.includes(kind) ? [{ kind, at, seq: data.seq, index: data.index }] : [];
   });
   return source ? [...waitingFacts(source), ...facts] : facts;
@@ -287,7 +288,7 @@ function outline(session, { branch, leaf: value, positions, first = 1, last, kin
 
 function isIncluded(entry, kinds) {
   if (kinds === "inputs") return isInput(entry);
-  if (kinds === "errors") return parts(entry, "tool_result").some((result) => result.error || (result.outcome ?? "done") !== "done");
+  if (kinds === "errors") return parts(entry, "tool_result").some((result) => !["done", "denied"].includes(result.outcome ?? (result.error ? "error" : "done")));
   return kinds === "all" || ((entry.role === "user" || entry.role === "assistant") && text(entry).trim() !== "");
 }
 

@@ -9,11 +9,16 @@ export const route = new Value(read());
 function read() {
   const url = new URL(location.href), parts = url.pathname.split("/").filter(Boolean);
   const query = Object.fromEntries(url.searchParams);
-  if (parts[0] === "s" && parts[1]) return { page: "session", id: decodeURIComponent(parts[1]), query };
+  if (parts[0] === "s" && parts[1]) return { page: "session", id: decoded(parts[1]), query };
   if (parts[0] === "diff") return { page: "diff", id: null, query };
-  if (parts[0] === "lab") return { page: "lab", id: parts[1] ? decodeURIComponent(parts[1]) : null, query };
+  if (parts[0] === "lab") return { page: "lab", id: parts[1] ? decoded(parts[1]) : null, query };
   if (parts[0] === "usage") return { page: "usage", id: null, query };
   return { page: parts.length ? "missing" : "sessions", id: null, query };
+}
+
+/** A part of a path; as it is written if it is not valid, such as a link that was cut. */
+function decoded(part) {
+  try { return decodeURIComponent(part); } catch { return part; }
 }
 
 export function filters(query = route.now.query) {

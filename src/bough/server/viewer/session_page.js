@@ -316,11 +316,19 @@ export class SessionPage {
         reasoning: draft.reasoning ?? "" } : null),
       retry: ({ why = "" }) => notice(`Retrying the model: ${printable(why)}`),
       warning: ({ message }) => notice(printable(message), { kind: "bad" }),
-      resync: () => this.#reload(),
+      resync: () => this.#reload(), gone: () => this.#gone(),
       connected: (isConnected) => { this.banner.hidden = isConnected; document.body.dataset.live = isConnected ? "yes"
         : "no"; },
     });
     if (this.detail.draft) this.#setDraft({ text: this.detail.draft, reasoning: "" });
+  }
+
+  /** The session was purged, or is another owner's now: what is on the page can still be read and copied. */
+  #gone() {
+    fill(this.banner, icon("error"), "This session was deleted permanently. What you see is not stored any more.");
+    this.banner.hidden = false;
+    this.composer.element.hidden = true;
+    this.listing.refresh();
   }
 
   #setDraft(draft) {

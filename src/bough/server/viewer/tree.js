@@ -295,7 +295,7 @@ export class Tree {
 }
 
 function hasError(entry) {
-  return (entry.payload?.parts ?? []).some((part) => part.type === "tool_result" && (part.error || (part.outcome ?? "done") !== "done"));
+  return (entry.payload?.parts ?? []).some((part) => part.type === "tool_result" && !["done", "denied"].includes(part.outcome ?? (part.error ? "error" : "done")));
 }
 
 function flagIcon(flag) {

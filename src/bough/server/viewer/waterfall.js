@@ -1,7 +1,6 @@
-// A turn over time: one bar per model call and tool call. The time in which it waited for a person is told, not drawn.
+// A turn over time: one bar per model call and tool call. The time in which all of it waited for a person is told, not drawn.
 
 import { fetchJson, sessionPath } from "./api.js";
-import { totalWait } from "./call_times.js";
 import { h } from "./dom.js";
 import { cost, duration, money, printable } from "./format.js";
 import { partsOf } from "./path.js";
@@ -12,7 +11,7 @@ const MOST = 200;
 export function turnFigures(id, leaf, summary, times) {
   const { usage, steps, at, ended_at: ended, tools = [] } = summary;
   const sum = (name) => tools.reduce((so_far, tool) => so_far + tool[name], 0), calls = sum("calls"), errors = sum("errors"), denied = sum("denied");
-  const waited = totalWait(times.waits(at, ended));
+  const waited = times.idle(at, ended);
   const facts = [ended > at && duration(ended - at - waited), waited > 0 && `waited ${duration(waited)}`, steps > 1 && `${steps} steps`,
     calls > 0 && `${calls} tool ${calls === 1 ? "call" : "calls"}`, denied > 0 && `${denied} denied`, usage?.calls > 0 && cost(usage)].filter(Boolean);
   if (!facts.length) return null;
@@ -27,7 +26,7 @@ async function draw(box, id, leaf, { turn, last }, times) {
     const [path, { calls, facts }] = await Promise.all([fetchJson(sessionPath(id, "/path"), { leaf, first: turn, limit: MOST }), fetchJson(sessionPath(id, "/calls"), { leaf, first: turn, last: end })]);
     times.add(facts);
     const entries = path.entries.filter((entry) => entry.seq <= end && entry.kind === "message"), bars = barsOf(entries, calls, times);
-    const elapsed = (at) => at - entries[0].at - totalWait(times.waits(entries[0].at, at)), all = Math.max(1, ...bars.map((bar) => elapsed(bar.end)));
+    const elapsed = (at) => at - entries[0].at - times.idle(entries[0].at, at), all = Math.max(1, ...bars.map((bar) => elapsed(bar.end)));
     box.append(...bars.map((bar) => row(bar, elapsed, all)));
     if (end < last) box.append(h("p.muted", `The first ${MOST} entries of this turn.`));
   } catch (problem) {
