@@ -326,6 +326,26 @@ class TestExpiry:
             with pytest.raises(SessionRunning):
                 store.session(session.session_id).turn("mine").__enter__()
 
+    def test_one_whose_commit_waited_for_other_writers_renews_it_at_once(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The lease was counted from the end of the commit that took it, and written from its beginning: after half a
+        minute in a queue of writers a run that had just begun looked interrupted, and another could take its session."""
+        clocks, waited = (time.time, time.monotonic), [0.0]
+        for name, clock in zip(("time", "monotonic"), clocks, strict=True):
+            monkeypatch.setattr(time, name, lambda clock=clock: clock() + waited[0])
+
+        def wait(_: float) -> None:
+            waited[0] += 25
+
+        runtime = replace(real_runtime(), now=lambda: int(time.time() * 1e6), on_commit=wait)
+        session = Store(store.backend, runtime).start()
+        with session.turn("q"):
+            (lease,) = [one for one in leases._alive.values() if one._session_id == session.session_id]
+            assert waited[0] >= 25
+            lease.tick()
+            assert (session.row.lease_until or 0) / 1e6 - time.time() > 25
+
     def test_a_turn_that_was_dropped_ends_with_its_object(self, store: Store) -> None:
         session = store.start()
         turn = session.turn("q")

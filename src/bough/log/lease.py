@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from threading import Event, Lock, Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet, WeakValueDictionary
 
 from ..errors import SessionRunning
@@ -42,13 +42,14 @@ class Lease:
         """Whether another runner has taken the session: nothing more may be written for this one."""
         self.on_tick: Callable[[], None] | None = None
         """Called about every second while the lease is held, on the thread that renews it."""
-        self._renewed_at = 0.0
-        self._clock_offset = 0.0
+        self._renewal = _clocks()
+        """When the lease was last written, or rather asked for."""
 
     def take(self, row: SessionRow) -> None:
         """Take the lease, given the row as last read. `SessionRunning` if another has it and is not known to be gone."""
         abandoned = row.fence if row.holder is not None and is_gone(row.holder, self._runtime) else None
         now = self._runtime.now()
+        self._renewal = _clocks()  # before the write: it may wait for other writers
         self.fence = self._store.lease(self._session_id, self.holder, _end(now), now, take_from=abandoned)
         self.keep()
 
@@ -58,12 +59,12 @@ class Lease:
         `SessionRunning` as for `take`.
         """
         check_free(row, self._runtime)
+        self._renewal = _clocks()
         self.fence = row.fence + 1
         return {"holder": self.holder, "lease_until": _end(self._runtime.now()), "fence": self.fence}
 
     def keep(self) -> None:
         """Renew the lease, which was just taken, until it is released or lost."""
-        self._set_renewed()
         _alive[self.holder] = self
         _heartbeat(self._store.url).add(self)
 
@@ -84,19 +85,17 @@ class Lease:
         After the clock was set forward the lease looks expired, and after it was set back it would outlive its run by
         hours: others judge it by the clock.
         """
-        is_due = time.monotonic() - self._renewed_at >= LEASE_SECONDS / 3
-        if is_due or abs(_clock_offset() - self._clock_offset) > MAX_CLOCK_DRIFT:
+        now, before = _clocks(), self._renewal
+        is_due = now.monotonic - before.monotonic >= LEASE_SECONDS / 3
+        if is_due or abs(now.offset - before.offset) > MAX_CLOCK_DRIFT:
             if not self._store.renew(self._session_id, self.fence, _end(self._runtime.now())):
                 self.is_lost = True
                 self.stop()
                 return
-            self._set_renewed()
+            self._renewal = now
         on_tick = self.on_tick  # which another thread may remove
         if on_tick is not None:
             on_tick()
-
-    def _set_renewed(self) -> None:
-        self._renewed_at, self._clock_offset = time.monotonic(), _clock_offset()
 
 
 def is_gone(holder: str, runtime: Runtime) -> bool | None:
@@ -133,9 +132,16 @@ def interrupt(log: Log, row: SessionRow) -> None:
     log.record("interrupted", data={"holder": row.holder}, row=ended, fence=row.fence)
 
 
-def _clock_offset() -> float:
-    """How far the wall clock is ahead of the monotonic one, which cannot be set and stops while the machine sleeps."""
-    return time.time() - time.monotonic()
+class _Clocks(NamedTuple):
+    monotonic: float
+    """It cannot be set, and stops while the machine sleeps."""
+    offset: float
+    """How far the wall clock is ahead of it."""
+
+
+def _clocks() -> _Clocks:
+    now = time.monotonic()
+    return _Clocks(now, time.time() - now)
 
 
 def _end(now: int) -> int:
