@@ -287,10 +287,10 @@ export class SessionList {
 
   /** Explain an empty list. */
   #renderEmptyState(isEmpty) {
-    const isFiltered = Object.keys(filters()).length > 0;
+    const names = Object.keys(filters()), isFiltered = names.length > 0;
     this.emptyState.hidden = !isEmpty;
     if (!isEmpty) return;
-    if (isFiltered) fill(this.emptyState, h("p", "No sessions match."), button("cross", "Show all sessions", () => { this.filterInput.value = ""; navigate("/"); }));
+    if (isFiltered) fill(this.emptyState, h("p", names.join() === "trashed" ? "The trash is empty." : "No sessions match."), button("cross", "Show all sessions", () => { this.filterInput.value = ""; navigate("/"); }));
     else fill(this.emptyState, h("p", "No sessions yet."), !this.isClient && h("p.muted", "Press + to start one, or run bough import."));
   }
 

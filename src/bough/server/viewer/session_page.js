@@ -317,10 +317,20 @@ export class SessionPage {
       retry: ({ why = "" }) => notice(`Retrying the model: ${printable(why)}`),
       warning: ({ message }) => notice(printable(message), { kind: "bad" }),
       resync: () => this.#reload(), gone: () => this.#gone(),
-      connected: (isConnected) => { this.banner.hidden = isConnected; document.body.dataset.live = isConnected ? "yes"
-        : "no"; },
+      connected: (isConnected) => this.#connected(isConnected),
     });
     if (this.detail.draft) this.#setDraft({ text: this.detail.draft, reasoning: "" });
+  }
+
+  /** After a lost connection, load what could not be loaded meanwhile. */
+  #connected(isConnected) {
+    const wasLost = !this.banner.hidden;
+    this.banner.hidden = isConnected;
+    document.body.dataset.live = isConnected ? "yes" : "no";
+    if (!isConnected || !wasLost) return;
+    this.#reloadDetail();
+    this.#reloadBranches().catch(() => undefined); // lost again
+    this.transcript.redraw();
   }
 
   /** The session was purged, or is another owner's now: what is on the page can still be read and copied. */
