@@ -109,7 +109,7 @@ PROBLEMS = {
     413: "The body is too large",
     415: "The body has the wrong Content-Type",
     500: "Internal error; look for `reference` in the server's log",
-    503: "The store could not be reached",
+    503: "The store could not be reached, or the server is stopping",
     507: "The store is full",
 }
 

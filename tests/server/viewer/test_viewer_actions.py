@@ -136,6 +136,21 @@ class TestList:
         expect(row).to_have_count(1)
         assert served_store.of(session_id, lambda session: session.row.trashed_at) == "None"
 
+    def test_the_page_of_a_session_in_the_trash_says_so_and_restores_it(
+        self, viewer: ViewerPage, served_store: ServedStore
+    ) -> None:
+        session_id = served_store.make("Thrown away while open", 0)
+        page = viewer.open(f"/s/{session_id}")
+        message = page.get_by_label("Message")
+        row = page.locator(f'.session-row[data-id="{session_id}"]')
+        row.hover()
+        row.get_by_role("button", name="to trash").click()
+        expect(message).to_be_hidden()
+        expect(page.locator(".composer-note")).to_contain_text("in the trash")
+        page.locator(".composer-note").get_by_role("button", name="Restore").click()
+        expect(message).to_be_visible()
+        assert served_store.of(session_id, lambda session: session.row.trashed_at) == "None"
+
     def test_the_trash_can_be_looked_through(self, viewer: ViewerPage, served_store: ServedStore) -> None:
         session_id = served_store.make("Thrown away", 0)
         served_store.read(lambda store: str(store.delete(session_id)))

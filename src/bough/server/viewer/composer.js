@@ -58,7 +58,7 @@ export class Composer {
   }
 
   #statusNodes({ session, next_action: next, queued, pending_approvals: waiting, is_running_here: isHere, responder }) {
-    if (session.trashed_at) return "This session is in the trash. Restore it to continue.";
+    if (session.trashed_at) return ["This session is in the trash. ", this.host.approve && button("undo", "Restore", (event) => this.#restore(event.currentTarget))];
     if (this.host.about.copy) return null;
     const parts = [];
     if (queued) parts.push(`${queued} queued. `);
@@ -81,6 +81,13 @@ export class Composer {
       button("undo", "Discard this turn", (event) => this.#resume(event.currentTarget, true)));
   }
 
+  #restore(pressed) {
+    return whileDisabled(pressed, async () => {
+      await sendJson("POST", sessionPath(this.host.id, "/restore"));
+      this.host.changed();
+    });
+  }
+
   #resumeButton(label) {
     return button("replay", label, (event) => this.#resume(event.currentTarget, false), { class: "primary" });
   }
@@ -94,7 +101,7 @@ export class Composer {
   async #send() {
     const text = this.text.value;
     if (!text.trim()) return;
-    await whileDisabled(this.send, async () => {
+    const sent = await whileDisabled(this.send, async () => {
       if (this.#edited) await sendJson("POST", sessionPath(this.host.id, "/rewind"), this.#edited);
       this.#endEdit();
       const reply = await sendJson("POST", sessionPath(this.host.id, "/send"),
@@ -105,7 +112,9 @@ export class Composer {
         notice("Queued: it will be sent when the current turn ends");
         this.host.changed(); // queueing writes no fact, so no event reports it
       }
+      return reply;
     });
+    if (!sent) this.host.changed(); // refused: it may be in the trash, or run elsewhere, without an event that says so
     this.text.focus();
   }
 

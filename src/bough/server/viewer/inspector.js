@@ -69,7 +69,7 @@ async function entryTab(entry, host) {
   const { call, reference } = reply, detail = reply.entry;
   return [
     h("div.row-actions", host.actions(entry)),
-    facts([["position", h("code", formatPosition(detail))], ["turn", turnText(detail) ?? "before the first turn"],
+    facts([["position", h("code", formatPosition(detail))], ["turn", turnText(detail) ?? "none"],
       ["kind", detail.role ? `${detail.kind}, ${detail.role}` : detail.kind],
       ["visibility", detail.internal ? "internal" : "public"], ["time", timestamp(detail.at)],
       ["model", detail.model && printable(detail.model)], ["finish", detail.finish],

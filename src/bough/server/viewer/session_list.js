@@ -23,6 +23,7 @@ export class SessionList {
   /** start(): opens the dialog for a new session. */
   constructor(about, start) {
     this.isClient = about.level === "client";
+    this.onTrashChange = () => undefined; // called when a session is moved to the trash or back
     this.scroller = h("div.session-rows", { role: "list", "aria-label": "Sessions", tabindex: 0 });
     this.facets = h("div.facets");
     this.total = h("span.muted", { role: "status" });
@@ -204,6 +205,7 @@ export class SessionList {
     return attempt(async () => {
       const { trashed } = await sendJson("DELETE", sessionPath(row.id));
       this.#removeRow(row.id);
+      this.onTrashChange();
       const words = trashed.length > 1 ? ` with ${plural(trashed.length - 1, "task")}` : "";
       notice(`Moved “${printable(row.heading)}”${words} to trash`, { action: () => this.#restore(row) });
     });
@@ -213,6 +215,7 @@ export class SessionList {
     return attempt(async () => {
       await sendJson("POST", sessionPath(row.id, "/restore"));
       this.#removeRow(row.id);
+      this.onTrashChange();
       notice(`Restored “${printable(row.heading)}”`);
       this.#filterKey = "";
       await this.show();

@@ -59,6 +59,7 @@ export class SessionPage {
     clearTimeout(this.#timer);
     clearTimeout(this.#recheckTimer);
     this.#live?.close();
+    this.listing.onTrashChange = () => undefined;
     this.transcript.close();
     this.tree.close();
   }
@@ -78,6 +79,7 @@ export class SessionPage {
     this.#render();
     if (position) await this.transcript.goTo(position.seq);
     else this.transcript.selectEnd();
+    this.listing.onTrashChange = () => this.#reloadDetail();
     this.#listen(Math.min(detail.session.facts, this.transcript.path.facts)); // they were read at the same time: one may lack what the other has
     await this.#reloadLabels(); // last: labels are read from the journal, which is long for long sessions
   }
