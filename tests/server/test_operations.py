@@ -181,6 +181,9 @@ class TestStopping:
         wait_until(lambda: not charging.is_listening())
         refused = charging.send("One more")
         assert (refused.status_code, refused.json()["code"]) == (503, "stopping")
+        resume = {"take_over": True}
+        refused = charging.client.post(f"/api/sessions/{charging.session_id}/resume", json=resume)
+        assert refused.status_code == 503
         charging.open_gate()
         _, err = charging.process.communicate(timeout=30)
         assert charging.process.returncode == 0, err

@@ -92,6 +92,8 @@ async def resume(request: ApiRequest, session_id: FromPath[str], data: JSONBody[
         raise Refusal(
             409, "nothing_open", f"session {session_id} has no open turn or queued input", "send an input"
         )
+    if not (data.rollback or data.keep_partial):
+        request.app.state.runs.raise_if_stopping()  # before the run of another process is ended for nothing
     if data.take_over and row.holder is not None:
         await asyncio.to_thread(session.interrupt)
     if data.rollback:
