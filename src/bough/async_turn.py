@@ -16,7 +16,7 @@ from .core.fit import Budget
 from .core.messages import Message, Outcome, ToolCall
 from .core.turns import OpenCall
 from .core.usage import Usage
-from .log.async_bridge import MANY_ENTRIES, run_long, run_to_end
+from .log.async_bridge import MANY_ENTRIES, free_in_pieces, run_long, run_to_end
 
 if TYPE_CHECKING:
     from .agent.prompt_window import GrowingPrompt
@@ -79,7 +79,7 @@ class AsyncTurn:
         async with self._lock:
             await run_to_end(self._turn.__exit__, kind, error, traceback)
         if self._prompt is not None:
-            self._prompt.forget()
+            free_in_pieces(self._prompt.forget())
 
     @property
     def done(self) -> bool:

@@ -11,13 +11,12 @@ from itertools import islice
 from msgspec import Struct
 
 from ..core import context as contexts
-from ..core.context import Context
+from ..core.context import Context, Item
 from ..core.entries import Entry
 from ..core.fit import Budget, fit, measure_context
 from ..core.prompt_path import PromptPath
 from ..core.tree import Leaf
 from ..core.turns import group_by_turn
-from ..log.async_bridge import free_in_pieces
 from ..log.log import Log
 from ..log.prompt import context_within, prompt_entries
 from ..models.windows import SMALL_REQUEST, window_by_name
@@ -96,10 +95,10 @@ class GrowingPrompt:
         self._limit: tuple[int, int | None] = 0, None
         """A turn, and the maximum number of messages of its calls: it does not change while the turn is run."""
 
-    def forget(self) -> None:
-        """Free what was read, once the turn has ended."""
+    def forget(self) -> list[Entry | Item]:
+        """Forget what was read, once the turn has ended; return it, to be freed."""
         values, self._path, self._leaf = self._path.values(), PromptPath(), Leaf(0, 0)
-        free_in_pieces(values)
+        return values
 
     def context(self) -> Context:
         """Return what `read_prompt_context` returns."""
