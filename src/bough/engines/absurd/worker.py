@@ -14,7 +14,6 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Event as Flag
 from threading import Lock, Thread
@@ -77,8 +76,6 @@ DEATH_PAUSE_SECONDS = 1.0
 """How long a task waits after its process died, times the number of deaths."""
 MAX_OWN_PROCESSES = 8
 """How many processes for one task each a worker has at once; they cost memory and a second of starting each."""
-BLOCKING_TOOLS = 16
-"""Threads per slot for tools that block; the tools of one task must not wait for those of another."""
 EXTEND = "select absurd.extend_claim(%s, %s, %s)"
 # All claims of a worker at once. A run that one of its own transactions has locked at this moment is left out.
 EXTEND_ALL = """
@@ -169,9 +166,6 @@ class Worker:
 
     async def _run(self, grace: float) -> int:
         self.loop = asyncio.get_running_loop()
-        self.loop.set_default_executor(
-            ThreadPoolExecutor(BLOCKING_TOOLS * self.concurrency, thread_name_prefix="bough-tool")
-        )
         count = self.concurrency if self.only_run is None else 1
         slots = [Thread(target=Slot(self, n).run, daemon=True) for n in range(count)]
         maintenance = [Thread(target=job, daemon=True) for job in self._maintenance_jobs()]
@@ -196,6 +190,8 @@ class Worker:
         await asyncio.wait(
             {asyncio.ensure_future(asyncio.sleep(0)), *_other_tasks()}, timeout=SHUTDOWN_SECONDS
         )
+        if not abandoned:
+            await self.loop.shutdown_asyncgens()  # closes connections to vendors
         self.pool.close()
         self._store.close()
         return len(abandoned) + len(processes)
