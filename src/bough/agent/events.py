@@ -53,7 +53,7 @@ FactEventType = Literal[
 ]
 EventType = FactEventType | LiveEventType
 FACT_EVENT_TYPES: tuple[FactEventType, ...] = get_args(FactEventType)
-RunStatus = Literal["completed", "waiting", "failed", "cancelled", "stopped", "idle"]
+RunStatus = Literal["completed", "waiting", "failed", "cancelled", "interrupted", "stopped", "idle"]
 
 
 class Event(Struct, frozen=True, omit_defaults=True):
@@ -86,8 +86,8 @@ Emit = Callable[[Event], None]
 
 
 class StopRun(BaseException):
-    """Raised by `Emit` if its caller wants the run to go no further, or within a run whose process is about to end: what
-    is durable stays, and another run continues."""
+    """Raised by `Emit` if its caller wants the run to go no further, or by a run that was asked to stop: what is durable
+    stays, and another run continues."""
 
 
 def ignore(event: Event) -> None:
@@ -167,7 +167,7 @@ class RunResult(Struct, frozen=True, kw_only=True):
     """The final answer's text; empty if there is none."""
     status: RunStatus
     """completed: the turn has its answer. waiting: a person must approve a call. failed: no model answered. stopped: a limit
-    was reached. cancelled. idle: there was nothing to resume."""
+    was reached. cancelled. interrupted: `Run.stop()` left the turn to another run. idle: there was nothing to resume."""
     usage: Totals = Totals()
     """What the model calls of this run cost, its tasks not included."""
     error: RunError | None = None
@@ -197,4 +197,6 @@ def _status(stop_reason: str | None, error: RunError | None) -> RunStatus:
         return "stopped" if error.code == LIMIT_CODE else "failed"
     if stop_reason == "cancelled":
         return "cancelled"
+    if stop_reason == "interrupted":
+        return "interrupted"
     return "idle" if stop_reason in ("nothing to resume", "empty") else "completed"

@@ -8,7 +8,7 @@ model caller gets answers, the tool runner runs tool calls; limits and compactio
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, NoReturn
 
 from ..core.codec import decode
 from ..core.drafts import CLOSING, Draft
@@ -62,7 +62,7 @@ class Loop:
         self.limits, self.compactor = limits, compactor
         self._takes_inbox = takes_inbox
         self._is_first_turn = False
-        self._is_driving = self._is_cancel_requested = False
+        self._is_driving = self._is_cancel_requested = self._is_stopping = False
         self.first_number = 0
         """The number of the latest fact before this run."""
         self._emit: Emit = ignore
@@ -113,6 +113,10 @@ class Loop:
             self.writer.forget_path()
             if self.tool_runner.connections is not None:
                 await run_uncancelled(self.tool_runner.connections.close())
+
+    def stop(self) -> None:
+        """Call no model any more and take no input from the queue. A task runs to its end: it is part of a tool call."""
+        self._is_stopping = True
 
     async def _tell_again(self, recorded: KeyedTurn) -> None:
         for event in await self.writer.run_blocking(self._recorded_events, recorded):
@@ -194,7 +198,11 @@ class Loop:
         """Take what was queued, in order, each as a turn of its own; with `count` only so many, though a turn is open.
         The input with number `one_shot` completes the session."""
         inputs_run = 0
-        while inputs_run != count and (not self.log.cursor.turn or (count is not None and not inputs_run)):
+        while (
+            not self._is_stopping
+            and inputs_run != count
+            and (not self.log.cursor.turn or (count is not None and not inputs_run))
+        ):
             queued = await self.writer.next_input(releases=count is None)
             if queued is None:
                 return
@@ -281,6 +289,8 @@ class Loop:
             status = await self.tool_runner.call_status()
             match next_action(writer.path, status.started):
                 case CallModel():
+                    if self._is_stopping:
+                        await self._interrupt()
                     if not await self._model_step():
                         return
                 case RunTools(calls=open_calls, started=started):
@@ -295,6 +305,12 @@ class Loop:
                         await writer.append(CLOSING)
                     self._emit(self._completed(reason))
                     return
+
+    async def _interrupt(self) -> NoReturn:
+        """Leave the open turn to another run."""
+        await self.writer.drop_announced_call()
+        await self.writer.record(Record("interrupted", {"holder": None}, {"status": "interrupted"}))
+        raise StopRun
 
     async def _model_step(self) -> bool:
         """Get an answer and return True; or end the turn, because of a limit or of models that do not answer."""

@@ -12,7 +12,6 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from ..core.context import merge_options
 from ..core.drafts import Draft, build_entries
@@ -64,8 +63,7 @@ class TaskRunner:
         """Let a child session answer `text`; return its final answer."""
         run_blocking, parent = self._writer.run_blocking, self._writer.log
         row = await run_blocking(_find_or_start, parent, key, task.agent, task.seeds)
-        # It runs to its end although the process stops: it is part of the parent's step, which must not be cut.
-        log = Log(parent.store, row, replace(parent.runtime, is_stopping=lambda: False))
+        log = Log(parent.store, row, parent.runtime)
         tools, servers = split_tools(task.tools)
         cursor = await run_blocking(lambda: log.cursor)
         is_new, error, options = not (cursor.turn or row.turns), "", task.options

@@ -21,7 +21,7 @@ from ..core.tool_definitions import ToolSet, ToolSpec, define_tools
 from ..core.turns import OpenCall
 from ..errors import BoughError, Fenced, SessionTrashed, StaleLeaf
 from .call_status import CallPosition, CallStatus, read_call_status
-from .events import Emit, Event, StopRun
+from .events import Emit, Event
 from .tasks import TaskRunner, task_id
 from .tools.mcp.server import McpServer, load_connections, merge_tools
 from .tools.tool import (
@@ -169,16 +169,6 @@ class ToolRunner:
         finally:
             if not all(task.done() for task in running):
                 await run_uncancelled(cancel_all(running))
-        await self._stop_if_asked()
-
-    async def _stop_if_asked(self) -> None:
-        """If the process is about to end and the model would be called next, leave the turn to another one."""
-        cursor = self.log.cursor
-        if not self.log.runtime.is_stopping() or cursor.open_calls or cursor.ends_turn:
-            return
-        await self.writer.drop_announced_call()
-        await self.writer.record(Record("interrupted", {"holder": None}, {"status": "interrupted"}))
-        raise StopRun
 
     async def _store_result(self, call: OpenCall, message: Message) -> Event:
         """Append the result; one that cannot be stored becomes an error result, for the effect has happened."""
@@ -295,8 +285,6 @@ class ToolRunner:
 
     async def close_abandoned_turn(self) -> None:
         """Before a new input: close the calls and the answer in flight of a turn that broke off."""
-        if self.log.runtime.is_stopping():
-            raise StopRun  # the input stays in the queue
         status = await self.call_status()
         results = [
             Draft(tool_result(call.call.id, ABANDONED, error=True, outcome="unknown"))

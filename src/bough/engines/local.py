@@ -15,7 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ..agent.cancellation import CANCEL_REQUESTED
-from ..agent.events import Emit, Event, RunResult, fact_event, run_result
+from ..agent.events import Emit, Event, RunResult, StopRun, fact_event, run_result
 from ..agent.limits import Limits
 from ..agent.loop import Loop, build_loop
 from ..agent.tasks import RunSetup
@@ -71,6 +71,11 @@ class Run:
         if self._task is not None and not self._task.done():
             self._task.get_loop().call_soon_threadsafe(self._task.cancel)
 
+    def stop(self) -> None:
+        """Call no model any more: the model call and the tools in flight end, what they gave is stored, and the turn is left
+        interrupted, to be resumed by another process. For a service that is about to end. From any thread."""
+        self._loop.stop()
+
     def _start(self, emit: Emit) -> asyncio.Task[None]:
         if self._task is not None or self._is_cancelled:
             raise InvalidOperation(
@@ -85,6 +90,9 @@ class Run:
         except asyncio.CancelledError:
             number = self._loop.writer.journal_number or None
             emit(Event("session:turn_completed", {"stop_reason": "cancelled"}, number))
+        except StopRun:
+            number = self._loop.writer.journal_number
+            emit(Event("session:turn_completed", {"stop_reason": "interrupted"}, number))
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         task = self._start(self._queue.put_nowait)

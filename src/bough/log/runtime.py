@@ -33,8 +33,6 @@ class Runtime(Struct, frozen=True):
     """The open tool calls that were redacted, as the model made them."""
     on_commit: Callable[[float], None] | None = None
     """Called after each commit with the seconds it took."""
-    is_stopping: Callable[[], bool] = lambda: False
-    """Whether this process is about to end: a run goes no further than the tools that it is running."""
 
 
 _SECRET_NAME = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)

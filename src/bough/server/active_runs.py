@@ -12,17 +12,15 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from ..agent.call_status import is_awaited_by_worker, read_call_status
-from ..agent.events import Event, StopRun
+from ..agent.events import Event
 from ..agent.tools.mcp.server import ToolLike, split_tools
 from ..core.context import fold_settings
 from ..core.entries import Settings
 from ..engines.local import ModelLike, Run, resolve_models
 from ..errors import BoughError, ModelUnavailable, SessionRunning, ToolsMissing
 from ..log.lease import interrupt
-from ..log.log import Log
 from ..models.availability import available_models
 from ..models.names import is_model_name
 from ..session import Session
@@ -58,7 +56,6 @@ class ActiveRuns:
         key: str | None = None,
     ) -> Event | None:
         """Run one turn; return its first event once the input is durable."""
-        session = await asyncio.to_thread(self._stoppable, session)
         how = await self._how(session, model, options)
         return await self._drive(session, session.send(text, **how, key=key), None)
 
@@ -66,7 +63,6 @@ class ActiveRuns:
         self, session: Session, model: str | None, options: Mapping[str, Any] | None = None
     ) -> None:
         """Resume the open turn."""
-        session = await asyncio.to_thread(self._stoppable, session)
         how = await self._how(session, model, options)
         await asyncio.to_thread(session.log.raise_if_leased)
         await asyncio.to_thread(_check_tasks, session, how["tools"])
@@ -106,6 +102,8 @@ class ActiveRuns:
         Return how many runs were still in a step after `grace` seconds. Their turns are interrupted there.
         """
         self._is_stopping = True
+        for run in self._runs.values():
+            run.stop()
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=grace)
         unfinished = list(self._runs)
@@ -117,12 +115,6 @@ class ActiveRuns:
         if self._is_stopping:
             hint = "send it again: another server, or this one after its restart, takes it"
             raise Refusal(503, "stopping", "the server is stopping and starts no turn", hint)
-
-    def _stoppable(self, session: Session) -> Session:
-        """Return a handle whose runs stop with this server."""
-        log = session.log
-        runtime = replace(log.runtime, is_stopping=lambda: self._is_stopping)
-        return Session(Log(log.store, session.row, runtime))
 
     async def _how(
         self, session: Session, model: str | None, options: Mapping[str, Any] | None
@@ -149,6 +141,8 @@ class ActiveRuns:
                 raise SessionRunning(name, row.holder, row.lease_until)
         first: asyncio.Future[Event | None] = asyncio.get_running_loop().create_future()
         self._runs[name] = run
+        if self._is_stopping:  # since it was asked above
+            run.stop()
         self._context.live.begin_run(name, run)
         self._tasks[run] = asyncio.create_task(self._follow(name, run, first))
         self._tasks[run].add_done_callback(lambda _: self._tasks.pop(run))
@@ -165,8 +159,6 @@ class ActiveRuns:
                 self._context.live.publish(name, event)
                 if not first.done():
                     first.set_result(event)
-        except StopRun:
-            pass  # the log says that it was interrupted
         except Exception as error:  # noqa: BLE001 – a model or tool may raise anything; the log records it
             if not first.done() and isinstance(error, BoughError):
                 first.set_exception(error)
