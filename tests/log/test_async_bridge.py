@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from bough.log import async_bridge
-from bough.log.async_bridge import MAX_THREADS, AsyncBridge, run_blocking, run_long, run_to_end
+from bough.log.async_bridge import MAX_THREADS, AsyncBridge, run_blocking, run_long, run_to_end, run_tool
 
 UNFINISHED = """
 import asyncio, time
@@ -47,6 +47,31 @@ gc.freeze()
 frozen = gc.get_freeze_count()
 asyncio.run(run_long(make))
 assert frozen / 2 < gc.get_freeze_count() <= frozen  # some were deleted meanwhile
+"""
+
+NO_MORE_THREADS = """
+import asyncio, resource, threading
+from bough.log.async_bridge import run_blocking, run_tool
+
+def limit_memory(more):
+    with open("/proc/self/statm") as file:
+        used = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + more, resource.RLIM_INFINITY))
+
+async def run():
+    await run_blocking(int)
+    threading.stack_size(16_000_000)
+    limit_memory(0)
+    try:
+        await run_tool(int)
+    except RuntimeError as error:
+        print(error)
+    limit_memory(100_000_000)
+    barrier = threading.Barrier(2)
+    await asyncio.gather(*(run_tool(barrier.wait) for _ in range(40)))
+    print(1 < sum(thread.name.startswith("bough-tool") for thread in threading.enumerate()) < 10)
+
+asyncio.run(run())
 """
 
 
@@ -125,6 +150,14 @@ class TestAsyncBridge:
         child.join(30)
         assert child.exitcode == 0
 
+    @pytest.mark.skipif(sys.platform != "linux", reason="limits its memory by what /proc tells")
+    def test_where_the_system_allows_no_more_threads_calls_wait_for_those_there_are(self) -> None:
+        """A call was lost with the thread that took it and could not start another: its session never ended."""
+        ended = subprocess.run(
+            [sys.executable, "-c", NO_MORE_THREADS], capture_output=True, text=True, timeout=60
+        )
+        assert (ended.stdout, ended.stderr) == ("can't start new thread\nTrue\n", "")
+
 
 def stop() -> None:
     raise StopIteration(7)
@@ -188,6 +221,25 @@ class TestCancellation:
 
         asyncio.run(run())
         assert ended.wait(10)
+
+    def test_a_tool_that_waits_for_a_thread_never_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The turn was cancelled, or the tool timed out, and its effect took place later."""
+        monkeypatch.setattr(async_bridge, "_tool_threads", async_bridge._Threads("bough-tool", 1))
+        may_end, calls = threading.Event(), list[str]()
+
+        async def run() -> None:
+            first = asyncio.ensure_future(run_tool(may_end.wait))
+            second = asyncio.ensure_future(run_tool(calls.append, "cancelled"))
+            await asyncio.sleep(0)
+            second.cancel()
+            await asyncio.wait([second])
+            may_end.set()
+            await first
+            await run_tool(calls.append, "later")
+
+        asyncio.run(run())
+        assert calls == ["later"]
+        async_bridge._tool_threads.finish()
 
 
 class TestLongCalls:

@@ -29,6 +29,29 @@ from support.terminal import bough as command
 
 RUNNER = SUPPORT / "runner_process.py"
 NAMESPACE = ("unshare", "-Urpf", "--mount-proc", "--kill-child")
+NO_MORE_THREADS = """
+import resource, threading
+import bough
+from bough.log.lease import Lease
+
+def limit_memory(more):
+    with open("/proc/self/statm") as file:
+        used = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + more, resource.RLIM_INFINITY))
+
+with bough.open("memory:") as store:
+    log = store.start().log
+    threading.stack_size(64_000_000)
+    limit_memory(20_000_000)
+    try:
+        Lease(log).take(log.refresh())
+    except RuntimeError as error:
+        print(error)
+    limit_memory(200_000_000)
+    lease = Lease(log)
+    lease.take(log.refresh())
+    print(threading.enumerate()[-1].name)
+"""
 RENAMED = ("sh", "-c", 'hostname renamed && exec "$@"', "sh")
 
 
@@ -392,6 +415,14 @@ class TestRenewal:
                 turn.answer(assistant("done"))
             outcomes = [r.outcome for e in session.path() if e.message for r in e.message.results]
             assert outcomes == ["done", "done"]
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="limits its memory by what /proc tells")
+    def test_after_a_thread_could_not_start_the_next_lease_starts_one(self) -> None:
+        """No lease of the process was renewed any more, and none of its runs knew."""
+        ended = subprocess.run(
+            [sys.executable, "-c", NO_MORE_THREADS], capture_output=True, text=True, timeout=60
+        )
+        assert (ended.stdout, ended.stderr) == ("can't start new thread\nbough-lease\n", "")
 
     def test_it_stops_when_another_takes_over(self, store: Store) -> None:
         session = store.start(session_id="ses_taken_over")  # other tests may have left leases of a ses_000001

@@ -20,6 +20,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from queue import SimpleQueue
@@ -37,7 +38,8 @@ MAX_TOOL_THREADS = 512
 MANY_ENTRIES = 500
 """Entries of a history that are not read, built into a context or written as a request but with `run_long`."""
 
-
+CANNOT_START = (RuntimeError, MemoryError)
+"""What starting a thread raises if the system allows no more: a container limits them, or memory does."""
 LONG_TURN_SECONDS = 0.001
 """How long such a call may keep the interpreter from other threads; Python's own 5 ms made an event loop stall for 25 to 80."""
 
@@ -57,7 +59,12 @@ class _Threads:
             self._unfinished += 1
             thread = None if self._threads else self._new_thread()
         if thread is not None:
-            thread.start()
+            try:
+                self._start(thread)
+            except CANNOT_START:
+                with self._lock:
+                    self._unfinished -= 1
+                raise
         self._queue.put(work)
 
     def _new_thread(self) -> Thread:
@@ -65,6 +72,15 @@ class _Threads:
         thread = Thread(target=self._run, name=f"{self._name}_{len(self._threads)}", daemon=True)
         self._threads.append(thread)
         return thread
+
+    def _start(self, thread: Thread) -> None:
+        try:
+            thread.start()
+        except CANNOT_START:
+            with self._lock:
+                if thread in self._threads:
+                    self._threads.remove(thread)
+            raise
 
     def _start_spare(self) -> None:
         """Start another thread if none is idle. A thread does it that has taken a call: who starts one waits until it
@@ -75,7 +91,8 @@ class _Threads:
             is_needed = len(self._threads) <= self._unfinished and len(self._threads) < self._most
             thread = self._new_thread() if is_needed and not self._is_ending else None
         if thread is not None:
-            thread.start()
+            with suppress(*CANNOT_START):  # then calls wait for the threads there are
+                self._start(thread)
 
     def _run(self) -> None:
         queue, lock = self._queue, self._lock
@@ -205,9 +222,10 @@ async def run_blocking(function: Callable[..., R], *args: Any, **kwargs: Any) ->
 
 async def run_tool(function: Callable[..., R], *args: Any) -> R:
     """Run a tool's function on a thread, with the context variables of the caller. A cancellation is raised at once; the
-    function runs to its end."""
+    function runs to its end, or never if it waited for a thread."""
     future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-    _tool_threads.submit(_work(future, copy_context().run, (function, *args), {}))
+    work = _work(future, copy_context().run, (function, *args), {})
+    _tool_threads.submit(lambda: None if future.cancelled() else work())
     return await future
 
 

@@ -160,8 +160,9 @@ class Heartbeat:
         with self._lock:
             self._leases.add(lease)
             if self._thread is None:
-                self._thread = Thread(target=self._run, name="bough-lease", daemon=True)
-                self._thread.start()
+                thread = Thread(target=self._run, name="bough-lease", daemon=True)
+                thread.start()  # which fails if the system allows no more threads
+                self._thread = thread
 
     def remove(self, lease: Lease) -> None:
         with self._lock:
