@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import json
 import re
 import subprocess
 import sys
 import threading
 import tomllib
+import weakref
 from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import aclosing, suppress
 from itertools import pairwise
@@ -29,6 +31,7 @@ from bough.core.messages import Attachment, Message, Reasoning, Text, ToolCall, 
 from bough.core.tool_definitions import ToolSpec, define_tools
 from bough.core.usage import Usage
 from bough.errors import ContextOverflow, ModelError, ModelUnavailable, Overloaded, TruncatedReply
+from bough.models.clients import base
 from bough.models.model import Delta, Model, Request
 from bough.models.names import model_by_name
 from bough.wire import Answer, find_provider
@@ -40,6 +43,7 @@ from support.fake_providers import (
     Completion,
     ErrorReply,
     FakeProviders,
+    Redirect,
     Reply,
     Stall,
 )
@@ -426,6 +430,54 @@ class TestConnection:
         with FakeProviders(keeps_alive=True) as server:
             run(call_with_two_keys())
         assert server.connections == 2
+
+    @pytest.mark.parametrize("status", [307, 308])
+    def test_a_redirect_is_sent_the_same_request(self, provider, status):
+        if provider == "gemini":  # whose SDK follows none
+            fail(provider, Redirect(status), ModelError)
+            return
+        _, answer, server = ask(provider, Redirect(status), Completion("moved"))
+        assert answer.message.text == "moved"
+        [first, second] = server.bodies(provider)
+        assert first == second
+
+    def test_a_redirect_to_a_page_is_not_sent_the_history(self, provider):
+        with FakeProviders(Redirect(302)) as server, pytest.raises(ModelError):
+            run(listen(client(provider, server), request_of()))
+        assert b"".join(server.bodies_of_gets) == b""
+
+    def test_those_that_no_call_has_used_for_a_while_are_closed(self, provider, monkeypatch):
+        """A crowd of calls, and each key of many, left theirs open for as long as the process lived."""
+        monkeypatch.setattr(base, "KEPT_SECONDS", 0.05)
+
+        async def call_and_wait() -> None:
+            keys = [KEY] * 12 + [f"another-key-{number}-{'x' * 20}" for number in range(3)]
+            for _ in range(2):
+                await asyncio.gather(*(listen(client(provider, server, key), request_of()) for key in keys))
+                async with asyncio.timeout(20):
+                    while server.open_connections:
+                        await asyncio.sleep(0.001)
+
+        with FakeProviders(keeps_alive=True) as server:
+            run(call_and_wait())
+        assert len(server.requests) == 30
+
+    @pytest.mark.filterwarnings("ignore:unclosed")
+    def test_an_event_loop_that_has_ended_is_freed(self, provider):
+        """Each `send_sync` left its event loop in memory."""
+
+        def loop_of_call(*, is_shut_down: bool) -> weakref.ref[asyncio.AbstractEventLoop]:
+            loop = asyncio.new_event_loop()
+            loop.run_until_complete(listen(client(provider, server), request_of()))
+            # The SDK of Gemini starts a task at its end.
+            loop.run_until_complete(loop.shutdown_asyncgens() if is_shut_down else asyncio.sleep(0))
+            loop.close()
+            return weakref.ref(loop)
+
+        with FakeProviders(keeps_alive=True) as server:  # which waits for every connection to be closed
+            loops = [loop_of_call(is_shut_down=is_shut_down) for is_shut_down in (False, True)]
+            gc.collect()
+            assert [loop() for loop in loops] == [None, None]
 
 
 @pytest.mark.parametrize(

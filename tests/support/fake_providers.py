@@ -73,7 +73,13 @@ class RawReply(Struct, frozen=True):
     piece_length: int = 65_536
 
 
-Reply = Completion | BrokenStream | ErrorReply | Stall | RawReply
+class Redirect(Struct, frozen=True):
+    """Send the client to the same address on this server; if that is by GET, the answer is a page."""
+
+    status: int
+
+
+Reply = Completion | BrokenStream | ErrorReply | Stall | RawReply | Redirect
 
 
 class ReceivedRequest(Struct, frozen=True):
@@ -94,6 +100,7 @@ class FakeProviders:
         self.keeps_alive = keeps_alive
         self.connections = 0
         self.requests: list[ReceivedRequest] = []
+        self.bodies_of_gets: list[bytes] = []
         self.is_over = threading.Event()
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.loopback = self
@@ -109,9 +116,13 @@ class FakeProviders:
     def bodies(self, provider: str) -> list[dict[str, Any]]:
         return [request.body for request in self.requests if request.provider == provider]
 
+    @property
+    def open_connections(self) -> int:
+        return len(self._server.open_connections)
+
     def close_idle_connections(self) -> None:
         """Close all connections, and return when the clients' ends see it."""
-        for connection in self._server.open_connections:
+        for connection in list(self._server.open_connections):
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
@@ -140,6 +151,10 @@ class _Server(ThreadingHTTPServer):
         self.open_connections.append(request)
         super().process_request(request, client_address)
 
+    def shutdown_request(self, request: Any) -> None:
+        self.open_connections.remove(request)
+        super().shutdown_request(request)
+
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -166,8 +181,18 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(provider, reply)
         elif isinstance(reply, RawReply):
             self._send_raw(reply)
+        elif isinstance(reply, Redirect):
+            self.send_response(reply.status)
+            self.send_header("location", self.path)
+            self.send_header("content-length", "0")
+            self.end_headers()
         else:
             self._stream(provider, reply, len(loopback.requests))
+
+    def do_GET(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"] or 0))
+        self.server.loopback.bodies_of_gets.append(body)
+        self._send_raw(RawReply(b"<html><title>Log in</title></html>", 403, "text/html"))
 
     def _refuse(self, provider: str, reply: ErrorReply) -> None:
         body = b"<html>Bad Gateway</html>" if reply.is_html else json.dumps(_error(provider, reply)).encode()

@@ -11,13 +11,12 @@ import json
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import aclosing
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, ClassVar
-from weakref import WeakKeyDictionary
 
 import msgspec
 from msgspec import Struct
@@ -136,39 +135,92 @@ class HttpClient:
         )
         self.calls = 0
         """How many calls use it now."""
+        self._idle_since = 0.0
+
+    def add_call(self) -> None:
+        self.calls += 1
+
+    def remove_call(self) -> None:
+        self.calls -= 1
+        self._idle_since = asyncio.get_running_loop().time()
+
+    def is_idle_since(self, time: float) -> bool:
+        return not self.calls and self._idle_since <= time
 
 
 class LoopClients:
-    """The HTTP clients of one event loop, by vendor, server and key; closed when the loop ends."""
+    """The HTTP clients of one event loop, by vendor, server and key.
+
+    One that no call has used for `KEPT_SECONDS` is closed: calls have many keys, or come in crowds. When the loop ends, all
+    are.
+    """
 
     def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self._clients: dict[object, list[HttpClient]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._end = self._close_at_end()
 
-    async def open(self) -> None:
-        await anext(self._end)
+    @classmethod
+    async def open(cls) -> LoopClients:
+        """Return those of the running loop."""
+        loop = asyncio.get_running_loop()
+        if loop not in _loop_clients:
+            for other in list(_loop_clients):
+                if other.is_closed():  # it was not asked to close its generators
+                    _loop_clients.pop(other, None)
+            _loop_clients[loop] = clients = cls()
+            await anext(clients._end)
+        return _loop_clients[loop]
 
     async def _close_at_end(self) -> AsyncGenerator[None, None]:
         """An event loop that ends closes the generators that have not ended."""
         try:
             yield
         finally:
-            for client in [client for clients in self._clients.values() for client in clients]:
-                await client.client.aclose()
-            self._clients.clear()
+            _loop_clients.pop(self._loop, None)
+            if self._timer is not None:
+                self._timer.cancel()
+            await _close([client for clients in self._clients.values() for client in clients])
 
     def find(self, connection: VendorConnection) -> HttpClient:
         """Return the first client that is free for a call; calls one after the other share a connection."""
         owner = connection.sdk.__name__, connection.base_url, connection.key
         clients = self._clients.setdefault(owner, [])
+        if self._timer is None:
+            self._start_timer()
         for client in clients:
             if client.calls < client.MAX_CONNECTIONS:
                 return client
         clients.append(HttpClient(connection))
         return clients[-1]
 
+    def _start_timer(self) -> None:
+        # In a context of its own: the caller's would keep what the call sends.
+        self._timer = self._loop.call_later(KEPT_SECONDS, self._close_idle, context=Context())
 
-_loop_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopClients] = WeakKeyDictionary()
+    def _close_idle(self) -> None:
+        before, idle = self._loop.time() - KEPT_SECONDS, list[HttpClient]()
+        for owner, clients in list(self._clients.items()):
+            idle += [client for client in clients if client.is_idle_since(before)]
+            self._clients[owner] = [client for client in clients if not client.is_idle_since(before)]
+            if not self._clients[owner]:
+                del self._clients[owner]
+        self._timer = None
+        if idle:
+            self._closing = self._loop.create_task(_close(idle))
+        if self._clients:
+            self._start_timer()
+
+
+async def _close(clients: Iterable[HttpClient]) -> None:
+    for client in clients:
+        await client.client.aclose()
+
+
+_loop_clients: dict[asyncio.AbstractEventLoop, LoopClients] = {}
+"""Not by weak references: the connections of a client refer to its loop."""
 
 
 class HttpExchange:
@@ -187,21 +239,20 @@ class HttpExchange:
         self._responses: list[Any] = []
 
     async def __aenter__(self) -> HttpExchange:
-        loop = asyncio.get_running_loop()
-        if loop not in _loop_clients:
-            _loop_clients[loop] = clients = LoopClients()
-            await clients.open()
-        self.http = _loop_clients[loop].find(self._connection)
-        self.http.calls += 1
+        clients = await LoopClients.open()
+        self.http = clients.find(self._connection)
+        self.http.add_call()
         _exchange.set(self)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Close what the SDK left open, because its caller or its parser stopped reading: else the connection is not free."""
         _exchange.set(None)
-        self.http.calls -= 1
-        for response in self._responses:
-            await response.aclose()
+        try:
+            for response in self._responses:
+                await response.aclose()
+        finally:
+            self.http.remove_call()
 
     def client(self, client_class: Callable[..., Any]) -> Any:
         """Return a client of Anthropic's or OpenAI's SDK that does not retry. Closing it would close what others use."""
@@ -209,6 +260,8 @@ class HttpExchange:
         return client_class(api_key=key, base_url=base_url, max_retries=0, http_client=self.http.client)
 
     def replace_body(self, request: Any) -> None:
+        if request.method != "POST":  # of a redirect to another page, which must not have the history
+            return
         request.stream = self._connection.http.ByteStream(self.body)
         request.headers["content-length"] = str(len(self.body))
 
