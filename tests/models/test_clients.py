@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import tomllib
+import tracemalloc
 import weakref
 from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import aclosing, suppress
@@ -461,6 +462,24 @@ class TestConnection:
         with FakeProviders(keeps_alive=True) as server:
             run(call_and_wait())
         assert len(server.requests) == 30
+
+    def test_what_a_call_sent_is_freed_when_it_ends(self, provider):
+        """The timers of its timeouts, which asyncio keeps for ten minutes after they were cancelled, know its context."""
+
+        async def memory_of_calls() -> int:
+            tracemalloc.start()
+            for number in range(8):
+                await listen(client(provider, server), request_of(user(f"{number}" + "x" * 500_000)))
+                server.requests.clear()
+            gc.collect()
+            return tracemalloc.get_traced_memory()[0]
+
+        with FakeProviders(keeps_alive=True) as server:
+            try:
+                run(listen(client(provider, server), request_of()))  # which imports the SDK
+                assert run(memory_of_calls()) < 2_000_000
+            finally:
+                tracemalloc.stop()
 
     @pytest.mark.filterwarnings("ignore:unclosed")
     def test_an_event_loop_that_has_ended_is_freed(self, provider):

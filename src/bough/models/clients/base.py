@@ -253,6 +253,9 @@ class HttpExchange:
                 await response.aclose()
         finally:
             self.http.remove_call()
+            # Cancelled timers of the call keep its context, and so this object, for as long as they would have run.
+            self.body = b""
+            self._responses.clear()
 
     def client(self, client_class: Callable[..., Any]) -> Any:
         """Return a client of Anthropic's or OpenAI's SDK that does not retry. Closing it would close what others use."""
