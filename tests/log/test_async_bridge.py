@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import multiprocessing
+import os
 import subprocess
 import sys
 import threading
@@ -272,6 +273,20 @@ class TestLongCalls:
                 assert gc.isenabled() is is_enabled
         finally:
             gc.enable()
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork() here")
+    def test_a_process_that_is_forked_meanwhile_has_its_garbage_collector(self) -> None:
+        def fork() -> int | None:
+            check = multiprocessing.get_context("fork").Process(
+                target=lambda: sys.exit((gc.isenabled(), sys.getswitchinterval()) != usual)
+            )
+            check.start()
+            check.join(30)
+            return check.exitcode
+
+        usual = True, sys.getswitchinterval()
+        assert asyncio.run(run_long(fork)) == 0
+        assert (gc.isenabled(), sys.getswitchinterval()) == usual
 
     def test_no_collection_of_young_objects_looks_at_what_they_made(self) -> None:
         """Unless the program has frozen objects of its own, which stay frozen."""

@@ -248,22 +248,44 @@ async def run_long(function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
 
 
 def _run_beside(function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
-    """Call the function so that the event loop's thread waits for it as little as can be.
-
-    The interpreter changes hands after `LONG_TURN_SECONDS`. There are no garbage collections: no thread runs during one,
-    and those that the values of a long history set off look at all objects of the process. What they would free is freed by
-    the next one. Both hold for all threads; calls that do this run one after the other.
-    """
-    turn, is_collecting = sys.getswitchinterval(), gc.isenabled()
-    sys.setswitchinterval(min(turn, LONG_TURN_SECONDS))
-    gc.disable()
+    """Call the function so that the event loop's thread waits for it as little as can be."""
+    _interpreter.yield_often()
     try:
         return function(*args, **kwargs)
     finally:
+        _interpreter.restore()
+
+
+class _Interpreter:
+    """How the interpreter runs during a long call.
+
+    It changes hands after `LONG_TURN_SECONDS`. There are no garbage collections: no thread runs during one, and those that
+    the values of a long history set off look at all objects of the process. What they would free is freed by the next one.
+    Both hold for all threads; calls that do this run one after the other.
+    """
+
+    _usual: tuple[float, bool] | None = None
+
+    def yield_often(self) -> None:
+        turn = sys.getswitchinterval()
+        self._usual = turn, gc.isenabled()
+        sys.setswitchinterval(min(turn, LONG_TURN_SECONDS))
+        gc.disable()
+
+    def restore(self) -> None:
+        """Run as before; also in a process that was forked during a long call, which does not end there."""
+        if self._usual is None:
+            return
+        (turn, is_collecting), self._usual = self._usual, None
         sys.setswitchinterval(turn)
         if is_collecting:
             _make_old()
             gc.enable()
+
+
+_interpreter = _Interpreter()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_interpreter.restore)
 
 
 FREED_AT_ONCE = 100
