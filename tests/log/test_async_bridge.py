@@ -52,7 +52,7 @@ assert frozen / 2 < gc.get_freeze_count() <= frozen  # some were deleted meanwhi
 
 NO_MORE_THREADS = """
 import asyncio, resource, threading
-from bough.log.async_bridge import run_blocking, run_tool
+from bough.log.async_bridge import run_long, run_tool
 
 def limit_memory(more):
     with open("/proc/self/statm") as file:
@@ -60,14 +60,15 @@ def limit_memory(more):
     resource.setrlimit(resource.RLIMIT_AS, (used + more, resource.RLIM_INFINITY))
 
 async def run():
-    await run_blocking(int)
     threading.stack_size(16_000_000)
-    limit_memory(0)
-    try:
-        await run_tool(int)
-    except RuntimeError as error:
-        print(error)
+    limit_memory(8_000_000)
+    for run in run_tool, run_long:
+        try:
+            await run(int)
+        except RuntimeError as error:
+            print(error)
     limit_memory(100_000_000)
+    await asyncio.wait_for(run_long(int), 10)
     barrier = threading.Barrier(2)
     await asyncio.gather(*(run_tool(barrier.wait) for _ in range(40)))
     print(1 < sum(thread.name.startswith("bough-tool") for thread in threading.enumerate()) < 10)
@@ -157,7 +158,7 @@ class TestAsyncBridge:
         ended = subprocess.run(
             [sys.executable, "-c", NO_MORE_THREADS], capture_output=True, text=True, timeout=60
         )
-        assert (ended.stdout, ended.stderr) == ("can't start new thread\nTrue\n", "")
+        assert (ended.stdout, ended.stderr) == ("can't start new thread\n" * 2 + "True\n", "")
 
 
 def stop() -> None:

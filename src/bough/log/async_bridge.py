@@ -191,7 +191,13 @@ class _Lane:
             if self._is_draining:
                 return
             self._is_draining = True
-        _threads.submit(self._drain)
+        try:
+            _threads.submit(self._drain)
+        except CANNOT_START:
+            with self._lock:
+                self._waiting.remove(work)
+                self._is_draining = False
+            raise
 
     def _drain(self) -> None:
         while True:
