@@ -6,7 +6,7 @@ reads, however long the journal is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left
 from typing import Any
 
 from ..session import Session
@@ -15,8 +15,7 @@ from .context import BranchTree
 from .path_window import read_entries
 
 KINDS = ("approval_requested", "approved", "denied", "task_waits", "waiting", "turn_resumed")
-PAGE = 500
-MAX_FACTS = 10 * PAGE
+MAX_FACTS = 5_000
 
 
 def waiting_facts(session: Session, tree: BranchTree, first: int, last: int) -> list[dict[str, Any]]:
@@ -48,20 +47,14 @@ def _view(fact: Fact, place: dict[str, Any]) -> dict[str, Any]:
     return {"kind": fact.kind, "at": fact.at, **place}
 
 
-def _facts_between(store: StoreBackend, session_id: str, since: int, until: int) -> Iterator[Fact]:
-    """Yield the facts of a journal between two times, both included."""
+def _facts_between(store: StoreBackend, session_id: str, since: int, until: int) -> list[Fact]:
+    """Return the facts of a journal between two times, both included."""
     row = store.find_session(session_id)
     if row is None:
-        return
-    after, end = 0, row.facts
-    while after < end:
-        middle = (after + end) // 2
-        if store.journal(session_id, middle, 1)[0].at < since:
-            after = middle + 1
-        else:
-            end = middle
-    for begin in range(after, min(after + MAX_FACTS, row.facts), PAGE):
-        for fact in store.journal(session_id, begin, PAGE):
-            if fact.at > until:
-                return
-            yield fact
+        return []
+
+    def count_before(at: int) -> int:
+        return bisect_left(range(row.facts), at, key=lambda index: store.journal(session_id, index, 1)[0].at)
+
+    first, end = count_before(since), count_before(until + 1)
+    return store.journal(session_id, first, min(end - first, MAX_FACTS)) if first < end else []

@@ -47,7 +47,7 @@ NO_KEY = "none"
 TIMEOUT_SECONDS = 600.0
 """How long a vendor may send nothing."""
 KEPT_SECONDS = 30.0
-"""How long a connection that no call uses is kept. Servers close theirs after a minute or more."""
+"""How long a connection that no call uses is kept. One that its server has closed before is replaced."""
 
 _OVERFLOW = re.compile(
     "|".join(
