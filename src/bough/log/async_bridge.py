@@ -310,9 +310,8 @@ def free_in_pieces(values: list[Any]) -> None:
 def _empty(values: list[Any]) -> None:
     while values:
         del values[-FREED_AT_ONCE:]
-        time.sleep(
-            0
-        )  # lets a thread that waits for the interpreter have it now, not after its switch interval
+        # Lets a thread that waits for the interpreter have it now, not after its switch interval.
+        time.sleep(0)
 
 
 def _make_old() -> None:
