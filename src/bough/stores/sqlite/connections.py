@@ -256,6 +256,7 @@ class SqliteConnections:
 
     def _truncate_log(self) -> bool:
         state = self._writer.execute("pragma wal_checkpoint(truncate)").fetchone()
+        self._wal.restart()
         return state is not None and state[0] == 0
 
     def _replace_connections(self) -> None:

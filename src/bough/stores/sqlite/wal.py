@@ -5,6 +5,9 @@ file's new length durable, a sync of bytes that overwrite others has not: measur
 the same commit. SQLite overwrites only after the first checkpoint, 8 MB on, and the last connection to close
 deletes the log. So zeros are written ahead of the frames. They are no frames: a recovery stops at the first frame
 without the log's own salt, whatever it contains.
+
+A hook counts the frames until the log has its full length. Then SQLite's own checkpoints take over: a callback after each
+commit, when the sync has left the processor's caches cold, took 20 µs of 350.
 """
 
 from __future__ import annotations
@@ -15,22 +18,28 @@ import os
 import apsw
 
 CHECKPOINT_FRAMES = 1_000
-"""SQLite's own default; our hook replaces SQLite's."""
-MIN_EXTENSION, MAX_EXTENSION = (
-    1 << 17,
-    1 << 20,
-)  # bytes added at once: little for a single write, never enough to be noticed
+"""SQLite's own default."""
+ZEROS = bytes(1 << 16)
+"""What is written at once. The pages of one long write are one piece of the system's cache, and each of the 15 short writes of
+a commit looks at all of its piece: after zeros written by the megabyte one took 4 µs instead of 1.5."""
+MIN_EXTENSION, MAX_EXTENSION = 2, 16  # of them: few for a single commit, never enough to be noticed
 MARGIN = 1 << 16  # an ordinary commit writes 12 kB
 
 
 class Wal:
     def __init__(self, path: str, writer: apsw.Connection, *, is_synced: bool) -> None:
-        self._path = f"{path}-wal"
+        self._path, self._writer = f"{path}-wal", writer
         self._frame = int(writer.execute("pragma page_size").get) + 24
         self._full_size = self._used = self._extended_to = 0
         if is_synced:  # without syncs there is nothing to gain
             self._full_size = CHECKPOINT_FRAMES * self._frame
-            writer.set_wal_hook(self._on_commit)
+            self.restart()
+
+    def restart(self) -> None:
+        """Count the frames from the first: the log was truncated, or is new."""
+        self._used = self._extended_to = 0
+        if self._full_size:
+            self._writer.set_wal_hook(self._on_commit)
 
     def _on_commit(self, writer: apsw.Connection, _: str, frames: int) -> int:
         used = frames * self._frame
@@ -50,9 +59,10 @@ class Wal:
         with contextlib.suppress(OSError), open(self._path, "r+b", buffering=0) as file:
             self._extended_to = file.seek(0, os.SEEK_END)
             if self._ends_soon():
-                self._extended_to += file.write(
-                    bytes(min(max(MIN_EXTENSION, self._extended_to), MAX_EXTENSION))
-                )
+                for _ in range(min(max(MIN_EXTENSION, self._extended_to // len(ZEROS)), MAX_EXTENSION)):
+                    self._extended_to += file.write(ZEROS)
+        if self._extended_to >= self._full_size:
+            self._writer.wal_autocheckpoint(CHECKPOINT_FRAMES)  # in place of the hook
 
     def _ends_soon(self) -> bool:
         return self._extended_to < self._full_size and self._used + MARGIN > self._extended_to
