@@ -59,7 +59,7 @@ def fold_settings(path: Iterable[Entry], settings: Settings = Settings()) -> Set
     """
     for entry in path:
         new = entry.payload
-        if not isinstance(new, Settings):
+        if type(new) is not Settings:
             continue
         patches = [settings.prompt_patch] if new.prompt is None else []
         joined = "\n\n".join(patch for patch in [*patches, new.prompt_patch] if patch)
@@ -129,8 +129,12 @@ def check_tools_allowed(
 
 def active_compactions(path: Sequence[Entry]) -> list[tuple[int, Compaction]]:
     """Return the compactions whose summaries the model sees, oldest first, with their seqs."""
+    return _last_summaries(_compactions(path))
+
+
+def _last_summaries(compactions: Sequence[tuple[int, Compaction]]) -> list[tuple[int, Compaction]]:
     active: list[tuple[int, Compaction]] = []
-    for seq, compaction in _compactions(path):
+    for seq, compaction in compactions:
         active = [] if compaction.replaces_earlier else active
         active.append((seq, compaction))
     return active
@@ -138,10 +142,11 @@ def active_compactions(path: Sequence[Entry]) -> list[tuple[int, Compaction]]:
 
 def _compactions(path: Sequence[Entry]) -> list[tuple[int, Compaction]]:
     """Return the compactions that are not cancelled, with their seqs."""
-    cancelled = {e.payload.cancels for e in path if isinstance(e.payload, Uncompaction)}
+    control = [entry for entry in path if type(entry.payload) is not Message]
+    cancelled = {entry.payload.cancels for entry in control if isinstance(entry.payload, Uncompaction)}
     return [
         (entry.seq, entry.payload)
-        for entry in path
+        for entry in control
         if isinstance(entry.payload, Compaction) and entry.seq not in cancelled
     ]
 
@@ -171,14 +176,15 @@ class Replacement(Struct, frozen=True):
 
 def read_replacement(path: Sequence[Entry], first: int = 1) -> Replacement:
     """Return what the compactions among these entries replace; messages before seq `first` are left out as well."""
-    summaries = [(seq, compaction) for seq, compaction in active_compactions(path) if compaction.summary]
+    compactions = _compactions(path)
+    summaries = [(seq, compaction) for seq, compaction in _last_summaries(compactions) if compaction.summary]
     last = summaries[-1][1] if summaries else None
     first_kept = _first_complete_turn(path) if last is None else last.first_kept
     return Replacement(
         tuple(summary_item(seq, compaction) for seq, compaction in summaries),
         max(first_kept, first),
         0 if last is None or first > first_kept else last.kept_input,
-        {seq: length for _, compaction in _compactions(path) for seq, length in compaction.shortened},
+        {seq: length for _, compaction in compactions for seq, length in compaction.shortened},
     )
 
 
@@ -195,7 +201,11 @@ def build_context(path: Sequence[Entry], first: int = 1) -> Context:
     Messages that it does not contain may be missing from the path: those that a summary replaced. Those before seq
     `first` are left out.
     """
-    replacement = read_replacement(path, first)
+    return replace_entries(path, read_replacement(path, first))
+
+
+def replace_entries(path: Sequence[Entry], replacement: Replacement) -> Context:
+    """Return the context at the end of a path of which these entries are replaced."""
     settings = fold_settings(path)
     head = head_length(path)
     prompts = [entry.message.text for entry in path[:head] if entry.message is not None]
@@ -230,8 +240,8 @@ def _first_complete_turn(path: Sequence[Entry]) -> int:
 
 def context_item(entry: Entry) -> Item | None:
     """Return an entry as the model sees it; None if the model does not see it."""
-    if entry.message is not None:
-        message = entry.message
+    message = entry.payload
+    if type(message) is Message:
         if entry.finish == INTERRUPTED and not message.calls:
             return None  # the model was asked again, or will be
         if entry.finish == PARTIAL:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .context import Context, Item, Replacement, build_context, fold_settings, head_length, read_replacement
+from .context import Context, Item, Replacement, fold_settings, head_length, read_replacement, replace_entries
 from .entries import Entry, Note, Settings
 
 
@@ -70,9 +70,9 @@ class PromptPath:
         return self._context
 
     def _build(self) -> None:
-        context = build_context(self.entries)
-        self._system, self._items = context.system, list(context.items)
         self._replacement = read_replacement(self.entries)
+        context = replace_entries(self.entries, self._replacement)
+        self._system, self._items = context.system, list(context.items)
         # As long as there is nothing but the system prompt, what comes next may be part of it.
         is_begun = head_length(self.entries) < len(self.entries)
         self._built = len(self.entries) if is_begun else 0

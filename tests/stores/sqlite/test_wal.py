@@ -81,6 +81,23 @@ class TestLayingOut:
 
 
 class TestFolding:
+    def test_a_log_of_short_commits_is_folded_again_and_again(self, tmp_path: Path) -> None:
+        """By our hook until it has its full length, then by SQLite; after it was cut to nothing as at first."""
+        path = tmp_path / "a.db"
+        full = CHECKPOINT_FRAMES * 2_072
+        with bough.open(path) as store:
+            session = store.start()
+            for _ in range(2):
+                for _ in range(CHECKPOINT_FRAMES // 2):
+                    session.append([user("x" * 2_000)])
+                assert full <= size(path) < 2 * full
+                assert store.backend._connections._truncate_log()  # type: ignore[attr-defined]
+                assert size(path) == 0
+            session.append([user("one more")])
+            session.append([user("and one")])
+            assert size(path) >= MIN_EXTENSION
+        assert len(texts(path, session.session_id)) == CHECKPOINT_FRAMES + 2
+
     def test_a_long_log_is_folded_into_the_store_and_begun_anew(self, tmp_path: Path) -> None:
         path = tmp_path / "a.db"
         with bough.open(path) as store:

@@ -159,7 +159,7 @@ class SqliteConnections:
                 cursor.execute("rollback")
             cursor.execute("begin immediate")
             try:
-                self._wal.extend()
+                self._wal.extend(writer)
                 result = work(cursor)
                 cursor.execute("commit")
             except (
@@ -256,7 +256,7 @@ class SqliteConnections:
 
     def _truncate_log(self) -> bool:
         state = self._writer.execute("pragma wal_checkpoint(truncate)").fetchone()
-        self._wal.restart()
+        self._wal.restart(self._writer)
         return state is not None and state[0] == 0
 
     def _replace_connections(self) -> None:

@@ -22,24 +22,24 @@ CHECKPOINT_FRAMES = 1_000
 ZEROS = bytes(1 << 16)
 """What is written at once. The pages of one long write are one piece of the system's cache, and each of the 15 short writes of
 a commit looks at all of its piece: after zeros written by the megabyte one took 4 µs instead of 1.5."""
-MIN_EXTENSION, MAX_EXTENSION = 2, 16  # of them: few for a single commit, never enough to be noticed
+MIN_EXTENSION, MAX_EXTENSION = 1 << 17, 1 << 20  # little for a single commit, never enough to be noticed
 MARGIN = 1 << 16  # an ordinary commit writes 12 kB
 
 
 class Wal:
     def __init__(self, path: str, writer: apsw.Connection, *, is_synced: bool) -> None:
-        self._path, self._writer = f"{path}-wal", writer
+        self._path = f"{path}-wal"
         self._frame = int(writer.execute("pragma page_size").get) + 24
         self._full_size = self._used = self._extended_to = 0
         if is_synced:  # without syncs there is nothing to gain
             self._full_size = CHECKPOINT_FRAMES * self._frame
-            self.restart()
+            self.restart(writer)
 
-    def restart(self) -> None:
+    def restart(self, writer: apsw.Connection) -> None:
         """Count the frames from the first: the log was truncated, or is new."""
         self._used = self._extended_to = 0
         if self._full_size:
-            self._writer.set_wal_hook(self._on_commit)
+            writer.set_wal_hook(self._on_commit)
 
     def _on_commit(self, writer: apsw.Connection, _: str, frames: int) -> int:
         used = frames * self._frame
@@ -51,7 +51,7 @@ class Wal:
                 writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         return apsw.SQLITE_OK
 
-    def extend(self) -> None:
+    def extend(self, writer: apsw.Connection) -> None:
         """Make sure the next commit overwrites. Call within a write transaction, when no other process may append."""
         if not self._ends_soon():
             return
@@ -59,10 +59,11 @@ class Wal:
         with contextlib.suppress(OSError), open(self._path, "r+b", buffering=0) as file:
             self._extended_to = file.seek(0, os.SEEK_END)
             if self._ends_soon():
-                for _ in range(min(max(MIN_EXTENSION, self._extended_to // len(ZEROS)), MAX_EXTENSION)):
+                size = min(max(MIN_EXTENSION, self._extended_to), MAX_EXTENSION)
+                for _ in range(0, size, len(ZEROS)):
                     self._extended_to += file.write(ZEROS)
         if self._extended_to >= self._full_size:
-            self._writer.wal_autocheckpoint(CHECKPOINT_FRAMES)  # in place of the hook
+            writer.wal_autocheckpoint(CHECKPOINT_FRAMES)  # in place of the hook
 
     def _ends_soon(self) -> bool:
         return self._extended_to < self._full_size and self._used + MARGIN > self._extended_to
