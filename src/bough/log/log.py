@@ -327,64 +327,59 @@ class Log:
                 if repeated is not None:
                     return repeated
             fence = self.fence if fence is None else fence
-            settings = [draft for draft in drafts if type(draft.payload) is Settings]
-            if settings:
-                drafts = [self._fill_draft(draft) for draft in drafts]
-            leaf = self.leaf if after is None else after
-            cursor = self.cursor if leaf == self.leaf else self.cursor_at(leaf)
-            runtime = self.runtime
-            at, redactor = runtime.now(), runtime.redactor
+            redactor = self.runtime.redactor
             if key is not None or data or row:
                 check(key, data, row)
                 redactor.check_name(key, "key")
-            try:
-                written = build_entries(cursor, drafts, at, redactor=redactor)
-            except (OpenBatch, OrphanResult):
-                if fence is None:  # it waits for the runner's results, not for the caller's
-                    check_free(self.store.session(self.session_id), runtime)
-                raise
-            turn_facts = with_data(written.facts, redactor.redact_json(data)) if data else written.facts
-            state, encoded = self._next_state(leaf, written.payloads)
-            started = started_calls(written.entries, starts)
-            change = Change(
-                session_id=self.session_id,
-                key=key or new_key(runtime),
-                at=at,
-                after=leaf,
-                entries=written.entries,
-                blobs=written.blobs,
-                calls=tuple([storable_call(call, redactor) for call in calls]) if calls else (),
-                replaces_call=replaces_call,
-                state=encoded,
-                facts=(*turn_facts, *facts, *started),
-                columns={
-                    **turn_status(turn_facts),
-                    **(latest_model(written.payloads) if settings else {}),
-                    **(row or {}),
-                },
-                inherited_turns=int(self._answers_inherited(leaf, cursor.turn, written.payloads)),
-                inbox_number=takes,
-                fence=fence,
-            )
-            try:
-                result = self._commit(change, written, state)
-                if not result.repeated:
-                    self._note_originals(drafts, written)
-                return result
-            except StaleLeaf as stale:
-                count = self._follow_notes(stale, fence)
-            return self.append(
-                drafts,
-                key=key,
-                calls=[later_call(call, count) for call in calls],
-                replaces_call=replaces_call,
-                row=row,
-                data=data,
-                facts=facts,
-                starts=starts,
-                takes=takes,
-                fence=fence,
-            )
+            settings = [draft for draft in drafts if type(draft.payload) is Settings]
+            if settings:
+                drafts = [self._fill_draft(draft) for draft in drafts]
+            calls = [storable_call(call, redactor) for call in calls]
+            while True:
+                leaf, at = self.leaf if after is None else after, self.runtime.now()
+                cursor = self.cursor if leaf == self.leaf else self.cursor_at(leaf)
+                written = self._build_entries(cursor, drafts, at, fence)
+                turn_facts = with_data(written.facts, redactor.redact_json(data)) if data else written.facts
+                state, encoded = self._next_state(leaf, written.payloads)
+                change = Change(
+                    session_id=self.session_id,
+                    key=key or new_key(self.runtime),
+                    at=at,
+                    after=leaf,
+                    entries=written.entries,
+                    blobs=written.blobs,
+                    calls=tuple(calls),
+                    replaces_call=replaces_call,
+                    state=encoded,
+                    facts=(*turn_facts, *facts, *started_calls(written.entries, starts)),
+                    columns={
+                        **turn_status(turn_facts),
+                        **(latest_model(written.payloads) if settings else {}),
+                        **(row or {}),
+                    },
+                    inherited_turns=int(self._answers_inherited(leaf, cursor.turn, written.payloads)),
+                    inbox_number=takes,
+                    fence=fence,
+                )
+                try:
+                    result = self._commit(change, written, state)
+                except StaleLeaf as stale:
+                    count, after = self._follow_notes(stale, fence), None
+                    calls = [later_call(call, count) for call in calls]
+                else:
+                    if not result.repeated:
+                        self._note_originals(drafts, written)
+                    return result
+
+    def _build_entries(
+        self, cursor: Cursor, drafts: Sequence[Draft], at: int, fence: int | None
+    ) -> EntryBatch:
+        try:
+            return build_entries(cursor, drafts, at, redactor=self.runtime.redactor)
+        except (OpenBatch, OrphanResult):
+            if fence is None:  # it waits for the runner's results, not for the caller's
+                check_free(self.store.session(self.session_id), self.runtime)
+            raise
 
     def _note_originals(self, drafts: Sequence[Draft], written: EntryBatch) -> None:
         """Keep the calls that were stored with placeholders, until all of their batch have results."""
