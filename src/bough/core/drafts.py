@@ -125,8 +125,8 @@ def build_entries(
     blobs: dict[str, Blob] = {}
     facts: list[ExtraFact] = []
     waiting = deque(drafts)
-    while waiting or (entries and cursor.is_ended_by_tool):
-        if cursor.is_ended_by_tool and (not waiting or _is_input(waiting[0])):
+    while waiting or (entries and cursor.ends_turn and cursor.is_ended_by_tool):
+        if cursor.ends_turn and cursor.is_ended_by_tool and (not waiting or _is_input(waiting[0])):
             draft = CLOSING
         else:
             draft = waiting.popleft()

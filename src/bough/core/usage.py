@@ -78,7 +78,10 @@ def with_known_counts(call: Call) -> Call:
 
 
 def _known_counts(usage: Usage) -> Usage:
-    counts = astuple(usage)
+    a, b, c, d = counts = astuple(usage)
+    # All of them are counts, as most are: none is negative, and none has more bits than the largest.
+    if type(a) is type(b) is type(c) is type(d) is int and 0 <= a | b | c | d < MAX_COUNT:
+        return usage
     for count in counts:
         if count is not None and not (type(count) is int and 0 <= count <= MAX_COUNT):
             return Usage(*[value if is_count(value) else None for value in counts])
