@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import pytest
@@ -12,6 +13,7 @@ from bough import Session, ToolCall, Turn, Usage, assistant, system
 from bough.errors import InvalidArgument, InvalidOperation, SessionRunning
 from bough.stores.conformance.writer import read_everything
 from conftest import Store
+from support.interleaving import interleaved
 
 CALL = ToolCall("c1", "refund", {"order": 41})
 
@@ -272,3 +274,80 @@ class TestAKeyedTurn:
         backend = type(session.log.store)
         monkeypatch.setattr(backend, "find_change", lambda *_: pytest.fail("looked up"))
         Lines("by_answer").run(session, key=None)
+
+
+class Delivery:
+    """A mail that a queue delivers to a process; its lines can be left between any two steps."""
+
+    def __init__(self, style: str) -> None:
+        self._style = style
+        self.effects: list[str] = []
+
+    def refund(self, order: int) -> str:
+        self.effects.append(f"refund {order}")
+        return f"refunded {order}"
+
+    def work(self, session: Session, steps: int | None = None) -> Iterator[None]:
+        """Run the lines, one step per iteration, and die after so many of them."""
+        with session.turn("mail", key="mail-17") as turn:
+            for number, _ in enumerate(getattr(self, self._style)(turn), 1):
+                if number == steps:
+                    raise Killed
+                yield
+
+    def by_answer(self, turn: Turn) -> Iterator[None]:
+        for n in (0, 1):
+            for call in (turn.recorded_answer() or turn.answer(self.says(n))).calls:
+                yield
+                turn.run(call, self.refund)
+        yield
+        turn.answer(assistant("done"))
+
+    def by_open_calls(self, turn: Turn) -> Iterator[None]:
+        while not turn.done:
+            for call in turn.open_tool_calls:
+                turn.run(call, self.refund)
+                yield
+            answers = [entry for entry in turn.log.path().entries if entry.role == "assistant"]
+            turn.answer(self.says(len(answers)) if len(answers) < 2 else assistant("done"))
+            yield
+
+    @staticmethod
+    def says(n: int) -> bough.Message:
+        return assistant("", *(ToolCall(f"c{n}{i}", "refund", {"order": 10 * n + i}) for i in range(2)))
+
+
+class TestTwoProcessesWithOneMail:
+    @pytest.mark.parametrize("style", ["by_answer", "by_open_calls"])
+    @pytest.mark.parametrize("begins_after", [None, 0, 1, 2])
+    @pytest.mark.parametrize("dies_after", [None, 4])
+    def test_whenever_the_other_ends_or_dies_it_is_waited_for_or_continued(
+        self, store: Store, style: str, begins_after: int | None, dies_after: int | None
+    ) -> None:
+        once = store.start("support", [system("You help.")])
+        list(Delivery(style).work(once))
+        has_acted, at = True, 0
+        while has_acted:
+            at += 1
+            session_id = store.start("support", [system("You help.")]).session_id
+            here, there = Delivery(style), Delivery(style)
+            others = there.work(store.session(session_id), dies_after)
+            for _ in range(0 if begins_after is None else begins_after + 1):
+                next(others)
+
+            def act(others: Iterator[None] = others) -> None:
+                with suppress(Killed, SessionRunning):
+                    list(others)
+
+            process, backend = interleaved(store, at, act)
+            with suppress(SessionRunning):
+                list(here.work(process.session(session_id)))
+            has_acted = backend.has_acted
+            act()
+            list(here.work(store.session(session_id)))
+            session = store.session(session_id)
+            assert [entry.payload for entry in session.path()] == [entry.payload for entry in once.path()], at
+            effects = [*here.effects, *there.effects]
+            assert sorted(set(effects)) == sorted(effects), "none is run twice"
+            assert session.row.status == "idle"
+            assert session.verify() == []

@@ -31,9 +31,12 @@ from bough.errors import (
     InvalidOperation,
     OrphanResult,
     SessionRunning,
+    StaleLeaf,
     UnrecognizedReply,
 )
+from bough.stores.conformance.writer import read_everything
 from conftest import Store
+from support.interleaving import interleaved
 
 REPLY = {
     "id": "msg_1",
@@ -280,6 +283,53 @@ def killed_inside(store: Store, session: Session, function: Callable[..., Any] |
     with pytest.raises(KeyboardInterrupt):
         turn.run(call, bough.tool(effect="read", name="refund")(function) if function else killed)
     return store.session(session.session_id)
+
+
+class TestAnotherProcess:
+    def test_what_it_did_to_the_open_turn_is_seen_by_one_who_continues_it(
+        self, store: Store, session: Session
+    ) -> None:
+        behind, ended = store.session(session.session_id), store.session(session.session_id)
+        with session.turn("where is it?") as turn:
+            behind.refresh()
+            (call,) = turn.answer(REPLY).calls
+        with behind.turn() as turn:
+            assert [each.call for each in turn.open_tool_calls] == [call]
+            ended.refresh()
+            turn.run(call, lambda order: "shipped")
+            turn.answer(assistant("It is on its way."))
+        before = read_everything(store.backend, session.session_id)
+        with pytest.raises(InvalidOperation, match="no turn is open"), ended.turn():
+            pass
+        assert read_everything(store.backend, session.session_id) == before
+        assert ended.row.status == "idle"
+
+    @pytest.mark.parametrize("ends", [False, True], ids=["runs", "has run"])
+    def test_a_turn_that_it_starts_at_the_same_time_is_refused_by_what_it_does(
+        self, store: Store, ends: bool
+    ) -> None:
+        """As running while it runs, and as a moved leaf afterwards: this one has not run, so that none can have taken it
+        over."""
+        refused, at, has_acted = set(), 0, True
+        while has_acted:
+            at += 1
+            session = store.start("support", [system("You help.")])
+            other = store.session(session.session_id).turn("from elsewhere")
+
+            def act(other: Turn = other) -> None:
+                turn = other.__enter__()
+                if ends:
+                    turn.answer(assistant("done"))
+
+            process, backend = interleaved(store, at, act)
+            turn = process.session(session.session_id).turn("from here")
+            try:
+                turn.__enter__()
+            except (SessionRunning, StaleLeaf) as error:
+                refused.add(type(error))
+                other.__exit__(None, None, None)
+            has_acted = backend.has_acted
+        assert refused == {StaleLeaf if ends else SessionRunning}
 
 
 class TestRunningATool:

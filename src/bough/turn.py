@@ -99,20 +99,21 @@ class Turn:
         self._async_turn: AsyncTurn
 
     def __enter__(self) -> Self:
-        log = self._log
         draft = None if self._content is None else _input(self._content)
-        recorded = find_turn(log, self._key, None if draft is None else _message(draft))
-        if recorded is not None:
-            self._repeat(recorded)
-        elif draft is not None:
-            self._start(draft)
-        elif log.cursor.turn and self._key is None:
-            self._resume()
-        else:
-            under = "" if self._key is None else f" under key {self._key!r}"
-            raise InvalidOperation(
-                f"no turn is open in session {log.session_id}{under}; pass an input: session.turn(text)"
-            )
+        while not self.is_entered:
+            recorded = find_turn(self._log, self._key, None if draft is None else _message(draft))
+            self._call_id = None
+            try:
+                if recorded is not None:
+                    self._repeat(recorded)
+                elif draft is not None:
+                    self._start(draft)
+                else:
+                    self._continue()
+            except (StaleLeaf, Fenced) as error:  # another process has run the session since it was read
+                self._log.raise_if_leased()
+                if isinstance(error, StaleLeaf) and recorded is None and draft is not None:
+                    raise
         return self
 
     async def __aenter__(self) -> AsyncTurn:
@@ -142,33 +143,44 @@ class Turn:
         started = self._append(
             draft, key=self._key, row=row, data=self._started, before=self._changed_settings()
         )
-        if started.repeated:  # delivered to another process at the same time
-            self._call_id = None
-            recorded = find_turn(log, self._key, _message(draft))
-            assert recorded is not None
-            self._repeat(recorded)
-            return
-        self._turn, self._fence = log.cursor.turn, self._lease.fence
-        self._lease.keep()
-        log.fence = self._fence
+        if not started.repeated:  # else it was delivered to another process at the same time
+            self._take_lease()
+            self._turn = log.cursor.turn
+
+    def _continue(self) -> None:
+        """Continue the open turn of the session, wherever this handle was."""
+        log = self._log
+        log.refresh()
+        if self._key is not None or not log.cursor.turn:
+            under = "" if self._key is None else f" under key {self._key!r}"
+            raise InvalidOperation(
+                f"no turn is open in session {log.session_id}{under}; pass an input: session.turn(text)"
+            )
+        self._resume()
+        self._turn = log.cursor.turn
 
     def _resume(self) -> None:
+        """Take the lease, if the open turn is still where this handle is."""
         log = self._log
         before = log.store.session(log.session_id)
         row = self._running_row(before)
-        self._turn = log.cursor.turn
-        log.record("turn_resumed", data={"turn": self._turn}, row=row, fence=before.fence)
-        self._fence = self._lease.fence
-        self._lease.keep()
-        log.fence = self._fence
+        data = {"turn": log.cursor.turn}
+        log.record("turn_resumed", data=data, row=row, only_at_leaf=True, fence=before.fence)
+        self._take_lease()
         draft = log.store.draft(log.session_id)
         if draft is not None:  # our loop's answer broke off; this one asks again
             log.append([Draft(assistant(draft), finish=INTERRUPTED)])
         self._append_settings()
 
+    def _take_lease(self) -> None:
+        """Hold the lease that the last commit took."""
+        self._fence = self._lease.fence
+        self._lease.keep()
+        self._log.fence = self._fence
+
     def _changed_settings(self) -> list[Draft]:
         """Return the settings to append before the next model call: the definitions of the tools, if they are new."""
-        tools, self._tools = self._tools, None
+        tools = self._tools
         path = self._log.store.control_entries(self._log.session_id, leaf=self._log.leaf) if tools else []
         if tools is None or tools.definitions == fold_settings(path).tool_definitions:
             return []
@@ -176,8 +188,10 @@ class Turn:
 
     def _append_settings(self) -> None:
         """Append them once no tool call is open."""
-        if not self._log.cursor.open_calls and (drafts := self._changed_settings()):
-            self._log.append(drafts, fence=self._fence)
+        if self._tools is not None and not self._log.cursor.open_calls:
+            if drafts := self._changed_settings():
+                self._log.append(drafts, fence=self._fence)
+            self._tools = None
 
     def _running_row(self, before: SessionRow) -> dict[str, Any]:
         model = {} if self._model is None else {"model": self._model}
@@ -547,14 +561,16 @@ class Turn:
         replaces_call: bool = False,
         row: dict[str, Any] | None = None,
         data: dict[str, Any] | None = None,
-        before: Sequence[Draft] = (),
+        before: Sequence[Draft] | None = None,
     ) -> AppendResult:
-        """Append. If the model is called next and its name is known, the start of that call is part of the commit."""
+        """Append, with the settings that come `before` it. If the model is called next and its name is known, the start
+        of that call is part of the commit."""
         check_callers_key(key)
-        start = self._start_call(draft, len(before)) if self._model is not None and not calls else None
+        settings = before or ()
+        start = self._start_call(draft, len(settings)) if self._model is not None and not calls else None
         closes = self._closes(draft)
         appended = self._log.append(
-            [*before, draft],
+            [*settings, draft],
             key=key or self._step_key(draft),
             calls=calls if start is None else [start],
             replaces_call=replaces_call,
@@ -565,7 +581,9 @@ class Turn:
         if closes:
             self._lease.stop()
             self._log.fence = None
-        else:
+        elif not appended.repeated:
+            if before is not None:
+                self._tools = None
             self._append_settings()
         return appended
 
