@@ -241,6 +241,49 @@ class TestRewind:
         with pytest.raises(NothingToRedo):
             session.redo()
 
+    def test_redo_brings_back_what_the_open_turn_waits_for(self, store: Store, session: Session) -> None:
+        @bough.tool(approval=True)
+        def refund(order: int) -> str:
+            """Refund."""
+            return f"refunded {order}"
+
+        model = ScriptedModel([assistant(ToolCall("c1", "refund", {"order": 41})), "done"])
+        session.send_sync("refund it", model=model, tools=[refund])
+        session.note({"ticket": 17})
+        pending = session.pending_approvals()
+        for _ in range(2):
+            session.undo()
+            assert (session.row.status, session.pending_approvals()) == ("idle", [])
+            session.redo()
+            (waiting,) = store.sessions(status="waiting").sessions
+            assert (waiting.session_id, session.pending_approvals()) == (session.session_id, pending)
+            assert session.verify() == []
+        fork = session.fork()
+        assert (fork.row.status, fork.pending_approvals()) == ("idle", []), "the cut is before the call"
+        session.approve(pending[0])
+        session.undo()
+        session.redo()
+        assert session.resume_sync(model=model, tools=[refund]).text == "done"
+
+    def test_an_error_goes_with_the_turn_that_failed_and_comes_back_with_it(self, session: Session) -> None:
+        with pytest.raises(ValueError, match="bad"), session.turn("divide"):
+            raise ValueError("bad \0 byte")
+        failed = (session.row.status, session.row.error)
+        assert failed == ("failed", "ValueError: bad  byte")
+        session.undo()
+        session.rewind(0)
+        assert (session.row.status, session.row.error) == ("idle", None)
+        session.redo()
+        assert (session.row.status, session.row.error) == ("idle", None)
+        session.redo()
+        assert (session.row.status, session.row.error) == failed
+        session.rewind(1)
+        session.append([user("another")])
+        assert (session.row.status, session.row.error) == ("running", None)
+        session.undo()
+        session.redo()
+        assert session.row.status == "interrupted", "nobody runs it"
+
     def test_after_an_append_the_way_back_is_checkout(self, session: Session) -> None:
         talk(session, "1")
         leaf = session.leaf

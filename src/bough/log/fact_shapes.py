@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 
 from ..core.typed_json import converter
 from ..core.usage import MAX_COUNT
+from ..stores.base import Status
 
 Number = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 
@@ -43,6 +44,11 @@ class _Turn(Struct):
     max_messages: Number | None = None
 
 
+class _Ended(Struct):
+    status: Status
+    error: str | None = None
+
+
 class _AppendedFact(Struct):
     branch: Number
     first: Number
@@ -66,10 +72,12 @@ _SHAPES: dict[str, type] = {
     "calls_started": _CallsStarted,
     "cancel_requested": _Turn,
     "denied": _Call,
+    "ended": _Ended,
     "labelled": _Labelled,
     "moved": _MovedFact,
     "task_started": _TaskStarted,
     "task_waits": _TaskWaits,
+    "turn_ended": _Ended,
     "turn_resumed": _Turn,
     "turn_started": _Turn,
 }

@@ -77,6 +77,8 @@ LOOK_BACK = 16
 MAX_PAGE = 4_096
 EMPTY = b"{}"
 """A state without values."""
+IDLE: Mapping[str, Any] = {"status": "idle", "error": None, "holder": None, "lease_until": None}
+"""The columns of a session that nobody runs."""
 MAX_COMPARED = 128
 """Entries read to find out whether a move or a fork changes the state; beyond it is folded anew when it is read."""
 
@@ -644,8 +646,12 @@ class Log:
         *,
         drafts: Sequence[Draft] = (),
         data: Mapping[str, Any] | None = None,
+        row: Mapping[str, Any] | None = None,
     ) -> Leaf:
-        """Move the leaf anywhere in this session's tree, and append the drafts there, in one commit. Nothing is deleted."""
+        """Move the leaf anywhere in this session's tree, and append the drafts there, in one commit. Nothing is deleted.
+
+        The session is idle there, unless `row` has another status.
+        """
         with self._lock:
             at = self.runtime.now()
             drafts = [*(Draft(settings) for settings in self._narrowing_undone_at(to)), *drafts]
@@ -663,7 +669,7 @@ class Log:
                 blobs=written.blobs,
                 facts=written.facts,
                 state=UNSET if not _have_updates(drafts) and self.has_same_state(to) else None,
-                columns={"status": "idle", "holder": None, "lease_until": None, **turn_status(written.facts)},
+                columns={**IDLE, **turn_status(written.facts), **(row or {})},
             )
             try:
                 done = self._write(change)
@@ -724,7 +730,7 @@ class Log:
                 after=self.leaf,
                 move_to=self.leaf_at(turn - 1),
                 state=None,
-                columns={"status": "idle"},
+                columns={"status": "idle", "error": None},
                 fence=fence,
             )
             try:
@@ -757,21 +763,48 @@ class Log:
         return self.move(Leaf(leaf.branch, open_calls[0].seq - 1) if open_calls else leaf)
 
     def redo(self) -> Leaf:
-        """Return to where the last rewind came from, if nothing was appended since."""
-        return self.move(self.redo_target(), data={"redo": True})
+        """Return to where the last rewind came from, if nothing was appended since; an open turn has the status it had."""
+        rewind = self._rewind_to_redo()
+        target = Leaf(*rewind.data["from"])
+        row = self._open_turn_status(rewind.number) if self.cursor_at(target).turn else None
+        return self.move(target, data={"redo": True}, row=row)
 
     def redo_target(self) -> Leaf:
         """Where `redo` goes."""
-        origins: list[Leaf] = []
+        return Leaf(*self._rewind_to_redo().data["from"])
+
+    def _rewind_to_redo(self) -> Fact:
+        rewinds: list[Fact] = []
         since = takewhile(lambda fact: fact.kind != "appended", self.facts_backwards())
         for fact in reversed(list(since)):
             if fact.kind == "moved" and fact.data.get("redo"):
-                origins.pop()
+                rewinds.pop()
             elif fact.kind == "moved":
-                origins.append(Leaf(*fact.data["from"]))
-        if not origins:
+                rewinds.append(fact)
+        if not rewinds:
             raise NothingToRedo(self.session_id)
-        return origins[-1]
+        return rewinds[-1]
+
+    def _open_turn_status(self, before: int) -> dict[str, Any]:
+        """The status and the error of the open turn before a fact: interrupted if its runner did not say how it left it."""
+        redone = 0
+        for fact in self.facts_backwards():
+            if fact.number >= before:
+                continue
+            if fact.kind == "moved":
+                redone += 1 if fact.data.get("redo") else -1
+                if redone < 0:  # it was moved to
+                    return {}
+            elif redone:  # between a rewind and its redo
+                continue
+            elif fact.kind in ("turn_ended", "ended"):
+                error = fact.data.get("error")
+                return {"status": fact.data["status"], "error": error and error.replace("\0", "")}
+            elif fact.kind == "waiting":
+                return {"status": "waiting"}
+            elif fact.kind in ("turn_started", "turn_resumed", "interrupted"):
+                break
+        return {"status": "interrupted"}
 
     def seed_count_on(self, ranges: Sequence[Range]) -> int:
         """How many entries of a path are seeds; fewer than the session has if a rewind went back into them."""
