@@ -285,6 +285,10 @@ def killed_inside(store: Store, session: Session, function: Callable[..., Any] |
     return store.session(session.session_id)
 
 
+class OwnError(BaseException):
+    """An error of a library that is no `Exception`."""
+
+
 class TestAnotherProcess:
     def test_what_it_did_to_the_open_turn_is_seen_by_one_who_continues_it(
         self, store: Store, session: Session
@@ -367,6 +371,67 @@ class TestRunningATool:
             assert (result.error, result.outcome) == (True, "done")
             assert text in str(result.content)
             turn.answer(assistant("done"))
+
+    @pytest.mark.parametrize(
+        "error",
+        [SystemExit("bye"), GeneratorExit("bye"), OwnError("bye"), BaseExceptionGroup("bye", [OwnError()])],
+    )
+    @pytest.mark.parametrize("timeout", [None, 30.0])
+    @pytest.mark.parametrize("kind", ["sync", "async", "async turn"])
+    def test_whatever_it_raises_the_call_has_a_result(
+        self, session: Session, kind: str, timeout: float | None, error: BaseException
+    ) -> None:
+        def leave(order: int) -> str:
+            raise error
+
+        async def leave_later(order: int) -> str:
+            await asyncio.sleep(0)
+            raise error
+
+        function = leave if kind == "sync" else leave_later
+        refund = bough.tool(name="refund", timeout=timeout)(function)
+
+        async def run() -> bough.Message:
+            if kind != "async turn":
+                with session.turn("q") as turn:
+                    turn.answer(assistant(CALL))
+                    return await turn.run(CALL, refund)  # type: ignore[no-any-return]
+            async with session.turn("q") as async_turn:
+                await async_turn.answer(assistant(CALL))
+                return await async_turn.run(CALL, refund)
+
+        if kind == "sync":
+            with session.turn("q") as turn:
+                turn.answer(assistant(CALL))
+                (result,) = turn.run(CALL, refund).results
+        else:
+            (result,) = asyncio.run(run()).results
+        assert (result.error, result.outcome) == (True, "done")
+        assert f"{type(error).__name__}: bye" in str(result.content)
+
+    def test_ctrl_c_leaves_the_block(self, session: Session) -> None:
+        def interrupted(order: int) -> NoReturn:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt), session.turn("q") as turn:
+            turn.run(turn.answer(assistant(CALL)).calls[0], interrupted)
+        assert session.row.status == "cancelled"
+        assert len(session.log.cursor.open_calls) == 1
+
+    def test_one_that_is_dropped_with_its_event_loop_has_no_result(self, session: Session) -> None:
+        async def wait(order: int) -> None:
+            await asyncio.sleep(60)
+
+        with session.turn("q") as turn:
+            (call,) = turn.answer(assistant(CALL)).calls
+            running = turn.run(call, wait)
+
+            async def begin() -> None:
+                running.send(None)
+
+            asyncio.run(begin())
+            running.close()
+            assert [each.call for each in turn.open_tool_calls] == [call]
 
     def test_an_async_function_is_awaited(self, session: Session) -> None:
         async def refund(order: int) -> str:

@@ -69,6 +69,10 @@ from conftest import Store
 NOW = Limits(pause=lambda failures: 0.0)
 
 
+class OwnError(BaseException):
+    """An error of a library that is no `Exception`."""
+
+
 class Desk:
     """Tools with a memory of what they did."""
 
@@ -363,36 +367,67 @@ class TestTools:
         assert is_valid(session)
 
     @pytest.mark.parametrize("timeout", [None, 30.0])
-    def test_a_tool_that_exits_or_raises_a_group_neither_ends_the_host_nor_leaves_the_session_running(
-        self, session: Session, timeout: float | None
+    @pytest.mark.parametrize(
+        "error",
+        [
+            SystemExit("bye"),
+            GeneratorExit("bye"),
+            StopIteration("bye"),
+            asyncio.CancelledError("bye"),
+            TimeoutError("bye"),
+            OwnError("bye"),
+            BaseExceptionGroup("bye", [OwnError(), GeneratorExit(), SystemExit()]),
+        ],
+        ids=lambda error: type(error).__name__,
+    )
+    def test_whatever_a_tool_raises_is_its_result_and_ends_neither_its_siblings_nor_the_turn(
+        self, session: Session, error: BaseException, timeout: float | None
     ) -> None:
         @bough.tool(timeout=timeout)
         def leave() -> str:
-            sys.exit(3)
+            raise error
 
         @bough.tool(timeout=timeout)
         async def leave_later() -> str:
             await asyncio.sleep(0)
-            sys.exit("bye")
+            raise error
 
-        @bough.tool(timeout=timeout)
-        def interrupt() -> str:
-            raise KeyboardInterrupt
+        @bough.tool
+        async def stay() -> str:
+            await asyncio.sleep(0.01)
+            return "here"
 
-        @bough.tool(timeout=timeout)
-        async def group() -> str:
-            raise BaseExceptionGroup("several", [GeneratorExit(), ValueError("one")])
-
-        tools = [leave, leave_later, interrupt, group]
+        tools = [leave, leave_later, stay]
         calls = assistant(*(ToolCall(tool.name, tool.name) for tool in tools))
         session.send_sync("q", model=ScriptedModel([calls, "sorry"]), tools=tools)
         results = [entry.message.results[0] for entry in session.path() if entry.role == "tool"]
         texts = {result.call_id: result.content[0].text for result in results if result.error}
-        assert texts["leave"] == "SystemExit: 3"
-        assert texts["leave_later"] == "SystemExit: bye"
-        assert texts["interrupt"].startswith("KeyboardInterrupt")
-        assert texts["group"].startswith("BaseExceptionGroup: several")
+        assert texts.keys() == {"leave", "leave_later"}
+        for text in texts.values():
+            assert f"{type(error).__name__}: bye" in text or "StopIteration" in text
         assert (session.row.status, session.transcript()[-1].message.text) == ("idle", "sorry")
+        assert is_valid(session)
+
+    def test_ctrl_c_does_not_reach_a_thread_so_that_one_raised_there_is_the_tools_own(
+        self, session: Session
+    ) -> None:
+        @bough.tool
+        def interrupt() -> str:
+            raise KeyboardInterrupt
+
+        model = ScriptedModel([assistant(ToolCall("a", "interrupt")), "sorry"])
+        assert session.send_sync("q", model=model, tools=[interrupt]).text == "sorry"
+
+    @pytest.mark.parametrize("timeout", [None, 30.0])
+    def test_ctrl_c_in_an_async_tool_cancels_the_turn(self, session: Session, timeout: float | None) -> None:
+        @bough.tool(timeout=timeout)
+        async def interrupt() -> str:
+            raise KeyboardInterrupt
+
+        model = ScriptedModel([assistant(ToolCall("a", "interrupt"))])
+        with pytest.raises(KeyboardInterrupt):
+            session.send_sync("q", model=model, tools=[interrupt])
+        assert (session.row.status, session.row.holder) == ("cancelled", None)
         assert is_valid(session)
 
     @pytest.mark.parametrize("leaving", ["returns", "raises", "exits"])

@@ -32,7 +32,6 @@ from .tools.tool import (
     Tool,
     ToolContext,
     error_result,
-    error_text,
 )
 from .writer import Record, Writer, cancel_all, run_uncancelled
 
@@ -265,10 +264,6 @@ class ToolRunner:
             return await tool.run(context)
         except TaskNeedsApproval:
             approvals = context.pending_approvals
-        except BaseExceptionGroup as group:
-            approvals = context.pending_approvals
-            if not approvals:
-                return error_result(context.call, error_text(group))
         if tool.effect != "unsafe" or tool.verify is not None:
             return approvals
         # Resuming would run it again from its beginning, and what it did before its task is not known.

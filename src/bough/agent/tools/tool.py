@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints, overload
 
@@ -199,23 +199,22 @@ class Tool(Struct, frozen=True, dict=True):
         try:
             running = self._call(self.function, context, in_thread=in_thread)
             is_bounded = in_thread and self.timeout is not None
-            value = await (asyncio.wait_for(running, self.timeout) if is_bounded else running)
-            return self.result(context, value)
+            return self.result(context, await (_bounded(running, self.timeout) if is_bounded else running))
         except asyncio.CancelledError as error:
             context.is_cancelled = True
             task = asyncio.current_task() if in_thread else None
             if task is not None and task.cancelling():
                 raise
-            return error_result(context.call, error_text(error))  # raised by the tool itself
-        except TimeoutError as error:
-            if self.timeout is None:
-                return error_result(context.call, error_text(error))
+            return self._failure(context.call, error)  # raised by the tool itself
+        except TimedOut:
             context.is_cancelled = True
             return self._timed_out(context.call)
-        except ToolExit as error:
-            return error_result(context.call, str(error))
         except Exception as error:  # noqa: BLE001 - a tool may raise anything; the session must not break
-            return error_result(context.call, error_text(error))
+            return self._failure(context.call, error)
+
+    def _failure(self, call: ToolCall, error: BaseException) -> Message:
+        """Return the result of a call that raised this."""
+        return error_result(call, error_text(error))
 
     async def run_dry(self, context: ToolContext) -> Message:
         """Return what the tool would do, by its `dry_run`; nothing is done."""
@@ -272,15 +271,34 @@ class Tool(Struct, frozen=True, dict=True):
                     return await function(**arguments)
             if not in_thread:
                 with _no_forked_child(self.name):
-                    return _run_here(function, arguments, self.timeout)
+                    return _run_here(function, arguments, self.timeout, self.name)
             value = await run_tool(_run_in_thread, function, arguments, self.name)
             return await value if isinstance(value, Awaitable) else value
-        except SystemExit as error:  # asyncio would end the event loop, and with it the host
+        except (Exception, asyncio.CancelledError, KeyboardInterrupt, TaskNeedsApproval):
+            raise
+        except BaseException as error:  # noqa: BLE001 - it would end the turn, or the host, as `sys.exit` does
+            if isinstance(error, BaseExceptionGroup) and (approvals := context.pending_approvals):
+                raise TaskNeedsApproval(approvals) from None
             raise ToolExit(error_text(error)) from None
 
 
 class ToolExit(Exception):
-    """What a tool raised instead of returning, where the original would end the host or hang its thread."""
+    """What a tool raised instead of returning, where the original would end more than its call, or hang its thread."""
+
+
+class TimedOut(Exception):
+    """A tool took longer than it may."""
+
+
+async def _bounded(running: Coroutine[Any, Any, Any], timeout: float | None) -> Any:
+    # Not in a task of its own, as `wait_for` has it: Ctrl-C would leave that one, and later the one that waits for it.
+    try:
+        async with asyncio.timeout(timeout) as timer:
+            return await running
+    except TimeoutError:
+        if timer.expired():
+            raise TimedOut from None
+        raise
 
 
 def is_async(function: Callable[..., Any]) -> bool:
@@ -293,14 +311,19 @@ def function_tool(name: str, function: Callable[..., Any]) -> Tool:
     return Tool(ToolSpec(name, "", {}), function, None)
 
 
-def _run_here(function: Callable[..., Any], arguments: dict[str, Any], timeout: float | None) -> Any:
+def _run_here(
+    function: Callable[..., Any], arguments: dict[str, Any], timeout: float | None, name: str
+) -> Any:
     """Call a function in this thread, or in one of its own if it may have to be left."""
     if timeout is None:
         value = function(**arguments)
     else:
         threads = ThreadPoolExecutor(1, thread_name_prefix="bough-tool")
         try:
-            value = threads.submit(function, **arguments).result(timeout)
+            running = threads.submit(_run_in_thread, function, arguments, name)
+            if not wait([running], timeout).done:
+                raise TimedOut
+            value = running.result()
         finally:
             threads.shutdown(wait=False)
     if isinstance(value, Awaitable):
@@ -341,6 +364,8 @@ def _run_in_thread(function: Callable[..., Any], arguments: dict[str, Any], name
 
 def error_text(error: BaseException) -> str:
     try:
+        if isinstance(error, ToolExit):
+            return str(error)
         return f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001 - an error whose text cannot be made
         return type(error).__name__

@@ -38,7 +38,7 @@ from pydantic import ValidationError
 
 from .... import __version__
 from ....core.codec import to_json
-from ....core.messages import Attachment, Media, Message, Text, tool_result
+from ....core.messages import Attachment, Media, Message, Text, ToolCall, tool_result
 from ....core.redact import Redactor
 from ....errors import BoughError, McpServerUnavailable, OutOfScope
 from ..tool import Tool, ToolContext, error_result
@@ -77,14 +77,13 @@ class ServerResult(Struct, frozen=True):
 class ServerTool(Tool, frozen=True, kw_only=True):
     """A tool of an MCP server."""
 
-    async def run(self, context: ToolContext, *, in_thread: bool = True) -> Message:
-        try:
-            return await super().run(context, in_thread=in_thread)
-        except ServerGone as error:
-            if self.effect != "unsafe":
-                return error_result(context.call, str(error))
-            why = f"{error}; whether it took effect is unknown"
-            return tool_result(context.call.id, why, error=True, outcome="unknown")
+    def _failure(self, call: ToolCall, error: BaseException) -> Message:
+        if not isinstance(error, ServerGone):
+            return super()._failure(call, error)
+        if self.effect != "unsafe":
+            return error_result(call, str(error))
+        why = f"{error}; whether it took effect is unknown"
+        return tool_result(call.id, why, error=True, outcome="unknown")
 
     def _message(self, context: ToolContext, value: object) -> Message:
         assert isinstance(value, ServerResult)
@@ -92,8 +91,8 @@ class ServerTool(Tool, frozen=True, kw_only=True):
         return tool_result(context.call.id, content, error=value.is_error, details=value.details)
 
 
-class ServerGone(BaseException):
-    """Leaves a call whose server is gone. Not an `Exception`: `Tool.run` would turn it into a plain error."""
+class ServerGone(Exception):
+    """Leaves a call whose server is gone."""
 
 
 class McpConnection:
