@@ -32,7 +32,7 @@ from bough.core.messages import Attachment, Message, Reasoning, Text, ToolCall, 
 from bough.core.tool_definitions import ToolSpec, define_tools
 from bough.core.usage import Usage
 from bough.errors import ContextOverflow, ModelError, ModelUnavailable, Overloaded, TruncatedReply
-from bough.models.clients import base
+from bough.models.clients import connections
 from bough.models.model import Delta, Model, Request
 from bough.models.names import model_by_name
 from bough.wire import Answer, find_provider
@@ -321,7 +321,7 @@ class TestFault:
             run(listen(client(provider, server), request_of()))
 
     def test_who_says_nothing_is_overloaded(self, provider, monkeypatch):
-        for module in ("base", "gemini"):
+        for module in ("connections", "gemini"):
             monkeypatch.setattr(f"bough.models.clients.{module}.TIMEOUT_SECONDS", 0.05)
         assert "could not be reached" in str(fail(provider, Stall(), Overloaded))
 
@@ -449,7 +449,7 @@ class TestConnection:
 
     def test_those_that_no_call_has_used_for_a_while_are_closed(self, provider, monkeypatch):
         """A crowd of calls, and each key of many, left theirs open for as long as the process lived."""
-        monkeypatch.setattr(base, "KEPT_SECONDS", 0.05)
+        monkeypatch.setattr(connections, "KEPT_SECONDS", 0.05)
 
         async def call_and_wait() -> None:
             keys = [KEY] * 12 + [f"another-key-{number}-{'x' * 20}" for number in range(3)]

@@ -11,7 +11,8 @@ from typing import Any
 
 from ...wire.parsing import to_dict
 from ..model import Delta, Request
-from .base import HttpExchange, VendorClient, VendorConnection
+from .base import VendorClient
+from .connections import HttpExchange, VendorConnection
 
 _DELTA_FIELDS = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
 

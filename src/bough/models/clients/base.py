@@ -6,15 +6,12 @@ SDK is imported at the first call, because that takes up to two seconds.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
-from contextvars import Context, ContextVar
-from functools import lru_cache
 from importlib import import_module
 from typing import Any, ClassVar
 
@@ -39,15 +36,12 @@ from ...wire import Answer, find_provider
 from ...wire.base import Request as History
 from ..model import Delta, Request
 from ..windows import read_overflow
+from .connections import HttpExchange, VendorConnection
 
 MAX_REASON_LENGTH = 400
 MAX_RAW_LENGTH = 4_000
 NO_KEY = "none"
 """Passed to the SDKs, which need some key, if a custom server needs none."""
-TIMEOUT_SECONDS = 600.0
-"""How long a vendor may send nothing."""
-KEPT_SECONDS = 30.0
-"""How long a connection that no call uses is kept. One that its server has closed before is replaced."""
 
 _OVERFLOW = re.compile(
     "|".join(
@@ -98,202 +92,6 @@ _STATUS_BY_KIND = {
     "overloaded_error": 529,
 }
 """An error in the middle of a stream has a kind instead of a status, which was sent at the start."""
-
-
-class VendorConnection(Struct, frozen=True):
-    """What a call needs to reach a vendor: its SDK, the HTTP library, the key and the URL."""
-
-    sdk: Any
-    http: Any
-    key: str
-    base_url: str | None
-
-    def __repr__(self) -> str:
-        return f"VendorConnection({self.sdk.__name__})"  # without the key
-
-    @property
-    def tls(self) -> Any:
-        return _tls_context(self.http)
-
-
-class HttpClient:
-    """An HTTP client with at most `MAX_CONNECTIONS` connections, which are kept for the next calls.
-
-    A connection to a vendor takes two or three round trips. A client looks at all of its connections before each request:
-    that took 32 sessions with one client a sixth of their time.
-    """
-
-    MAX_CONNECTIONS = 8
-
-    def __init__(self, connection: VendorConnection) -> None:
-        make = getattr(connection.sdk, "DefaultAsyncHttpxClient", connection.http.AsyncClient)
-        self.client = make(
-            verify=connection.tls,
-            timeout=TIMEOUT_SECONDS,
-            limits=connection.http.Limits(keepalive_expiry=KEPT_SECONDS),
-            event_hooks={"request": [_replace_body], "response": [_note_response]},
-        )
-        self.calls = 0
-        """How many calls use it now."""
-        self._idle_since = 0.0
-
-    def add_call(self) -> None:
-        self.calls += 1
-
-    def remove_call(self) -> None:
-        self.calls -= 1
-        self._idle_since = asyncio.get_running_loop().time()
-
-    def is_idle_since(self, time: float) -> bool:
-        return not self.calls and self._idle_since <= time
-
-
-class LoopClients:
-    """The HTTP clients of one event loop, by vendor, server and key.
-
-    One that no call has used for `KEPT_SECONDS` is closed: calls have many keys, or come in crowds. When the loop ends, all
-    are.
-    """
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._clients: dict[object, list[HttpClient]] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._closing: asyncio.Task[None] | None = None
-        self._end = self._close_at_end()
-
-    @classmethod
-    async def open(cls) -> LoopClients:
-        """Return those of the running loop."""
-        loop = asyncio.get_running_loop()
-        if loop not in _loop_clients:
-            for other in list(_loop_clients):
-                if other.is_closed():  # it was not asked to close its generators
-                    _loop_clients.pop(other, None)
-            _loop_clients[loop] = clients = cls()
-            await anext(clients._end)
-        return _loop_clients[loop]
-
-    async def _close_at_end(self) -> AsyncGenerator[None, None]:
-        """An event loop that ends closes the generators that have not ended."""
-        try:
-            yield
-        finally:
-            _loop_clients.pop(self._loop, None)
-            if self._timer is not None:
-                self._timer.cancel()
-            await _close([client for clients in self._clients.values() for client in clients])
-
-    def find(self, connection: VendorConnection) -> HttpClient:
-        """Return the first client that is free for a call; calls one after the other share a connection."""
-        owner = connection.sdk.__name__, connection.base_url, connection.key
-        clients = self._clients.setdefault(owner, [])
-        if self._timer is None:
-            self._start_timer()
-        for client in clients:
-            if client.calls < client.MAX_CONNECTIONS:
-                return client
-        clients.append(HttpClient(connection))
-        return clients[-1]
-
-    def _start_timer(self) -> None:
-        # In a context of its own: the caller's would keep what the call sends.
-        self._timer = self._loop.call_later(KEPT_SECONDS, self._close_idle, context=Context())
-
-    def _close_idle(self) -> None:
-        before, idle = self._loop.time() - KEPT_SECONDS, list[HttpClient]()
-        for owner, clients in list(self._clients.items()):
-            idle += [client for client in clients if client.is_idle_since(before)]
-            self._clients[owner] = [client for client in clients if not client.is_idle_since(before)]
-            if not self._clients[owner]:
-                del self._clients[owner]
-        self._timer = None
-        if idle:
-            self._closing = self._loop.create_task(_close(idle))
-        if self._clients:
-            self._start_timer()
-
-
-async def _close(clients: Iterable[HttpClient]) -> None:
-    for client in clients:
-        await client.client.aclose()
-
-
-_loop_clients: dict[asyncio.AbstractEventLoop, LoopClients] = {}
-"""Not by weak references: the connections of a client refer to its loop."""
-
-
-class HttpExchange:
-    """What one call sends and receives by an HTTP client that it shares with others; use it around the call.
-
-    The SDKs walk and encode a request on the event loop: one of 10,000 messages takes 0.1 s (Anthropic) to 5 s (OpenAI's
-    Responses), during which no other session of the process does anything. So an SDK is given a request without its
-    messages, and `body`, made on a thread, replaces what it wrote just before it is sent.
-    """
-
-    http: HttpClient
-
-    def __init__(self, connection: VendorConnection) -> None:
-        self._connection = connection
-        self.body = b""
-        self._responses: list[Any] = []
-
-    async def __aenter__(self) -> HttpExchange:
-        clients = await LoopClients.open()
-        self.http = clients.find(self._connection)
-        self.http.add_call()
-        _exchange.set(self)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Close what the SDK left open, because its caller or its parser stopped reading: else the connection is not free."""
-        _exchange.set(None)
-        try:
-            for response in self._responses:
-                await response.aclose()
-        finally:
-            self.http.remove_call()
-            # Cancelled timers of the call keep its context, and so this object, for as long as they would have run.
-            self.body = b""
-            self._responses.clear()
-
-    def client(self, client_class: Callable[..., Any]) -> Any:
-        """Return a client of Anthropic's or OpenAI's SDK that does not retry. Closing it would close what others use."""
-        key, base_url = self._connection.key, self._connection.base_url
-        return client_class(api_key=key, base_url=base_url, max_retries=0, http_client=self.http.client)
-
-    def replace_body(self, request: Any) -> None:
-        if request.method != "POST":  # of a redirect to another page, which must not have the history
-            return
-        request.stream = self._connection.http.ByteStream(self.body)
-        request.headers["content-length"] = str(len(self.body))
-
-    def note_response(self, response: Any) -> None:
-        self._responses.append(response)
-
-
-_exchange: ContextVar[HttpExchange | None] = ContextVar("bough_http_exchange", default=None)
-"""That of the call that the present task makes."""
-
-
-async def _replace_body(request: Any) -> None:
-    """A hook of the HTTP clients, called with each request."""
-    exchange = _exchange.get()
-    assert exchange is not None
-    exchange.replace_body(request)
-
-
-async def _note_response(response: Any) -> None:
-    """A hook of the HTTP clients, called with each response."""
-    exchange = _exchange.get()
-    assert exchange is not None
-    exchange.note_response(response)
-
-
-@lru_cache(maxsize=1)
-def _tls_context(http: Any) -> Any:
-    """Made once: reading the certificates takes 35 ms, a hundred times as long as the rest of a client."""
-    return http.create_ssl_context()
 
 
 class StreamFailure(Exception):

@@ -11,7 +11,8 @@ from typing import Any
 
 from ...wire.parsing import to_dict
 from ..model import Delta, Request
-from .base import TIMEOUT_SECONDS, HttpExchange, VendorClient, VendorConnection
+from .base import VendorClient
+from .connections import TIMEOUT_SECONDS, HttpExchange, VendorConnection
 
 _PLACEHOLDER = "-"
 """The SDK requires contents; the body of the request has its own, and is not what the SDK writes: from arguments it would

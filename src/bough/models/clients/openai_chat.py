@@ -22,15 +22,8 @@ from ...wire.openai_chat.parse import REASONING_FIELDS, parse_usage
 from ...wire.openai_chat.request import HOST, LIMIT_FIELDS, issuer_of
 from ...wire.parsing import to_dict
 from ..model import Delta, Request
-from .base import (
-    HttpExchange,
-    StreamFailure,
-    VendorClient,
-    VendorConnection,
-    body_text,
-    is_page,
-    read_fault,
-)
+from .base import StreamFailure, VendorClient, body_text, is_page, read_fault
+from .connections import HttpExchange, VendorConnection
 from .sse import DONE, EventReader, ServerEvent
 
 _NO_STREAM = re.compile(

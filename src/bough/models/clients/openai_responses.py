@@ -13,7 +13,8 @@ from ...core.context import endpoint_of
 from ...core.entries import Endpoint, Settings
 from ...wire.parsing import to_dict
 from ..model import Delta, Request
-from .base import HttpExchange, StreamFailure, VendorClient, VendorConnection
+from .base import StreamFailure, VendorClient
+from .connections import HttpExchange, VendorConnection
 
 _NOT_ENCRYPTED = "Encrypted content is not supported"
 _FINAL_EVENTS = ("response.completed", "response.incomplete")
