@@ -44,6 +44,7 @@ from support.fake_providers import (
     Completion,
     ErrorReply,
     FakeProviders,
+    HangUp,
     Redirect,
     Reply,
     Stall,
@@ -85,7 +86,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = set(threading.enumerate())
     yield
     left = set(threading.enumerate()) - before
-    assert [thread for thread in left if not thread.name.startswith("bough-log")] == []  # they stay
+    assert [thread for thread in left if not thread.name.startswith(("bough-log", "bough-lease"))] == []
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
@@ -422,6 +423,65 @@ class TestConnection:
         with FakeProviders(keeps_alive=True) as server:
             run(call_twice())
         assert (server.connections, len(server.requests)) == (2, 2)
+
+    @pytest.mark.parametrize("is_reset", [False, True])
+    def test_one_that_the_server_closes_when_the_next_request_arrives_is_replaced_at_once(
+        self, provider, is_reset
+    ):
+        """It had closed the connection before it saw the request; the other connections may be as old."""
+
+        async def call_again() -> Answer:
+            await asyncio.gather(*(listen(client(provider, server), request_of()) for _ in range(3)))
+            server.replies = [HangUp(is_reset), Completion("here")]
+            _, answer = await listen(client(provider, server), request_of(user("are you there?")))
+            _, another = await listen(client(provider, server), request_of())
+            assert another.message.text == "ok"
+            return answer
+
+        with FakeProviders(keeps_alive=True) as server:
+            assert run(call_again()).message.text == "here"
+        assert (server.connections, len(server.requests)) == (4, 6)
+        assert server.bodies(provider)[3] == server.bodies(provider)[4]
+
+    def test_a_connection_that_is_replaced_costs_a_session_no_call_and_no_pause(self, provider):
+        async def talk(session: bough.Session) -> None:
+            for text in ("first", "second"):
+                async for event in session.send(text, model=client(provider, server)):
+                    assert event.type != "session:retry"
+
+        replies = [Completion("one"), HangUp(), Completion("two")]
+        with FakeProviders(*replies, keeps_alive=True) as server, bough.open("memory:") as store:
+            session = store.start()
+            run(talk(session))
+            assert [call.failed for call in session.model_calls()] == [False, False]
+            assert session.path()[-1].message.text == "two"
+
+    def test_a_request_is_sent_again_only_once_and_not_on_a_new_connection(self, provider):
+        async def call_in_vain() -> None:
+            for count, replies in enumerate([[HangUp()], [Completion("one"), HangUp(), HangUp()]]):
+                server.replies = replies
+                for _ in range(count):
+                    await listen(client(provider, server), request_of())
+                with pytest.raises(Overloaded, match="could not be reached"):
+                    await listen(client(provider, server), request_of())
+
+        with FakeProviders(keeps_alive=True) as server:
+            run(call_in_vain())
+        assert len(server.requests) == 1 + 3
+
+    def test_a_request_that_its_server_may_have_worked_on_is_not_sent_again_unseen(
+        self, provider, monkeypatch
+    ):
+        monkeypatch.setattr(connections, "ROUND_TRIP_SECONDS", 0.0)
+
+        async def call_twice() -> None:
+            await listen(client(provider, server), request_of())
+            with pytest.raises(Overloaded, match="could not be reached"):
+                await listen(client(provider, server), request_of())
+
+        with FakeProviders(Completion("one"), HangUp(), keeps_alive=True) as server:
+            run(call_twice())
+        assert len(server.requests) == 2
 
     def test_calls_with_another_key_have_their_own(self, provider):
         async def call_with_two_keys() -> None:

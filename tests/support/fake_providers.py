@@ -12,6 +12,7 @@ import contextlib
 import gzip
 import json
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -64,6 +65,12 @@ class Stall(Struct, frozen=True):
     """Send nothing until the test ends."""
 
 
+class HangUp(Struct, frozen=True):
+    """Close the connection without a byte of an answer, or reset it."""
+
+    is_reset: bool = False
+
+
 class RawReply(Struct, frozen=True):
     """The body of a response byte for byte, in pieces of `piece_length` bytes."""
 
@@ -79,7 +86,7 @@ class Redirect(Struct, frozen=True):
     status: int
 
 
-Reply = Completion | BrokenStream | ErrorReply | Stall | RawReply | Redirect
+Reply = Completion | BrokenStream | ErrorReply | Stall | HangUp | RawReply | Redirect
 
 
 class ReceivedRequest(Struct, frozen=True):
@@ -177,6 +184,8 @@ class _Handler(BaseHTTPRequestHandler):
         if isinstance(reply, Stall):
             loopback.is_over.wait(30)
             self.close_connection = True
+        elif isinstance(reply, HangUp):
+            self._hang_up(reply)
         elif isinstance(reply, ErrorReply):
             self._refuse(provider, reply)
         elif isinstance(reply, RawReply):
@@ -193,6 +202,12 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["content-length"] or 0))
         self.server.loopback.bodies_of_gets.append(body)
         self._send_raw(RawReply(b"<html><title>Log in</title></html>", 403, "text/html"))
+
+    def _hang_up(self, reply: HangUp) -> None:
+        self.close_connection = True
+        if reply.is_reset:  # also for the server's own end, which shuts it down before it closes it
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.close()
 
     def _refuse(self, provider: str, reply: ErrorReply) -> None:
         body = b"<html>Bad Gateway</html>" if reply.is_html else json.dumps(_error(provider, reply)).encode()

@@ -6,7 +6,7 @@ Knows the HTTP library that the SDKs have in common, and nothing of what is sent
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextvars import Context, ContextVar
 from functools import lru_cache
 from typing import Any
@@ -17,6 +17,9 @@ TIMEOUT_SECONDS = 600.0
 """How long a vendor may send nothing."""
 KEPT_SECONDS = 30.0
 """How long a connection that no call uses is kept. One that its server has closed before is replaced."""
+ROUND_TRIP_SECONDS = 1.0
+"""How long after a request a kept connection may end for it to have been closed before the server saw the request. Later,
+the server may have died over the request, which is told and counted as a failed call."""
 
 
 class VendorConnection(Struct, frozen=True):
@@ -45,12 +48,12 @@ class HttpClient:
     MAX_CONNECTIONS = 8
 
     def __init__(self, connection: VendorConnection) -> None:
-        make = getattr(connection.sdk, "DefaultAsyncHttpxClient", connection.http.AsyncClient)
-        self.client = make(
+        client_class = getattr(connection.sdk, "DefaultAsyncHttpxClient", connection.http.AsyncClient)
+        self.client = _resending(client_class)(
             verify=connection.tls,
             timeout=TIMEOUT_SECONDS,
             limits=connection.http.Limits(keepalive_expiry=KEPT_SECONDS),
-            event_hooks={"request": [_replace_body], "response": [_note_response]},
+            event_hooks={"request": [_prepare_request], "response": [_note_response]},
         )
         self.calls = 0
         """How many calls use it now."""
@@ -105,15 +108,18 @@ class LoopClients:
 
     def find(self, connection: VendorConnection) -> HttpClient:
         """Return the first client that is free for a call; calls one after the other share a connection."""
-        owner = connection.sdk.__name__, connection.base_url, connection.key
-        clients = self._clients.setdefault(owner, [])
-        if self._timer is None:
-            self._start_timer()
-        for client in clients:
+        for client in self._clients.get(_owner(connection), ()):
             if client.calls < client.MAX_CONNECTIONS:
                 return client
-        clients.append(HttpClient(connection))
-        return clients[-1]
+        return self.add(connection)
+
+    def add(self, connection: VendorConnection) -> HttpClient:
+        """Return a client without connections, which later calls take before the others."""
+        if self._timer is None:
+            self._start_timer()
+        client = HttpClient(connection)
+        self._clients.setdefault(_owner(connection), []).insert(0, client)
+        return client
 
     def _start_timer(self) -> None:
         # In a context of its own: the caller's would keep what the call sends.
@@ -131,6 +137,10 @@ class LoopClients:
             self._closing = self._loop.create_task(_close(idle))
         if self._clients:
             self._start_timer()
+
+
+def _owner(connection: VendorConnection) -> tuple[str, str | None, str]:
+    return connection.sdk.__name__, connection.base_url, connection.key
 
 
 async def _close(clients: Iterable[HttpClient]) -> None:
@@ -156,10 +166,14 @@ class HttpExchange:
         self._connection = connection
         self.body = b""
         self._responses: list[Any] = []
+        self._is_new_connection = False
+        self._sent_at = 0.0
+        """When the latest request was sent."""
+        self._has_resent = False
 
     async def __aenter__(self) -> HttpExchange:
-        clients = await LoopClients.open()
-        self.http = clients.find(self._connection)
+        self._clients = await LoopClients.open()
+        self.http = self._clients.find(self._connection)
         self.http.add_call()
         _exchange.set(self)
         return self
@@ -181,11 +195,45 @@ class HttpExchange:
         key, base_url = self._connection.key, self._connection.base_url
         return client_class(api_key=key, base_url=base_url, max_retries=0, http_client=self.http.client)
 
-    def replace_body(self, request: Any) -> None:
+    def prepare(self, request: Any) -> None:
+        self._is_new_connection = False
+        request.extensions["trace"] = self.note_progress
         if request.method != "POST":  # of a redirect to another page, which must not have the history
             return
         request.stream = self._connection.http.ByteStream(self.body)
         request.headers["content-length"] = str(len(self.body))
+
+    async def send(
+        self, send: Callable[..., Awaitable[Any]], request: Any, options: Mapping[str, Any]
+    ) -> Any:
+        """Send a request; once more, on a new connection, if it was sent on one that the server had closed by then."""
+        try:
+            return await send(request, **options)
+        except self._connection.http.TransportError as error:
+            if self._has_resent or not self._was_closed_before(error):
+                raise
+        self._has_resent = True
+        self.http.remove_call()
+        self.http = self._clients.add(self._connection)
+        self.http.add_call()
+        return await self.http.client.send(request, **options)
+
+    def _was_closed_before(self, error: Exception) -> bool:
+        """Whether the connection was kept from another call and ended before the head of a response, as soon as it does
+        if its server had closed it. Browsers and proxies send such a request again too."""
+        http = self._connection.http
+        is_end = isinstance(error, http.ReadError | http.WriteError) or (
+            isinstance(error, http.RemoteProtocolError) and str(error).startswith("Server disconnected")
+        )
+        seconds = asyncio.get_running_loop().time() - self._sent_at
+        return is_end and not self._is_new_connection and seconds < ROUND_TRIP_SECONDS
+
+    async def note_progress(self, event: str, _: Mapping[str, Any]) -> None:
+        """Called by the HTTP library with each step of a request."""
+        if event.endswith(("connect_tcp.started", "connect_unix_socket.started")):
+            self._is_new_connection = True
+        elif event == "http11.receive_response_headers.started":
+            self._sent_at = asyncio.get_running_loop().time()
 
     def note_response(self, response: Any) -> None:
         self._responses.append(response)
@@ -195,18 +243,31 @@ _exchange: ContextVar[HttpExchange | None] = ContextVar("bough_http_exchange", d
 """That of the call that the present task makes."""
 
 
-async def _replace_body(request: Any) -> None:
-    """A hook of the HTTP clients, called with each request."""
+def _present_exchange() -> HttpExchange:
     exchange = _exchange.get()
     assert exchange is not None
-    exchange.replace_body(request)
+    return exchange
+
+
+async def _prepare_request(request: Any) -> None:
+    """A hook of the HTTP clients, called with each request."""
+    _present_exchange().prepare(request)
 
 
 async def _note_response(response: Any) -> None:
     """A hook of the HTTP clients, called with each response."""
-    exchange = _exchange.get()
-    assert exchange is not None
-    exchange.note_response(response)
+    _present_exchange().note_response(response)
+
+
+@lru_cache
+def _resending(client_class: type[Any]) -> type[Any]:
+    """Return the SDK's class of HTTP clients, with requests sent by the present exchange."""
+
+    class ResendingClient(client_class):  # type: ignore[misc]
+        async def send(self, request: Any, **options: Any) -> Any:
+            return await _present_exchange().send(super().send, request, options)
+
+    return ResendingClient
 
 
 @lru_cache(maxsize=1)
