@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,7 @@ from bough.models.prices import Rates
 from bough.stores.conformance.writer import read_everything
 from bough.wire import PROVIDERS, Answer, find_provider
 from conftest import Store
+from support.interleaving import interleaved
 
 NOW = Limits(pause=lambda failures: 0.0)
 
@@ -1490,6 +1492,20 @@ class TestQueue:
         assert texts == ["one", "first", "two", "second", "three", "third"]
         assert store.backend.inbox(session.session_id) == []
         assert is_valid(session)
+
+    def test_what_is_queued_while_a_run_has_the_lease_is_taken_by_it_in_whatever_moment(
+        self, store: Store
+    ) -> None:
+        has_acted, at = True, 0
+        while has_acted:
+            at += 1
+            session = store.start()
+            process, backend = interleaved(store, at, partial(session.enqueue, "two"))
+            process.session(session.session_id).send_sync("one", model=ScriptedModel(lambda _: "ok"))
+            has_acted = backend.has_acted
+            texts = [entry.message.text for entry in store.session(session.session_id).transcript()]
+            assert sorted(texts) == (["ok", "ok", "one", "two"] if has_acted else ["ok", "one"]), at
+            assert session.verify() == []
 
     def test_what_was_queued_before_an_input_is_sent_runs_before_it_and_what_is_queued_later_after_it(
         self, store: Store, session: Session

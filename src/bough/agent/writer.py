@@ -21,7 +21,7 @@ from ..core.prompt_path import PromptPath
 from ..core.tree import Leaf
 from ..core.turns import Cursor, advance
 from ..core.usage import Call, Price, Usage
-from ..errors import SessionIsReplay
+from ..errors import SessionIsReplay, SessionRunning
 from ..log.async_bridge import MANY_ENTRIES, free_in_pieces, run_blocking, run_long, run_to_end
 from ..log.changes import AppendResult
 from ..log.lease import Lease
@@ -202,13 +202,30 @@ class Writer:
         self.lease.release()
 
     async def next_input(self, *, releases: bool) -> QueuedInput | None:
-        """Return the input that was queued first. If there is none and the run ends with that, give the lease back."""
-        return await run_to_end(self._next_input, releases)
+        """Return the input that was queued first. If there is none and the run ends with that, give the lease back.
 
-    def _next_input(self, releases: bool) -> QueuedInput | None:
+        That is done before it looks: one who queues an input while the lease is held relies on this run to take it.
+        """
+        if not releases:
+            return await run_to_end(self._first_queued)
+        on_tick = self.lease.on_tick
+        while await run_to_end(self._release_and_look):
+            try:
+                await self.acquire(await self.run_blocking(self.log.store.session, self.log.session_id))
+            except SessionRunning:  # the run that has it now takes it
+                return None
+            self.lease.on_tick = on_tick
+            queued = await run_to_end(self._first_queued)
+            if queued is not None:
+                return queued
+        return None
+
+    def _release_and_look(self) -> bool:
+        self._release()
+        return self._first_queued() is not None
+
+    def _first_queued(self) -> QueuedInput | None:
         queued = self.log.store.inbox(self.log.session_id, 1)
-        if not queued and releases:
-            self._release()
         return queued[0] if queued else None
 
     # -- writing -----------------------------------------------------------------------------------
