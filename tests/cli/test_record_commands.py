@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,7 +50,16 @@ def test_a_program_is_recorded_and_its_exit_code_is_kept(tmp_path: Path) -> None
     assert b"sk-key" not in b"".join(path.read_bytes() for path in tmp_path.glob("agent.db*"))
 
 
-def test_a_program_that_calls_nothing_or_does_not_exist_is_told(tmp_path: Path) -> None:
+def test_a_program_that_does_not_start_is_told_and_leaves_no_store(tmp_path: Path) -> None:
+    unfit = bough("record", "--", str(tmp_path), home=tmp_path)
+    assert (unfit.code, "cannot run" in unfit.err, "sent nothing" in unfit.err) == (126, True, False)
+    missing = bough("record", "--", "no-such-program", home=tmp_path)
+    assert missing.code == 127
+    assert "there is no program 'no-such-program'" in missing.err
+    assert not list(tmp_path.glob("agent.db*"))
+
+
+def test_a_program_that_calls_nothing_is_told(tmp_path: Path) -> None:
     quiet = bough("record", sys.executable, "-c", "pass", home=tmp_path)
     assert quiet.code == 0
     assert "sent nothing to the proxy, so nothing was recorded; it must take its base URL from" in quiet.err
@@ -59,11 +69,6 @@ def test_a_program_that_calls_nothing_or_does_not_exist_is_told(tmp_path: Path) 
     assert "called no model through the proxy" in elsewhere.err
     bare = bough("record", "--upstream", "openai", "--", "true", home=tmp_path)
     assert (bare.code, "'openai' has no address; write NAME=URL" in bare.err) == (2, True)
-    unfit = bough("record", "--", str(tmp_path), home=tmp_path)
-    assert (unfit.code, "cannot run" in unfit.err, "sent nothing" in unfit.err) == (126, True, False)
-    missing = bough("record", "--", "no-such-program", home=tmp_path)
-    assert missing.code == 127
-    assert "there is no program 'no-such-program'" in missing.err
     wrong = bough("record", "--upstream", "mistral=http://x", "--", "true", home=tmp_path)
     assert wrong.code == 2
     assert "anthropic, openai, gemini" in wrong.err
@@ -83,6 +88,21 @@ def test_the_proxy_prints_what_to_set_and_says_at_the_end_what_it_recorded(tmp_p
             with urllib.request.urlopen(urllib.request.Request(f"{address}/v1/messages", body)) as reply:
                 assert b"message_stop" in reply.read()
             terminal.interrupt("1 call in 1 session")
+
+
+def test_a_proxy_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
+    command = ["nohup", *BOUGH, "--store", str(tmp_path / "agent.db"), "proxy", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            assert process.stdout is not None
+            address = process.stdout.readline().partition("=")[2].strip()
+            process.send_signal(signal.SIGHUP)
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                urllib.request.urlopen(f"{address.rpartition('/')[0]}/nowhere")
+            process.terminate()
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
 
 
 CALLER = """
@@ -199,12 +219,19 @@ def test_the_doctor_names_the_sessions_of_a_recorder_that_was_killed(tmp_path: P
         assert [row.status for row in opened.sessions().sessions] == ["interrupted"]
 
 
+def _hear_hangup() -> None:
+    """A test runner that was started with nohup ignores it, and its children would too."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @contextmanager
 def recorded_program(fake: FakeProviders, home: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A recorded program whose model does not answer, as soon as its request is stored; in a process group of its own."""
     command = [*BOUGH, "--store", str(home / "agent.db"), "record", "--upstream", f"openai={fake.url}/v1"]
     command += ["--", sys.executable, "-c", CALLER]
-    with subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        command, start_new_session=True, stderr=subprocess.DEVNULL, preexec_fn=_hear_hangup
+    ) as process:
         try:
             while not fake.requests:
                 time.sleep(0.02)

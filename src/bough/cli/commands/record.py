@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from functools import partial
+from shutil import which
 from typing import TYPE_CHECKING
 
 import click
 
 from ...core.usage import format_cost, format_tokens
 from ...errors import BoughError, NotFound
-from ..rendering.error_text import CommandError, print_error
+from ..rendering.error_text import CommandError
 from ..rendering.output import notify, plural
 from ..signals import Callbacks, signal_handlers
 from ..store_option import StoreLocation, default_store, pass_location
@@ -32,10 +33,29 @@ CLOSE_SECONDS = 30.0
 """How long the program's end waits for a store that is slow."""
 NOTICE_SECONDS = 1.0
 """After how long it says so."""
-_END_SIGNALS = (signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
-"""A request to terminate, and a terminal that was closed, which Windows does not tell."""
-NOT_FOUND, NOT_EXECUTABLE = 127, 126
-"""The exit codes of a shell."""
+_USAGE = "write it after --: bough record -- claude -p …"
+
+
+class ProgramMissing(CommandError):
+    exit_code = 127
+    """As in a shell."""
+
+    def __init__(self, program: str) -> None:
+        super().__init__(f"there is no program {program!r}; {_USAGE}")
+
+
+class ProgramNotExecutable(CommandError):
+    exit_code = 126
+
+    def __init__(self, program: str, reason: str) -> None:
+        super().__init__(f"cannot run {program!r} ({reason}); {_USAGE}")
+
+
+def _end_signals() -> list[signal.Signals]:
+    """Return a request to terminate, and a closed terminal: not under nohup, and Windows does not tell."""
+    if not hasattr(signal, "SIGHUP") or signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        return [signal.SIGTERM]
+    return [signal.SIGTERM, signal.SIGHUP]
 
 
 def _upstreams(_: click.Context, parameter: click.Parameter, pairs: tuple[str, ...]) -> tuple[Upstream, ...]:
@@ -74,10 +94,14 @@ def record(location: StoreLocation, /, upstreams: tuple[Upstream, ...], command:
     ANTHROPIC_BASE_URL, OPENAI_BASE_URL and GOOGLE_GEMINI_BASE_URL point the program to a local proxy. Requests and
     answers pass through unchanged; keys are never stored. The exit code is the program's own.
     """
+    if which(command[0]) is None:  # before a store is created for it
+        if os.path.exists(command[0]):
+            raise ProgramNotExecutable(command[0], "it is not executable")
+        raise ProgramMissing(command[0])
     store = location.open_or_create()
     with _recorder(location, store) as recorder:
         code = asyncio.run(_run(command, upstreams, recorder))
-    _report(location, store, recorder, None if code in (NOT_FOUND, NOT_EXECUTABLE) else command[0])
+    _report(location, store, recorder, command[0])
     sys.exit(code)
 
 
@@ -155,11 +179,10 @@ async def _run(command: tuple[str, ...], upstreams: tuple[Upstream, ...], record
         environment = child_environment(os.environ, address, upstreams)
         try:
             child = await asyncio.create_subprocess_exec(*command, env=environment)
+        except FileNotFoundError:
+            raise ProgramMissing(command[0]) from None
         except OSError as error:
-            is_missing = isinstance(error, FileNotFoundError)
-            what = "there is no program" if is_missing else f"cannot run ({error.strerror})"
-            print_error(f"{what} {command[0]!r}; write it after --: bough record -- claude -p …")
-            return NOT_FOUND if is_missing else NOT_EXECUTABLE
+            raise ProgramNotExecutable(command[0], str(error.strerror)) from None
 
         def pass_on(number: signal.Signals) -> None:
             if child.returncode is None:
@@ -167,7 +190,7 @@ async def _run(command: tuple[str, ...], upstreams: tuple[Upstream, ...], record
 
         # The program decides about Ctrl-C, which the terminal sends to both; a request to terminate or hang up is passed on.
         callbacks: Callbacks = {signal.SIGINT: lambda: None}
-        callbacks |= {number: partial(pass_on, number) for number in _END_SIGNALS}
+        callbacks |= {number: partial(pass_on, number) for number in _end_signals()}
         with signal_handlers(asyncio.get_running_loop(), callbacks):
             code = await child.wait()
         return code if code >= 0 else 128 - code
@@ -181,7 +204,9 @@ async def _serve(port: int, upstreams: tuple[Upstream, ...], recorder: Recorder,
     proxy = Proxy(upstreams, recorder)
     address = await proxy.start(port)
     stop = asyncio.Event()
-    with signal_handlers(asyncio.get_running_loop(), dict.fromkeys((signal.SIGINT, *_END_SIGNALS), stop.set)):
+    with signal_handlers(
+        asyncio.get_running_loop(), dict.fromkeys((signal.SIGINT, *_end_signals()), stop.set)
+    ):
         for upstream in upstreams:
             click.echo(f"export {upstream.variables[0]}={address}{upstream.prefix}")
         notify(f"recording to {url}; Ctrl-C stops it")

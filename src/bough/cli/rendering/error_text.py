@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import click
 
@@ -21,7 +21,7 @@ FAILURE, USAGE, CONFLICT = errors.ExitCode.PROBLEM, errors.ExitCode.USAGE, error
 class CommandError(click.ClickException):
     """An invalid request; printed without the usage text."""
 
-    exit_code = USAGE
+    exit_code: ClassVar[int] = USAGE
 
     def show(self, file: Any = None) -> None:
         print_error(self.message)
