@@ -1175,8 +1175,8 @@ class StoreDamaged(StoreError):
     def __init__(self, location: str, reason: str) -> None:
         super().__init__(
             f"{location} is damaged ({reason})",
-            "restore a backup, or find what is damaged with store.verify() and export the rest",
-            "restore a backup, or find what is damaged with bough verify and export the rest",
+            "restore a backup, or save the sessions that store.verify() finds intact with store.copy(…)",
+            "restore a backup, or save the sessions that can be read with bough copy --all --to rescued.db",
         )
 
 

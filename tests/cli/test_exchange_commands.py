@@ -542,3 +542,14 @@ class TestCopy:
         assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
         assert bough("copy", "ses_case", "--to", there, store=store_path).code == 0
         assert bough("copy", "--to", there, store=store_path).code == 2
+
+    def test_a_session_that_differs_there_is_named_and_the_others_are_copied(
+        self, store_path: Path, tmp_path: Path
+    ) -> None:
+        there = tmp_path / "there.db"
+        with library.open(there) as other:
+            other.start("other", session_id="ses_case")
+        done = bough("copy", "--all", "--to", there, "--yes", store=store_path)
+        assert (done.code, "not copied: ses_case: " in done.err, "--new-id" in done.err) == (1, True, True)
+        with library.open(there) as other:
+            assert other.session("ses_other")

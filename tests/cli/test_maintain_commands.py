@@ -229,6 +229,8 @@ class TestDoctor:
 
     def test_what_is_no_store_is_a_problem(self, store_path: Path, tmp_path: Path) -> None:
         assert bough("doctor", store=tmp_path / "none.db").code == 1
+        nowhere = bough("doctor", store=tmp_path / "no" / "none.db")
+        assert (nowhere.code, f"no folder {tmp_path / 'no'}" in nowhere.out) == (1, True)
         (tmp_path / "notes.txt").write_text("my notes\n" * 200)
         done = bough("doctor", tmp_path / "notes.txt", store=store_path)
         assert done.code == 1
@@ -255,6 +257,62 @@ class TestDoctor:
         assert done.code == 1
         assert "damaged" in done.out or "✗ SQLite:" in done.out
         assert store_path.read_bytes() == data
+
+    def test_a_fix_names_the_store_it_is_for(self, store_path: Path, tmp_path: Path) -> None:
+        with library.open(store_path) as store:
+            drive(store, "ses_case")
+            store.session("ses_case").log.record("turn", row={"status": "interrupted"})
+        fix = f"bough --store {store_path} resume ses_case"
+        assert fix in bough("--store", store_path, "doctor", home=tmp_path).out
+        assert fix in bough("doctor", store_path, home=tmp_path).out
+        assert fix in bough("doctor", store_path, "--json", home=tmp_path).out
+
+
+class TestDamage:
+    """One session of many cannot be read: the others are saved by the command that every message names."""
+
+    @pytest.fixture
+    def damaged_path(self, tmp_path: Path) -> Path:
+        path = tmp_path / "damaged.db"
+        with library.open(path) as store:
+            for number in range(6):
+                session = store.start("oak", session_id=f"ses_{number}")
+                session.append([library.user(f"leaf {number} " * 600), library.assistant("green")])
+        data = path.read_bytes()
+        at = data.index(b"leaf 3 " * 10) // 2048 * 2048
+        path.write_bytes(data[:at] + bytes(range(256)) * 8 + data[at + 2048 :])
+        return path
+
+    def test_verify_names_what_is_damaged_and_what_saves_the_rest(self, damaged_path: Path) -> None:
+        done = bough("--store", damaged_path, "verify")
+        assert done.code == 1
+        assert "ses_3 " in done.out
+        assert "ses_2 " not in done.out
+        assert "store.verify" not in done.out
+        assert f"bough --store {damaged_path} copy --all --to rescued.db" in done.err
+
+    def test_doctor_and_show_name_it_too(self, damaged_path: Path) -> None:
+        saves = f"bough --store {damaged_path} copy --all --to rescued.db"
+        assert saves in bough("--store", damaged_path, "doctor").out
+        assert saves in bough("--store", damaged_path, "show", "ses_3").err
+
+    def test_what_can_be_read_is_copied_and_the_rest_is_named(
+        self, damaged_path: Path, tmp_path: Path
+    ) -> None:
+        rescued = tmp_path / "rescued.db"
+        done = bough("copy", "--all", "--to", rescued, "--yes", store=damaged_path)
+        assert (done.code, "not copied: ses_3: " in done.err) == (1, True)
+        assert list_ids(rescued) == {f"ses_{number}" for number in (0, 1, 2, 4, 5)}
+        assert bough("verify", store=rescued).code == 0
+        again = bough("copy", "--all", "--to", rescued, "--yes", "--json", store=damaged_path).json
+        assert (len(again["existing"]), again["failed"][0]["session_id"]) == (5, "ses_3")
+
+    def test_a_store_without_a_readable_list_is_not_told_to_try_the_same_again(
+        self, damaged_path: Path
+    ) -> None:
+        damaged_path.write_bytes(damaged_path.read_bytes()[:2048] + b"\xff" * 90_000)
+        done = bough("copy", "--all", "--to", "rescued.db", "--yes", store=damaged_path)
+        assert (done.code, "restore a backup" in done.err, "copy --all" in done.err) == (1, True, False)
 
 
 class TestBackup:

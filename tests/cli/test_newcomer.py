@@ -47,6 +47,19 @@ class TestTheFirstMinute:
         result = bough(typed, home=tmp_path)
         assert (result.code, f"bough {verb}" in result.err) == (2, True)
 
+    def test_an_empty_name_of_a_store_is_not_taken_for_the_default_one(self, tmp_path: Path) -> None:
+        for arguments in (("--store", "", "ls"), ("doctor", ""), ("copy", "--all", "--to", "")):
+            result = bough(*arguments, home=tmp_path)
+            assert (result.code, "the name of the store is empty" in result.err) == (2, True)
+
+    def test_a_store_in_a_folder_that_is_missing_is_not_promised(self, tmp_path: Path) -> None:
+        result = bough("--store", tmp_path / "no" / "s.db", "ls", home=tmp_path)
+        assert (result.code, f"no folder {tmp_path / 'no'}" in result.err, "chat" in result.err) == (
+            2,
+            True,
+            False,
+        )
+
     @pytest.mark.parametrize("verb", ["run", "chat"])
     def test_without_a_key_nothing_is_made(self, tmp_path: Path, verb: str) -> None:
         words = ["hello"] if verb == "run" else []

@@ -237,15 +237,14 @@ def bough(
         ctx.with_resource(paged(enabled=not no_pager))
 
 
-def _typed_flags(ctx: click.Context, store: str | None) -> list[str]:
+def _typed_flags(ctx: click.Context, store: str | None) -> dict[str, str]:
     """Return the flags that say which sessions are meant, if they were typed: a suggested command needs them too."""
     values = {**ctx.params, "store": store}
-    return [
-        word
+    return {
+        f"--{name.replace('_', '-')}": str(values[name])
         for name in ("store", "space", "owner", "key_file")
         if values[name] and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        for word in (f"--{name.replace('_', '-')}", str(values[name]))
-    ]
+    }
 
 
 def run() -> None:

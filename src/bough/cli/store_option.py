@@ -33,6 +33,8 @@ class StoreLocation:
     """The store, space and owner named on the command line. Opened on first use, closed when the command ends."""
 
     def __init__(self, store: str | None, space: str, owner: str | None) -> None:
+        if store == "":  # an unset variable of a script must not mean the user's own store
+            raise CommandError("the name of the store is empty; name a file, memory: or postgresql://…")
         self.url = store or os.environ.get("BOUGH_STORE") or _configured_store() or str(default_store())
         self.space, self.owner = space, owner
         self._store: Store | None = None
@@ -75,10 +77,17 @@ class StoreLocation:
     def open(self) -> Store:
         """Open an existing store; raise CommandError if there is none."""
         if not self.exists:
-            raise CommandError(
-                f"there is no store at {self.url} yet; bough chat or bough run TEXT creates it, bough demo shows what it can do"
-            )
+            raise CommandError("; ".join(self.absence))
         return self._open()
+
+    @property
+    def absence(self) -> tuple[str, str]:
+        """What to say if the store does not exist: the problem, and what to do about it."""
+        folder = Path(self.url).parent
+        if folder.is_dir() or folder == default_store().parent:
+            hint = "bough chat or bough run TEXT creates it, bough demo shows what it can do"
+            return f"there is no store at {self.url} yet", hint
+        return f"there is no store at {self.url}, and no folder {folder}", "name another with --store PATH"
 
     def open_or_create(self) -> Store:
         """Open the store; create the file, and the folder of the default store, if they do not exist."""

@@ -20,7 +20,7 @@ from ..core.state import fold_state
 from ..core.tool_definitions import decode_tools
 from ..core.tree import Leaf
 from ..core.turns import cursor_after
-from ..errors import InvalidOperation, InvalidPosition, StoreDamaged
+from ..errors import BoughError, InvalidOperation, InvalidPosition, StoreDamaged
 from ..stores.base import StoreBackend
 from ..wire import PROVIDERS, find_provider
 from .integrity import Anchor, SessionWalker
@@ -46,8 +46,11 @@ def verify(store: StoreBackend, session_id: str) -> list[Problem]:
     A concurrent writer can make reads disagree, so a session that changed is verified again. A real problem shows up
     every time.
     """
-    facts = store.session(session_id).facts
-    problems = _Verification(store, session_id).run()
+    try:
+        facts = store.session(session_id).facts
+        problems = _Verification(store, session_id).run()
+    except StoreDamaged as error:
+        return [Problem(session_id, "row", _unreadable(error))]
     for _ in range(MAX_RETRIES):
         facts_now = store.session(session_id).facts
         if not problems or facts_now == facts:
@@ -63,7 +66,14 @@ def verify_branches(store: StoreBackend) -> list[Problem]:
     if store.owner is not None:  # other owners' sessions may be hidden from it
         return []
     what = "its session is gone, and no fork inherits it: the session's row was removed"
-    return [Problem("store", f"branch {branch}", what) for branch in store.lost_branches()]
+    try:
+        return [Problem("store", f"branch {branch}", what) for branch in store.lost_branches()]
+    except StoreDamaged as error:
+        return [Problem("store", "branches", _unreadable(error))]
+
+
+def _unreadable(error: Exception) -> str:
+    return f"it cannot be read: {error.problem if isinstance(error, BoughError) else error}"
 
 
 class _Verification:
@@ -99,7 +109,7 @@ class _Verification:
         try:
             check()
         except (StoreDamaged, InvalidPosition, msgspec.MsgspecError, TypeError) as error:
-            self.report(where, f"it cannot be read: {error}")
+            self.report(where, _unreadable(error))
 
     def _read_path(self) -> None:
         """Read row, state and path in one snapshot, so that they agree whatever is written meanwhile."""

@@ -31,7 +31,7 @@ def path_ranges(rows: Iterable[Sequence[Any]], leaf: Leaf, url: str) -> list[Ran
     try:
         return lineage({row[0]: Branch(row[0], None, row[1], row[2]) for row in rows}, leaf)
     except KeyError as error:
-        why = f"branch {error} is missing on the path to {leaf}; session.verify() reports details"
+        why = f"branch {error} is missing on the path to {leaf}"
         raise StoreDamaged(url, why) from None
 
 

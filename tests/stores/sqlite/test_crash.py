@@ -756,6 +756,14 @@ class TestStrangeFiles:
             bough.open(tmp_path)
         assert beside(tmp_path) == before
 
+    def test_a_device_or_a_pipe_is_no_store(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe")
+        for path in (Path("/dev/null"), tmp_path / "pipe"):
+            before = set(path.parent.iterdir())
+            with pytest.raises(errors.NotAStore, match="device or pipe"):
+                bough.open(path)
+            assert set(path.parent.iterdir()) == before
+
     def test_a_folder_that_is_not_there_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(errors.NotAStore, match="does not exist"):
             bough.open(tmp_path / "no" / "a.db")

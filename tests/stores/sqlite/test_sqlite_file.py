@@ -183,7 +183,7 @@ def test_an_entry_that_cannot_be_read_is_named_as_damage(place: Path) -> None:
         session = store.start("a", [system("s")])
         with apsw.Connection(str(place)) as connection:
             connection.execute("update entry set body = 'not json'")
-        with pytest.raises(StoreDamaged, match="verify"):
+        with pytest.raises(StoreDamaged, match="cannot be decoded"):
             session.path()
         assert session.verify()
 

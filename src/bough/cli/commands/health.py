@@ -7,12 +7,15 @@ from itertools import count
 from pathlib import Path
 
 import click
+from msgspec.structs import replace
 
 from ...core.time_text import parse_time
+from ...errors import StoreDamaged
 from ...log.doctor import Finding, file_health, mark_interrupted, session_health, stuck_sessions
 from ...log.verify import Problem, verify_branches
 from ...log.verify import verify as verify_session
 from ..reference import complete, resolve_session
+from ..rendering.error_text import suggestions
 from ..rendering.output import (
     confirm_plan,
     json_option,
@@ -53,6 +56,8 @@ def verify(
         for problem in problems:
             click.echo(str(problem))
         notify(f"{plural(sessions, 'session')}, {plural(len(problems), 'problem')}")
+        if problems:
+            notify(StoreDamaged(location.display_url, "").command_hint)
     return 1 if problems else 0
 
 
@@ -94,7 +99,10 @@ def doctor(location: StoreLocation, other: str | None, fix: bool, yes: bool, is_
     """
     if other is not None:
         location = StoreLocation(other, location.space, location.owner)
-    findings = _check_health(location)
+        suggestions.use_store(other)
+    findings = [
+        replace(finding, fix=suggestions.complete(finding.fix)) for finding in _check_health(location)
+    ]
     if is_json:
         print_json(backend=location.display_url, healthy=not _has_problems(findings), findings=findings)
     else:
@@ -115,6 +123,8 @@ def _has_problems(findings: list[Finding]) -> bool:
 def _check_health(location: StoreLocation) -> list[Finding]:
     with progress_bar("doctor") as step:
         counter = count(1)
+        if not location.exists:
+            return [Finding("problem", *location.absence, is_final=True)]
         if location.is_file and Path(location.url).is_dir():
             from ...exchange.folder_health import folder_health
 

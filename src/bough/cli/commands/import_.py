@@ -10,7 +10,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
+from msgspec import Struct, field
 
+from ...errors import IdConflict, StoreDamaged, StoreError
 from ...exchange.importers import IMPORTERS, read_sessions
 from ...exchange.importers.ingest import ToolImportResult, import_session, preview_session
 from ...formats.records import LossReport
@@ -25,6 +27,7 @@ from ..rendering.output import (
     print_json,
     progress_bar,
     safe,
+    to_json_value,
     yes_option,
 )
 from ..store_option import StoreLocation, pass_location
@@ -210,33 +213,63 @@ def copy(
     """
     if is_all == bool(references):
         raise CommandError("name the sessions to copy, or pass --all")
-    store = location.open()
     target = StoreLocation(to, to_space or location.space, location.owner)
     target.register_key_file(to_key_file)
     if is_all:
-        # Oldest first, so that the parent of a fork is there before the fork.
-        names = [row.session_id for row in store.all_sessions(limit=500) if row.relation != "task"][::-1]
+        names = _all_names(location)
         notify(f"{plural(len(names), 'session')} of {location.display_url} to {target.display_url}")
         if not confirm_plan("Copy them?", yes=yes):
             return 1
     else:
         names = [resolve_stored_session(location, reference).session_id for reference in references]
     with contextlib.closing(target):
-        copied, existing = _copy(store, names, target.open_or_create(), new_id=new_id)
+        result = _copy(location.open(), names, target.open_or_create(), new_id=new_id)
     if is_json:
-        print_json(copied=copied, existing=existing)
+        print_json(**to_json_value(result))
     else:
-        notify(f"{plural(len(copied), 'session')} copied{f', {len(existing)} existed' if existing else ''}")
-    return 0
+        existed = f", {len(result.existing)} existed" if result.existing else ""
+        notify(f"{plural(len(result.copied), 'session')} copied{existed}")
+        for failure in result.failed:
+            notify(safe(f"not copied: {failure.session_id}: {failure.problem}"))
+    return 1 if result.failed else 0
 
 
-def _copy(store: Store, names: Sequence[str], other: Store, *, new_id: bool) -> tuple[list[str], list[str]]:
-    """Copy the sessions; return the ids of those written and of those that existed."""
-    copied: list[str] = []
-    existing: list[str] = []
+def _all_names(location: StoreLocation) -> list[str]:
+    """Return the sessions of a store, oldest first, so that the parent of a fork is there before the fork."""
+    try:
+        rows = location.open().all_sessions(limit=500)
+        return [row.session_id for row in rows if row.relation != "task"][::-1]
+    except StoreDamaged as error:  # its own hint is this command
+        raise StoreError(
+            f"{error.problem}, so that its sessions cannot be listed", "restore a backup"
+        ) from None
+
+
+class CopyFailure(Struct, frozen=True):
+    session_id: str
+    problem: str
+
+
+class CopyResult(Struct, frozen=True):
+    """The ids of the sessions that were written and of those that existed, and what could not be copied."""
+
+    copied: list[str] = field(default_factory=list)
+    existing: list[str] = field(default_factory=list)
+    failed: list[CopyFailure] = field(default_factory=list)
+
+
+def _copy(store: Store, names: Sequence[str], other: Store, *, new_id: bool) -> CopyResult:
+    """Copy the sessions; go on after one that is damaged, or that has other content in the other store."""
+    result = CopyResult()
     with progress_bar("copy", unit="sessions") as step:
         for done, name in enumerate(names, 1):
             exists = not new_id and other.backend.find_session(name) is not None
-            (existing if exists else copied).append(store.copy(name, to=other, new_id=new_id).session_id)
+            try:
+                copy_id = store.copy(name, to=other, new_id=new_id).session_id
+                (result.existing if exists else result.copied).append(copy_id)
+            except StoreDamaged as error:
+                result.failed.append(CopyFailure(name, error.problem))
+            except IdConflict as error:
+                result.failed.append(CopyFailure(name, error.command_text))
             step(done, len(names))
-    return copied, existing
+    return result

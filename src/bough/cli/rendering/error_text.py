@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -46,17 +46,23 @@ class Suggestions:
     """The commands that messages suggest, as they must be typed: with the --store, --space and --owner of this one."""
 
     def __init__(self) -> None:
-        self._flags, self._verbs = "", re.compile("(?!)")
+        self._flags: dict[str, str] = {}
+        self._verbs = re.compile("(?!)")
 
-    def use(self, flags: Iterable[str], verbs: Iterable[str]) -> None:
+    def use(self, flags: Mapping[str, str], verbs: Iterable[str]) -> None:
         """Add these flags of the whole command line to every suggested command with one of the verbs."""
-        self._flags = shlex.join(flags)
+        self._flags = dict(flags)
         self._verbs = re.compile(rf"(?<![\w/.-])bough (?=(?:{'|'.join(map(re.escape, verbs))})\b)")
 
     def complete(self, text: str) -> str:
         if not self._flags:
             return text
-        return self._verbs.sub(lambda _: f"bough {self._flags} ", text)
+        flags = shlex.join(word for flag in self._flags.items() for word in flag)
+        return self._verbs.sub(lambda _: f"bough {flags} ", text)
+
+    def use_store(self, url: str) -> None:
+        """From here on the messages are about another store than that of the command line."""
+        self._flags = {**self._flags, "--store": url}
 
 
 suggestions = Suggestions()

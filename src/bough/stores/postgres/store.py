@@ -521,7 +521,7 @@ from bough.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
         try:
             entries = entries_from(rows)
         except (msgspec.DecodeError, TypeError) as error:
-            why = f"an entry of session {session_id} cannot be read ({error}); session.verify() names it"
+            why = f"an entry of session {session_id} cannot be read ({error})"
             raise StoreDamaged(self.url, why) from None
         entries.sort(key=_seq)  # the statement promises no order of branches
         return head, entries

@@ -133,6 +133,8 @@ def _check_place(where: Path) -> None:
         except OSError as error:
             raise _refusal(str(where), error) from None
         return
+    if not where.is_file():
+        raise NotAStore(str(where), "it is a device or pipe")
     if not may_write(where):
         raise StoreReadOnly(str(where))
     if 0 < (size := where.stat().st_size) < 512:

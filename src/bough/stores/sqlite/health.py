@@ -5,6 +5,7 @@ Reads only: creates no file, holds no lock for long, migrates nothing. Sessions 
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import stat
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from typing import Literal
 import apsw
 from msgspec import Struct
 
-from ...errors import BoughError
+from ...errors import BoughError, NotAStore, StoreDamaged
 from .file import FORMAT, check_format, may_write
 from .readonly import readonly_snapshot
 
@@ -37,13 +38,13 @@ class Finding(Struct, frozen=True):
 def file_health(path: str) -> list[Finding]:
     """Check the file alone; the last finding is a problem if it cannot be read as a store."""
     place = Path(path)
-    if not place.is_file():
-        return [Finding("problem", f"{path} is not a file", "bough chat or bough run creates a store", True)]
     try:
+        if not place.is_file():
+            raise NotAStore(path, "it is a device or pipe")
         with readonly_snapshot(path) as reader:
             inside = list(_inside(reader, path))
     except BoughError as error:  # not a store: its mode and size do not matter
-        return [Finding("problem", str(error), is_final=True)]
+        return [Finding("problem", error.problem, error.command_hint, is_final=True)]
     return [_mode(place), _size(place), *_room(place), *inside]
 
 
@@ -56,7 +57,9 @@ def format_of(path: str) -> int:
 def _mode(place: Path) -> Finding:
     mode = stat.S_IMODE(place.stat().st_mode)
     if mode & 0o077:
-        return Finding("problem", f"others may read the file (mode {mode:o})", f"chmod 600 {place}")
+        return Finding(
+            "problem", f"others may read the file (mode {mode:o})", f"chmod 600 {shlex.quote(str(place))}"
+        )
     return Finding("ok", f"only its owner may read the file (mode {mode:o})")
 
 
@@ -74,7 +77,11 @@ def _room(place: Path) -> Iterator[Finding]:
         message = f"{free / 1e6:,.0f} MB of disk are free: too little for a backup next to it"
         yield Finding("warning", message)
     if not may_write(place):
-        yield Finding("problem", "the file or its folder cannot be written", f"ls -l {place.parent}")
+        yield Finding(
+            "problem",
+            "the file or its folder cannot be written",
+            f"ls -ld {shlex.join([str(place.parent), str(place)])}",
+        )
 
 
 def _inside(reader: apsw.Connection, path: str) -> Iterator[Finding]:
@@ -88,8 +95,8 @@ def _inside(reader: apsw.Connection, path: str) -> Iterator[Finding]:
         if line == "ok":
             yield Finding("ok", "SQLite finds no damaged page")
         else:
-            fix = "restore a backup, or export what can be read"
-            yield Finding("problem", f"SQLite: {line}", fix, is_final=True)
+            damage = StoreDamaged(path, str(line))
+            yield Finding("problem", f"SQLite: {line}", damage.command_hint, is_final=True)
     unused = int(reader.execute("pragma freelist_count").get)
     pages = int(reader.execute("pragma page_count").get)
     if pages and unused > pages // 4:

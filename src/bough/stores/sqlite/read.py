@@ -202,9 +202,7 @@ class SessionReader:
             try:
                 entries += entries_from(rows)
             except (msgspec.DecodeError, TypeError) as error:
-                why = (
-                    f"an entry of branch {part.branch} cannot be decoded ({error}); session.verify() names it"
-                )
+                why = f"an entry of branch {part.branch} cannot be decoded ({error})"
                 raise StoreDamaged(self.url, why) from None
         return entries
 
