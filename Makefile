@@ -48,8 +48,8 @@ lab: $(VENV)/.demo ## COHORT="agent:support after:7d" [PROMPT=@new.txt] [MODEL=�
 	@$(BIN)/bough lab run "$(or $(COHORT),after:7d)" $(if $(MODEL),--model "$(MODEL)") $(if $(PROMPT),--prompt "$(PROMPT)") \
 		$(foreach option,$(OPTIONS),-o "$(option)") $(if $(GATE),--fail-if "$(GATE)") $(if $(MAX_COST),--max-cost $(MAX_COST)) $(ARGS)
 
-export-session: $(VENV)/.demo ## SESSION_ID=… [OUTPUT=FILE]: write a session as a bundle
-	@$(BIN)/bough export "$(or $(SESSION_ID),$(SESSION),latest)" $(if $(OUTPUT),-o "$(OUTPUT)")
+export-session: $(VENV)/.demo ## SESSION_ID=… [OUTPUT=FILE] [FORCE=1]: write a session as a bundle; FORCE overwrites a file
+	@$(BIN)/bough export "$(or $(SESSION_ID),$(SESSION),latest)" $(if $(OUTPUT),-o "$(OUTPUT)") $(if $(FORCE),--force)
 
 $(VENV)/.browser: $(VENV)/.test tests/support/browser.py
 	@$(BIN)/python tests/support/browser.py

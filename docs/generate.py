@@ -42,7 +42,7 @@ store valid.
 **Exit codes.** 0 success · 1 differences, problems, no results, or a turn that failed · 2 usage · 3 stale, locked or
 busy · 4 `replay`, `diff` and `lab` cannot tell: a model gave no answer, the budget or the data are too small · 130 interrupted.
 
-**Destructive commands** (`rm`, `purge`, `gc`, `migrate`) print their plan and ask, unless `--yes` is given.
+**Destructive commands** (`rm`, `purge`, `gc`, `migrate`) print their plan and ask, unless `--yes` is given. A command that writes a file overwrites none unless `--force` is given.
 
 **Paging.** At a terminal, output that does not fit goes through `$BOUGH_PAGER`, else `$PAGER`, else `less`; an empty
 `BOUGH_PAGER`, `cat`, or `bough --no-pager COMMAND …` prints it directly.

@@ -271,7 +271,7 @@ class TestExport:
         real, link = tmp_path / "real.bough", tmp_path / "link.bough"
         real.write_text("old")
         link.symlink_to(real)
-        assert bough("export", "latest", "-o", link, store=store_path).code == 0
+        assert bough("export", "latest", "-o", link, "--force", store=store_path).code == 0
         assert link.is_symlink()
         assert real.read_bytes().startswith(b'{"line":"bundle"')
 

@@ -430,7 +430,7 @@ class CaseExists(BoughError):
         super().__init__(
             f"{path} exists already; nothing was written",
             "choose another name=, or pass overwrite=True",
-            "choose another --name, or replace it with --force",
+            "choose another --name; --force overwrites it",
         )
 
 

@@ -532,6 +532,46 @@ class TestImport:
         assert len(bough("ls", "--json", store=store_path).json["sessions"]) == 4
 
 
+class TestOverwriting:
+    """No command overwrites a file unless it is told to: exit code 2, and the file is as it was."""
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            ("export", "ses_case", "-o", "FILE"),
+            ("export", "ses_case", "--html", "-o", "FILE"),
+            ("export", "ses_case", "--markdown", "-o", "FILE"),
+            ("replay", "ses_case", "--output", "FILE"),
+            ("diff", "ses_case", "ses_case", "-o", "FILE"),
+            ("lab", "run", "ses_case", "--mode", "strict", "--output", "FILE"),
+            ("lab", "show", "--html", "FILE"),
+            ("backup", "FILE"),
+        ],
+        ids=" ".join,
+    )
+    def test_a_file_is_overwritten_only_with_force(
+        self, store_path: Path, tmp_path: Path, command: tuple[str, ...]
+    ) -> None:
+        bough("lab", "run", "ses_case", "--mode", "strict", store=store_path)
+        file = tmp_path / "present"
+        file.write_text("mine")
+        words = [str(file) if word == "FILE" else word for word in command]
+        done = bough(*words, store=store_path)
+        assert (done.code, f"{file} exists; --force overwrites it" in done.err) == (2, True)
+        assert file.read_text() == "mine"
+        assert bough(*words, "--force", store=store_path).code == 0
+        assert file.read_bytes() != b"mine"
+
+    def test_a_file_that_export_names_itself_is_safe_too(self, store_path: Path, tmp_path: Path) -> None:
+        for words in ((), ("-o", tmp_path)):
+            assert bough("export", "ses_case", *words, "--force", store=store_path, home=tmp_path).code == 0
+            again = bough("export", "ses_case", *words, store=store_path, home=tmp_path)
+            assert (again.code, "ses_case.bough exists; --force" in again.err) == (2, True)
+
+    def test_a_device_is_written_without_force(self, store_path: Path) -> None:
+        assert bough("export", "ses_case", "-o", "/dev/null", store=store_path).code == 0
+
+
 class TestCopy:
     def test_sessions_are_copied_to_another_store(self, store_path: Path, tmp_path: Path) -> None:
         there = tmp_path / "b.db"

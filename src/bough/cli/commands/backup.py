@@ -11,15 +11,15 @@ import click
 from ...engines.absurd.queue import DEFAULT_QUEUE
 from ...stores.sqlite.file import FORMAT
 from ...stores.sqlite.health import format_of
-from ..rendering.error_text import CommandError, require_folder
-from ..rendering.output import confirm_plan, json_option, notify, print_json, yes_option
+from ..rendering.error_text import CommandError, check_target
+from ..rendering.output import confirm_plan, force_option, json_option, notify, print_json, yes_option
 from ..store_option import StoreLocation, pass_location
 from .worker import load_absurd
 
 
 @click.command()
 @click.argument("to", required=False, type=click.Path(dir_okay=False))
-@click.option("--force", is_flag=True, help="Overwrite an existing file.")
+@force_option
 @json_option
 @pass_location
 def backup(location: StoreLocation, to: str | None, force: bool, is_json: bool) -> None:
@@ -31,9 +31,7 @@ def backup(location: StoreLocation, to: str | None, force: bool, is_json: bool) 
         raise CommandError(f"{location.display_url} is not a file; bough backup copies SQLite stores only")
     store = location.open()
     target = Path(to or f"{location.url}.{store.runtime.now() // 1_000_000}.bak")
-    require_folder(target)
-    if target.exists() and not force:
-        raise CommandError(f"{target} exists; --force overwrites it")
+    check_target(target, force=force)
     if target.exists() and os.path.samefile(target, location.url):
         raise CommandError("the backup cannot replace the store itself; name another file")
     if target.exists() and not target.is_file():

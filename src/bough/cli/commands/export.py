@@ -17,9 +17,10 @@ from ...exchange.bundle.write import atomic_file
 from ...exchange.exports.path_reader import iso
 from ...session import Session
 from ..reference import reference, resolve
-from ..rendering.error_text import CommandError, require_folder
+from ..rendering.error_text import CommandError, check_target
 from ..rendering.output import (
     for_terminal,
+    force_option,
     format_options,
     is_terminal,
     notify,
@@ -74,6 +75,7 @@ _FORMATS_OF = {
     type=click.Path(),
     help="A file, a folder, or - for stdout. Default: a file named after the session.",
 )
+@force_option
 @click.option("--blobs", is_flag=True, help="Bundle, HTML: include images and other attachments.")
 @click.option("--no-children", is_flag=True, help="Bundle, HTML, spans: omit the tasks it started.")
 @click.option("--content", is_flag=True, help="Spans: include messages, tool arguments and results.")
@@ -88,6 +90,7 @@ def export(
     reference: str,
     format_: str,
     output: str | None,
+    force: bool,
     blobs: bool,
     no_children: bool,
     content: bool,
@@ -118,14 +121,15 @@ def export(
     if format_ in _FILES:
         redacts = format_ == "html" if redact is None else redact
         how = {"blobs": blobs, "children": not no_children, "redact": redacts}
-        _export_whole(position.session, format_, output, how, is_json=is_json)
+        target = _target(position.session, format_, output, force=force)
+        _export_whole(position.session, format_, target, how, is_json=is_json)
         return
     how = {"content": content, "children": not no_children} if format_ == "otel" else {}
     pieces = _pieces(position.session_at(), format_, {**how, "redact": redact is not False})
     if to is not None:
         _send(pieces, to, is_json=is_json)
     else:
-        _write_text(position.session, format_, output, pieces, is_json=is_json)
+        _write_text(_target(position.session, format_, output, force=force), pieces, is_json=is_json)
 
 
 def _check_options(format_: str, output: str | None, typed: Sequence[str], *, is_json: bool) -> None:
@@ -157,12 +161,11 @@ def _send(pieces: Iterable[str], to: str, *, is_json: bool) -> None:
 
 
 def _export_whole(
-    session: Session, format_: str, output: str | None, how: dict[str, Any], *, is_json: bool
+    session: Session, format_: str, target: Path | BinaryIO, how: dict[str, Any], *, is_json: bool
 ) -> None:
     """Write a bundle, or a page with one inside; report the size of the file."""
     if how["blobs"] and how["redact"]:
         raise CommandError("attachments cannot be searched for secrets; --blobs needs --no-redact")
-    target = _target(session, format_, output)
     with progress_bar("export", unit="lines") as step:
         how = {**how, "progress": lambda progress: step(progress.lines, None)}
         if format_ == "bundle":
@@ -182,18 +185,19 @@ def _export_whole(
         notify("no secrets found to mask")
 
 
-def _target(session: Session, format_: str, output: str | None) -> Path | BinaryIO:
-    if output == "-":
+def _target(session: Session, format_: str, output: str | None, *, force: bool) -> Path | BinaryIO:
+    """Return where the export goes; without a name, text goes to stdout."""
+    if output == "-" or (output is None and format_ not in _FILES):
         if is_terminal() and sys.stdout.isatty() and format_ in _FILES:
             raise CommandError(
                 f"refusing to print {_ENDINGS[format_]} on a terminal; name a file with -o, or pipe the output"
             )
         return sys.stdout.buffer
-    name = export_file_name(_stem(session, format_), _ENDINGS[format_])
-    if output is None:
-        return Path(name)
-    require_folder(Path(output))
-    return Path(output) / name if Path(output).is_dir() else Path(output)
+    target = Path(output or ".")
+    if target.is_dir():
+        target /= export_file_name(_stem(session, format_), _ENDINGS[format_])
+    check_target(target, force=force)
+    return target
 
 
 def _stem(session: Session, format_: str) -> str:
@@ -211,11 +215,7 @@ def export_file_name(session_id: str, ending: str) -> str:
     return re.sub(r"[^\w.-]|^\.+", "_", session_id)[:100] + ending
 
 
-def _write_text(
-    session: Session, format_: str, output: str | None, pieces: Iterable[str], *, is_json: bool
-) -> None:
-    """Write text formats to stdout, unless a file is named."""
-    target = _target(session, format_, output or "-")
+def _write_text(target: Path | BinaryIO, pieces: Iterable[str], *, is_json: bool) -> None:
     if not isinstance(target, Path):
         for piece in pieces:
             click.echo(for_terminal(piece).encode(), nl=False)

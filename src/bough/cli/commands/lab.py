@@ -26,6 +26,7 @@ from ..rendering.error_text import CommandError, print_error
 from ..rendering.output import (
     confirm_plan,
     encode_report,
+    force_option,
     format_age,
     json_option,
     notify,
@@ -159,6 +160,7 @@ def _scorers(ctx: click.Context, _: click.Parameter, sources: tuple[str, ...]) -
 @click.option("--again", is_flag=True, help="Run it anew, though the same run is complete.")
 @click.option("--yes", is_flag=True, help="Do not ask before calling models that cost money.")
 @click.option("--output", type=click.Path(dir_okay=False), help="Write the report to this file.")
+@force_option
 @json_option
 @pass_location
 def run(
@@ -175,6 +177,7 @@ def run(
     engine: str,
     yes: bool,
     output: str | None,
+    force: bool,
     is_json: bool,
     **how: Any,
 ) -> int:
@@ -196,7 +199,7 @@ def run(
     store = location.open()
     try:
         judge = _judge(judge_model, judge_prompt, is_local=queue is None)
-        with open_report(output) as file:
+        with open_report(output, force=force) as file:
             planned = store.lab(
                 *resolve_cohort(location, store, cohort), options=model_options or None, **how
             )
@@ -212,7 +215,8 @@ def run(
         notify("stopped; the same command continues where it stopped")
         raise
     if report.status == "incomplete":
-        notify("the same command continues where it stopped")
+        forced = "" if output is None or force else ", with --force,"
+        notify(f"the same command{forced} continues where it stopped")
     return report.exit_code
 
 
@@ -332,11 +336,17 @@ def ls(location: StoreLocation, is_json: bool) -> None:
     type=click.Path(dir_okay=False),
     help="Write it as one web page that works offline.",
 )
+@force_option
 @click.option("--redact/--no-redact", default=True, help="Mask secrets in the page. Default: yes.")
 @json_option
 @pass_location
 def show(
-    location: StoreLocation, run_id: str | None, html_file: str | None, redact: bool, is_json: bool
+    location: StoreLocation,
+    run_id: str | None,
+    html_file: str | None,
+    force: bool,
+    redact: bool,
+    is_json: bool,
 ) -> None:
     """Print the report of a run as far as it is done; by default of the newest.
 
@@ -360,7 +370,7 @@ def show(
         return
     from ...lab.report_page import report_html
 
-    with open_report(html_file) as file:
+    with open_report(html_file, force=force) as file:
         assert file is not None
         size = sum(map(file.write, report_html(report, store.runtime.redactor if redact else None)))
     notify(f"{safe(html_file)}: {plural(len(report.sessions), 'session')}, {size:,} bytes")

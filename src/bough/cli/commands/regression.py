@@ -19,7 +19,16 @@ from ..agent_options import load_tools
 from ..config import model_option, model_options
 from ..reference import required_reference, resolve
 from ..rendering.error_text import CommandError, print_error
-from ..rendering.output import json_option, notify, plural, print_json, progress_bar, safe, to_json_value
+from ..rendering.output import (
+    force_option,
+    json_option,
+    notify,
+    plural,
+    print_json,
+    progress_bar,
+    safe,
+    to_json_value,
+)
 from ..store_option import StoreLocation, pass_location
 from ..text_argument import text_option
 
@@ -62,7 +71,7 @@ max_cost_option = click.option(
 @click.option("--no-tools", is_flag=True, help="Do not expect the recorded tool calls.")
 @click.option("--redact/--no-redact", default=True, help="Mask secrets in the bundle. Default: yes.")
 @click.option("--blobs", is_flag=True, help="Include images and other attachments; needs --no-redact.")
-@click.option("--force", is_flag=True, help="Replace a case of this name.")
+@force_option
 @click.option("--json", "is_json", is_flag=True, help="Print what was written as JSON.")
 @pass_location
 def promote(

@@ -18,8 +18,16 @@ from ..agent_options import load_tools
 from ..config import model_option, model_options
 from ..mcp_option import load_servers
 from ..reference import bundle_file, complete, reference, resolve
-from ..rendering.error_text import CommandError, print_error, require_folder
-from ..rendering.output import encode_report, format_options, notify, progress_bar, safe, to_json_value
+from ..rendering.error_text import CommandError, check_target, print_error
+from ..rendering.output import (
+    encode_report,
+    force_option,
+    format_options,
+    notify,
+    progress_bar,
+    safe,
+    to_json_value,
+)
 from ..store_option import StoreLocation, pass_location
 from ..text_argument import text_option
 
@@ -76,6 +84,7 @@ from ..text_argument import text_option
 )
 @format_options(None, json="Print JSON.", markdown="Print Markdown.")
 @click.option("--output", type=click.Path(dir_okay=False), help="Write the report to this file.")
+@force_option
 @pass_location
 def replay(
     location: StoreLocation,
@@ -89,6 +98,7 @@ def replay(
     new_id: bool,
     format_: str | None,
     output: str | None,
+    force: bool,
     **how: Any,
 ) -> int:
     """Run a session again without side effects, with another model or prompt.
@@ -107,7 +117,7 @@ def replay(
         how["tools"] = [*load_tools(sources), *load_servers(servers, trust=trust)]
     how |= {"options": model_options} if model_options else {}
     try:
-        with open_report(output) as file:
+        with open_report(output, force=force) as file:
             session, seq = _source(location, reference, new_id=new_id)
             how["start"] = seq if how["start"] is None else how["start"]
             with progress_bar("replay", unit="turns") as step:
@@ -149,10 +159,11 @@ def _source(location: StoreLocation, name: str, *, new_id: bool) -> tuple[Sessio
 @click.argument("b", shell_complete=complete)
 @format_options(None, json="Print JSON.", markdown="Print Markdown.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the comparison to this file.")
+@force_option
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing; only set the exit code.")
 @pass_location
 def diff(
-    location: StoreLocation, a: str, b: str, format_: str | None, output: str | None, quiet: bool
+    location: StoreLocation, a: str, b: str, format_: str | None, output: str | None, force: bool, quiet: bool
 ) -> int:
     """Compare two sessions or entries turn by turn.
 
@@ -167,7 +178,7 @@ def diff(
         raise CommandError("-q prints nothing; omit it, or omit --json, --markdown and -o")
     from ...replay.diff import diff as compare
 
-    with open_report(output) as file:
+    with open_report(output, force=force) as file:
         comparison = compare(resolve(location, a).session_at(), resolve(location, b).session_at())
         if not quiet:
             write_report(report_text(comparison, format_), file)
@@ -178,12 +189,12 @@ def diff(
 
 
 @contextmanager
-def open_report(output: str | None) -> Iterator[BinaryIO | None]:
+def open_report(output: str | None, *, force: bool) -> Iterator[BinaryIO | None]:
     """Open the report's file, or None for stdout. Before the work: it may cost money, and the report must not be lost."""
     if output is None:
         yield None
         return
-    require_folder(Path(output))
+    check_target(Path(output), force=force)
     with atomic_file(output) as file:
         yield file
 

@@ -68,10 +68,12 @@ class Suggestions:
 suggestions = Suggestions()
 
 
-def require_folder(target: Path) -> None:
-    """Check that the target's folder exists, before the work that would be lost."""
+def check_target(target: Path, *, force: bool) -> None:
+    """Check, before the work that would be lost, that the target's folder exists and no file is overwritten."""
     if not target.parent.is_dir():
         raise CommandError(f"cannot write {target}: there is no folder {target.parent}")
+    if target.is_file() and not force:
+        raise CommandError(f"{target} exists; --force overwrites it")
 
 
 @contextmanager

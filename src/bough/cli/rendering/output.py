@@ -29,6 +29,7 @@ MIN_LAST_COLUMN = 12
 _CONTROL = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 
 json_option = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+force_option = click.option("--force", is_flag=True, help="Overwrite an existing file.")
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
