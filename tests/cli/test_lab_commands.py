@@ -62,6 +62,14 @@ def test_it_prints_the_plan_then_the_report_and_passes(home: Path) -> None:
     assert re.search(r"same +100\.0 % +100\.0 %", ran.out)
 
 
+def test_a_title_of_several_words_is_a_session_and_not_a_search(home: Path) -> None:
+    bough("title", "ses_case_03", "It is lost.", home=home)
+    saved = bough("lab", "cohort", "save", "one", "It is lost.", "--json", home=home).json
+    assert saved["sessions"] == ["ses_case_03"]
+    found = bough("lab", "cohort", "save", "all", "is lost", "--json", home=home).json
+    assert len(found["sessions"]) == CASES
+
+
 def test_a_change_of_tools_fails_the_gate(home: Path) -> None:
     ran = run(
         home,

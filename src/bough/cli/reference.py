@@ -246,6 +246,11 @@ def _with_title(store: Store, title: str, *, trashed: bool) -> list[SessionRow]:
     return first
 
 
+def is_title(store: Store, text: str) -> bool:
+    """Return whether a session has this text as its whole title."""
+    return bool(_with_title(store, text, trashed=False))
+
+
 def _candidates(store: Store, rows: list[SessionRow]) -> str:
     names = store.headings(rows[: _LISTED - 1])
     lines = [f"  {session_id}  {clip(name, 60)}" for session_id, name in names.items()]

@@ -21,7 +21,7 @@ from ...store import Store
 from ..agent_options import load_module, load_tools
 from ..config import model_option, model_options
 from ..option_group import option_group
-from ..reference import resolve_stored_session
+from ..reference import is_title, resolve_stored_session
 from ..rendering.error_text import CommandError, print_error
 from ..rendering.output import (
     confirm_plan,
@@ -183,7 +183,7 @@ def run(
 ) -> int:
     """Replay a cohort with the recorded setup and with a change, and compare.
 
-    COHORT is a query as for bough search, a session, or a name saved with bough lab cohort save. Prints the plan and asks
+    COHORT is a query as for bough search, a session (its id or whole title), or a name saved with bough lab cohort save. Prints the plan and asks
     before money is spent. Stopped or killed, the same command continues and pays for nothing twice; complete, it
     prints the same report again. Exit code 0 passed, 1 a gate failed, 2 usage, 4 incomplete or too few data.
 
@@ -292,10 +292,12 @@ def load_scorers(sources: Sequence[str]) -> list[ScoreFunction]:
 
 
 def resolve_cohort(location: StoreLocation, store: Store, typed: Sequence[str]) -> list[str]:
-    """Return the cohort with references to sessions replaced by their ids."""
+    """Return the cohort with references to sessions replaced by their ids; a title of several words is not a query."""
     saved = store.cohorts()
     return [
-        each if each in saved or is_query(each) else resolve_stored_session(location, each).session_id
+        each
+        if each in saved or (is_query(each) and not is_title(store, each))
+        else resolve_stored_session(location, each).session_id
         for each in typed
     ]
 
