@@ -576,7 +576,7 @@ class NothingToRedo(InvalidOperation):
         super().__init__(
             f"nothing was rewound in session {session_id} since its last append",
             "session.branches() lists every branch, session.checkout(leaf) switches to one",
-            "bough log --all lists every branch, bough rewind REFERENCE@BRANCH:SEQ switches to one",
+            f"bough log {session_id} --all lists every branch, bough rewind REFERENCE@BRANCH:SEQ switches to one",
         )
 
 

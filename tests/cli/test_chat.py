@@ -368,6 +368,7 @@ class TestCommands:
         assert latest(home).row.title == "Another name"
         assert "Written to" in terminal.prompt("/export out.bough")
         assert (home / "out.bough").stat().st_size > 0
+        assert "out.bough exists" in terminal.prompt("/export out.bough")
 
     def test_what_is_no_command_is_said_and_not_sent(self, terminal: Terminal, home: Path) -> None:
         assert "did you mean /undo?" in terminal.prompt("/und")

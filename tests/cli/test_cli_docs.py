@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from importlib.util import module_from_spec, spec_from_file_location
 from types import ModuleType
 
+import click
 import pytest
 
 from bough.cli.main import VERBS
+from bough.cli.main import bough as command_line
 from support.paths import ROOT
 
 DOCS = ROOT / "docs"
@@ -48,3 +51,29 @@ class TestPage:
         svg = (DOCS / "demo.svg").read_text(encoding="utf-8")
         assert svg.count("http") == 1  # the SVG namespace
         assert "claims&#160;hold" in svg
+
+
+def options(command: click.Command = command_line, name: str = "bough") -> Iterator[tuple[str, click.Option]]:
+    """Yield every option of every command, with the command's name."""
+    yield from ((name, option) for option in command.params if isinstance(option, click.Option))
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for verb in command.list_commands(context):
+            if (inner := command.get_command(context, verb)) is not None:
+                yield from options(inner, f"{name} {verb}")
+
+
+class TestOptions:
+    def test_each_says_what_it_does_and_what_it_takes(self) -> None:
+        vague = {"INTEGER", "INTEGER RANGE", "FLOAT", "FLOAT RANGE"}
+        assert [
+            f"{name} {option.opts[-1]}"
+            for name, option in options()
+            if not option.help
+            or (not option.is_flag and option.make_metavar(click.Context(command_line)) in vague)
+        ] == []
+
+    @pytest.mark.parametrize("flag", ["--yes", "--force", "--owner", "--port", "--workers"])
+    def test_the_same_flag_is_spelled_the_same_in_every_command(self, flag: str) -> None:
+        spellings = {(tuple(option.opts), option.metavar) for _, option in options() if flag in option.opts}
+        assert len(spellings) == 1

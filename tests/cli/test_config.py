@@ -41,6 +41,29 @@ def _options() -> dict[str, object] | None:
 
 
 class TestFile:
+    def test_a_value_and_the_aliases_are_also_printed_as_json(self, cli: Cli) -> None:
+        code, out, _ = cli("config", "get", "model", "--json")
+        assert (code, json.loads(out)) == (1, {"schema_version": 1, "key": "model", "value": None})
+        cli("config", "alias", "fast", "scripted:one.json")
+        cli("config", "set", "model", "fast")
+        assert json.loads(cli("config", "get", "model", "--json")[1])["value"] == "fast"
+        assert json.loads(cli("config", "alias", "--json")[1])["aliases"] == {"fast": "scripted:one.json"}
+
+    def test_only_its_owner_may_read_it_and_a_link_to_it_stays(self, cli: Cli, tmp_path: Path) -> None:
+        """It may have a password in the URL of the store."""
+        real = tmp_path / "dotfiles.toml"
+        (tmp_path / "config.toml").symlink_to(real)
+        assert cli("config", "set", "store", "s.db")[0] == 0
+        assert (real.stat().st_mode & 0o777, (tmp_path / "config.toml").is_symlink()) == (0o600, True)
+
+    def test_a_place_where_it_cannot_be_written_is_named(
+        self, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "file").touch()
+        monkeypatch.setenv("BOUGH_CONFIG", str(tmp_path / "file" / "config.toml"))
+        code, _, err = cli("config", "set", "store", "s.db")
+        assert (code, "name another" in err) == (2, True)
+
     def test_values_are_set_shown_read_and_removed_and_comments_stay(self, cli: Cli, tmp_path: Path) -> None:
         assert cli("config", "path")[1] == f"{tmp_path}/config.toml\n"
         assert cli("config")[1] == ""

@@ -206,7 +206,7 @@ SITUATIONS: list[tuple[Prepare, str]] = [
     (nothing, "lab run ses_case --model nobody"),
     (nothing, "lab promote ses_case cases"),
     (nothing, "test ."),
-    (cohort, "lab cohort rm mine"),
+    (cohort, "lab cohort rm mine --yes"),
     (trashed, "fork ses_case"),
     (trashed, "run hi --resume ses_case"),
     (trashed, "rm ses_case"),

@@ -133,7 +133,9 @@ def test_cohorts_are_saved_listed_and_removed(home: Path) -> None:
     assert saved.out == "saved 3 sessions as few; bough lab run few replays them\n"
     assert re.search(r"few +3", bough("lab", "cohort", "ls", home=home).out)
     assert "3 sessions, 3 turns" in run(home, "few").err
-    assert bough("lab", "cohort", "rm", "few", home=home).code == 0
+    planned = bough("lab", "cohort", "rm", "few", home=home)
+    assert (planned.code, "few  (" in planned.err, "--yes" in planned.err) == (1, True, True)
+    assert bough("lab", "cohort", "rm", "few", "--yes", home=home).code == 0
     assert "no saved cohort" in bough("lab", "cohort", "ls", home=home).err
     assert re.search(r"lab_\w+ +just now +complete +lab few", bough("lab", "ls", home=home).out)
 

@@ -155,3 +155,8 @@ class TestNames:
         assert bough("label", "ses_case@3", "", store=store_path).code == 0
         assert bough("label", "ses_case", "--json", store=store_path).json["labels"] == {}
         assert bough("label", "ses_case@999", "x", store=store_path).code == 2
+
+    def test_a_message_about_an_entry_names_the_session_to_look_at(self, store_path: Path) -> None:
+        for command in (("show", "ses_case@999"), ("show", "ses_case@0"), ("rewind", "ses_case@999")):
+            assert "bough log ses_case lists" in bough(*command, store=store_path).err
+        assert "bough log ses_case --all lists" in bough("redo", "ses_case", store=store_path).err

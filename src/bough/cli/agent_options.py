@@ -436,6 +436,7 @@ _AGENT = (
     ),
     click.option(
         "--max-turns",
+        metavar="N",
         type=click.IntRange(min=0),
         help="Limit of turns in the session. 0 is the default, 50.",
     ),

@@ -92,7 +92,9 @@ def _read_text(path: Path) -> str:
     except FileNotFoundError:
         return ""
     except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"cannot read the configuration in {path} ({error})") from None
+        raise CommandError(
+            f"cannot read the configuration in {path} ({error}); name another file with BOUGH_CONFIG"
+        ) from None
 
 
 @cache
@@ -150,10 +152,17 @@ def set_value(key: str, value: Any) -> Path:
     if _value_at(tomllib.loads(after), place) != value:
         line = _line_number(before, place)
         raise CommandError(f"{path}, line {line}: {key} is written in a way that only you can edit")
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    new = path.with_name(f"{path.name}.new")
-    new.write_text(after, encoding="utf-8")
-    new.replace(path)
+    from ..exchange.bundle.write import (
+        atomic_file,
+        write_error,
+    )  # late: every command reads the file, few write it
+
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_error(str(path), error) from None
+    with atomic_file(path) as file:
+        file.write(after.encode())
     return path
 
 

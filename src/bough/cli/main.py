@@ -190,8 +190,8 @@ class Verbs(click.Group):
     metavar="URL",
     help="A file path, memory: or postgresql://…. Default: $BOUGH_STORE, else bough config's, else one file per user.",
 )
-@click.option("--space", default="default", show_default=True, help="The tenant to work in.")
-@click.option("--owner", help="Only sessions of this owner.")
+@click.option("--space", metavar="NAME", default="default", show_default=True, help="The tenant to work in.")
+@click.option("--owner", metavar="NAME", help="Only sessions of this owner.")
 @click.option(
     "--key-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),

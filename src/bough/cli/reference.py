@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..core.tree import Leaf
-from ..errors import BoughError, NotFound, SessionTrashed
+from ..errors import BoughError, InvalidPosition, NotFound, SessionTrashed
 from ..log.changes import Cut
 from ..log.log import Log
 from ..session import Session
@@ -87,8 +87,13 @@ def resolve(location: StoreLocation, reference: str, *, trashed: bool = False) -
         session = store.session(_session_id(store, name, trashed=trashed))
     if seq is None:
         return Position(session, None, bundle)
-    leaf = session.log.leaf_at(seq) if branch is None else _leaf_on_branch(session, name, branch, seq)
-    return Position(session, leaf, bundle)
+    if branch is not None:
+        return Position(session, _leaf_on_branch(session, name, branch, seq), bundle)
+    try:
+        return Position(session, session.log.leaf_at(seq), bundle)
+    except InvalidPosition as error:
+        quoted = shlex.quote(name or "latest")
+        raise CommandError(f"{error.problem}; bough log {quoted} lists them") from None
 
 
 def resolve_stored(location: StoreLocation, reference: str, *, trashed: bool = False) -> Position:
@@ -178,7 +183,10 @@ def _session_id(store: Store, name: str, *, trashed: bool) -> str:
         return rows[0].session_id
     match = _match(store, name, trashed=trashed)
     if match is None and trashed:
-        raise CommandError(f"there is no session {name!r} in the trash; bough ls --trashed lists it")
+        hint = "bough ls --trashed lists those that are there"
+        if (active := _match(store, name, trashed=False)) is not None:
+            hint = f"bough rm {active} moves it there"
+        raise CommandError(f"there is no session {name!r} in the trash; {hint}")
     if match is None:
         raise NotFound(name)
     return match

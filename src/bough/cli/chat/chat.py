@@ -681,6 +681,8 @@ def _parse_options(text: str) -> dict[str, Any]:
 
 def _export(chat: Chat, rest: str) -> None:
     path = Path(rest or export_file_name(chat.session.session_id, ".bough")).expanduser()
+    if path.is_file():
+        raise CommandError(f"{path} exists; /export FILE writes another")
     chat.session.export(path)
     chat.note(f"Written to {path}")
 

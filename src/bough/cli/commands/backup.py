@@ -50,11 +50,13 @@ def backup(location: StoreLocation, to: str | None, force: bool, is_json: bool) 
 @yes_option
 @click.option(
     "--service-role",
+    metavar="NAME",
     show_default="the one it has, else bough_service",
     help="PostgreSQL: role that sees its whole space.",
 )
 @click.option(
     "--client-role",
+    metavar="NAME",
     default="bough_client",
     show_default=True,
     help="PostgreSQL: role that sees public entries only.",

@@ -93,14 +93,18 @@ def path() -> None:
 
 @config.command()
 @click.argument("key")
-def get(key: str) -> int:
+@json_option
+def get(key: str, is_json: bool) -> int:
     """Print one value, without passwords and keys; exit code 1 if it is not set."""
     value = get_value(key)
+    shown = None if value is None else without_secrets(key, value)
+    if is_json:
+        print_json(key=key, value=shown)
+    elif value is not None:
+        click.echo(for_terminal(_text(shown)))
     if value is None:
-        notify(f"{key} is not set in {config_path()}")
+        notify(f"{key} is not set in {config_path()}; bough config set {shlex.quote(key)} VALUE sets it")
         return FAILURE
-    shown = without_secrets(key, value)
-    click.echo(for_terminal(_text(shown)))
     if shown != value:
         notify(f"a secret is not shown; {config_path()} has it")
     return 0
@@ -152,8 +156,9 @@ def unset(key: str) -> int:
 @config.command()
 @click.argument("name", required=False, shell_complete=complete_model)
 @click.argument("model", required=False)
+@json_option
 @click.pass_context
-def alias(ctx: click.Context, name: str | None, model: str | None) -> int:
+def alias(ctx: click.Context, name: str | None, model: str | None, is_json: bool) -> int:
     """Name a model, or list the names: bough config alias fast openai:MODEL"""
     if name is not None and model is not None:
         ctx.invoke(set_, key=f"aliases.{name}", values=(model,))
@@ -163,6 +168,12 @@ def alias(ctx: click.Context, name: str | None, model: str | None) -> int:
         raise CommandError(
             f"there is no alias {name!r}; make it with: bough config alias {shlex.quote(name)} MODEL"
         )
-    for one in sorted(aliases) if name is None else [name]:
-        click.echo(for_terminal(f"{one} = {aliases[one]}"))
+    listed = {one: aliases[one] for one in (sorted(aliases) if name is None else [name])}
+    if is_json:
+        print_json(aliases=listed)
+        return 0
+    for one, value in listed.items():
+        click.echo(for_terminal(f"{one} = {value}"))
+    if not aliases:
+        notify("there is no alias yet; bough config alias NAME MODEL makes one")
     return 0

@@ -36,6 +36,7 @@ from ..rendering.output import (
     safe,
     table,
     to_json_value,
+    yes_option,
 )
 from ..store_option import StoreLocation, pass_location
 from ..text_argument import text_option
@@ -69,7 +70,9 @@ lab.add_command(promote)
 cohort_options = option_group(
     click.argument("cohort", nargs=-1, required=True, metavar="COHORT…"),
     click.option("--sample", type=click.IntRange(1), metavar="N", help="Take so many of the sessions."),
-    click.option("--seed", type=int, default=0, show_default=True, help="Which ones --sample takes."),
+    click.option(
+        "--seed", metavar="N", type=int, default=0, show_default=True, help="Which ones --sample takes."
+    ),
 )
 
 
@@ -150,7 +153,14 @@ def _scorers(ctx: click.Context, _: click.Parameter, sources: tuple[str, ...]) -
     help="Exit with 1 if this holds, such as 'tool_changed > baseline + 5%' or 'cost > 1.2x'; repeatable.",
 )
 @max_cost_option
-@click.option("--workers", type=click.IntRange(1), default=4, show_default=True, help="Replays at a time.")
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    default=4,
+    show_default=True,
+    metavar="N",
+    help="How many replays run at once.",
+)
 @click.option(
     "--engine",
     default="local",
@@ -158,7 +168,7 @@ def _scorers(ctx: click.Context, _: click.Parameter, sources: tuple[str, ...]) -
     help="absurd: the workers of a queue replay the sessions; bough worker starts one.",
 )
 @click.option("--again", is_flag=True, help="Run it anew, though the same run is complete.")
-@click.option("--yes", is_flag=True, help="Do not ask before calling models that cost money.")
+@yes_option
 @click.option("--output", type=click.Path(dir_okay=False), help="Write the report to this file.")
 @force_option
 @json_option
@@ -428,11 +438,21 @@ def cohort_ls(location: StoreLocation, is_json: bool) -> None:
 
 @cohort.command("rm")
 @click.argument("name")
+@yes_option
+@json_option
 @pass_location
-def cohort_rm(location: StoreLocation, name: str) -> None:
+def cohort_rm(location: StoreLocation, name: str, yes: bool, is_json: bool) -> int:
     """Move a saved cohort to the trash; its sessions stay."""
     store = location.open()
-    if name not in store.cohorts():
+    saved = store.cohorts()
+    if name not in saved:
         raise CommandError(f"there is no cohort {name!r}; bough lab cohort ls lists them")
+    notify(f"  {name}  ({plural(len(saved[name]), 'session')}, which stay) moves to the trash")
+    if not confirm_plan("Move to the trash?", yes=yes):
+        return 1
     store.delete(f"{COHORT_PREFIX}{name}")
-    click.echo(f"removed cohort {name}; bough restore {COHORT_PREFIX}{name} brings it back")
+    if is_json:
+        print_json(trashed=[f"{COHORT_PREFIX}{name}"])
+    else:
+        notify(f"bough restore {COHORT_PREFIX}{name} brings it back")
+    return 0

@@ -32,7 +32,7 @@ _MARKS = {"fork": "⑂ fork of {}", "task": "↳ task of {}", "replay": "↻ rep
 
 
 @click.command()
-@click.option("--status", type=click.Choice(get_args(Status)))
+@click.option("--status", type=click.Choice(get_args(Status)), help="Only sessions with this status.")
 @click.option("--agent", metavar="NAME", help="Only sessions of this agent.")
 @click.option("--owner", metavar="NAME", help="Only sessions of this owner.")
 @click.option("--conversation", "conversation_id", metavar="ID", help="Only sessions of this conversation.")
@@ -54,7 +54,15 @@ _MARKS = {"fork": "⑂ fork of {}", "task": "↳ task of {}", "replay": "↻ rep
 @click.option("--before", "before", metavar="TIME", help="Only sessions started before this.")
 @click.option("--trashed", is_flag=True, help="List the trash.")
 @click.option("--all", "is_all", is_flag=True, help="Include tasks and replays.")
-@click.option("-n", "--limit", type=click.IntRange(1, 100_000), default=30, show_default=True)
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(1, 100_000),
+    default=30,
+    show_default=True,
+    metavar="N",
+    help="List at most N.",
+)
 @click.option("--page", metavar="NEXT", help="Continue after a previous page, as its last line says.")
 @json_option
 @pass_location

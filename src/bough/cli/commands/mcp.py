@@ -16,12 +16,14 @@ PORT = 8379
 @click.option("--http", is_flag=True, help="Serve streamable HTTP instead of standard input and output.")
 @click.option(
     "--host",
+    metavar="ADDRESS",
     default="127.0.0.1",
     show_default=True,
     help="With --http: the address to listen on; anything but loopback needs --token.",
 )
 @click.option(
     "--port",
+    metavar="PORT",
     type=click.IntRange(0, 65535),
     default=PORT,
     show_default=True,

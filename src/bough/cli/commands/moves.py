@@ -257,7 +257,12 @@ def _unwritten_files(session: Session) -> int:
 @text_option(
     "--summary", metavar="TEXT|@FILE|-", help="The summary. Default: an outline, made without a model."
 )
-@click.option("--keep-from", type=click.IntRange(1), help="The first entry the model still receives in full.")
+@click.option(
+    "--keep-from",
+    type=click.IntRange(1),
+    metavar="N",
+    help="The first entry the model still receives in full.",
+)
 @click.option(
     "--context-tokens",
     type=click.IntRange(1),
@@ -281,7 +286,8 @@ def compact(
     session = resolve_stored_session(location, reference)
     if keep_from is not None and keep_from > session.leaf.seq + 1:
         raise CommandError(
-            f"--keep-from {keep_from} is invalid: the path ends at entry {session.leaf.seq}; bough log lists the entries"
+            f"--keep-from {keep_from} is invalid: the path ends at entry {session.leaf.seq}; "
+            f"bough log {session.session_id} lists the entries"
         )
     text = read_stdin() if summary == "-" else summary
     compaction = session.compact(text, first_kept=keep_from, context_tokens=context_tokens)

@@ -107,7 +107,12 @@ def record(location: StoreLocation, /, upstreams: tuple[Upstream, ...], command:
 
 @click.command()
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0 picks a free port."
+    "--port",
+    metavar="PORT",
+    type=click.IntRange(0, 65535),
+    default=PORT,
+    show_default=True,
+    help="0 picks a free port.",
 )
 @_upstream_option
 @pass_location

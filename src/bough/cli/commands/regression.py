@@ -163,7 +163,7 @@ def _is_file_name(name: str) -> bool:
 
 
 @click.command()
-@click.argument("places", nargs=-1, required=True, metavar="DIR|CASE...", type=click.Path(path_type=Path))
+@click.argument("places", nargs=-1, required=True, metavar="DIR|CASE…", type=click.Path(path_type=Path))
 @model_option(
     "--model",
     "models",
@@ -182,7 +182,12 @@ def _is_file_name(name: str) -> bool:
     help="The tools that the model is offered. Calls that were not recorded use their dry run.",
 )
 @click.option(
-    "--workers", type=click.IntRange(1), default=4, show_default=True, help="How many cases run at once."
+    "--workers",
+    type=click.IntRange(1),
+    default=4,
+    show_default=True,
+    metavar="N",
+    help="How many cases run at once.",
 )
 @max_cost_option
 @json_option
@@ -216,7 +221,9 @@ def test(
     from ...replay.replay import ReplayPlan
 
     if missing := [place for place in places if not place.exists()]:
-        raise CommandError(f"there is no file or folder {missing[0]}")
+        raise CommandError(
+            f"there is no file or folder {missing[0]}; bough lab promote REFERENCE DIR writes cases"
+        )
     cases = find_cases(places)
     if not cases:
         raise CommandError(

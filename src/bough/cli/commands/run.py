@@ -34,6 +34,7 @@ from ..rendering.output import (
     notify,
     print_json,
     safe,
+    yes_option,
 )
 from ..rendering.turn_events import JsonWatcher, PlainWatcher, call_details, call_text
 from ..run_source import Source, pick_session, resolve_runnable, source_options
@@ -180,7 +181,8 @@ def resume(
     type=click.FloatRange(min=0),
     default=10.0,
     show_default=True,
-    help="How many seconds to wait until the turn has ended.",
+    metavar="SECONDS",
+    help="How long to wait until the turn has ended.",
 )
 @json_option
 @pass_location
@@ -237,7 +239,7 @@ def _is_open(session: Session, turn: int) -> bool:
 @required_reference
 @click.option("--deny", is_flag=True, help="Deny the calls; the model is told.")
 @click.option("--call", "number", type=click.IntRange(min=1), metavar="N", help="Only the Nth waiting call.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @json_option
 @pass_location
 def approve(

@@ -44,7 +44,15 @@ class SearchCommand(click.Command):
 
 @click.command(cls=SearchCommand)
 @click.argument("query", nargs=-1, required=True, metavar="WORDS…")
-@click.option("-n", "--limit", type=click.IntRange(1, 1_000), default=20, show_default=True)
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(1, 1_000),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="List at most N.",
+)
 @click.option("--page", metavar="NEXT", help="Continue after a previous page, as its last line says.")
 @click.option("--trashed", is_flag=True, help="Search the trash instead.")
 @json_option

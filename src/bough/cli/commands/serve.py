@@ -40,12 +40,18 @@ def _clients(_: click.Context, parameter: click.Parameter, pairs: tuple[str, ...
 @click.command()
 @click.option(
     "--host",
+    metavar="ADDRESS",
     default="127.0.0.1",
     show_default=True,
     help="Address to listen on; anything but loopback needs --token.",
 )
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0 picks a free port."
+    "--port",
+    metavar="PORT",
+    type=click.IntRange(0, 65535),
+    default=PORT,
+    show_default=True,
+    help="0 picks a free port.",
 )
 @click.option(
     "--open/--no-open",
@@ -74,16 +80,21 @@ def _clients(_: click.Context, parameter: click.Parameter, pairs: tuple[str, ...
 @click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A host name this server accepts.")
 @click.option(
     "--max-import",
+    metavar="MEGABYTES",
     type=click.IntRange(1),
     default=256,
     show_default=True,
-    help="Largest bundle to import, in megabytes.",
+    help="Largest bundle to import.",
 )
 @click.option(
     "--metrics", is_flag=True, help="Count requests, commits, sessions and cost at /metrics, for Prometheus."
 )
 @click.option(
-    "--grace", default="60s", show_default=True, help="How long to wait for running steps when stopping."
+    "--grace",
+    metavar="TIME",
+    default="60s",
+    show_default=True,
+    help="How long to wait for running steps when stopping.",
 )
 @log_format_option
 @agent_options

@@ -52,7 +52,7 @@ MAX_RESULT_LINES = 12
 @reference
 @click.option("--full", is_flag=True, help="Show tool results in full, and reasoning.")
 @click.option("--trace", is_flag=True, help="Include internal entries: settings, notes, summaries.")
-@click.option("-n", "--last", type=click.IntRange(1), help="Only the newest N entries.")
+@click.option("-n", "--last", type=click.IntRange(1), metavar="N", help="Only the newest N entries.")
 @json_option
 @pass_location
 def show(
@@ -98,8 +98,8 @@ def show(
     is_flag=True,
     help="Print events: system_message, user_message, assistant_message, tool_call, tool_result.",
 )
-@click.option("--since", type=click.IntRange(0), default=0, help="Only entries after this one.")
-@click.option("-n", "--last", type=click.IntRange(1), help="Only the newest N.")
+@click.option("--since", type=click.IntRange(0), default=0, metavar="N", help="Only entries after entry N.")
+@click.option("-n", "--last", type=click.IntRange(1), metavar="N", help="Only the newest N entries.")
 @click.option("--json", "is_json", is_flag=True, help="Print JSON lines, one per entry.")
 @pass_location
 def log(
@@ -177,6 +177,7 @@ def tree(location: StoreLocation, reference: str, is_json: bool) -> None:
 @reference
 @click.option(
     "--provider",
+    metavar="NAME",
     shell_complete=lambda ctx, param, typed: [name for name in PROVIDERS if name.startswith(typed)],
     help="anthropic, openai-chat, openai or gemini.  [default: that of the session's model, or anthropic]",
 )
@@ -445,7 +446,8 @@ def _import_first(position: Position) -> str:
 def _show_entry(position: Position, *, is_json: bool) -> None:
     session = position.session_at()
     if not session.leaf.seq:
-        raise CommandError("0 is before the first entry; bough log lists the entries")
+        name = shlex.quote(str(position.bundle or session.session_id))
+        raise CommandError(f"0 is before the first entry; bough log {name} lists the entries")
     (entry,) = session.path(last=1)
     calls = calls_at(session.log, entry)
     if is_json:

@@ -30,9 +30,10 @@ PAUSE = 0.1  # seconds between two reads; each is one indexed query
     type=click.IntRange(0),
     default=20,
     show_default=True,
-    help="How many facts to print first.",
+    metavar="N",
+    help="Print the newest N facts first.",
 )
-@click.option("--from", "after", type=click.IntRange(0), help="Start after this fact's number instead.")
+@click.option("--from", "after", type=click.IntRange(0), metavar="N", help="Start after fact N instead.")
 @pass_location
 def tail(location: StoreLocation, reference: str, follow: bool, last: int, after: int | None) -> None:
     """Print a session's journal as JSON lines; -f follows it.

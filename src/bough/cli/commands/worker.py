@@ -74,6 +74,7 @@ def parse_engine(engine: str) -> str | None:
 )
 @click.option(
     "--concurrency",
+    metavar="N",
     type=click.IntRange(1, 1_000),
     default=4,
     show_default=True,
@@ -81,12 +82,17 @@ def parse_engine(engine: str) -> str | None:
 )
 @click.option(
     "--lease",
+    metavar="TIME",
     default="30s",
     show_default=True,
     help="How long a task may be silent before another worker takes it.",
 )
 @click.option(
-    "--grace", default="60s", show_default=True, help="How long to wait for running steps when stopping."
+    "--grace",
+    metavar="TIME",
+    default="60s",
+    show_default=True,
+    help="How long to wait for running steps when stopping.",
 )
 @log_format_option
 @click.option("--only-run", hidden=True, metavar="RUN_ID", help="Run this run, which another worker claimed.")

@@ -71,7 +71,7 @@ suggestions = Suggestions()
 def check_target(target: Path, *, force: bool) -> None:
     """Check, before the work that would be lost, that the target's folder exists and no file is overwritten."""
     if not target.parent.is_dir():
-        raise CommandError(f"cannot write {target}: there is no folder {target.parent}")
+        raise CommandError(f"cannot write {target}: there is no folder {target.parent}; create it first")
     if target.is_file() and not force:
         raise CommandError(f"{target} exists; --force overwrites it")
 
@@ -99,7 +99,10 @@ def describe_error(error: BaseException) -> ErrorReport | None:
     if isinstance(error, errors.BoughError):
         return ErrorReport(error.command_text, error.exit_code)
     if isinstance(error, OSError) and error.filename is not None:
-        return ErrorReport(f"{error.filename}: {error.strerror}", FAILURE)
+        hint = (
+            "; check the permissions of the file and its folder" if isinstance(error, PermissionError) else ""
+        )
+        return ErrorReport(f"{error.filename}: {error.strerror}{hint}", FAILURE)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
         return ErrorReport(f"cannot write the output ({error.strerror})", FAILURE)
     if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
