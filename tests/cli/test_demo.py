@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -54,6 +55,13 @@ class TestDemo:
             assert difference.first_action_divergence is not None
             assert "refund" in difference.first_action_divergence.expected
             assert list(store.verify()) == []
+
+    def test_what_it_says_to_type_works_in_a_folder_with_any_name(self, tmp_path: Path) -> None:
+        done = bough("demo", "--folder", "my demo", home=tmp_path)
+        assert done.code == 0, done.err
+        typed = done.out.partition("to explore it:\n")[2].splitlines()[:2]
+        where = [shlex.split(line)[-1] for line in typed]
+        assert where == [f"{tmp_path}/my demo", f"BOUGH_STORE={tmp_path}/my demo/demo.db"]
 
     def test_it_leaves_nothing_behind_unless_told_to(self, tmp_path: Path) -> None:
         done = bough("demo", store=None, TMPDIR=str(tmp_path))

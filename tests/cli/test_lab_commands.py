@@ -227,3 +227,8 @@ def test_ctrl_c_ends_it_cleanly_and_the_same_command_goes_on(home: Path) -> None
         ]
     assert len(calls) == 4 * 2 * 2
     assert all(call.price is not None for call in calls)
+
+
+def test_the_command_after_promote_can_be_typed_whatever_the_folder_is_called(home: Path) -> None:
+    done = bough("lab", "promote", "ses_case_00", "my cases", home=home)
+    assert "run it with: bough test 'my cases'" in done.err

@@ -146,7 +146,7 @@ def promote(
             "the case fails until another model or prompt meets it: bough test FOLDER --model NAME --prompt @FILE"
         )
     else:
-        notify(f"run it with: bough test {safe(str(folder))}")
+        notify(f"run it with: bough test {shlex.quote(safe(str(folder)))}")
 
 
 def _scorer_beside(text: str, folder: Path) -> str:

@@ -78,7 +78,8 @@ def demo(keep: bool, folder: Path | None, opens: bool, is_json: bool) -> int:
 
 
 def _folder(folder: Path | None) -> Path:
-    target = folder or Path(tempfile.mkdtemp(prefix="bough-demo-"))
+    # Absolute, because the commands run in it.
+    target = (folder or Path(tempfile.mkdtemp(prefix="bough-demo-"))).absolute()
     target.mkdir(parents=True, exist_ok=True)
     if any(target.iterdir()):
         raise click.UsageError(f"{target} is not empty; name a new folder")
@@ -174,7 +175,8 @@ class Presenter:
             self.show("   bough demo --open shows the replay's diff in the browser")
             self.show("   bough demo --keep keeps the store and the agent's files")
             return
-        self.show(f"   to explore it:\n     cd {folder}\n     export BOUGH_STORE={folder / 'demo.db'}")
+        store = shlex.quote(str(folder / "demo.db"))
+        self.show(f"   to explore it:\n     cd {shlex.quote(str(folder))}\n     export BOUGH_STORE={store}")
         for line in (
             "bough ls --all",
             "bough show latest",
