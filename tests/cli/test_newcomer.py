@@ -409,6 +409,22 @@ class TestCompletion:
     def test_ids_come_with_their_titles_where_the_shell_shows_them(self, store_path: Path) -> None:
         assert "Order 41" in self.complete(store_path, "bough show ses_c", "zsh").out
 
+    def test_an_old_session_is_completed_however_many_are_newer(self, tmp_path: Path) -> None:
+        with library.open(tmp_path / "a.db") as store:
+            for number in range(-1, 220):
+                store.start(session_id=f"ses_new{number}" if number >= 0 else "ses_old")
+        assert self.complete(tmp_path / "a.db", "bough show ses_o").out == "plain,ses_old\n"
+
+    @pytest.mark.parametrize("words", ["--store s", "run --tools s", "show case.b", "copy latest --to s"])
+    def test_the_shell_completes_files_where_one_can_be_named(self, store_path: Path, words: str) -> None:
+        typed = words.split(" ")[-1]
+        assert self.complete(store_path, f"bough {words}").out == f"file,{typed}\n"
+
+    def test_bash_tears_a_flag_with_its_value_apart(self, store_path: Path, tmp_path: Path) -> None:
+        result = self.complete(tmp_path / "none.db", f"bough --store = {store_path} show ses_cas")
+        assert (result.out, result.err) == ("plain,ses_case\n", "")
+        assert self.complete(store_path, "bough nonsense ses_cas").err == ""
+
     def test_nothing_is_offered_that_a_shell_would_tear_apart(self, store_path: Path) -> None:
         offered = [
             line.partition(",")[2] for line in self.complete(store_path, "bough show ").out.splitlines()

@@ -38,7 +38,7 @@ from ..store import Store
 from ..wire.options import check_options
 from .config import load_config, model_option, model_options
 from .mcp_option import connect_once, load_servers, mcp_options
-from .option_group import struct_options
+from .option_group import complete_file, struct_options
 from .rendering.error_text import CommandError
 from .rendering.output import notify
 from .text_argument import text_option
@@ -405,6 +405,7 @@ _AGENT = (
     click.option(
         "--tools",
         multiple=True,
+        shell_complete=complete_file,
         metavar="FILE.py|MODULE[:NAME]",
         help="Load every tool there, and the lists named `tools`.",
     ),

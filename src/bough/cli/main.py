@@ -18,6 +18,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from .. import __version__
+from .option_group import complete_file
 from .rendering.error_text import suggestions
 from .store_option import StoreLocation
 
@@ -145,6 +146,8 @@ class Verbs(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """`bough --resume ID TEXT` is `bough run --resume ID TEXT`; likewise --copy and --overwrite."""
+        if ctx.resilient_parsing and args:  # bash hands over --store=URL as three words
+            args = "\0".join(args).replace("\0=\0", "=").split("\0")
         at = self._verb_position(ctx, args)
         names = [argument.partition("=")[0] for argument in args[at:]]
         if names and names[0] not in VERBS and SESSION_FLAGS.intersection(names):
@@ -168,7 +171,8 @@ class Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in VERBS and not args[0].startswith("-"):
+        is_wrong = args and args[0] not in VERBS and not args[0].startswith("-")
+        if is_wrong and not ctx.resilient_parsing:  # a message would garble the line being typed
             from difflib import get_close_matches
 
             near = get_close_matches(args[0], VERBS, 1)
@@ -187,6 +191,7 @@ class Verbs(click.Group):
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option(
     "--store",
+    shell_complete=complete_file,
     metavar="URL",
     help="A file path, memory: or postgresql://…. Default: $BOUGH_STORE, else bough config's, else one file per user.",
 )

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+import click
+from click.shell_completion import CompletionItem
+
+if TYPE_CHECKING:
+    from msgspec import Struct
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -20,6 +24,11 @@ def option_group(*options: Decorator) -> Decorator:
         return command
 
     return decorate
+
+
+def complete_file(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Let the shell complete a file's name, for an option that takes other values too."""
+    return [CompletionItem(incomplete, type="file")]
 
 
 def struct_options(parameter: str, struct: type[Struct], *options: Decorator) -> Decorator:

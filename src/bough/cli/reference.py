@@ -25,6 +25,7 @@ from ..log.log import Log
 from ..session import Session
 from ..store import Store
 from ..stores.base import SessionRow
+from .option_group import complete_file
 from .rendering.error_text import CommandError
 from .rendering.output import clip
 from .store_option import StoreLocation
@@ -267,31 +268,43 @@ def _candidates(store: Store, rows: list[SessionRow]) -> str:
 
 def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete ids and one-word titles, last active first. Longer titles appear as the help text of their id."""
-    return _complete(ctx, incomplete, trashed=False)
+    return _complete(ctx, param, incomplete, trashed=False)
 
 
 def complete_trashed(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The same for the sessions in the trash."""
-    return _complete(ctx, incomplete, trashed=True)
+    return _complete(ctx, param, incomplete, trashed=True)
 
 
-def _complete(ctx: click.Context, incomplete: str, *, trashed: bool) -> list[CompletionItem]:
+def _complete(
+    ctx: click.Context, param: click.Parameter, incomplete: str, *, trashed: bool
+) -> list[CompletionItem]:
     typed = ctx.find_root().params  # the command is not run, so nothing has made a location of it
     try:
         location = StoreLocation(typed.get("store"), typed.get("space") or "default", typed.get("owner"))
         location.register_key_file(typed.get("key_file"))
-        rows = location.open().sessions(trashed=trashed, limit=200).sessions if location.exists else ()
+        rows = _completed_rows(location.open(), incomplete, trashed=trashed) if location.exists else ()
     except (BoughError, CommandError, OSError):  # a message would garble the line being typed
         return []
-    if not rows:
-        return []
-    named = [("latest", None), *((row.session_id, row.title) for row in rows)]
+    named: list[tuple[str, str | None]] = [("latest", None)] if rows else []
+    named += [(row.session_id, row.title) for row in rows]
     named += [(row.title, None) for row in rows if row.title and row.title.split() == [row.title]]
-    return [
+    items = [
         CompletionItem(name, help=clip(title or "", 40) or None)
         for name, title in named
         if name.startswith(incomplete)
     ]
+    return items or ([] if trashed else complete_file(ctx, param, incomplete))  # a bundle
+
+
+def _completed_rows(store: Store, incomplete: str, *, trashed: bool) -> list[SessionRow]:
+    """Return the sessions to offer: the newest, and behind them older ones whose id begins like this."""
+    rows = list(store.sessions(trashed=trashed, limit=200).sessions)
+    if incomplete:
+        known = {row.session_id for row in rows}
+        older = store.sessions(trashed=trashed, id_prefix=incomplete, order="created", limit=200).sessions
+        rows += [row for row in older if row.session_id not in known]
+    return rows
 
 
 reference = click.argument("reference", default="latest", shell_complete=complete)

@@ -17,6 +17,7 @@ from ...exchange.importers import IMPORTERS, read_sessions
 from ...exchange.importers.ingest import ToolImportResult, import_session, preview_session
 from ...formats.records import LossReport
 from ...store import Store
+from ..option_group import complete_file
 from ..reference import complete, resolve_stored_session
 from ..rendering.error_text import CommandError
 from ..rendering.output import (
@@ -179,7 +180,7 @@ def _summary_lines(reports: Sequence[ToolImportResult], *, is_dry: bool) -> Iter
 
 @click.command()
 @click.argument("references", nargs=-1, metavar="[REFERENCE]…", shell_complete=complete)
-@click.option("--to", required=True, metavar="URL", help="The other store.")
+@click.option("--to", required=True, shell_complete=complete_file, metavar="URL", help="The other store.")
 @click.option(
     "--to-key-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),

@@ -20,7 +20,7 @@ from ...models.names import model_by_name
 from ...store import Store
 from ..agent_options import load_module, load_tools
 from ..config import model_option, model_options
-from ..option_group import option_group
+from ..option_group import complete_file, option_group
 from ..reference import is_title, resolve_stored_session
 from ..rendering.error_text import CommandError, print_error
 from ..rendering.output import (
@@ -92,7 +92,12 @@ def _scorers(ctx: click.Context, _: click.Parameter, sources: tuple[str, ...]) -
 @text_option("--prompt-patch", help="Text added to its system prompt.")
 @model_options
 @click.option(
-    "--tools", multiple=True, callback=_tools, metavar="FILE.py|MODULE", help="The candidate's tools."
+    "--tools",
+    multiple=True,
+    callback=_tools,
+    shell_complete=complete_file,
+    metavar="FILE.py|MODULE",
+    help="The candidate's tools.",
 )
 @model_option(
     "--baseline-model",
@@ -103,6 +108,7 @@ def _scorers(ctx: click.Context, _: click.Parameter, sources: tuple[str, ...]) -
     "--baseline-tools",
     multiple=True,
     callback=_tools,
+    shell_complete=complete_file,
     metavar="FILE.py|MODULE",
     help="The baseline's tools, for mode dry.",
 )
@@ -132,6 +138,7 @@ def _scorers(ctx: click.Context, _: click.Parameter, sources: tuple[str, ...]) -
     "scorers",
     multiple=True,
     callback=_scorers,
+    shell_complete=complete_file,
     metavar="FILE.py[:NAME]",
     help="Score with the functions there whose parameter is named turn or session; repeatable.",
 )

@@ -17,6 +17,7 @@ from ...errors import ExitCode, ModelUnavailable
 from ...models.availability import available_models
 from ..agent_options import load_tools
 from ..config import model_option, model_options
+from ..option_group import complete_file
 from ..reference import required_reference, resolve
 from ..rendering.error_text import CommandError, print_error
 from ..rendering.output import (
@@ -178,6 +179,7 @@ def _is_file_name(name: str) -> bool:
     "--tools",
     "sources",
     multiple=True,
+    shell_complete=complete_file,
     metavar="FILE.py|MODULE",
     help="The tools that the model is offered. Calls that were not recorded use their dry run.",
 )

@@ -17,6 +17,7 @@ from ...session import Session
 from ..agent_options import load_tools
 from ..config import model_option, model_options
 from ..mcp_option import load_servers
+from ..option_group import complete_file
 from ..reference import bundle_file, complete, reference, resolve
 from ..rendering.error_text import CommandError, check_target, print_error
 from ..rendering.output import (
@@ -59,7 +60,12 @@ from ..text_argument import text_option
     "recorded use the tool's dry run. live: tools named with --live run.",
 )
 @click.option(
-    "--tools", "sources", multiple=True, metavar="FILE.py|MODULE", help="The tools, for dry and live."
+    "--tools",
+    "sources",
+    multiple=True,
+    shell_complete=complete_file,
+    metavar="FILE.py|MODULE",
+    help="The tools, for dry and live.",
 )
 @click.option(
     "--mcp",

@@ -22,6 +22,7 @@ from ...log.runtime import environment_secrets
 from ...session import Session
 from ..agent_options import AgentOptions, load_module
 from ..json_log import log_format_option, start_log
+from ..option_group import complete_file
 from ..rendering.error_text import CommandError, needs_extra
 from ..rendering.output import notify, plural, print_json
 from ..run_source import Source, reject_naming_options, resolve_runnable
@@ -69,6 +70,7 @@ def parse_engine(engine: str) -> str | None:
     "sources",
     multiple=True,
     required=True,
+    shell_complete=complete_file,
     metavar="FILE.py|MODULE",
     help="Load every Agent there, and the lists named `agents`; repeatable.",
 )
