@@ -1079,11 +1079,12 @@ class MigrationNeeded(StoreError):
 
 
 class MissingPermission(StoreError):
-    def __init__(self, location: str, role: str, reason: str) -> None:
+    def __init__(self, location: str, role: str, reason: str, hint: str | None = None) -> None:
         self.role = role
         super().__init__(
             f"role {role!r} lacks a permission on {location}: {reason}",
-            f"to open a store, grant bough_service to {role} (or the service role you chose); to migrate, grant the "
+            hint
+            or f"to open a store, grant bough_service to {role} (or the service role you chose); to migrate, grant the "
             "permission to create a schema and roles",
         )
 
@@ -1135,9 +1136,7 @@ class StoreReadOnly(StoreError):
     def __init__(self, location: str) -> None:
         hint = "check the permissions of the file and its folder"
         if "://" in location:
-            hint = (
-                "connect to the primary: a standby, or a server that is set to read only, accepts no writes"
-            )
+            hint = "connect to the primary: a standby, or a server or role that is set to read only, accepts no writes"
         super().__init__(f"{location} cannot be written", hint)
 
 

@@ -132,6 +132,43 @@ class TestDoctor:
         assert f"queue '{queue.name}' has 1 task of other programs" in warning["message"]
         assert "--queue NAME" in warning["fix"]
 
+    def test_an_engine_that_the_service_may_not_use_is_a_problem_and_stops_nothing_else(
+        self, queue: AbsurdQueue
+    ) -> None:
+        """A dump restored without its roles leaves it so; doctor, the home page and metrics failed."""
+        queue.database.run("revoke usage on schema absurd from bough_service")
+        try:
+            code, findings = doctor(queue)
+            assert code == 1
+            (problem,) = [finding for finding in findings if finding["level"] == "problem"]
+            assert "may not use the schema absurd" in problem["message"]
+            assert problem["fix"].startswith("bough --store URL migrate --engine absurd")
+            assert queue_statuses(queue.store.backend) == []  # type: ignore[arg-type]
+            for refused in (
+                lambda: Worker(queue.database.url, [], queue=queue.name),
+                lambda: queue.send("hello"),
+            ):
+                with pytest.raises(errors.MissingPermission, match="migrate --engine absurd") as raised:
+                    refused()
+                assert "grant bough_service" not in str(raised.value)
+        finally:
+            absurd_schema.install(queue.database.owner_url, queue.name)
+        assert doctor(queue)[0] == 0
+
+    def test_an_absurd_of_other_programs_is_none_of_our_business(self, postgres: DatabaseHost) -> None:
+        database = Database(postgres, "foreign_engine")
+        database.run("create schema absurd")
+        done = command("doctor", store=database.url)
+        assert (done.code, "absurd" in done.out) == (0, False)
+        with pytest.raises(errors.MissingPermission, match="may not use the schema absurd"):
+            Worker(database.url, [])
+
+    def test_a_login_that_is_no_service_is_told_so_before_it_is_told_of_the_engine(
+        self, queue: AbsurdQueue
+    ) -> None:
+        with pytest.raises(errors.MissingPermission, match="grant bough_service to bough_person"):
+            Worker(queue.database.client_url, [], queue=queue.name)
+
 
 class TestOverview:
     def test_the_home_page_is_told_of_queues_and_their_problems(self, queue: AbsurdQueue) -> None:
@@ -215,6 +252,12 @@ class TestSetUp:
         assert words in done.err
         assert "psycopg" not in done.err + done.out
         assert "Traceback" not in done.err
+
+    def test_a_worker_does_not_start_where_it_could_not_claim(self, queue: AbsurdQueue) -> None:
+        """On a standby it reported an error of the driver, several times a second, for ever."""
+        url = queue.database.url + "&options=-c%20default_transaction_read_only%3Don"
+        with pytest.raises(errors.StoreReadOnly, match="connect to the primary"):
+            Worker(url, [], queue=queue.name)
 
     def test_a_server_that_is_not_there_is_said_by_a_worker(self, tmp_path: Any) -> None:
         agents = tmp_path / "agents.py"

@@ -28,9 +28,11 @@ select queue_name from absurd.queues
 where coalesce(has_table_privilege(to_regclass(format('absurd.%I', 't_' || queue_name)), 'select'), false)
 order by queue_name limit 100
 """
-IS_INSTALLED = """
-select to_regclass('absurd.bough_worker') is not null
-   and coalesce(has_table_privilege(to_regclass('absurd.bough_worker'), 'select'), false)
+# By the catalog: in a schema that this role may not use PostgreSQL looks nothing up by its name.
+SELECT_RIGHTS = """
+select has_schema_privilege(relnamespace, 'usage') and has_table_privilege(pg_class.oid, 'select'), current_user
+from pg_class join pg_namespace on pg_namespace.oid = relnamespace
+where nspname = 'absurd' and relname = 'bough_worker'
 """
 # By the index on state and time of runs, so that neither finished nor sleeping ones are read; counted up to a bound.
 # A run whose claim has expired belongs to a worker that died: it waits for another one.
@@ -96,12 +98,12 @@ class QueueStatus(Struct, frozen=True):
 
 
 def queue_statuses(store: PostgresStore) -> list[QueueStatus]:
-    """Return the status of each queue that Bough uses; none if the engine is not installed."""
+    """Return the status of each queue that Bough uses; none if the engine is not installed, or may not be used."""
     return store.connections.read_snapshot(lambda connection: _read_statuses(connection, store.space))
 
 
 def _read_statuses(connection: Connection, space: str) -> list[QueueStatus]:
-    if not _rows(connection, IS_INSTALLED)[0][0]:
+    if not any(may_use for may_use, _ in _rows(connection, SELECT_RIGHTS)):
         return []
     statuses = []
     for (queue,) in _rows(connection, SELECT_QUEUES):
@@ -125,6 +127,11 @@ def _rows(connection: Connection, query: str, values: Any = None) -> list[Any]:
 
 def engine_health(store: PostgresStore) -> list[Finding]:
     """Findings about the queues: waiting tasks without a worker, workers that die, tasks of others."""
+    for may_use, role in store.connections.query(SELECT_RIGHTS):
+        if not may_use:
+            message = f"{role!r} may not use the schema absurd: no worker can run and no turn can be enqueued"
+            fix = "bough --store URL migrate --engine absurd, as the role that owns the schema"
+            return [Finding("problem", message, fix)]
     return [finding for status in queue_statuses(store) for finding in findings_of(status)]
 
 

@@ -33,11 +33,12 @@ MAX_QUEUE_BYTES = 57
 """Absurd makes names of tables and indexes from it."""
 VERSION: str = absurdctl.ABSURD_SCHEMA_TARGET_VERSION
 
-# Does the schema exist, may this role use it, and does the queue exist?
+# Does the schema exist, and may this role use it? In a schema that it may not use PostgreSQL looks nothing up.
 SELECT_RIGHTS = """
-select to_regprocedure('absurd.get_schema_version()') is not null,
-       coalesce(has_schema_privilege(to_regnamespace('absurd'), 'usage'), false),
-       current_user
+select case when may_use then to_regprocedure('absurd.get_schema_version()') is not null else oid is not null end,
+       may_use, current_user
+from (select oid, coalesce(has_schema_privilege(oid, 'usage'), false) as may_use
+      from (select to_regnamespace('absurd')::oid as oid) as name) as schema
 """
 SELECT_QUEUE = """
 select absurd.get_schema_version(), to_regclass(format('absurd.%%I', 't_' || %s)) is not null,
@@ -132,7 +133,7 @@ def _check_queue(connection: psycopg.Connection[Any], where: str, queue: str) ->
     if not is_installed:
         raise EngineNotInstalled(where, queue, "has no schema of Absurd yet")
     if not may_use:
-        raise MissingPermission(where, user, "it may not use the schema absurd")
+        raise MissingPermission(where, user, "it may not use the schema absurd", _grant_hint(queue))
     version, has_queue, may_write, has_registry = fetch_row(connection, SELECT_QUEUE, [queue, queue])
     _check_not_newer(where, version)
     if version != VERSION:
@@ -142,4 +143,11 @@ def _check_queue(connection: psycopg.Connection[Any], where: str, queue: str) ->
             where, queue, "has no registry of workers" if has_queue else f"has no queue {queue!r}"
         )
     if not may_write:
-        raise MissingPermission(where, user, f"it may not use the queue {queue!r}")
+        raise MissingPermission(where, user, f"it may not use the queue {queue!r}", _grant_hint(queue))
+
+
+def _grant_hint(queue: str) -> str:
+    return (
+        f"run bough --store URL migrate --engine absurd --queue {queue}, as the role that owns the schema: "
+        "it grants them to the service role"
+    )

@@ -42,6 +42,7 @@ from ...errors import (
     PoisonTask,
     SessionRunning,
     SessionTrashed,
+    StoreReadOnly,
     TaskTrashed,
     TurnFailed,
     UnknownAgent,
@@ -49,6 +50,7 @@ from ...errors import (
 from ...log.lease import check_free
 from ...log.runtime import Runtime, environment_secrets, real_runtime
 from ...models.model import Model
+from ...stores.postgres.connections import Connection
 from ...stores.postgres.pool import Pool
 from ...stores.postgres.store import PostgresStore
 from ...stores.postgres.url import Address
@@ -61,6 +63,7 @@ from .engine import TASK, Agent, TaskParams, to_task_params
 from .own_process import BEGUN, ENDED, OwnProcess, ParentPipe
 from .queue import DEFAULT_QUEUE, queue_tables
 from .registry import Registration
+from .shared_transaction import fetch_row
 from .signals import SIGNALS, signal_event
 from .step import ClaimedLog, ClaimedWriter
 from .task_store import TaskStore
@@ -76,6 +79,8 @@ DEATH_PAUSE_SECONDS = 1.0
 """How long a task waits after its process died, times the number of deaths."""
 MAX_OWN_PROCESSES = 8
 """How many processes for one task each a worker has at once; they cost memory and a second of starting each."""
+# A standby, or a server or role whose transactions only read: a worker would fail to claim for ever.
+IS_READ_ONLY = "select pg_is_in_recovery() or current_setting('default_transaction_read_only')::boolean"
 EXTEND = "select absurd.extend_claim(%s, %s, %s)"
 # All claims of a worker at once. A run that one of its own transactions has locked at this moment is left out.
 EXTEND_ALL = """
@@ -144,9 +149,17 @@ class Worker:
         """Held while polling the queue: one idle slot polls for all of them."""
         self.registration = Registration(queue, self.name, lease, concurrency, list(self.agents))
         self.pool = Pool(self.address)
-        with contextlib.closing(self.address.connect()) as connection:
-            absurd_schema.check_queue(connection, self.address.safe_url, queue)
         self._store = PostgresStore(url)
+        try:
+            self._store.connections.read_snapshot(self._check)
+        except BaseException:
+            self._store.close()
+            raise
+
+    def _check(self, connection: Connection) -> None:
+        if fetch_row(connection, IS_READ_ONLY)[0]:
+            raise StoreReadOnly(self.address.safe_url)
+        absurd_schema.check_queue(connection, self.address.safe_url, self.queue)
 
     def stop(self) -> None:
         """Claim no more tasks; running ones end their step and are returned. Thread-safe."""
