@@ -120,6 +120,13 @@ def running(here: Situation) -> None:
         log.record("turn", row={"status": "running"})
 
 
+def left_running(here: Situation) -> None:
+    """By a process on another host, which is gone: its lease has expired."""
+    with here.store as store:
+        row = {"status": "running", "holder": "web:1:5:77:boot#x", "lease_until": 1}
+        store.session("ses_case").log.record("turn", row=row)
+
+
 def replayed(here: Situation) -> None:
     with here.store as store:
         store.session("ses_case").replay_sync(mode="strict")
@@ -220,7 +227,7 @@ SITUATIONS: list[tuple[Prepare, str]] = [
     (running, "rewind ses_case@3"),
     (running, "rm ses_case --yes"),
     (running, "resume ses_case"),
-    (running, "doctor"),
+    (left_running, "doctor"),
     (replayed, "run hi --resume ses_case"),
     (exported, "title case.bough x"),
     (exported, "rewind case.bough@3"),

@@ -247,3 +247,11 @@ class TestDoctor:
         assert "5 more sessions were interrupted" in messages
         assert "ses_f failed: no answer" in messages
         assert "1 queued inputs wait for a run" in messages
+
+    def test_however_many_runners_are_gone_it_names_the_newest_sessions(self, store: Store) -> None:
+        for n in range(25):
+            session = store.start(session_id=f"ses_r{n}")
+            session.log.record("call_started", row={"status": "running", "holder": "web:1", "lease_until": 1})
+        messages = [finding.message for finding in session_health(store.backend, store.runtime)]
+        assert sum("is marked running" in message for message in messages) == 20
+        assert "5 more sessions are marked running, but their runners are gone" in messages

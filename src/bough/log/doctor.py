@@ -7,6 +7,7 @@ session whose runner died, so that it can be moved and resumed.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterator
 
 from ..errors import plural, short_holder
@@ -31,22 +32,7 @@ def session_health(
     counts = store.count(SessionQuery(), "status")
     trashed = sum(store.count(SessionQuery(trashed=True), "status").values())
     yield Finding("ok", f"{plural(sum(counts.values()), 'session')}, {trashed:,} in the trash")
-    for row in store.all_sessions(SessionQuery(status="running")):
-        progress()
-        if is_stuck(row, runtime):
-            yield Finding(
-                "problem",
-                f"{row.session_id} is marked running, but its runner {short_holder(row.holder or '')} is gone",
-                f"bough resume {row.session_id}, or bough doctor --fix",
-            )
-        elif row.holder is not None and is_gone(row.holder, runtime) is None:
-            minutes = (runtime.now() - row.updated_at) // 60_000_000
-            yield Finding(
-                "warning",
-                f"{row.session_id} is run by {short_holder(row.holder)}, in another container or on another host: "
-                f"whether that is alive cannot be known from here; it was active {plural(minutes, 'minute')} ago",
-                f"nothing, or bough resume {row.session_id} --take-over if it is gone",
-            )
+    yield from _running_sessions(store, runtime, progress)
     yield from _interrupted_sessions(store, counts.get("interrupted", 0))
     yield from _failed_sessions(store, runtime, counts.get("failed", 0))
     queued = store.queued_input_count()
@@ -73,6 +59,45 @@ def _sql(text: str) -> str:
 def _identifier(role: str) -> str:
     """Write a role as `regrole` reads it, which makes capitals small unless they are quoted."""
     return role if re.fullmatch("[a-z_][a-z0-9_]*", role) else '"' + role.replace('"', '""') + '"'
+
+
+def _running_sessions(
+    store: StoreBackend, runtime: Runtime, progress: Callable[[], None]
+) -> Iterator[Finding]:
+    """Name sessions whose runners are gone, and those of recorders that have no lease and whose process is out of sight."""
+    stuck = 0
+    for row in store.all_sessions(SessionQuery(status="running")):
+        progress()
+        holder = short_holder(row.holder or "")
+        if is_stuck(row, runtime):
+            stuck += 1
+            if stuck <= MOST_NAMED:
+                message = f"{row.session_id} is marked running, but its runner {holder} is gone"
+                yield Finding("problem", message, _resume_hint(row))
+        elif row.holder is not None and row.lease_until is None and is_gone(row.holder, runtime) is None:
+            minutes = (runtime.now() - row.updated_at) // 60_000_000
+            yield Finding(
+                "warning",
+                f"{row.session_id} is run by {holder}, in another container or on another host: "
+                f"whether that is alive cannot be known from here; it was active {plural(minutes, 'minute')} ago",
+                f"nothing, or bough resume {row.session_id} --take-over if it is gone",
+            )
+    if stuck > MOST_NAMED:
+        more = f"{stuck - MOST_NAMED:,} more sessions are marked running, but their runners are gone"
+        yield Finding("problem", more, "the same, for each of bough ls --status running")
+
+
+def _resume_hint(row: SessionRow) -> str:
+    engine, _, _ = short_holder(row.holder or "").rpartition(":")
+    if not _is_run_by_task(row):
+        return f"bough resume {row.session_id}, or bough doctor --fix"
+    again = f"bough run --engine {shlex.quote(engine)} --resume {row.session_id}"
+    return f"nothing if workers run, one of them takes it over; {again} if its task is gone"
+
+
+def _is_run_by_task(row: SessionRow) -> bool:
+    """Whether a task of an engine holds it: where its agent is not, it cannot be resumed."""
+    return (row.holder or "").startswith("absurd:")
 
 
 def _interrupted_sessions(store: StoreBackend, count: int) -> Iterator[Finding]:
@@ -103,7 +128,9 @@ def _failed_sessions(store: StoreBackend, runtime: Runtime, count: int) -> Itera
 
 
 def stuck_sessions(store: StoreBackend, runtime: Runtime) -> list[SessionRow]:
-    return [row for row in store.all_sessions(SessionQuery(status="running")) if is_stuck(row, runtime)]
+    """Return the sessions whose runners are gone, without those that a worker takes over."""
+    rows = store.all_sessions(SessionQuery(status="running"))
+    return [row for row in rows if is_stuck(row, runtime) and not _is_run_by_task(row)]
 
 
 def mark_interrupted(store: StoreBackend, runtime: Runtime, row: SessionRow) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -106,6 +107,33 @@ class TestDoctor:
             f"3 workers died in the last 15 minutes while they ran {session.session_id}" in problem["message"]
         )
         assert problem["sessions"] == [session.session_id]
+
+    def test_a_session_at_work_is_no_finding_and_one_whose_worker_died_is_left_to_another(
+        self, queue: AbsurdQueue
+    ) -> None:
+        """It warned of each session at work, and advised to resume it here, where its agent is not."""
+        asked, may_answer = threading.Event(), threading.Event()
+
+        def answer(_: Any) -> str:
+            asked.set()
+            may_answer.wait(20)
+            return "Hi."
+
+        session = queue.send("hello")
+        with queue.working(Agent("a", ScriptedModel(answer))):
+            assert asked.wait(20)
+            assert not any(session.session_id in finding["message"] for finding in doctor(queue)[1])
+            may_answer.set()
+            wait_until(queue.is_done)
+        queue.database.run(
+            f"update bough.session set status = 'running', holder = 'absurd:{queue.name}:t1#x', lease_until = 1"
+        )
+        code, findings = doctor(queue)
+        assert code == 1
+        (problem,) = [finding for finding in findings if session.session_id in finding["message"]]
+        assert f"bough run --engine absurd:{queue.name} --resume {session.session_id}" in problem["fix"]
+        command("doctor", "--fix", "--yes", store=queue.database.url)
+        assert queue.store.session(session.session_id).row.status == "running"
 
     def test_a_session_that_failed_within_a_day_is_a_problem_and_an_older_one_is_not(
         self, queue: AbsurdQueue
