@@ -31,6 +31,7 @@ from bough.stores.conformance.writer import SessionWriter
 from bough.stores.postgres import connections as postgres_connections
 from bough.stores.postgres import pool as postgres_pool
 from bough.stores.postgres import schema as postgres_schema
+from bough.stores.postgres.store import PostgresStore
 from bough.stores.postgres.url import Address
 from conftest import SOAK, PostgresStoreCache
 from support.pgbouncer import pgbouncer_path
@@ -914,6 +915,26 @@ class TestOpening:
                 with pytest.raises(errors.StoreReadOnly, match="connect to the primary") as excinfo:
                     write()
                 assert "file" not in str(excinfo.value)
+
+    def test_a_statement_that_the_server_ends_says_which_setting_does_it(self, database: Database) -> None:
+        with bough.open(database.url + "&options=-c%20statement_timeout%3D200") as store:
+            assert isinstance(store.backend, PostgresStore)
+            with pytest.raises(errors.StoreError, match="statement_timeout of the role"):
+                store.backend.connections.query("select pg_sleep(5)")
+            with pytest.raises(errors.StoreError, match="You might need to add explicit type casts"):
+                store.backend.connections.query("select length(1)")
+
+    def test_a_migration_takes_as_long_as_it_needs_whatever_timeouts_its_role_has(
+        self, postgres: DatabaseHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        slow = tmp_path / "slow.sql"
+        slow.write_text("select pg_sleep(0.7)")
+        version = postgres_schema.VERSION + 1
+        monkeypatch.setattr(postgres_schema, "MIGRATIONS", {**postgres_schema.MIGRATIONS, version: str(slow)})
+        monkeypatch.setattr(postgres_schema, "VERSION", version)
+        url = postgres.url(postgres.create_database("impatient"))
+        timeouts = "&options=-c%20statement_timeout%3D500%20-c%20idle_in_transaction_session_timeout%3D500"
+        assert postgres_schema.migrate(url + timeouts).after == version
 
     def test_a_newer_schema_is_not_called_a_file(self, database: Database) -> None:
         database.run("insert into bough.migration (version) values (99)")

@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast
 import msgspec
 import psycopg
 from absurd_sdk import Absurd, CancelledTask, ClaimedTask, FailedTask, StepHandle, TaskContext
-from psycopg.errors import AdminShutdown, RaiseException
+from psycopg.errors import RaiseException
 from psycopg.rows import dict_row
 
 from ...errors import ClaimLost, UnknownCommit
@@ -27,10 +27,10 @@ from ...stores.postgres.connections import (
     ConnectionLost,
     EngineSql,
     PostgresConnections,
+    noticing_loss,
 )
 from ...stores.postgres.pool import Pool
 from ...stores.postgres.statement import Connection, Rows, Statement, run_statement
-from ...stores.postgres.url import first_line
 from .queue import queue_tables
 from .shared_transaction import EngineConnections
 from .task_log import TaskLog
@@ -276,13 +276,8 @@ class ClaimedConnections(EngineConnections):
         with claim.lock:
             if claim.is_lost:
                 raise ClaimLost(claim.queue, claim.task_id)
-            with claim.connections.pinned() as connection:
-                try:
-                    yield connection
-                except psycopg.Error as error:
-                    if connection.closed or isinstance(error, AdminShutdown):
-                        raise ConnectionLost(first_line(error)) from error
-                    raise
+            with claim.connections.pinned() as connection, noticing_loss(connection):
+                yield connection
 
     def recover(self, error: ConnectionLost, deadline: float) -> None:
         if time.monotonic() > deadline:

@@ -21,13 +21,10 @@ from msgspec import Struct
 from psycopg import sql
 from psycopg.errors import (
     DeadlockDetected,
-    DiskFull,
     DivisionByZero,
     ForeignKeyViolation,
-    InsufficientPrivilege,
     InvalidSqlStatementName,
     LockNotAvailable,
-    ReadOnlySqlTransaction,
     SerializationFailure,
     UndefinedTable,
     UniqueViolation,
@@ -36,12 +33,9 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 
 from ...errors import (
     MigrationNeeded,
-    MissingPermission,
     ServerUnreachable,
     StoreClosed,
     StoreError,
-    StoreFull,
-    StoreReadOnly,
     UnknownCommit,
 )
 from . import schema as postgres_schema
@@ -88,6 +82,20 @@ class ConnectionLost(Exception):
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(reason)
+
+
+@contextlib.contextmanager
+def noticing_loss(connection: Connection) -> Iterator[None]:
+    """Raise ConnectionLost if the connection breaks in the block, or the server ends it."""
+    try:
+        yield
+    except psycopg.Error as error:
+        if connection.closed or error.diag.severity_nonlocalized in ("FATAL", "PANIC"):
+            raise ConnectionLost(first_line(error)) from error
+        if connection.pgconn.pipeline_status != PipelineStatus.OFF:  # it broke while many were on their way
+            connection.close()
+            raise ConnectionLost(first_line(error)) from error
+        raise
 
 
 class EngineSql(Struct, frozen=True):
@@ -140,17 +148,8 @@ class PostgresConnections:
         if self._pid != os.getpid():
             _INHERITED.append(self._pool)  # the parent process's: must not be used, closed or collected here
             self._open()
-        with self._pool.connection(SERVER_TIMEOUT_SECONDS) as connection:
-            try:
-                yield connection
-            except psycopg.Error as error:
-                if connection.closed or error.diag.severity_nonlocalized in ("FATAL", "PANIC"):
-                    raise ConnectionLost(first_line(error)) from error
-                # It broke while many were on their way.
-                if connection.pgconn.pipeline_status != PipelineStatus.OFF:
-                    connection.close()
-                    raise ConnectionLost(first_line(error)) from error
-                raise
+        with self._pool.connection(SERVER_TIMEOUT_SECONDS) as connection, noticing_loss(connection):
+            yield connection
 
     # -- one statement -----------------------------------------------------------------------------
 
@@ -307,19 +306,14 @@ def _remember(results: list[R], result: R) -> R:
 def store_error(url: str, error: psycopg.Error) -> StoreError:
     """Translate an error of PostgreSQL."""
     match error:
-        case DiskFull():
-            return StoreFull(url)
-        case ReadOnlySqlTransaction():
-            return StoreReadOnly(url)
         case LockNotAvailable():
             return StoreError(
                 f"{url}: another client held a lock for more than {SERVER_TIMEOUT_SECONDS:.0f} s; "
                 "nothing was written, try again"
             )
-        case InsufficientPrivilege():
-            return MissingPermission(url, urlsplit(url).username or "of this login", first_line(error))
         case DivisionByZero():  # by how many rows were locked
             return StoreError(f"{url}: bough.lock lacks rows that migrate made; run: bough migrate")
         case UndefinedTable():
             return MigrationNeeded(url, 0, postgres_schema.VERSION)
-    return StoreError(f"{url} refused: {first_line(error)}; nothing was written")
+    role = urlsplit(url).username or "of this login"
+    return postgres_schema.refusal(url, role, error, "written")

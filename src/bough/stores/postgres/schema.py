@@ -40,6 +40,8 @@ VERSION = max(MIGRATIONS)
 OLDEST_SERVER = 150_000
 LOCK = 0x626F756768  # "bough": one first migration at a time per database
 LOCK_TIMEOUT = "10s"
+# Others may be set for the role, to end what an application does.
+SET_TIMEOUTS = "set local lock_timeout = {}; set local statement_timeout = 0; set local idle_in_transaction_session_timeout = 0"
 
 CREATE_SCHEMA = """
 create schema if not exists bough;
@@ -119,16 +121,26 @@ def plain_errors(
             f"{url}: an open transaction blocked migrate for {LOCK_TIMEOUT}; nothing was changed",
             f"look in pg_stat_activity for sessions idle in a transaction, end them, and run {command} again",
         ) from None
-    except psycopg.errors.InsufficientPrivilege as error:
-        raise MissingPermission(url, _user(connection), first_line(error)) from None
-    except psycopg.errors.ReadOnlySqlTransaction:
-        raise StoreReadOnly(url) from None
-    except psycopg.errors.DiskFull:
-        raise StoreFull(url) from None
     except psycopg.Error as error:
         if connection.closed:
             raise ServerUnreachable(url, first_line(error)) from None
-        raise StoreError(f"{url} refused: {first_line(error)}; nothing was changed") from None
+        raise refusal(url, _user(connection), error, "changed") from None
+
+
+def refusal(url: str, role: str, error: psycopg.Error, done: str) -> StoreError:
+    """Translate what the server refuses, whatever was asked of it; nothing was `done`."""
+    match error:
+        case psycopg.errors.DiskFull():
+            return StoreFull(url)
+        case psycopg.errors.ReadOnlySqlTransaction():
+            return StoreReadOnly(url)
+        case psycopg.errors.InsufficientPrivilege():
+            return MissingPermission(url, role, first_line(error))
+        case psycopg.errors.QueryCanceled():
+            hint = f"raise the statement_timeout of the role {role}, unless a person cancelled it"
+        case _:
+            hint = error.diag.message_hint or ""
+    return StoreError(f"{url} refused: {first_line(error)}; nothing was {done}", hint)
 
 
 def lock_schema(connection: psycopg.Connection[Any]) -> None:
@@ -137,7 +149,7 @@ def lock_schema(connection: psycopg.Connection[Any]) -> None:
     Every login can take an advisory lock, so one is used only while there is no table of ours to lock. Waiting for a
     table makes all later transactions wait, so the wait is short.
     """
-    connection.execute(sql.SQL("set local lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT)))
+    connection.execute(sql.SQL(SET_TIMEOUTS).format(sql.Literal(LOCK_TIMEOUT)))
     if not _fetch_value(connection, SCHEMA_EXISTS):
         connection.execute("select pg_advisory_xact_lock(%s)", (LOCK,))
     if _fetch_value(connection, SCHEMA_EXISTS):
