@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,9 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import bough
-from bough import assistant, user
+from bough import ScriptedModel, assistant, user
+from bough.engines.absurd import schema as absurd_schema
+from bough.engines.absurd.engine import Agent
+from bough.engines.absurd.worker import Worker
 from support.pgbouncer import PgBouncer, pgbouncer_path
 from support.postgres import APP, CLIENT, Database, DatabaseHost
+from support.processes import wait_until
 from support.store_contract import PostgresConformance
 
 pytestmark = pytest.mark.skipif(
@@ -42,8 +47,13 @@ class TestBehindPgBouncer(PostgresConformance):
     """At the address above."""
 
 
-def test_tenants_that_share_its_connections_never_see_each_other(url: str) -> None:
-    """The identity is set in each transaction: what the last one left on a connection is gone."""
+@pytest.mark.parametrize("option", ["", "&prepared=on", "&prepared=off"])
+def test_tenants_that_share_its_connections_never_see_each_other(url: str, option: str) -> None:
+    """The identity is set in each transaction: what the last one left on a connection is gone.
+
+    A version that does not support prepared statements is noticed: without the option, clients ran each other's.
+    """
+    url = url.partition("&prepared")[0] + option
 
     def live(tenant: int) -> list[str]:
         texts: list[str] = []
@@ -58,6 +68,25 @@ def test_tenants_that_share_its_connections_never_see_each_other(url: str) -> No
         for tenant, texts in enumerate(pool.map(live, range(8))):
             assert len(texts) == 55
             assert {title.partition(".")[0] for title in texts} == {str(tenant)}
+
+
+def test_a_worker_and_its_clients_share_its_connections(url: str, database: Database) -> None:
+    pooled = Database(database.host, "pooled")
+    absurd_schema.install(pooled.owner_url, "pooled")
+    plain = url.partition("&prepared")[0].replace(database.name, pooled.name)
+    worker = Worker(plain, [Agent("a", ScriptedModel(lambda request: "Hi."))], queue="pooled", lease=5)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        with bough.open(plain) as store:
+            sessions = [store.start("a") for _ in range(6)]
+            for session in sessions:
+                session.send("hello", engine="absurd", queue="pooled")
+            wait_until(lambda: all(session.refresh().status == "idle" for session in sessions))
+            assert [len(session.path()) for session in sessions] == [2] * 6
+    finally:
+        worker.stop()
+        thread.join()
 
 
 def test_calls_go_on_soon_after_the_server_behind_it_has_restarted() -> None:

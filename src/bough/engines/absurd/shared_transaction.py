@@ -27,7 +27,7 @@ class EngineConnections(PostgresConnections):
 
     def __init__(self, base: PostgresConnections) -> None:
         self._base = base
-        self._address, self.url, self._identity = base._address, base.url, base._identity
+        self.address, self.url, self._identity = base.address, base.url, base._identity
 
     def before_write(self, connection: Connection) -> None:
         """Run before the write; raising refuses it."""

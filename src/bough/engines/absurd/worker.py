@@ -53,7 +53,6 @@ from ...models.model import Model
 from ...stores.postgres.connections import Connection
 from ...stores.postgres.pool import Pool
 from ...stores.postgres.store import PostgresStore
-from ...stores.postgres.url import Address
 from ...wire.options import check_options
 from . import schema as absurd_schema
 from .claim import AbsurdClient, CancellableRun, Claim, ClaimedConnections, ConnectionHandle, is_claim_lost
@@ -129,7 +128,7 @@ class Worker:
         for name, value in (("lease", lease), ("concurrency", concurrency)):
             if value < 1:
                 raise InvalidArgument(name, value, "a number from 1")
-        self.url, self.address, self.queue = url, Address.parse(url), queue
+        self.url, self.queue = url, queue
         self.concurrency, self.lease = concurrency, lease
         self.agents = {
             agent.name: LoadedAgent(agent, agent.models(), agent.tools_by_name()) for agent in agents
@@ -148,8 +147,9 @@ class Worker:
         self.claim_lock = Lock()
         """Held while polling the queue: one idle slot polls for all of them."""
         self.registration = Registration(queue, self.name, lease, concurrency, list(self.agents))
-        self.pool = Pool(self.address)
         self._store = PostgresStore(url)
+        self.address = self._store.connections.address
+        self.pool = Pool(self.address)
         try:
             self._store.connections.read_snapshot(self._check)
         except BaseException:

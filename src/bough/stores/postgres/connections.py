@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 from msgspec import Struct
+from msgspec.structs import replace
 from psycopg import sql
 from psycopg.errors import (
     DeadlockDetected,
@@ -41,7 +42,7 @@ from ...errors import (
 from . import schema as postgres_schema
 from .pool import Pool
 from .statement import Connection as Connection
-from .statement import Rows, Statement, Step, run_pipeline, run_statement
+from .statement import Rows, Statement, Step, run_pipeline, run_statement, shares_statements
 from .url import Address, first_line
 
 R = TypeVar("R")
@@ -113,16 +114,18 @@ NO_ENGINE_SQL = EngineSql()
 
 class PostgresConnections:
     def __init__(self, address: Address, space: str) -> None:
-        self._address, self.url = address, address.safe_url
-        self._is_closed = False
+        self.url, self._is_closed = address.safe_url, False
         self._identity = _identity(space)
         connection = address.connect()  # no retries: opening a store fails at once
         try:
             with postgres_schema.plain_errors(address, connection):
+                if address.is_prepared and shares_statements(connection):
+                    address, connection.prepare_threshold = replace(address, is_prepared=False), None
                 postgres_schema.check_schema(connection, self.url)
         except BaseException:  # also Ctrl-C: the pool does not have it yet, so nobody else would close it
             connection.close()
             raise
+        self.address = address
         self._open()
         self._pool.add(connection)
 
@@ -134,7 +137,7 @@ class PostgresConnections:
 
     def _open(self) -> None:
         self._pid = os.getpid()
-        self._pool = Pool(self._address)
+        self._pool = Pool(self.address)
 
     def close(self) -> None:
         if not self._is_closed and self._pid == os.getpid():

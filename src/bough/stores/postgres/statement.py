@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from secrets import token_hex
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -107,6 +108,29 @@ def _rows(result: Any) -> Rows:
     return [
         [result.get_value(row, column) for column in range(result.nfields)] for row in range(result.ntuples)
     ]
+
+
+def shares_statements(connection: Connection) -> bool:
+    """Whether a pooler is in between that leaves prepared statements to whoever has their server connection next.
+
+    There one client's name may be another's statement. A pooler has a process number of its own, and one that supports
+    prepared statements gives them names of its own.
+    """
+    if _fetch_one(connection, "select pg_backend_pid()") == (connection.info.backend_pid,):
+        return False
+    name = f"bough_{token_hex(16)}"
+    with connection.transaction():
+        connection.pgconn.prepare(name.encode(), b"select 1")
+        query = f"select count(*) from pg_prepared_statements where name = '{name}'"
+        is_shared = _fetch_one(connection, query) == (1,)
+        if is_shared:
+            connection.execute(f"deallocate {name}", prepare=False)
+    return is_shared
+
+
+def _fetch_one(connection: Connection, query: str) -> tuple[Any, ...] | None:
+    row: tuple[Any, ...] | None = connection.execute(query, prepare=False).fetchone()
+    return row
 
 
 def run_pipeline(connection: Connection, steps: Sequence[Step]) -> Rows:

@@ -64,7 +64,7 @@ class Address(Struct, frozen=True):
     """The same without secrets, for messages."""
     is_prepared: bool = True
     """False behind a pooler that runs each transaction on another server connection and does not support prepared
-    statements (PgBouncer before 1.21)."""
+    statements (PgBouncer before 1.21). A store notices such a one when it is opened."""
     connections: int = CONNECTIONS
 
     @classmethod
