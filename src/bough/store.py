@@ -26,7 +26,7 @@ from .log.session_list import headings, session_page
 from .log.verify import Problem, verify, verify_branches
 from .log.workspace import Workspace
 from .session import Appendable, Session, as_drafts
-from .stores import is_postgres_url
+from .stores import check_store_url, is_postgres_url
 from .stores.base import (
     NewSession,
     Order,
@@ -517,6 +517,7 @@ def open(
     if synchronous not in ("full", "normal"):
         raise StoreError(f"synchronous={synchronous!r} is unknown; use 'full' or 'normal'")
     address = os.fspath(url)
+    check_store_url(address)
     if key is not None and (address == "memory:" or "://" in address):
         raise StoreError("key= is for files; on PostgreSQL encrypt the server's disk and use TLS")
     if isinstance(secrets, str):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..stores import is_postgres_url
+from ..stores import check_store_url, is_postgres_url
 from .rendering.error_text import CommandError
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class StoreLocation:
         if store == "":  # an unset variable of a script must not mean the user's own store
             raise CommandError("the name of the store is empty; name a file, memory: or postgresql://…")
         self.url = store or os.environ.get("BOUGH_STORE") or _configured_store() or str(default_store())
+        check_store_url(self.url)
         self.space, self.owner = space, owner
         self._store: Store | None = None
         self._bundles: list[Store] = []

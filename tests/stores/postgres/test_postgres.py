@@ -39,6 +39,7 @@ from support.postgres import APP, Database, DatabaseHost, PostgresServer
 from support.postgres_proxy import PostgresProxy
 from support.processes import wait_until
 from support.store_contract import PostgresConformance
+from support.terminal import bough as command
 
 PERVERSE = ("enable_nestloop", "enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan")
 CRASHING = ("fsync=off", "synchronous_commit=on")
@@ -1033,6 +1034,30 @@ class TestOpening:
         for wrong in ("prepared=maybe", "connections=0", "connections=many"):
             with pytest.raises(errors.InvalidArgument):
                 Address.parse(f"postgresql://h/d?{wrong}")
+
+    def test_an_at_sign_in_a_password_is_told_how_to_write_without_showing_it(self) -> None:
+        """libpq took its end for the host, and named it in the error."""
+        with pytest.raises(errors.InvalidArgument, match="%40") as excinfo:
+            Address.parse("postgresql://app:hunter@2two@db/agents")
+        assert "hunter" not in str(excinfo.value)
+        assert "2two" not in str(excinfo.value)
+
+    @pytest.mark.parametrize(
+        "text",
+        ["host=db user=app password=hunter2 dbname=agents", "dbname = agents", "password=hunter2 service=x"],
+    )
+    def test_a_connection_string_is_no_path_of_a_file(
+        self, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(errors.InvalidArgument, match="postgresql://USER@HOST/DATABASE") as excinfo:
+            bough.open(text)
+        assert "hunter2" not in str(excinfo.value)
+        for line in (["ls"], ["run", "hello"], ["doctor"], ["migrate", "--yes"]):
+            done = command(*line, store=text)
+            assert (done.code, "hunter2" in done.err + done.out) == (2, False)
+            assert "postgresql://USER@HOST/DATABASE" in done.err
+        assert list(tmp_path.iterdir()) == []
 
     def test_every_text_is_kept_whatever_encoding_clients_have_by_default(
         self, database: Database, monkeypatch: pytest.MonkeyPatch

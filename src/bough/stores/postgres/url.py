@@ -75,6 +75,10 @@ class Address(Struct, frozen=True):
             raise InvalidArgument(
                 "url", _without_password(url), f"postgresql://USER@HOST/DATABASE ({error})"
             ) from None
+        if parts.netloc.count("@") > 1:
+            raise InvalidArgument(
+                "url", f"{parts.scheme}://…", "%40 for each @ in the name or password of the login"
+            )
         options = parse_qsl(parts.query, keep_blank_values=True)
         own = dict(option for option in options if option[0] in ("prepared", "connections"))
         rest = [option for option in options if option[0] not in own]
