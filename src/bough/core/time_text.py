@@ -24,7 +24,7 @@ def parse_duration(name: str, text: str) -> int:
     """Return a duration in microseconds."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
-        raise InvalidArgument(name, text, "a duration: 30m, 24h, 7d, 2w")
+        raise InvalidArgument(name, text, "a duration: 30s, 30m, 24h, 7d, 2w")
     return int(match[1]) * _SECONDS[match[2]] * 1_000_000
 
 

@@ -89,6 +89,8 @@ class TestWorker:
         sleeping = f"select 1 from absurd.t_{queue} where state = 'sleeping'"
         with worker(installed, queue, agents) as output_path:
             wait_until(lambda: installed.run(sleeping))
+            hint = bough("show", session_id, store=installed.url).err
+            assert f"bough approve {session_id}, then its worker continues" in hint, "not bough resume here"
             assert bough("approve", session_id, "--yes", store=installed.url).code == 0
             wait_until(lambda: "Refunded." in bough("show", session_id, store=installed.url).out)
             report = json.loads(bough("show", session_id, "--json", store=installed.url).out)
@@ -125,7 +127,8 @@ class TestBadInput:
             (["run", "--engine", "absurd:nowhere", "--agent", "a", "hi"], "--queue nowhere"),
             (["worker", "--agents", "nothing.py"], "no file nothing.py"),
             (["worker", "--queue", "nowhere", "--agents", "AGENTS"], "--queue nowhere"),
-            (["worker", "--lease", "soon", "--agents", "AGENTS"], "a duration"),
+            (["worker", "--lease", "soon", "--agents", "AGENTS"], "a duration: 30s"),
+            (["worker", "--grace", "2", "--agents", "AGENTS"], "a duration: 30s"),
             (["worker", "--agents", paths.__file__], "has no agents"),
         ],
     )
@@ -136,6 +139,7 @@ class TestBadInput:
         done = bough(*command, store=installed.url)
         assert done.code in (1, 2), done.err
         assert words in done.err
+        assert "runs tasks" not in done.err
         assert "Traceback" not in done.err
 
     @pytest.mark.parametrize("line", [["run", "--agent", "a", "hi"], ["migrate"]])

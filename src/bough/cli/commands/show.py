@@ -370,7 +370,7 @@ def _open_call_lines(position: Position) -> Iterator[str]:
     session = position.session
     if not session.open_tool_calls:
         return
-    from ...agent.call_status import read_call_status
+    from ...agent.call_status import ancestors, is_awaited_by_worker, read_call_status
 
     status = read_call_status(session.log)
     row = session.row
@@ -414,6 +414,10 @@ def _open_call_lines(position: Position) -> Iterator[str]:
             f"find out first whether {names} ran: bough resume would run it. A loop of your own records its outcome "
             "with turn.result(), and with turn.run() or turn.started() that it starts"
         )
+        return
+    top = [session.log, *ancestors(session.log)][-1]
+    if is_awaited_by_worker(top) and not _import_first(position):
+        notify(f"{first}its worker continues")
         return
     notify(f"{first}bough resume {session.session_id}{flags_for_open_calls(session)} continues")
 

@@ -122,6 +122,7 @@ def worker(
         from ...lab.worker_task import CellTasks
     report = start_log(log_format, Redactor(environment_secrets()), "worker")
     seconds = parse_duration("lease", lease) // 1_000_000
+    grace_seconds = parse_duration("grace", grace) / 1_000_000
     again = ["worker", "--queue", queue, "--lease", lease, "--grace", grace, "--log", log_format]
     again += [word for source in sources for word in ("--agents", source)]
     working = Worker(
@@ -149,7 +150,7 @@ def worker(
         report(
             f"{working.name} runs tasks of queue {queue!r} for {named}, {concurrency} at once; Ctrl-C stops it"
         )
-    unfinished = working.run(parse_duration("grace", grace) / 1_000_000)
+    unfinished = working.run(grace_seconds)
     if unfinished:
         report(f"{plural(unfinished, 'task')} still in a step; another worker takes over when the lease ends")
         os._exit(0)  # Python would wait for the threads of tools, perhaps for hours
