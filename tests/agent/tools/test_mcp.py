@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +27,7 @@ from bough import (
     assistant,
 )
 from bough.agent.tools.mcp import connection, kept_servers
+from bough.agent.tools.mcp.process import ServerProcess
 from bough.agent.tools.mcp.server import McpServer, load_connections
 from bough.cli.mcp_option import connect_once
 from bough.core.redact import Redactor
@@ -401,6 +403,24 @@ class TestBadServer:
         with pytest.raises(McpServerUnavailable, match=reason):
             session.send_sync("go", model=calling("echo"), tools=[bough.mcp(command)])
         assert session.path() == []
+
+    def test_one_that_ends_while_the_machine_is_busy_is_named_alike(self) -> None:
+        """Its pipes were closed before they were looked at, and the reason given was a closed file."""
+
+        async def keep_busy() -> None:
+            while True:
+                time.sleep(0.1)  # holds up the loop, and the process ends meanwhile
+                await asyncio.sleep(0)
+
+        async def reason() -> str:
+            process = ServerProcess(bough.mcp("false"))
+            busy = asyncio.create_task(keep_busy())
+            async with process.connect() as (incoming, _):
+                busy.cancel()
+                assert [message async for message in incoming] == []
+            return process.describe_end()
+
+        assert asyncio.run(reason()) == "it ended with exit code 1"
 
     def test_two_tools_of_one_name_are_refused_and_a_prefix_helps(self, memory: Store) -> None:
         one, other = server("--names", "echo"), server("--names", "echo,put")

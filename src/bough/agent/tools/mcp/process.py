@@ -32,17 +32,22 @@ from ....formats.jsonl import repair_json
 from ..shell import signal_group
 from .server import McpServer
 
-_descriptors: set[int] = set()
-"""The ends of pipes to servers. A process forked from this one lets go of them: the servers end with this one alone."""
+_servers: dict[int, asyncio.subprocess.Process | None] = {}
+"""The processes of servers, by the end of the pipe that keeps each alive; None while it starts."""
 
 
 def _release_descriptors() -> None:
-    """In a forked process: replaced, not closed, because objects of asyncio will close the same numbers again."""
+    """In a forked process: let go of all pipes to servers, which end with the first process alone.
+
+    Replaced, not closed, because objects of asyncio will close the same numbers again. Asked for now: a pipe that was
+    closed meanwhile left its number to another file.
+    """
     nothing = os.open(os.devnull, os.O_RDWR)
-    for descriptor in _descriptors:
-        os.dup2(nothing, descriptor, inheritable=False)
+    for hold, process in _servers.items():
+        for descriptor in {hold, *_open_pipes(process)}:
+            os.dup2(nothing, descriptor, inheritable=False)
     os.close(nothing)
-    _descriptors.clear()
+    _servers.clear()
 
 
 if hasattr(os, "register_at_fork"):
@@ -99,18 +104,15 @@ class ServerProcess:
     async def connect(self) -> AsyncIterator[Streams]:
         """Start the process and yield its messages; end it with everything it started."""
         life, hold = os.pipe()
-        own = {hold}
-        _descriptors.add(hold)
+        _servers[hold] = None
         try:
-            process = self._process = await self._start(life)
+            process = self._process = _servers[hold] = await self._start(life)
         except BaseException:
-            _descriptors.discard(hold)
+            _servers.pop(hold, None)
             os.close(hold)
             raise
         finally:
             os.close(life)
-        own |= _pipes(process)
-        _descriptors.update(own)
         to_session, incoming = anyio.create_memory_object_stream[Incoming](0)
         outgoing, from_session = anyio.create_memory_object_stream[SessionMessage](0)
         pumps = [
@@ -124,7 +126,7 @@ class ServerProcess:
             try:
                 await _end(process)
             finally:
-                _descriptors.difference_update(own)
+                _servers.pop(hold, None)
                 os.close(hold)  # from here on the supervisor kills what is left, if this was cancelled
                 for pump in pumps:
                     pump.cancel()
@@ -249,12 +251,12 @@ def _close_pipes(process: asyncio.subprocess.Process) -> None:
         transport.close()
 
 
-def _pipes(process: asyncio.subprocess.Process) -> set[int]:
+def _open_pipes(process: asyncio.subprocess.Process | None) -> set[int]:
     """Return the descriptors of its standard streams on this side."""
     transport = getattr(process, "_transport", None)
     ends = [] if transport is None else [transport.get_pipe_transport(number) for number in range(3)]
     pipes = [end.get_extra_info("pipe") for end in ends if end is not None]
-    return {pipe.fileno() for pipe in pipes if pipe is not None}
+    return {pipe.fileno() for pipe in pipes if pipe is not None and not pipe.closed}
 
 
 async def _has_ended(process: asyncio.subprocess.Process) -> bool:
