@@ -13,7 +13,7 @@ from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 from threading import Barrier, Thread
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import langgraph_graphs
 import pytest
@@ -323,6 +323,26 @@ class TestConversation:
         (call,) = session_of(store, "1").model_calls()
         assert (call.model, call.provider) == ("m-1", "acme")
         assert (call.usage.input_tokens, call.usage.output_tokens, call.usage.cache_read_tokens) == (10, 5, 4)
+
+    def test_what_was_written_to_the_cache_has_its_own_price(self, store: Store, saver: BoughSaver) -> None:
+        """LangChain counts Anthropic's cache writes by how long they are kept, and 0 in all."""
+        details = {"cache_creation": 0, "ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 100_000}
+        answer = AIMessage(
+            "Fine.",
+            id="a",
+            usage_metadata={
+                "input_tokens": 100_000,
+                "output_tokens": 0,
+                "total_tokens": 100_000,
+                "input_token_details": cast(Any, details),
+            },
+            response_metadata={"model_name": "claude-sonnet-4-5", "model_provider": "anthropic"},
+        )
+        agent([answer]).compile(checkpointer=saver).invoke(HELLO, on("1"))
+        (call,) = session_of(store, "1").model_calls()
+        assert call.usage.cache_write_tokens == 100_000
+        assert call.price is not None
+        assert call.price.microcents == 60_000_000, "$6 for a million that are kept for an hour"
 
     def test_a_call_of_a_subgraph_is_counted_once(self, store: Store, saver: BoughSaver) -> None:
         with_a_subgraph(ANSWERS).compile(checkpointer=saver).invoke(HELLO, on("1"))

@@ -276,6 +276,27 @@ class TestAMessage:
         ) == (22, 6, 0)
 
     @on_a_loop
+    async def test_costs_what_the_framework_says(self) -> None:
+        """Searches, and cache writes that are kept for an hour, have prices of their own."""
+        report = {
+            "input_tokens": 10,
+            "output_tokens": 5,
+            "cache_creation_input_tokens": 100_000,
+            "cache_creation": {"ephemeral_1h_input_tokens": 100_000},
+            "server_tool_use": {"web_search_requests": 3},
+        }
+        by = {"provider": "anthropic", "provider_url": "", "provider_fallback": "anthropic"}
+        usage = RequestUsage.extract({"model": "claude-sonnet-4-5", "usage": report}, **by)
+        answer = ModelResponse(
+            [TextPart("Found.")], usage=usage, model_name="claude-sonnet-4-5", provider_name="anthropic"
+        )
+        store = on_memory()
+        await store.save(talk(request_message("Search."), answer))
+        (call,) = (await stored_session(store)).model_calls()
+        assert call.price is not None
+        assert call.price.microcents == answer.cost().total_price * 100_000_000
+
+    @on_a_loop
     async def test_that_cannot_be_kept_is_refused_and_nothing_is_written(self) -> None:
         store = on_memory()
         conversation = talk(*ORDINARY)

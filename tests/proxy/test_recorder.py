@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
+import anthropic
 import openai
 import pytest
 from google import genai
@@ -519,17 +520,92 @@ def test_a_request_that_the_server_refused_before_it_was_whole_is_told(store: St
 
 def test_a_reply_that_cannot_be_read_is_told_and_leaves_no_session_running(store: Store) -> None:
     """The session was marked as running until the recorder ended."""
-    candidate = {"content": {"role": "model", "parts": [{"text": "a"}]}, "finishReason": "STOP"}
-    reply = json.dumps({"candidates": [candidate, {**candidate, "index": 1}]}).encode()
-    with recording(store, RawReply(reply, content_type="application/json")) as proxy:
+    with recording(store, RawReply(b'{"candidates": []}', content_type="application/json")) as proxy:
         with genai.Client(api_key=KEY, http_options=HttpOptions(base_url=proxy.url("gemini"))) as client:
-            client.models.generate_content(model="m", contents="hi", config={"candidate_count": 2})
+            client.models.generate_content(model="m", contents="hi")
         proxy.wait(1)
         (session_id,) = proxy.recorder.sessions
         row = store.session(session_id).row
         assert (row.status, row.holder) == ("failed", None)
-        assert "2 candidates" in str(row.error)
+        assert "0 candidates" in str(row.error)
         assert len(proxy.recorder.gaps) == 1
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("provider", ["openai-chat", "gemini"])
+def test_of_several_answers_the_first_is_recorded_with_the_cost_of_all(
+    store: Store, provider: str, is_stream: bool
+) -> None:
+    """Their pieces were taken for one broken answer, or none was recorded, and nothing of their cost."""
+    with recording(store, several_answers(provider, is_stream)) as proxy:
+        if provider == "gemini":
+            with genai.Client(api_key=KEY, http_options=HttpOptions(base_url=proxy.url("gemini"))) as client:
+                ask: Any = client.models.generate_content
+                if is_stream:
+                    ask = client.models.generate_content_stream
+                list(ask(model="gemini-2.5-pro", contents="hi", config={"candidate_count": 2}))
+        else:
+            with openai.OpenAI(base_url=proxy.url(provider), api_key=KEY) as sdk:
+                chat: Any = sdk.chat.completions
+                list(chat.create(model="gpt-4o", messages=[user("hi")], n=2, stream=is_stream))
+        (session,) = proxy.sessions()
+        assert (texts(session), session.row.status) == (["hi", "first"], "idle")
+        assert proxy.recorder.gaps == []
+        (call,) = session.model_calls()
+        assert (call.usage.input_tokens, call.usage.output_tokens, call.failed) == (5, 20, False)
+        assert call.price is not None
+
+
+def several_answers(provider: str, is_stream: bool) -> RawReply:
+    """A reply with two answers; streamed, their pieces come in turn."""
+    pieces = [(0, "fir", None), (1, "oth", None), (0, "st", "STOP"), (1, "er", "STOP")]
+    if not is_stream:
+        pieces = [(0, "first", "STOP"), (1, "other", "STOP")]
+    answers: list[dict[str, Any]] = []
+    for index, text, finish in pieces:
+        if provider == "gemini":
+            content = {"role": "model", "parts": [{"text": text}]}
+            answers.append({"index": index, "content": content, "finishReason": finish})
+        else:
+            key = "delta" if is_stream else "message"
+            message = {"role": "assistant", "content": text}
+            answers.append({"index": index, key: message, "finish_reason": finish and "stop"})
+    name, about = "choices", {"id": "c", "created": 1, "model": "gpt-4o", "object": "chat.completion"}
+    usage: dict[str, Any] = {"usage": {"prompt_tokens": 5, "completion_tokens": 20, "total_tokens": 25}}
+    if provider == "gemini":
+        name, about = "candidates", {"modelVersion": "gemini-2.5-pro"}
+        usage = {"usageMetadata": {"promptTokenCount": 5, "candidatesTokenCount": 20, "totalTokenCount": 25}}
+    if not is_stream:
+        return RawReply(
+            json.dumps({**about, name: answers, **usage}).encode(), content_type="application/json"
+        )
+    chunks = [*({**about, name: [answer]} for answer in answers), {**about, name: [], **usage}]
+    return RawReply(b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks))
+
+
+def test_what_has_a_price_of_its_own_is_in_the_cost(store: Store) -> None:
+    """Searches, and cache writes that are kept for an hour, cost more than their tokens."""
+    usage = {
+        "input_tokens": 0,
+        "output_tokens": 0,
+        "cache_creation_input_tokens": 100_000,
+        "cache_creation": {"ephemeral_1h_input_tokens": 100_000},
+        "server_tool_use": {"web_search_requests": 3},
+    }
+    reply = {
+        "id": "m",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-sonnet-4-5",
+        "content": [{"type": "text", "text": "found"}],
+        "stop_reason": "end_turn",
+        "usage": usage,
+    }
+    with recording(store, RawReply(json.dumps(reply).encode(), content_type="application/json")) as proxy:
+        with anthropic.Anthropic(base_url=proxy.url("anthropic"), api_key=KEY) as client:
+            client.messages.create(model="m", max_tokens=9, messages=[{"role": "user", "content": "search"}])
+        (session,) = proxy.sessions()
+        assert session.usage().cost_microcents == 60_000_000 + 3_000_000
 
 
 def test_a_whole_json_reply_is_recorded_too(store: Store) -> None:

@@ -541,6 +541,7 @@ class Recorder(Listener):
 
     def _ledger_row(self, position: CallPosition, call: ApiCall, answer: Answer | None) -> Call:
         usage = (None if answer is None else answer.usage) or Usage()
+        units = None if answer is None else answer.units
         model = (None if answer is None else answer.model) or position.request.model
         after = position.leaf.seq
         return Call(
@@ -552,7 +553,7 @@ class Recorder(Listener):
             usage=usage,
             provider=position.request.provider,
             model=model,
-            price=price(usage, position.request.provider, model) if usage != Usage() else None,
+            price=price(usage, position.request.provider, model, units),
         )
 
 

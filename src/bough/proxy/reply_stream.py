@@ -1,6 +1,6 @@
 """A whole reply from the body of a response: JSON, or the events of a stream put together.
 
-A stream that was cut gives what came of it, marked as incomplete.
+A stream that was cut gives what came of it, marked as incomplete. Of several answers to one request it is the first.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def read_reply(provider: str, content_type: str, encoding: str, body: bytes) -> 
 
 def _read_chat(body: bytes) -> StreamReply:
     """Read a completion in whatever shape a compatible server gives it."""
-    builder, reader, error = ReplyBuilder(), EventReader(), ""
+    builder, reader, error = ReplyBuilder(only_first=True), EventReader(), ""
     try:
         for event in chain(reader.feed(body), reader.close()):
             builder.add_event(event)
@@ -84,6 +84,8 @@ def _read_json(provider: str, body: bytes) -> StreamReply:
     data = to_dict(data)
     if data.get("error"):
         return StreamReply(None, False, _error_text(data["error"]))
+    if isinstance(candidates := data.get("candidates"), list):
+        data["candidates"] = candidates[:1]
     return StreamReply(data, True, response_id=_text(data.get("id")))
 
 
@@ -236,8 +238,9 @@ class _GeminiReplyChunks:
     def add(self, chunk: dict[str, Any]) -> None:
         chunk = _snake_case(chunk)
         if isinstance(candidates := chunk.get("candidates"), list):
-            chunk["candidates"] = [_snake_case(to_dict(candidate)) for candidate in candidates]
-            self._is_finished |= any(candidate.get("finish_reason") for candidate in chunk["candidates"])
+            first = [_snake_case(to_dict(one)) for one in candidates if not to_dict(one).get("index")]
+            chunk["candidates"] = first
+            self._is_finished |= any(candidate.get("finish_reason") for candidate in first)
         self._builder.add(chunk)
 
     def reply(self) -> StreamReply:

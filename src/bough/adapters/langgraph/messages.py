@@ -37,7 +37,7 @@ from ...core.messages import (
 from ...core.typed_json import converter
 from ...core.usage import Usage
 from ...errors import StoreDamaged, UnrecognizedReply
-from ...formats.langchain import media_source
+from ...formats.langchain import media_source, read_units, read_usage
 from ...wire.parsing import parse_base64
 
 _to_message = converter(Message)
@@ -191,18 +191,10 @@ def to_langchain(message: Message, unpack: Pack) -> BaseMessage:
     return _CLASSES[message.role](**fields)
 
 
-def usage_of(message: BaseMessage) -> Usage | None:
-    """Return the usage the provider reported, if any. LangChain counts cached tokens as input."""
-    tokens = message.usage_metadata if isinstance(message, AIMessage) else None
-    if tokens is None:
-        return None
-    cached = tokens.get("input_token_details") or {}
-    return Usage(
-        tokens["input_tokens"],
-        tokens["output_tokens"],
-        cached.get("cache_read"),
-        cached.get("cache_creation"),
-    )
+def usage_of(message: BaseMessage) -> tuple[Usage, dict[str, int] | None] | None:
+    """Return the usage the provider reported, if any, and the units that have a price of their own."""
+    report = message.usage_metadata if isinstance(message, AIMessage) else None
+    return None if report is None else (read_usage(report) or Usage(), read_units(report))
 
 
 def response_field(message: BaseMessage, *names: str) -> str | None:

@@ -614,14 +614,18 @@ class EntryBuilder:
         self.messages.append(stored)
 
     def _add_call(self, message: BaseMessage, recorded: Container[str]) -> None:
-        usage, call_id = usage_of(message), message.id
-        if usage is None or not call_id or "\0" in call_id or call_id in recorded:
+        report, call_id = usage_of(message), message.id
+        if report is None or not call_id or "\0" in call_id or call_id in recorded:
             return
+        usage, units = report
         provider = response_field(message, "model_provider")
         model = response_field(message, "model_name", "model")
-        seq = self._cursor.seq
-        call = model_call(self._log, usage, provider, model, after=seq - 1, answer=seq, call_id=call_id)
-        self.calls.append(call)
+        after, answer = self._cursor.seq - 1, self._cursor.seq
+        self.calls.append(
+            model_call(
+                self._log, usage, provider, model, after=after, answer=answer, call_id=call_id, units=units
+            )
+        )
 
 
 class PathCache:

@@ -62,6 +62,8 @@ SCOPE_TAG = "scope"
 CONVERSATION_RELATIONS = (None, "import", "fork")
 """The relations of sessions that are conversations; tasks and replays are not."""
 MAX_REMEMBERED_ENTRIES = 10_000
+PRICED_UNITS = ("cache_write_1h_tokens", "web_searches")
+"""What has a price of its own beside the tokens: fields of the usage only where a provider reports them."""
 
 _usage_adapter = TypeAdapter(RunUsage)
 _deferred_adapter: TypeAdapter[DeferredToolRequests | None] = TypeAdapter(DeferredToolRequests | None)
@@ -458,7 +460,8 @@ class Conversations:
             tokens["cache_read_tokens"],
             tokens["cache_write_tokens"],
         )
-        return model_call(log, usage, provider, model, after=after, answer=after + 1)
+        units = {name: tokens[name] for name in PRICED_UNITS if tokens.get(name)}
+        return model_call(log, usage, provider, model, after=after, answer=after + 1, units=units)
 
     def write_tools(self, conversation_id: str, tools: Sequence[ToolSpec]) -> None:
         session = self.find(conversation_id)

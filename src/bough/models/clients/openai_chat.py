@@ -163,10 +163,14 @@ class OpenAIChatModel(VendorClient):
 
 
 class ReplyBuilder:
-    """Assembles a completion from its events, or from a body that is the whole of it."""
+    """Assembles a completion from its events, or from a body that is the whole of it.
 
-    def __init__(self) -> None:
+    A second choice is refused, or left out with `only_first`.
+    """
+
+    def __init__(self, *, only_first: bool = False) -> None:
         self.finish: str | None = None
+        self._only_first = only_first
         self._has_begun = False
         self._is_done = False
         self._model: str | None = None
@@ -276,6 +280,8 @@ class ReplyBuilder:
     def _add_choice(self, choice: dict[str, Any]) -> Delta:
         index = choice.get("index") or 0
         if self._has_begun and index != self._choice_index:
+            if self._only_first:
+                return Delta()
             raise UnrecognizedReply("a second choice; an answer is exactly one")
         self._has_begun, self._choice_index = True, index
         if choice.get("error"):
