@@ -415,6 +415,7 @@ class TestEntries:
         assert below.path()[first.answer_seq - 1].message.text == "ho"
         assert (failed.failed, failed.answer_seq) == (True, None)
         assert below.usage().input_tokens == 200
+        assert below.row.model == "gemini-2.5-flash"
         assert below.verify() == []
 
     def test_signatures_are_evidence_and_leave_with_no_export(

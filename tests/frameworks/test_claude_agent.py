@@ -142,7 +142,7 @@ class TestSession:
         first = ["user", "system", "assistant", "tool", "tool", "assistant"]
         assert roles(session) == [*first, "user", "assistant"]
         assert [call.usage for call in session.model_calls()] == [Usage(117, 5, 100, 7)] * 3
-        assert session.row.title == "Fixing the shop"
+        assert (session.row.title, session.row.model) == ("Fixing the shop", "claude-sonnet-4-5")
         assert session.row.tags == {"claude_project": "-home-ann", "claude_session": KEY["session_id"]}
         assert session.messages("anthropic")[1]["content"][0] == thinking("two files")
 

@@ -322,6 +322,7 @@ class TestConversation:
         agent(ANSWERS).compile(checkpointer=saver).invoke(HELLO, on("1"))
         (call,) = session_of(store, "1").model_calls()
         assert (call.model, call.provider) == ("m-1", "acme")
+        assert session_of(store, "1").row.model == "m-1"
         assert (call.usage.input_tokens, call.usage.output_tokens, call.usage.cache_read_tokens) == (10, 5, 4)
 
     def test_what_was_written_to_the_cache_has_its_own_price(self, store: Store, saver: BoughSaver) -> None:

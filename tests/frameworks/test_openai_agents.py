@@ -592,18 +592,18 @@ class TestOverHttp:
         assert (bough_session.usage().calls, bough_session.usage().unpriced_calls) == (3, 0)
 
 
-class TestTools:
+class TestSetup:
     @on_a_loop
-    async def test_are_on_the_path_as_the_sdk_sends_them_and_again_only_when_they_change(
+    async def test_is_on_the_path_as_the_sdk_sends_it_and_again_only_when_it_changes(
         self, store: Store
     ) -> None:
-        """Also those of an agent that takes over, and handoffs."""
+        """Instructions, tools and handoffs, also those of an agent that takes over."""
         session = BoughSession("user-42", store)
         other = Agent("other", handoff_description="Knows more.", tools=[lookup()])
-        agent = support(None, handoffs=[other])
-        with FakeProviders(*[Completion("It is lost.")] * 3) as vendor:
+        agent = support(None, handoffs=[other], instructions="You help. Key: sk-" + "a1B2" * 12)
+        with FakeProviders(*[Completion("It is lost.")] * 4) as vendor:
             client = AsyncOpenAI(base_url=vendor.url_for("openai"), api_key="none")
-            for who in (agent, agent, other):
+            for who in (agent, agent, other, agent):
                 who.model = OpenAIResponsesModel("gpt-5", client)
                 await run_whole(who, session, BoughHooks(session), is_streamed=True)
             await client.close()
@@ -611,13 +611,17 @@ class TestTools:
         settings = [
             entry.payload for entry in bough_session.path() if isinstance(entry.payload, bough.Settings)
         ]
-        assert [one.tool_definitions.names for one in settings] == [
-            ("lookup", "transfer_to_other"),
-            ("lookup",),
+        assert [(one.prompt, one.tool_definitions.names) for one in settings] == [
+            ("You help. Key: [redacted]", ("lookup", "transfer_to_other")),
+            ("", ("lookup",)),
+            ("You help. Key: [redacted]", ("lookup", "transfer_to_other")),
         ]
+        assert bough_session.row.model == "gpt-5"
         answered = [call.after_seq for call in bough_session.model_calls()]
         for after, body in zip(answered, vendor.bodies("openai"), strict=True):
-            tools = bough_session.request("openai", at=after)["tools"]
+            request = bough_session.request("openai", at=after)
+            assert bool(request.get("instructions")) == bool(body.get("instructions"))
+            tools = request["tools"]
             fields = ("type", "name", "description", "parameters")
             assert tools == [{key: tool[key] for key in fields} | {"strict": False} for tool in body["tools"]]
 

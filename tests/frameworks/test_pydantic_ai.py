@@ -274,6 +274,7 @@ class TestAMessage:
             bough_session.usage().cache_read_tokens,
             bough_session.usage().unpriced_calls,
         ) == (22, 6, 0)
+        assert bough_session.row.model == "claude-sonnet-4-5"
 
     @on_a_loop
     async def test_costs_what_the_framework_says(self) -> None:

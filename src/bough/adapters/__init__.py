@@ -12,7 +12,8 @@ import msgspec
 from msgspec.structs import replace
 
 from ..core.context import fold_settings
-from ..core.entries import Note, Payload
+from ..core.drafts import Draft
+from ..core.entries import Note, Payload, Settings
 from ..core.messages import Message, ToolCall
 from ..core.redact import NullRedactor
 from ..core.tool_definitions import ToolSpec, define_tools
@@ -62,15 +63,21 @@ def _without_redaction(value: Store | Session) -> Store | Session:
     return Session(Log(value.log.store, value.row, runtime))
 
 
-def record_tools(session: Session, tools: Sequence[ToolSpec]) -> None:
-    """Record the tools that the model receives next, unless the path has the same already."""
+def record_setup(session: Session, tools: Sequence[ToolSpec], prompt: str | None = None) -> None:
+    """Record the tools and the prompt that the model receives next, unless the path has the same already."""
     log = session.log
     if log.cursor.open_calls:
         return  # nothing may come between a call and its result
-    current = fold_settings(log.store.control_entries(session.session_id, leaf=log.leaf)).tool_definitions
+    current = fold_settings(log.store.control_entries(session.session_id, leaf=log.leaf))
     tool_set = define_tools(tools, log.runtime.redactor)
-    if tool_set.definitions != current and (tools or current is not None):
-        log.append([tool_set.draft()])
+    changed: dict[str, Any] = {}
+    if prompt is not None and log.runtime.redactor.redact_text(prompt) != (current.prompt or ""):
+        changed["prompt"] = prompt
+    if tool_set.definitions != current.tool_definitions and (tools or current.tool_definitions is not None):
+        changed["tool_definitions"] = tool_set.definitions
+    if changed:
+        blobs = (tool_set.blob,) if "tool_definitions" in changed else ()
+        log.append([Draft(Settings(**changed), blobs=blobs)])
 
 
 def model_call(
@@ -98,6 +105,12 @@ def model_call(
         price=price(usage, provider, model, units),
         failed=failed,
     )
+
+
+def model_column(calls: Sequence[Call]) -> dict[str, str] | None:
+    """Return the column of the session's row that says which model answered last."""
+    models = [call.model for call in calls if call.model is not None]
+    return {"model": models[-1]} if models else None
 
 
 def is_repeatable(metadata: Mapping[str, Any] | None) -> bool:

@@ -40,7 +40,7 @@ from ...store import Store
 from ...stores.base import PathSnapshot, SessionRow
 from ...wire.gemini import NAME as GEMINI
 from ...wire.gemini import parse as gemini
-from .. import model_call, require_store
+from .. import model_call, model_column, require_store
 from .events import (
     KEY,
     USER,
@@ -432,11 +432,13 @@ def _append_event(session: Session, after: Leaf, event: Event, delta: State) -> 
         patch = _rewind(session, event.actions.rewind_before_invocation_id, patch)
         after = log.leaf
     drafts = event_drafts(event, log.cursor, patch, SessionHistory(session))
+    calls = _model_calls(event, drafts, log)
     appended = log.append(
         drafts.drafts,
         after=after,
         key=change_key(event),
-        calls=_model_calls(event, drafts, log),
+        calls=calls,
+        row=model_column(calls),
         facts=_started_calls(drafts, log),
     )
     return appended.leaf, True

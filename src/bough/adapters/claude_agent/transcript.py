@@ -42,7 +42,7 @@ from ...formats.claude_code import (
 from ...formats.records import LossReport
 from ...log.log import Log
 from ...wire import Answer, Blobs
-from .. import UNKNOWN_RESULT, model_call, no_blob
+from .. import UNKNOWN_RESULT, model_call, model_column, no_blob
 from .lines import (
     KEY,
     THINKING,
@@ -456,7 +456,8 @@ class BatchWriter:
         self._add_note(None)
         if not self._drafts:
             return
-        appended = self.log.append(self._drafts, calls=self._calls, row=row)
+        columns = {**(model_column(self._calls) or {}), **(row or {})}
+        appended = self.log.append(self._drafts, calls=self._calls, row=columns or None)
         tip = self.index.tip
         for unit, seq in self._units:
             self.index.add_entry(unit, Leaf(appended.leaf.branch, seq))

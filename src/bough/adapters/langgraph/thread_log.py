@@ -28,7 +28,7 @@ from ...errors import OrphanResult, StaleLeaf
 from ...log.log import Log
 from ...session import Session
 from ...stores.base import Fact, SessionRow
-from .. import NO_RESULT, model_call
+from .. import NO_RESULT, model_call, model_column
 from .checkpoints import (
     FILLER,
     CallRecord,
@@ -328,7 +328,13 @@ class ThreadLog:
         key = None if run_id is None or run_id in self._runs else run_key(run_id)
         if self.log.find_change(key) is not None:
             key = None
-        appended = self.log.append(builder.drafts, key=key, calls=builder.calls, facts=builder.facts)
+        appended = self.log.append(
+            builder.drafts,
+            key=key,
+            calls=builder.calls,
+            row=model_column(builder.calls),
+            facts=builder.facts,
+        )
         if appended.repeated:  # another writer was faster with the first checkpoint of the run
             raise StaleLeaf(self.log.session_id, leaf, appended.leaf)
         if run_id is not None:

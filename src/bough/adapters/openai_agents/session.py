@@ -39,7 +39,7 @@ from ...log.async_bridge import AsyncBridge
 from ...log.log import Log
 from ...session import Session
 from ...store import Store
-from .. import UNKNOWN_RESULT, model_call, record_tools, require_store
+from .. import UNKNOWN_RESULT, model_call, model_column, record_setup, require_store
 from .items import Item, ItemDraftBuilder, is_ahead, path_items
 
 if TYPE_CHECKING:
@@ -114,9 +114,9 @@ class BoughSession:
         model = model_of(result.last_agent)
         await self._bridge.run(self._record_usage, [(usage, *model) for usage in usages])
 
-    async def write_tools(self, tools: Sequence[ToolSpec]) -> None:
-        """Record the tools that the model receives next."""
-        await self._bridge.run(lambda: record_tools(self._session, tools))
+    async def write_setup(self, tools: Sequence[ToolSpec], prompt: str) -> None:
+        """Record the tools and the instructions that the model receives next."""
+        await self._bridge.run(lambda: record_setup(self._session, tools, prompt))
 
     async def write_answer(self, agent: Agent[Any], response: ModelResponse) -> None:
         """Write a model's answer when it arrives: calls are durable before they run. An answer without calls waits for
@@ -293,7 +293,7 @@ class BoughSession:
     def _record_usage(self, usages: Sequence[CallUsage]) -> None:
         calls = [self._call(usage) for usage in usages]
         if calls:
-            self._session.log.record("call_started", calls=calls)
+            self._session.log.record("call_started", calls=calls, row=model_column(calls))
 
     def _write_answer(self, items: list[Item], usage: CallUsage, needing_approval: Container[str]) -> None:
         log, call = self._session.log, self._call(usage)
@@ -301,13 +301,13 @@ class BoughSession:
         last = drafts[-1].payload if drafts else None
         tool_calls = last.calls if isinstance(last, Message) else ()
         if log.cursor.open_calls or not tool_calls:
-            log.record("call_started", calls=[call])
+            log.record("call_started", calls=[call], row=model_column([call]))
             # While calls are open this is a nested run, which has its own session or none.
             self._ahead.call = None if log.cursor.open_calls else call
             return
         base, seq = log.leaf, log.leaf.seq + len(drafts)
         starts = [index for index, tool in enumerate(tool_calls) if tool.name not in needing_approval]
-        log.append(drafts, calls=[replace(call, answer_seq=seq)], starts=starts)
+        log.append(drafts, calls=[replace(call, answer_seq=seq)], row=model_column([call]), starts=starts)
         self._ahead.add(base, log.leaf, items)
 
     def _write_tool_start(self, call_id: str) -> None:
@@ -379,7 +379,7 @@ class WrittenAhead:
 
 class BoughHooks(RunHooks[Any]):
     """Make every step durable as it happens: an answer before its tools run, each result as it arrives, each usage, and
-    the definitions of the tools that the model is given.
+    the instructions and the definitions of the tools that the model is given.
 
     `Runner.run(agent, "Hi", session=session, hooks=BoughHooks(session))`. Without hooks the SDK adds all of a step at
     once, when its tools are done.
@@ -395,7 +395,7 @@ class BoughHooks(RunHooks[Any]):
         system_prompt: str | None,
         input_items: list[TResponseInputItem],
     ) -> None:
-        await self.session.write_tools(await tool_specs(agent, context))
+        await self.session.write_setup(await tool_specs(agent, context), system_prompt or "")
 
     async def on_llm_end(
         self, context: RunContextWrapper[Any], agent: Agent[Any], response: ModelResponse

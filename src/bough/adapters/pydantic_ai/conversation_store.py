@@ -54,7 +54,7 @@ from ...log.log import Log
 from ...session import Session
 from ...store import Store
 from ...stores.base import SessionQuery, SessionRow
-from .. import is_repeatable, model_call, no_blob, record_tools, require_store
+from .. import is_repeatable, model_call, model_column, no_blob, record_setup, require_store
 from .messages import Dumped, MessageDraftBuilder, PathMessage, entry_id_of, path_messages, record_of
 
 V = TypeVar("V")
@@ -448,7 +448,8 @@ class Conversations:
             builder.add(message, entry.id)
         builder.add_record(_record_fields(record))
         calls = [self._call(log, log.leaf.seq + index, message) for index, message in builder.answers]
-        log.append(builder.drafts, calls=calls, key=_change_key(new[-1].id) if new else None)
+        key = _change_key(new[-1].id) if new else None
+        log.append(builder.drafts, calls=calls, row=model_column(calls), key=key)
 
     def _call(self, log: Log, after: int, answer: Dumped) -> Call:
         tokens, model = answer["usage"], answer.get("model_name")
@@ -466,7 +467,7 @@ class Conversations:
     def write_tools(self, conversation_id: str, tools: Sequence[ToolSpec]) -> None:
         session = self.find(conversation_id)
         if session is not None:
-            record_tools(session, tools)
+            record_setup(session, tools)
 
     def write_start(self, conversation_id: str, call_id: str) -> bool:
         """Record the start of an open call; return False if it was recorded before."""
