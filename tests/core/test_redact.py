@@ -12,7 +12,7 @@ import bough
 from bough import Evidence, Note, ScriptedModel, Settings, ToolCall, assistant, system, tool_result, user
 from bough.core.codec import to_json
 from bough.core.drafts import Draft, build_entries
-from bough.core.redact import Redactor
+from bough.core.redact import Redactor, may_contain_packed, pack_bytes, unpack_bytes
 from bough.core.turns import Cursor
 from bough.core.usage import Call
 from bough.errors import NotFound, SecretInName, SecretTooShort
@@ -339,3 +339,26 @@ def test_what_the_text_holds_is_seen_in_its_bytes(shape: str) -> None:
 )
 def test_what_only_looks_alike_is_not_walked(text: str) -> None:
     assert not Redactor({"NAME": "a secret of ours"}).may_contain_secret(to_json(text, "test"))
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, "a sécret of ours"])
+def test_packed_bytes_are_masked_and_stay_as_many(shape: str) -> None:
+    """Another program's format counts them."""
+    redactor = Redactor({"NAME": "a sécret of ours"})
+    data = b"\x00\xff" + shape.encode() + b"\xfe" * 30
+    packed = pack_bytes(data)
+    assert not redactor.may_contain_secret(to_json(packed, "test"))
+    assert may_contain_packed(to_json({"a": [packed]}, "test"))
+    masked = unpack_bytes(redactor.redact_json({"a": [packed]})["a"][0])
+    assert (len(masked), masked[:2], masked[-30:]) == (len(data), data[:2], data[-30:])
+    assert masked[2:12] == b"[redacted]"
+    assert shape.encode()[10:] not in masked
+
+
+@pytest.mark.parametrize("text", ["Yes.", "Done.", "configurationpages.toml.", pack_bytes(b"harmless" * 9)])
+def test_what_holds_no_secret_stays_as_it_is(text: str) -> None:
+    assert Redactor({"NAME": "hunter2hunter2"}).redact_text(text) == text
+
+
+def test_a_secret_that_could_be_packed_bytes_is_masked_in_clear() -> None:
+    assert Redactor({"NAME": "hunter2hunter2hu"}).redact_text("hunter2hunter2hu.") == "[redacted NAME]."

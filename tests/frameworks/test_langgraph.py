@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import operator
 import os
 import re
@@ -11,6 +12,7 @@ import subprocess
 import sys
 from base64 import b64encode
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Barrier, Thread
 from typing import Annotated, Any, cast
@@ -51,7 +53,7 @@ from bough.adapters.langgraph.messages import ValueCodec
 from bough.adapters.langgraph.saver import BoughSaver
 from bough.cli.main import bough as command
 from bough.core.codec import from_json, to_json
-from bough.core.redact import Redactor
+from bough.core.redact import Redactor, unpack_bytes
 from bough.errors import InvalidArgument, InvalidText
 from bough.session import Session
 from bough.store import Store
@@ -598,15 +600,23 @@ class InvertedSerializer(JsonPlusSerializer):
         return super().loads_typed((data[0], Inverted().decrypt("inverted", data[1])))
 
 
+@dataclass
+class Login:
+    """An object that JSON does not restore: it goes through the serde."""
+
+    name: str
+    key: str
+
+
 class TestValues:
     @given(ANY)
     def test_a_value_comes_back_as_from_the_serde_itself(self, value: Any) -> None:
-        values = ValueCodec(SERDE)
+        values = ValueCodec(SERDE, Redactor())
         decoded = values.decode(from_json(to_json(values.encode(value), "value")))
         assert repr(decoded) == repr(SERDE.loads_typed(SERDE.dumps_typed(value)))
 
     def test_bytes_are_never_taken_for_a_key(self) -> None:
-        values = ValueCodec(SERDE)
+        values = ValueCodec(SERDE, Redactor())
         looks = b"\x00\x8c\xda" * 40
         assert Redactor().may_contain_secret(b64encode(looks))
         assert not Redactor().may_contain_secret(to_json(values.encode({"bytes": looks}), "value"))
@@ -657,6 +667,37 @@ class TestValues:
             assert (texts(state.values) == [key, f"The key is {key}."]) == (not redact)
         session = session_of(store, "redact False")
         assert key not in "".join(session.markdown())  # exports are redacted by who opens the store
+
+    @pytest.mark.parametrize("redact", [True, False])
+    def test_a_secret_in_an_object_of_the_state_is_masked_and_the_object_stays(
+        self, store: Store, redact: bool
+    ) -> None:
+        """On write, or else in what is exported to be shared: the bytes of the serde were left as they were."""
+        key = "AKIA" + "Q" * 16
+
+        class State(MessagesState):
+            login: Any
+
+        def answer(state: State) -> Any:
+            return {"messages": [AIMessage("Yes.")], "login": Login("ann", key)}
+
+        saver, thread = BoughSaver(store, redact=redact), on("1")
+        graph = StateGraph(State).add_node("answer", answer).add_edge(START, "answer")
+        graph.compile(checkpointer=saver).invoke({"messages": [HumanMessage("Hi.")]}, thread)
+        login = graph.compile(checkpointer=BoughSaver(store)).get_state(thread).values["login"]
+        masked = Login("ann", "[redacted]**********")
+        assert login == (masked if redact else Login("ann", key))
+        session = session_of(store, "1")
+        packed = re.findall(r'"serde":\["\w+","([^"]*)"', "".join(session.jsonl()))
+        assert packed
+        assert all(key.encode() not in unpack_bytes(text) for text in packed)
+        bundle = io.BytesIO()
+        exported = session.export(bundle, redact=True)
+        assert bool(exported.redactions) == (not redact)
+        shared = bough.open("memory:")
+        imported = shared.import_bundle(io.BytesIO(bundle.getvalue()))
+        copied = on(shared.session(imported.session_id).row.conversation_id)
+        assert graph.compile(checkpointer=BoughSaver(shared)).get_state(copied).values["login"] == masked
 
     @pytest.mark.parametrize("serde", [EncryptedSerializer(Inverted()), InvertedSerializer()])
     def test_a_serde_that_encrypts_leaves_nothing_in_clear(self, store: Store, serde: Any) -> None:

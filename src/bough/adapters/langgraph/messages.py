@@ -9,7 +9,6 @@ else as the serde's bytes. Does not know entries or checkpoints.
 from __future__ import annotations
 
 import math
-from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
@@ -34,6 +33,7 @@ from ...core.messages import (
     ToolCall,
     ToolResult,
 )
+from ...core.redact import Redactor, pack_bytes, unpack_bytes
 from ...core.typed_json import converter
 from ...core.usage import Usage
 from ...errors import StoreDamaged, UnrecognizedReply
@@ -207,21 +207,17 @@ def response_field(message: BaseMessage, *names: str) -> str | None:
 
 # -- values of channels ----------------------------------------------------------------------------
 
-# A long run of letters looks like an API key by chance, about once in fifty megabytes, and would be redacted. No key
-# contains a dot, and none is as short as this.
-CHUNK = 18
-
 
 class ValueCodec:
     """Encodes values as tagged JSON objects: one key that says how to read them.
 
     Plain JSON and messages stay readable, so they are shown, searched and redacted like everything else; what JSON does not
-    restore exactly goes through the serde. A serde that is not LangGraph's own, or a subclass of it, may encrypt: it gets
-    everything, so nothing is readable in the store.
+    restore exactly goes through the serde, and secrets are overwritten in its bytes. A serde that is not LangGraph's own,
+    or a subclass of it, may encrypt: it gets everything, so nothing is readable in the store.
     """
 
-    def __init__(self, serde: SerializerProtocol) -> None:
-        self.serde = serde
+    def __init__(self, serde: SerializerProtocol, redactor: Redactor) -> None:
+        self.serde, self._redactor = serde, redactor
         self.is_readable = type(serde) is JsonPlusSerializer
         """Whether values may be stored unencrypted."""
 
@@ -261,17 +257,13 @@ class ValueCodec:
     def pack(self, value: Any) -> dict[str, Any]:
         """Encode a value by the serde, as text."""
         kind, data = self.serde.dumps_typed(value)
-        letters = b64encode(data).decode()
-        return {
-            "serde": [
-                kind,
-                ".".join(letters[start : start + CHUNK] for start in range(0, len(letters), CHUNK)),
-            ]
-        }
+        if self.is_readable:
+            data = self._redactor.redact_bytes(data)
+        return {"serde": [kind, pack_bytes(data)]}
 
     def unpack(self, packed: dict[str, Any]) -> Any:
-        kind, letters = packed["serde"]
-        return self.serde.loads_typed((kind, b64decode(letters.replace(".", ""))))
+        kind, text = packed["serde"]
+        return self.serde.loads_typed((kind, unpack_bytes(text)))
 
 
 # -- messages in the log ---------------------------------------------------------------------------

@@ -415,7 +415,9 @@ class BoughSaver(BaseCheckpointSaver[Any]):
 
     @property
     def _codec(self) -> ValueCodec:
-        return ValueCodec(self.serde)  # not cached: the base class swaps the serde of a copy
+        return ValueCodec(
+            self.serde, self.store.runtime.redactor
+        )  # not cached: the base class swaps the serde of a copy
 
     def _stored_id(self, thread_id: object) -> str:
         """Return a thread's id as text."""

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from ...core.codec import chain_id, decode, encode, from_json, to_json
 from ...core.entries import BranchSummary, Payload, Unknown
-from ...core.redact import Redactor
+from ...core.redact import Redactor, may_contain_packed
 from ...stores.base import SessionDetail, SessionRow, StoredEntry
 from ...stores.transfer import BlobStream, SessionExport
 from .rename import IdMap, rename_links, with_owner
@@ -41,7 +41,7 @@ class CountingRedactor(Redactor):
     def redact_text(self, text: str) -> str:
         hidden = self._redactor.redact_text(text)
         if hidden != text:
-            self.counts += _marks(hidden) - _marks(text)
+            self.counts += (_marks(hidden) - _marks(text)) or Counter([UNNAMED])  # packed: marked within
         return hidden
 
 
@@ -128,7 +128,7 @@ class Redaction:
     def _body(self, kind: str, body: bytes) -> bytes:
         if kind == "branch_summary":
             body = self._summary_body(decode(kind, body))
-        if not self.redactor.may_contain_secret(body):
+        if not self.redactor.may_contain_secret(body) and not may_contain_packed(body):
             return body
         payload = decode(kind, body)
         if isinstance(payload, Unknown):
