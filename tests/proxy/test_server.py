@@ -234,6 +234,37 @@ def test_a_kept_connection_that_the_upstream_closed_is_opened_again() -> None:
     asyncio.run(main())
 
 
+def test_a_request_that_the_upstream_worked_on_before_it_closed_is_not_sent_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The program decides whether to pay for it twice."""
+    monkeypatch.setattr(server, "KEPT_CONNECTION_SECONDS", 0.01)
+    requests = 0
+
+    async def answer(_: bytes, __: bytes, ___: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal requests
+        requests += 1
+        if requests == 1:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n1")
+        else:
+            await asyncio.sleep(0.05)
+            writer.transport.abort()
+
+    async def main() -> None:
+        async with upstream(answer) as url, proxied(url) as (port, _):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(post(CHAT))
+            await reader.readuntil(b"\r\n\r\n1")
+            writer.write(post(CHAT))
+            response = await reader.read()
+            assert response.startswith(b"HTTP/1.1 502 ")
+            assert b"closed the connection without an answer" in response
+            writer.close()
+        assert requests == 2
+
+    asyncio.run(main())
+
+
 def test_other_paths_and_protocols_pass() -> None:
     async def answer(
         head: bytes, _: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

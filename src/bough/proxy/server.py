@@ -21,6 +21,8 @@ from .http_stream import BadMessage, Body, ByteStream, Head
 from .upstreams import Upstream, call_provider
 
 CONNECT_SECONDS = 30.0
+KEPT_CONNECTION_SECONDS = 1.0
+"""A kept connection that fails sooner was closed before the request came; later, the upstream may have worked on it."""
 MAX_COPY_BYTES = 64 * 1024 * 1024
 """A longer request or response passes, but is not recorded."""
 _READABLE_ENCODINGS = (b"gzip", b"deflate", b"identity")
@@ -215,12 +217,14 @@ class ClientConnection:
         """Send the request and pass the response on. A kept connection that turns out closed is opened anew, once."""
         is_kept = self._server is not None and self._server[0] == upstream and self._server[1].is_open
         server = await self._connect(upstream)
+        loop = asyncio.get_running_loop()
+        latest = loop.time() + KEPT_CONNECTION_SECONDS
         try:
             return await self._pass(upload, server, method, call)
         except (ConnectionError, EOFError):
             if self._is_client_gone:
                 raise ConnectionResetError from None
-            if not is_kept or self._has_response_begun:
+            if not is_kept or self._has_response_begun or loop.time() > latest:
                 hint = "" if upstream.is_tls else "; if it speaks TLS, its address begins with https://"
                 raise _Refusal(
                     "502 Bad Gateway", f"{upstream.display_url} closed the connection without an answer{hint}"
