@@ -312,6 +312,48 @@ def test_the_session_of_a_sub_agent_is_a_task_of_the_one_that_called_it(store: S
         assert not list(store.verify())
 
 
+@pytest.mark.parametrize(
+    ("path", "request_", "block"),
+    [
+        ("anthropic/v1/messages", "messages", {"type": "image", "source": {"type": "url", "url": "LINK"}}),
+        ("anthropic/v1/messages", "messages", {"type": "container_upload", "file_id": "LINK"}),
+        (
+            "anthropic/v1/messages",
+            "messages",
+            {
+                "type": "search_result",
+                "source": "s",
+                "title": "t",
+                "content": [{"type": "text", "text": "LINK"}],
+            },
+        ),
+        ("openai/v1/responses", "input", {"type": "input_image", "image_url": "LINK"}),
+        ("openai/v1/responses", "input", {"type": "input_file", "file_id": "LINK"}),
+        ("gemini/v1beta/models/m:generateContent", "contents", {"fileData": {"fileUri": "LINK"}}),
+    ],
+)
+def test_the_same_words_about_another_file_are_another_input(
+    store: Store, path: str, request_: str, block: dict[str, Any]
+) -> None:
+    """The second input was lost, and its answer recorded as another one to the first."""
+    text = {"text": "What is it?"} if "gemini" in path else {"type": "text", "text": "What is it?"}
+    if "openai" in path:
+        text["type"] = "input_text"
+    key = "parts" if "gemini" in path else "content"
+    with recording(store) as proxy:
+        for count, link in enumerate(("https://x/1", "https://x/2", "https://x/2"), 1):
+            file = json.loads(json.dumps(block).replace("LINK", link))
+            if "anthropic" in path and count == 3:
+                file["cache_control"] = {"type": "ephemeral"}
+            body = {"model": "m", "max_tokens": 9, request_: [{"role": "user", key: [file, text]}]}
+            with urlopen(Request(f"{proxy.address}/{path}", json.dumps(body).encode())) as response:
+                response.read()
+            proxy.wait(count)
+        first, second = proxy.sessions()
+        assert len(first.model_calls()) == 1
+        assert len(second.model_calls()) == 2, "the last request repeats the one before"
+
+
 def test_metadata_and_blanks_do_not_make_another_session(store: Store) -> None:
     with recording(store) as proxy:
         proxy.chat([user("hi")], metadata={"n": "1"}, user="a")

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
+from typing import Any
 
 import msgspec
 
-from ..core.messages import Attachment, Media, Message, Part, Text, ToolCall, ToolResult
+from ..core.messages import Attachment, Media, Message, Part, ProviderBlock, Text, ToolCall, ToolResult
+from ..wire.base import HistoryMessage
 
 
-def history_digests(messages: Iterable[Message], start: bytes) -> Iterator[bytes]:
+def history_digests(history: Iterable[HistoryMessage], start: bytes) -> Iterator[bytes]:
     """Yield after each message the digest of the history up to it; `start` is the one before the first."""
     digest = start
-    for message in messages:
-        for content in _contents(message):
+    for item in history:
+        for content in (*_contents(item.message), *_links(item)):
             digest = sha256(digest + sha256(content).digest()).digest()
         yield digest
 
@@ -38,6 +40,23 @@ def _contents(message: Message) -> Iterator[bytes]:
             yield from filter(None, map(_media, part.content))
         elif media := _media(part):
             yield media
+
+
+def _links(item: HistoryMessage) -> Iterator[bytes]:
+    """Yield what a user's message refers to and does not contain, such as an image by its address."""
+    if item.message.role != "user":
+        return  # a program may leave out what a provider's own tools did
+    proofs = item.evidence.parts if item.evidence is not None else {}
+    for index, part in enumerate(item.message.parts):
+        if isinstance(part, ProviderBlock):
+            block = _without_cache_marks(proofs.get(str(index), {}).get("block") or part.text)
+            yield b"link " + msgspec.json.encode(block, order="deterministic")
+
+
+def _without_cache_marks(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_cache_marks(item) for key, item in value.items() if key != "cache_control"}
+    return [_without_cache_marks(item) for item in value] if isinstance(value, list) else value
 
 
 def _media(part: Part | Attachment) -> bytes | None:

@@ -270,7 +270,7 @@ class Recorder(Listener):
         request = read_request(call.provider, call.path_model, body)
         stored = self._find_stored(request)
         start = _history_start(request, stored)
-        digests = [start, *history_digests((item.message for item in request.messages), start)]
+        digests = [start, *history_digests(request.messages, start)]
         count, position = self._find(request, digests, stored)
         session = position[0] if position is not None else self._start(request, call)
         if position is not None and session.leaf != position[1]:
@@ -500,7 +500,7 @@ class Recorder(Listener):
     def _answer(self, position: CallPosition, call: ApiCall, answer: Answer) -> None:
         session = position.session
         message = with_unique_ids(answer.message)
-        digest = next(history_digests([message], position.digest))
+        digest = next(history_digests([HistoryMessage(message)], position.digest))
         key = _history_key(digest)
         row = self._ledger_row(position, call, answer)
         earlier = session.log.find_change(key)
