@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 import anthropic
+import apsw
 import openai
 import pytest
 from google import genai
@@ -775,6 +777,25 @@ def test_what_waits_for_a_store_that_does_not_come_back_is_recorded_elsewhere(
     sessions = [store.session(session_id) for session_id in spare.sessions]
     assert [texts(session) for session in sessions] == [["a", "one", "b", "two"], ["x", "three"]]
     assert not list(store.verify())
+
+
+def test_ctrl_c_stops_waiting_for_the_store_whichever_thread_gets_it(store: Store, tmp_path: Path) -> None:
+    """A signal that is not delivered to the main thread, or just before it waits, does not wake it."""
+
+    def interrupt() -> None:
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    with recording(store) as proxy, closing(apsw.Connection(str(tmp_path / "recorded.db"))) as other:
+        other.execute("begin immediate")
+        proxy.chat([user("hi")])
+        thread = threading.Timer(0.1, interrupt)
+        thread.start()
+        start = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            proxy.recorder.finish(20)
+        assert time.monotonic() - start < 10
+        thread.join()
+        other.execute("rollback")
 
 
 def test_twenty_programs_at_once_keep_their_sessions_apart(store: Store) -> None:

@@ -61,6 +61,8 @@ OUTAGES = (ServerUnreachable, UnknownCommit, StoreLocked)
 OUTAGE_PAUSE_SECONDS = 0.5
 OUTAGE_CLOSE_SECONDS = 5.0
 """How long closing waits for a store that is known to be away."""
+INTERRUPT_SECONDS = 0.2
+"""How soon Ctrl-C ends a wait: a signal that another thread gets does not wake the main one."""
 RETRY_MICROSECONDS = 10 * 60 * 1_000_000
 """How long the same first request counts as a repeated one, and not as a new conversation."""
 MAX_ATTEMPTS, MAX_PAUSE_SECONDS = 100, 0.05
@@ -129,7 +131,11 @@ class Recorder(Listener):
         """Write what waits; return whether that, or giving up because the store is away, was done in time."""
         self._closing.set()
         self._jobs.put(None)
-        return self._ended.wait(seconds)
+        end = time.monotonic() + (float("inf") if seconds is None else seconds)
+        while not self._ended.wait(max(0, min(INTERRUPT_SECONDS, end - time.monotonic()))):
+            if time.monotonic() >= end:
+                return False
+        return True
 
     def close(self, seconds: float | None = None) -> bool:
         """Write what waits; return whether all of it was written in time. The rest is `unrecorded`."""
