@@ -141,17 +141,14 @@ class Recorder(Listener):
         """Write what waits; return whether all of it was written in time. The rest is `unrecorded`."""
         if not self.finish(seconds if self.outage is None else OUTAGE_CLOSE_SECONDS):
             self.outage = self.outage or "the store did not take everything in time"
-            if (
-                job := self._job
-            ) is not None:  # the thread may still write it, and has nothing to do after that
-                self._give_up(job)
+            self._give_up(self._job)  # the thread may still write it, and has nothing to do after that
         return self.outage is None
 
-    def _give_up(self, job: Job) -> None:
+    def _give_up(self, job: Job | None) -> None:
         """Leave this job and those after it unrecorded. The thread and the one that closes the recorder may both do so."""
         with self._lock:
             if not self.unrecorded:
-                self.unrecorded = [job, *self._waiting_jobs()]
+                self.unrecorded = [*filter(None, [job]), *self._waiting_jobs()]
 
     def _waiting_jobs(self) -> Iterator[Job]:
         with suppress(queue.Empty):
