@@ -17,9 +17,13 @@ from mcp.client.streamable_http import streamable_http_client
 
 import bough
 from bough import ScriptedModel, Session, ToolCall, assistant, tool_result, user
+from bough.core.messages import ProviderBlock
+from bough.core.redact import NullRedactor
 from bough.errors import InvalidArgument, NotFound, TokenRequired
+from bough.log.runtime import real_runtime
 from bough.mcp_server.archive import MAX_BYTES, Archive
 from bough.mcp_server.server import HttpServer
+from bough.stores.memory.store import MemoryStore
 from conftest import Store
 from support.terminal import BOUGH, environment
 
@@ -48,6 +52,27 @@ class TestAnswers:
         assert reference == f"{session.session_id}@4"
         assert "lost at sea" in reader.show(reference)
         assert reader.search("nowhere").startswith("Nothing found")
+
+    def test_a_secret_that_was_stored_as_it_is_is_masked_for_other_agents(self) -> None:
+        """A framework's state may be stored so, and the reader's model is another program's."""
+        key = "sk-ant-" + "a1B2" * 10
+        store = Store(MemoryStore(), real_runtime(NullRedactor()))
+        session, other = store.start("support"), store.start("support")
+        session.append([user(f"Use {key} for the parcel, " + "x" * 1_470 + key), assistant("I did.")])
+        other.append([user(f"Use {key}!")])
+        reader, name = Archive(bough.Store(store.backend)), session.session_id
+        texts = [reader.search("parcel"), reader.search(key), reader.sessions(), reader.show(name)]
+        texts += [reader.show(f"{name}@1"), reader.tree(name), reader.diff(name, other.session_id)]
+        assert all("a1B2" not in text for text in texts)
+        assert "Use [redacted] for the parcel" in reader.show(name)
+
+    def test_what_a_provider_did_itself_is_shown(self) -> None:
+        with bough.open("memory:") as store:
+            session = store.start()
+            block = ProviderBlock("image", "image: https://example.com/a.png")
+            session.append([bough.Message("user", (block, bough.Text("What is it?")))])
+            shown = Archive(store).show(f"{session.session_id}@1")
+            assert "[image: https://example.com/a.png]" in shown
 
     def test_one_in_the_trash_is_read_by_its_whole_id_alone(self, archive: tuple[Archive, Session]) -> None:
         reader, session = archive

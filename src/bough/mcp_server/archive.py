@@ -1,7 +1,7 @@
 """What the tools of `bough mcp` answer: past sessions as text of bounded length, each with how to read on.
 
 Reads one store, and so one space and, if the store was opened for one, one owner. Writes nothing but the search index.
-Does not know MCP.
+Other agents' models read it, so secrets are masked that a session was stored with. Does not know MCP.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from typing import Literal, get_args
 import msgspec
 
 from ..core.entries import BranchSummary, Compaction, Entry, Note, Settings
-from ..core.messages import Media, Message, Reasoning, Text, ToolCall, ToolResult
+from ..core.messages import Media, Message, ProviderBlock, Reasoning, Text, ToolCall, ToolResult
 from ..core.time_text import parse_time
 from ..core.tree import parse_seq
 from ..core.usage import Totals, add, format_cost
 from ..errors import IndexBehind, InvalidArgument, NotFound, plural, shorten
+from ..exchange.exports.path_reader import redact_entries
 from ..log.ledger import calls_with_sessions
 from ..log.session_list import hit_headings
 from ..replay.diff import diff
@@ -64,10 +65,10 @@ class Archive:
         if not page.hits:
             return "Nothing found. Try fewer words, a prefix* or another filter."
         names = hit_headings(self._store.backend, page.hits)
-        lines = [_hit_text(hit, names[hit.session_id]) for hit in page.hits]
+        lines = [self._hit_text(hit, names[hit.session_id]) for hit in page.hits]
         if page.unindexed_sessions:
             lines.append(f"[{page.unindexed_sessions} sessions cannot be indexed now; they may be missing]")
-        return _bounded(lines, None if page.next is None else f"more: cursor={page.next!r}")
+        return self._bounded(lines, None if page.next is None else f"more: cursor={page.next!r}")
 
     def sessions(
         self,
@@ -101,7 +102,7 @@ class Archive:
             return "No session is like that."
         names = self._store.headings(page.sessions)
         lines = [_row_text(row, names[row.session_id]) for row in page.sessions]
-        return _bounded(lines, None if page.next is None else f"more: cursor={page.next!r}")
+        return self._bounded(lines, None if page.next is None else f"more: cursor={page.next!r}")
 
     def show(self, session: str, first: int = 1, limit: int = 20, offset: int = 0) -> str:
         """Show entries of a session's path, from entry `first` on; long ones are cut.
@@ -127,7 +128,7 @@ class Archive:
             lines.append(text)
             last_shown = entry.seq
         more = f"more: first={last_shown + 1} (of {last} entries)" if last_shown < last else None
-        return _bounded(lines, more)
+        return self._bounded(lines, more)
 
     def _show_entry(self, session: Session, seq: int, offset: int) -> str:
         if not 0 < seq <= session.leaf.seq:
@@ -153,10 +154,10 @@ class Archive:
         for line in islice((line.text for line in position.tree_lines()), first_line - 1, None):
             room -= _size(line) + 1
             if room < 0:
-                return _bounded([*lines, *children], f"more: first_line={number + 1}")
+                return self._bounded([*lines, *children], f"more: first_line={number + 1}")
             lines.append(line)
             number += 1
-        return "\n".join([*lines, *children]) or "The session is empty."
+        return self._bounded([*lines, *children]) or "The session is empty."
 
     def usage(self, session: str | None = None, by: Group = "model", since: str | None = None) -> str:
         """Sum tokens and cost of one session with its tasks and forks, or of all with the trash, by day, model, agent or session.
@@ -175,7 +176,7 @@ class Archive:
         order = sorted(sums) if by == "day" else sorted(sums, key=lambda name: -sums[name].cost_microcents)
         lines = [_totals_text(name, sums[name]) for name in order[:MAX_ROWS]]
         lines.append(_totals_text("total", reduce(add, sums.values())))
-        return _bounded(
+        return self._bounded(
             lines, None if len(order) <= MAX_ROWS else f"{len(order) - MAX_ROWS} more; narrow with since="
         )
 
@@ -184,7 +185,31 @@ class Archive:
 
         Each is an id, or ID@7 for the path up to entry 7.
         """
-        return _bounded(diff(self._target(a), self._target(b)).lines(), None)
+        return self._bounded(diff(self._target(a), self._target(b)).lines())
+
+    # -- text --------------------------------------------------------------------------------------
+
+    def _bounded(self, lines: Sequence[str], more: str | None = None) -> str:
+        """Return the lines without secrets, as far as one answer may be long."""
+        text = "\n".join(map(self._store.runtime.redactor.redact_text, lines))
+        data = text.encode("utf-8", "replace")
+        if len(data) > MAX_BYTES:
+            start = data[:MAX_BYTES].decode("utf-8", "ignore")
+            text = f"{start}\n[cut: {len(data):,} bytes in total; ask for less]"
+        return f"{text}\n[{more}]" if more else text
+
+    def _hit_text(self, hit: SearchHit, heading: str) -> str:
+        place = f"@{hit.seq}" if hit.seq and hit.on_path else ""
+        side = (
+            "" if hit.on_path or not hit.seq else f" (branch {hit.branch}, entry {hit.seq}, not on the path)"
+        )
+        what = " ".join(filter(None, [hit.role or hit.kind, hit.tool]))
+        title = "" if heading == hit.session_id else f" · {shorten(heading, 80)}"
+        snippet = hit.highlight("**", "**")
+        plain = hit.highlight("", "")
+        if (redacted := self._store.runtime.redactor.redact_text(plain)) != plain:
+            snippet = redacted  # the marks would be within the secret
+        return f"{hit.session_id}{place}{side} · {what} · {_time(hit.at)}{title}\n    {' '.join(snippet.split())}"
 
     # -- finding sessions --------------------------------------------------------------------------
 
@@ -225,16 +250,6 @@ class Archive:
 # -- text ----------------------------------------------------------------------------------------------
 
 
-def _bounded(lines: Sequence[str], more: str | None) -> str:
-    text = "\n".join(lines)
-    data = text.encode("utf-8", "replace")
-    if len(data) > MAX_BYTES:
-        text = (
-            f"{data[:MAX_BYTES].decode('utf-8', 'ignore')}\n[cut: {len(data):,} bytes in total; ask for less]"
-        )
-    return f"{text}\n[{more}]" if more else text
-
-
 def _size(text: str) -> int:
     return len(text.encode("utf-8", "replace"))
 
@@ -251,23 +266,16 @@ def _row_text(row: SessionRow, heading: str) -> str:
     return f"{row.session_id} · {' · '.join(facts)}{title}"
 
 
-def _hit_text(hit: SearchHit, heading: str) -> str:
-    place = f"@{hit.seq}" if hit.seq and hit.on_path else ""
-    side = "" if hit.on_path or not hit.seq else f" (branch {hit.branch}, entry {hit.seq}, not on the path)"
-    what = " ".join(filter(None, [hit.role or hit.kind, hit.tool]))
-    title = "" if heading == hit.session_id else f" · {shorten(heading, 80)}"
-    snippet = " ".join(hit.highlight("**", "**").split())
-    return f"{hit.session_id}{place}{side} · {what} · {_time(hit.at)}{title}\n    {snippet}"
-
-
 def _totals_text(name: str, sums: Totals) -> str:
     tokens = f"{sums.input_tokens:,} in, {sums.cache_read_tokens:,} cached, {sums.output_tokens:,} out"
     return f"{name}: {plural(sums.calls, 'call')} · {tokens} · {format_cost(sums)}"
 
 
 def _read_entries(session: Session, first: int, last: int) -> list[Entry]:
-    """Return these entries of the path; nothing if the first is after the last."""
-    return session.log.store.path(session.session_id, leaf=session.leaf, first=first, last=last).entries
+    """Return these entries of the path, without secrets; nothing if the first is after the last."""
+    log = session.log
+    entries = log.store.path(log.session_id, leaf=session.leaf, first=first, last=last).entries
+    return list(redact_entries(entries, log.runtime.redactor))
 
 
 def _entry_text(entry: Entry, most: int | None, session_id: str) -> str:
@@ -314,6 +322,8 @@ def _part_text(part: object) -> str:
             return f"result{failed}{outcome}: " + "\n".join(pieces)
         case Media(mime=mime, size=size, name=name):
             return f"[{name or mime}, {size:,} bytes]"
+        case ProviderBlock(stub=stub):
+            return stub
     return ""
 
 
