@@ -749,6 +749,23 @@ class TestOverrides:
         session.replay_sync(model=model, prompt_patch="Never refund.")
         assert model.requests[0].context.system == ("You help.", "Never refund.")
 
+    def test_a_patch_is_added_to_every_prompt_that_is_recorded_on_the_path(self, store: Store) -> None:
+        """Those were dropped: the model got the patch alone, and was compared with one that had a prompt."""
+        session = store.start()
+        session.set(prompt="You help.")
+        session.append([user("q"), assistant("a")])
+        session.set(prompt_patch="Be kind.")
+        session.append([user("r"), assistant("b")])
+        session.set(prompt="You sell.", prompt_patch="Be quick.")
+        session.append([user("s"), assistant("c")])
+        model = ScriptedModel(["a", "b", "c"])
+        session.replay_sync(model=model, prompt_patch="Never refund.")
+        assert [request.context.system for request in model.requests] == [
+            ("You help.", "Never refund."),
+            ("You help.", "Never refund.\n\nBe kind."),
+            ("You sell.", "Be quick.\n\nNever refund."),
+        ]
+
     def test_the_host_s_notes_come_back_and_its_summaries_do_not(self, store: Store) -> None:
         session = store.start()
         session.append([user("long " * 50), assistant("a " * 50)])

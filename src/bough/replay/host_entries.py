@@ -80,13 +80,16 @@ class HostEntries:
         return sorted(set(seqs[first:last]))
 
     def _settings(self, settings: Settings) -> Settings | None:
-        """Return settings without the model, prompt, options and tools that the replay overrides; None if nothing is
-        left."""
+        """Return settings without the model, prompt, options and tools that the replay overrides, and a new prompt with
+        the patch that it adds; None if nothing is left."""
         overrides, recorded = self.overrides, settings
         if overrides.model is not None:
             settings = replace(settings, model=None)
-        if overrides.prompt is not None or overrides.prompt_patch is not None:
+        if overrides.prompt is not None:
             settings = replace(settings, prompt=None, prompt_patch=None)
+        elif overrides.prompt_patch is not None and settings.prompt is not None:
+            patches = filter(None, [settings.prompt_patch, overrides.prompt_patch])
+            settings = replace(settings, prompt_patch="\n\n".join(patches))
         if overrides.options is not None and settings.options is not None:
             options = {
                 name: value for name, value in settings.options.items() if name not in overrides.options
