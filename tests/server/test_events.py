@@ -181,6 +181,21 @@ class TestFacts:
             stream.wait(lambda: stream.data_of("problem"))
             assert stream.data_of("problem")[0]["code"] == "not_found"
 
+    def test_a_session_moved_to_the_trash_or_restored_says_so(self, store: Store) -> None:
+        session_id = store.start().session_id
+        address = f"/api/sessions/{session_id}/events"
+        with LocalServer(store) as server:
+            with server.watch(address) as stream:
+                store.delete(session_id)
+                stream.wait(lambda: stream.data_of("trashed"))
+                row = store.session(session_id).row
+                assert stream.data_of("trashed") == [{"trashed_at": row.trashed_at}]
+                with server.watch(address) as late:
+                    late.wait(lambda: late.data_of("trashed"))
+                store.restore(session_id)
+                stream.wait(lambda: stream.data_of("restored"))
+            assert [name for name, _, _ in stream.events] == ["session:trashed", "session:restored"]
+
 
 class TestNames:
     def test_python_and_the_stream_tell_the_same_names_and_numbers_without_a_gap(self, store: Store) -> None:
@@ -339,3 +354,15 @@ class TestClients:
             names = {name for name, _, _ in stream.events}
             assert names == {"session:input", "session:answer", "session:hidden"}
             assert "look" not in json.dumps(stream.events)
+
+    def test_the_stream_of_a_session_in_the_trash_ends_as_one_that_does_not_exist(self, store: Store) -> None:
+        session_id = store.start(owner="ann").session_id
+        with (
+            LocalServer(store, **TOKENS) as server,
+            server.watch(f"/api/sessions/{session_id}/events", token=ANN) as stream,
+        ):
+            store.delete(session_id)
+            stream.wait(lambda: stream.events)
+            assert [(name, data["code"]) for name, _, data in stream.events] == [
+                ("session:problem", "not_found")
+            ]

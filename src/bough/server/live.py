@@ -189,6 +189,14 @@ class StorePoller:
         if self._task is None:
             self._task = asyncio.create_task(self._run())
 
+    def trashed_at(self, session_id: str) -> int | None:
+        """Return when a watched session was moved to the trash, as of the last poll.
+
+        A change after it is noticed, whatever a watcher read of the session meanwhile.
+        """
+        head = self._heads.get(session_id)
+        return None if head is None else head.trashed_at
+
     async def _run(self) -> None:
         try:
             while (names := self._hub.watched) and not self._hub.is_closing.is_set():

@@ -175,7 +175,13 @@ class ResyncEvent(Struct):
     last_fact: int
 
 
-EVENTS = (FactEvent, DraftEvent, ResyncEvent)
+class TrashedEvent(Struct):
+    """The data of `session:trashed`: the session was moved to the trash, and `session:restored` ends that."""
+
+    trashed_at: int
+
+
+EVENTS = (FactEvent, DraftEvent, ResyncEvent, TrashedEvent)
 VIEWS = (
     SessionView,
     EntryView,

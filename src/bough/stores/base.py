@@ -111,6 +111,7 @@ class SessionHead(Struct, frozen=True):
 
     facts: int
     status: Status
+    trashed_at: int | None
 
 
 class SessionDetail(Struct, frozen=True, gc=False):
@@ -450,7 +451,7 @@ class StoreBackend(ABC):
     def heads(self, session_ids: Sequence[str]) -> dict[str, SessionHead]:
         """Return the head of each session that exists, for someone who watches many of them; in one read."""
         rows = filter(None, map(self.find_session, session_ids))
-        return {row.session_id: SessionHead(row.facts, row.status) for row in rows}
+        return {row.session_id: SessionHead(row.facts, row.status, row.trashed_at) for row in rows}
 
     def first_inputs(self, session_ids: Sequence[str]) -> dict[str, Message]:
         """Return the first input on the path of each session, without internal ones; a session without one is absent."""

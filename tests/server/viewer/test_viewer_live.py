@@ -51,6 +51,14 @@ def seqs(page: Page) -> list[int]:
     ]
 
 
+def _set_visibility(page: Page, state: str) -> None:
+    page.evaluate(
+        "state => { Object.defineProperty(document, 'visibilityState', {value: state, configurable: true});"
+        " document.dispatchEvent(new Event('visibilitychange')); }",
+        state,
+    )
+
+
 class TestStreaming:
     def test_an_answer_is_seen_as_it_is_spoken(self, viewer: ViewerPage, prompter: ManualModel) -> None:
         page = viewer.open("/s/ses_talk")
@@ -130,6 +138,53 @@ class TestStreaming:
         expect(page.locator("article.entry")).to_have_count(1)
         viewer.close()
 
+    def test_a_session_that_another_process_trashes_restores_renames_and_tags_says_so(
+        self, viewer: ViewerPage, server: LocalServer
+    ) -> None:
+        """It said so only when a message was refused."""
+        page = viewer.open("/s/ses_talk")
+        expect(page.locator("body")).to_have_attribute("data-live", "yes")
+        server.sessions.delete("ses_talk")
+        expect(page.locator(".composer-note")).to_contain_text("in the trash")
+        expect(page.get_by_label("Message")).to_be_hidden()
+        server.sessions.restore("ses_talk")
+        expect(page.get_by_label("Message")).to_be_visible()
+        expect(page.locator(".composer-note")).not_to_contain_text("in the trash")
+        server.sessions.session("ses_talk").title("A chat")
+        expect(page.locator("h1")).to_have_text("A chat")
+        expect(page).to_have_title("A chat · Bough")
+        server.sessions.session("ses_talk").tag(team="blue")
+        expect(page.locator(".head-facts")).to_contain_text("team=blue")
+
+    def test_a_tab_notices_the_trash_also_when_it_was_hidden_cut_off_or_polls(
+        self, browser: Browser, server: LocalServer
+    ) -> None:
+        sessions = server.sessions
+        with NetworkProxy(server.port) as cable:
+            viewer = ViewerPage(browser, cable.url)
+            page = viewer.open("/s/ses_talk")
+            note, message = page.locator(".composer-note"), page.get_by_label("Message")
+            expect(page.locator("body")).to_have_attribute("data-live", "yes")
+            cable.cut()
+            expect(page.locator(".banner")).to_be_visible()
+            sessions.delete("ses_talk")
+            cable.restore()
+            expect(note).to_contain_text("in the trash")
+            for change, state in ((sessions.restore, "visible"), (sessions.delete, "hidden")):
+                _set_visibility(page, "hidden")
+                wait_until(lambda: not server.context.live._watchers)
+                change("ses_talk")
+                _set_visibility(page, "visible")
+                expect(message).to_be_visible(visible=state == "visible")
+            others = [viewer.context.new_page() for _ in range(3)]
+            for other in others:  # the fourth finds no free stream
+                other.goto(f"{viewer.url}/s/ses_talk")
+                expect(other.locator(".composer-note")).to_contain_text("in the trash")
+            sessions.restore("ses_talk")
+            for tab in (page, *others):
+                expect(tab.get_by_label("Message")).to_be_visible()
+            viewer.close()
+
     def test_what_another_process_writes_is_seen_too(self, viewer: ViewerPage, server: LocalServer) -> None:
         page = viewer.open("/s/ses_talk")
         expect(page.locator("article.entry")).to_have_count(1)
@@ -198,11 +253,7 @@ class TestStreaming:
         page = viewer.open("/s/ses_talk")
         expect(page.locator("article.entry")).to_have_count(1)
         for state, texts in (("hidden", 1), ("visible", 2)):
-            page.evaluate(
-                "state => { Object.defineProperty(document, 'visibilityState', {value: state, configurable: true});"
-                " document.dispatchEvent(new Event('visibilitychange')); }",
-                state,
-            )
+            _set_visibility(page, state)
             if state == "hidden":
                 wait_until(lambda: not server.context.live._watchers)
                 server.sessions.session("ses_talk").append([bough.user("While you were away")])

@@ -17,7 +17,7 @@ from litestar.response import Stream
 
 from ...agent.events import fact_event_type
 from ...core.entries import Entry
-from ...errors import BoughError, InvalidArgument
+from ...errors import BoughError, InvalidArgument, NotFound
 from ...session import Session
 from ...stores.base import Fact, SessionRow
 from ..auth import Caller
@@ -77,6 +77,7 @@ class EventStream:
 
     def __init__(self, context: ServerContext, caller: Caller, session: Session, last_fact: int) -> None:
         self.context, self.caller, self.session, self.last_fact = context, caller, session, last_fact
+        self.is_trashed = False
 
     async def stream(self) -> AsyncIterator[bytes]:
         live, name = self.context.live, self.session.session_id
@@ -143,6 +144,25 @@ class EventStream:
         elif row.facts != self.last_fact:
             async for event_bytes in self._new_facts(row.facts):
                 yield event_bytes
+        if change := self._trash_change():
+            yield change
+
+    def _trash_change(self) -> bytes:
+        """Return the event that says that the session was moved to the trash or restored, if it was since the last one.
+
+        The journal has no fact of it. For a client a session in the trash does not exist.
+        """
+        trashed_at = self.context.poller.trashed_at(self.session.session_id)
+        if self.is_trashed == (trashed_at is not None):
+            return b""
+        if self.caller.is_client:
+            raise NotFound(self.session.session_id)
+        self.is_trashed = trashed_at is not None
+        return (
+            sse_event("session:trashed", {"trashed_at": trashed_at})
+            if self.is_trashed
+            else sse_event("session:restored", {})
+        )
 
     async def _foreign_draft(self, row: SessionRow) -> str | None:
         if row.status != "running":

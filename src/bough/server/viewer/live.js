@@ -24,7 +24,7 @@ export class Live {
   #release = () => undefined;
   #onVisibility = () => (document.visibilityState === "hidden" ? this.#stop() : this.#open());
 
-  /** handlers: {fact, delta, draft, retry, warning, resync, connected(isConnected), gone} */
+  /** handlers: {fact, delta, draft, retry, warning, resync, connected(isConnected), inTrash(isInTrash), gone} */
   constructor(id, after, handlers) {
     this.id = id;
     this.lastFact = after;
@@ -72,6 +72,8 @@ export class Live {
     };
     on(FACTS, (fact) => this.#fact(fact));
     on(["resync"], (data) => this.#resync(data.last_fact));
+    on(["trashed"], () => this.handlers.inTrash(true));
+    on(["restored"], () => this.handlers.inTrash(false));
     for (const name of LIVE) on([name], (data) => this.handlers[name](data));
   }
 
@@ -81,6 +83,7 @@ export class Live {
       const { session } = await fetchJson(sessionPath(this.id));
       if (this.#isIdle) return;
       this.handlers.connected(true);
+      this.handlers.inTrash(Boolean(session.trashed_at));
       if (session.facts > this.lastFact) this.#resync(session.facts);
       this.#pause = FIRST_PAUSE;
       this.#timer = setTimeout(() => this.#open(), POLL_MS);

@@ -144,8 +144,6 @@ async function openPage(opened, at) {
   if (!opened) return;
   try {
     await opened.open?.(at);
-    const heading = opened.detail?.session.heading;
-    if (heading && page === opened) document.title = `${printable(heading)} · Bough`;
   } catch (problem) {
     if (page !== opened) return;
     opened.element.replaceChildren(h("div.empty", icon("error"), h("p.error-text", sentence(problem.message)),

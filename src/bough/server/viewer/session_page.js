@@ -25,6 +25,7 @@ export class SessionPage {
   #draft = null;
   #timer = 0;
   #recheckTimer = 0;
+  #detailRequests = 0;
   #isClosed = false;
 
   constructor(id, about, listing) {
@@ -189,6 +190,7 @@ export class SessionPage {
 
   #head() {
     const { session } = this.detail;
+    document.title = `${printable(session.heading)} · Bough`;
     const heading = h("h1", { dir: "auto", title: printable(session.heading) }, printable(session.heading));
     fill(this.head, h("div.head-line", statusDot(session), heading, relationBadge(session), h("span.head-tools", this.#tools())), h("div.head-facts",
       [session.agent, session.model, plural(session.turns ?? 0, "turn"),
@@ -319,6 +321,7 @@ export class SessionPage {
       retry: ({ why = "" }) => notice(`Retrying the model: ${printable(why)}`),
       warning: ({ message }) => notice(printable(message), { kind: "bad" }),
       resync: () => this.#reload(), gone: () => this.#gone(),
+      inTrash: (isInTrash) => { if (isInTrash !== Boolean(this.detail.session.trashed_at)) this.#reloadDetail(); },
       connected: (isConnected) => this.#connected(isConnected),
     });
     if (this.detail.draft) this.#setDraft({ text: this.detail.draft, reasoning: "" });
@@ -329,15 +332,15 @@ export class SessionPage {
     const wasLost = !this.banner.hidden;
     this.banner.hidden = isConnected;
     document.body.dataset.live = isConnected ? "yes" : "no";
+    if (isConnected && (wasLost || this.detail.session.trashed_at)) this.#reloadDetail(); // a stream says only that it is in the trash
     if (!isConnected || !wasLost) return;
-    this.#reloadDetail();
     this.#reloadBranches().catch(() => undefined); // lost again
     this.transcript.redraw();
   }
 
   /** The session was purged, or is another owner's now: what is on the page can still be read and copied. */
   #gone() {
-    fill(this.banner, icon("error"), "This session was deleted permanently. What you see is not stored any more.");
+    fill(this.banner, icon("error"), this.isClient ? "This session is not available any more." : "This session was deleted permanently. What you see is not stored any more.");
     this.banner.hidden = false;
     this.composer.element.hidden = true;
     this.listing.refresh();
@@ -376,14 +379,16 @@ export class SessionPage {
 
   async #reloadDetail() {
     if (this.#isClosed) return;
-    const before = this.detail.open_tool_calls ?? [];
+    const before = this.detail.open_tool_calls ?? [], number = ++this.#detailRequests;
+    let detail;
     try {
-      this.detail = await fetchJson(sessionPath(this.id));
+      detail = await fetchJson(sessionPath(this.id));
     } catch (problem) {
-      if (problem.status) notice(problem.text, { kind: "bad" });
+      if (problem.status && number === this.#detailRequests) notice(problem.text, { kind: "bad" });
       return;
     }
-    if (this.#isClosed) return;
+    if (this.#isClosed || number !== this.#detailRequests) return; // a newer request knows more
+    this.detail = detail;
     // The first event of a run may arrive before the server registers the run: check again, or Stop stays hidden.
     const { session, is_running_here: isHere } = this.detail;
     clearTimeout(this.#recheckTimer);

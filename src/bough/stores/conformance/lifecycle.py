@@ -235,6 +235,11 @@ class QueryConformance(StoreFactory):
         assert after["ses_b"] == before["ses_b"]
         row = store.session("ses_a")
         assert (after["ses_a"].facts, after["ses_a"].status) == (row.facts, row.status)
+        store.trash("ses_b", row.updated_at)
+        in_trash = store.heads(names)
+        assert (in_trash["ses_a"].trashed_at, in_trash["ses_b"].trashed_at) == (None, row.updated_at)
+        store.restore("ses_b")
+        assert store.heads(names) == after
         assert store.heads([]) == self.open_store(space="other").heads(names) == {}
         assert self.open_store(owner="ann").heads(names) == {}
 

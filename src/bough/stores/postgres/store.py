@@ -144,7 +144,7 @@ where {SET_SPACE}
 # The branches of a path are walked from its leaf to its root, and the input is looked for from the root: the first of them
 # is the one with the lowest seq.
 SELECT_HEADS = f"""
-select id, facts, status from bough.session
+select id, facts, status, trashed_at from bough.session
 where {SET_SPACE} and space = %(space)s and id = any(%(ids)s::text[]) and (%(owner)s::text is null or owner = %(owner)s)
 """
 SELECT_FIRST_INPUTS = f"""
@@ -459,7 +459,7 @@ from bough.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
 
     def heads(self, session_ids: Sequence[str]) -> dict[str, SessionHead]:
         rows = self._query(SELECT_HEADS, ids=list(session_ids))
-        return {name: SessionHead(facts, status) for name, facts, status in rows}
+        return {name: SessionHead(*head) for name, *head in rows}
 
     def first_inputs(self, session_ids: Sequence[str]) -> dict[str, Message]:
         inputs: dict[str, Message] = {}

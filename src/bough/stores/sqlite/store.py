@@ -66,7 +66,8 @@ where space = :space and conversation_id = :conversation and (:owner is null or 
 order by number desc limit 1
 """
 SELECT_HEADS = """
-select session.id, facts, status from json_each(:ids) as name cross join session on session.id = name.value
+select session.id, facts, status, trashed_at
+from json_each(:ids) as name cross join session on session.id = name.value
 where space = :space and (:owner is null or owner = :owner)
 """
 COUNT_INBOX = "select count(*) from inbox where session_number = ?"
@@ -374,7 +375,7 @@ from blob where space = :space and at < :before and number not in (select blob_n
 
     def heads(self, session_ids: Sequence[str]) -> dict[str, SessionHead]:
         rows = self._query(SELECT_HEADS, ids=json.encode(session_ids).decode())
-        return {name: SessionHead(facts, status) for name, facts, status in rows}
+        return {name: SessionHead(*head) for name, *head in rows}
 
     def first_inputs(self, session_ids: Sequence[str]) -> dict[str, Message]:
         return self._read(lambda reader: reader.first_inputs(session_ids))
