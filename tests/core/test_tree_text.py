@@ -7,7 +7,7 @@ from typing import Any
 from bough import Attachment, Note, Session, Settings, ToolCall, assistant, system, tool_result, user
 from bough.core.entries import Endpoint, Entry
 from bough.core.tree import Branch, Leaf
-from bough.core.tree_text import tree_lines
+from bough.core.tree_text import one_line, tree_lines
 from conftest import Store
 
 
@@ -141,3 +141,10 @@ def test_branches_that_hang_on_branches_by_the_thousand_are_drawn() -> None:
     assert sum("├╮ branch" in line for line in lines) == len(branches) - 1
     assert any("⋯2999⋯" in line for line in lines)
     assert max(map(len, lines)) <= 60
+
+
+def test_a_line_keeps_what_joins_letters_and_pictures_and_marks_what_hides() -> None:
+    """A family was four people with dots between them, and Persian words fell apart."""
+    family, word = "\N{WOMAN}\u200d\N{WOMAN}\u200d\N{GIRL}", "می\u200cخواهم"
+    assert one_line(f"{family} {word}") == f"{family} {word}"
+    assert one_line("a\u202eb\x00c\u200bd") == "a·b·c·d"

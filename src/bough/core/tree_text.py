@@ -169,8 +169,7 @@ def describe_entry(entry: Entry) -> str:
             text = to_json(_fields(note), "entry").decode()
         case unknown:
             text = f"of a newer kind, {len(unknown.body)} bytes"
-    line = " ".join(text.split())
-    return line if line.isprintable() else "".join(c if c.isprintable() else "·" for c in line)
+    return _printable(" ".join(text.split()))
 
 
 def describe_message(message: Message) -> str:
@@ -179,9 +178,18 @@ def describe_message(message: Message) -> str:
 
 def one_line(text: str, limit: int = 200) -> str:
     """Return the beginning of a text as one printable line."""
-    line = " ".join(text[: limit * 4].split())
-    line = "".join(c if c.isprintable() else "·" for c in line)
-    return shorten(line, limit)
+    return shorten(_printable(" ".join(text[: limit * 4].split())), limit)
+
+
+JOINERS = "\u200c\u200d"
+"""They join or separate letters and pictures: Persian and Hindi words and emoji of several people fall apart without."""
+
+
+def _printable(line: str) -> str:
+    """Return the line with a dot for each character that a terminal would obey or that is not seen."""
+    if line.isprintable():
+        return line
+    return "".join(c if c.isprintable() or c in JOINERS else "·" for c in line)
 
 
 def _fields(payload: Settings | Note) -> dict[str, Any]:
