@@ -34,6 +34,7 @@ from bough.errors import (
     StaleLeaf,
     UnrecognizedReply,
 )
+from bough.log.lease import Lease
 from bough.stores.conformance.writer import read_everything
 from conftest import Store
 from support.interleaving import interleaved
@@ -192,6 +193,20 @@ def test_a_turn_may_be_opened_again_after_it_was_taken_over(store: Store, sessio
         turn.answer(assistant("in time"))
     assert session.path()[-1].message.text == "in time"
     assert session.row.status == "idle"
+
+
+def test_taking_over_a_session_without_an_open_turn_leaves_its_status(store: Store, session: Session) -> None:
+    """As of one whose runner has just ended its turn, or runs a shell command: there is nothing to resume."""
+    other, refund = store.session(session.session_id), bough.tool(approval=True, name="refund")(lambda: "")
+    for status in ("idle", "waiting"):
+        if status == "waiting":
+            with pytest.raises(ApprovalRequired), session.turn("q") as turn:
+                turn.run(turn.answer(assistant(ToolCall("c1", "refund", {}))).calls[0], refund)
+        lease = Lease(session.log)
+        lease.take(session.row)
+        other.interrupt()
+        assert (other.row.status, other.row.holder) == (status, None)
+        lease.stop()
 
 
 def test_there_must_be_a_turn_to_go_on_with(session: Session) -> None:

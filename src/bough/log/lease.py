@@ -127,9 +127,12 @@ def check_free(row: SessionRow, runtime: Runtime) -> None:
 
 
 def interrupt(log: Log, row: SessionRow) -> None:
-    """Mark the session as interrupted and raise the fence: the holder of its lease writes nothing more."""
-    ended = {"status": "interrupted", "holder": None, "lease_until": None, "fence": row.fence + 1}
-    log.record("interrupted", data={"holder": row.holder}, row=ended, fence=row.fence)
+    """Mark a session that runs as interrupted and raise the fence: the holder of its lease writes nothing more."""
+    ended = {"holder": None, "lease_until": None, "fence": row.fence + 1}
+    status = (
+        {"status": "interrupted"} if row.status == "running" else {}
+    )  # else its turn waits, or none is open
+    log.record("interrupted", data={"holder": row.holder}, row=ended | status, fence=row.fence)
 
 
 class _Clocks(NamedTuple):
