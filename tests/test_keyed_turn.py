@@ -165,8 +165,8 @@ class TestAKeyedTurn:
     def test_a_call_that_was_started_in_a_keyed_turn_is_unknown_and_not_run_again(
         self, store: Store, session: Session
     ) -> None:
-        def killed(order: int) -> NoReturn:
-            raise Killed
+        def interrupted(order: int) -> NoReturn:
+            raise KeyboardInterrupt
 
         def lines(handle: Session, function: Callable[..., Any]) -> None:
             with handle.turn("mail", key="k") as turn:
@@ -174,8 +174,8 @@ class TestAKeyedTurn:
                 turn.run(call, function)
                 turn.answer(assistant("done"))
 
-        with pytest.raises(Killed):
-            lines(session, killed)
+        with pytest.raises(KeyboardInterrupt):
+            lines(session, interrupted)
         lines(store.session(session.session_id), lambda order: pytest.fail("refunded twice"))
         results = [
             r for e in store.session(session.session_id).path() if e.message for r in e.message.results
