@@ -831,6 +831,33 @@ class TestApproval:
         assert again.row.status == "idle"
         assert is_valid(again)
 
+    def test_a_decision_while_the_run_is_still_there_is_taken_by_it_in_whatever_moment(
+        self, store: Store, desk: Desk
+    ) -> None:
+        """Who decides later finds a session that waits, and resumes it."""
+        tools = desk.tools(approval=True)
+        has_acted, at, decided = True, 0, list[str]()
+        while has_acted:
+            at += 1
+            session = store.start()
+
+            def decide(session_id: str = session.session_id) -> None:
+                person = store.session(session_id)
+                for pending in person.pending_approvals():
+                    decided.append(person.row.status)
+                    person.approve(pending)
+
+            process, backend = interleaved(store, at, decide)
+            process.session(session.session_id).send_sync(
+                "q", model=ScriptedModel([ask(("refund", at)), "done"]), tools=tools
+            )
+            has_acted = backend.has_acted
+            is_over = ("refund", at) in desk.did
+            assert store.session(session.session_id).row.status == ("idle" if is_over else "waiting"), at
+            assert is_over or bool(session.pending_approvals()) or decided[-1] == "waiting", at
+            assert session.verify() == []
+        assert "running" in decided, "some were decided in time"
+
     def test_a_new_input_does_not_abandon_a_call_that_waits_or_was_allowed(
         self, session: Session, desk: Desk
     ) -> None:

@@ -277,7 +277,10 @@ class Loop:
         draft = await writer.run_blocking(self.log.store.draft, self.log.session_id)
         if draft is not None:
             await writer.append(Draft(assistant(draft), finish=INTERRUPTED))
-        await writer.record_resumed({"turn": self.log.cursor.turn, **self._runner_data()})
+        await self._record_resumed()
+
+    async def _record_resumed(self) -> None:
+        await self.writer.record_resumed({"turn": self.log.cursor.turn, **self._runner_data()})
 
     def _runner_data(self) -> dict[str, Any]:
         caller = self.model_caller
@@ -299,7 +302,10 @@ class Loop:
                     if waiting is not None:
                         await writer.record_waiting()
                         waiting.raise_if_trashed(self.log, self.tool_runner.tools)
-                        return
+                        if await self._waiting_status() is not None:
+                            return
+                        # Decided since it was read, perhaps before the session was waiting: nobody else would resume it.
+                        await self._record_resumed()
                 case Rest(reason=reason):
                     if self.log.cursor.turn:  # rewound to before its closing answer
                         await writer.append(CLOSING)
