@@ -237,6 +237,25 @@ def function(name: str) -> dict[str, Any]:
     }
 
 
+def test_the_same_history_with_other_options_is_a_branch_with_these(store: Store) -> None:
+    """The second answer was recorded as if it was given with the options and the prompt of the first."""
+    history = [user("hi"), assistant("one"), user("and now")]
+    with recording(store, *map(Completion, ["one", "two", "three", "four"])) as proxy:
+        proxy.chat([system("Be brief."), *history[:1]], temperature=0)
+        proxy.chat([system("Be brief."), *history], temperature=0)
+        proxy.wait(2)
+        proxy.chat([system("Be polite."), *history], temperature=1)
+        proxy.wait(3)
+        proxy.chat([system("Be polite."), *history, assistant("three"), user("thanks")], temperature=1)
+        (session,) = proxy.sessions()
+        answered = {entry.message.text: entry for entry in session.entries() if entry.role == "assistant"}
+        for text, prompt, temperature in [("two", "Be brief.", 0), ("three", "Be polite.", 1)]:
+            session.checkout(bough.Leaf(answered[text].branch, answered[text].seq))
+            context = session.context()
+            assert (context.system, context.settings.options) == ((prompt,), {"temperature": temperature})
+        assert session.verify() == []
+
+
 def test_a_session_names_every_tool_that_it_was_offered(store: Store) -> None:
     with recording(store) as proxy:
         proxy.chat([user("hi")], tools=[function("f")])

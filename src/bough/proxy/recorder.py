@@ -306,10 +306,16 @@ class Recorder(Listener):
                 row=columns if is_announced else None,
             )
         if not is_announced:
-            row = replace(announced, after_seq=session.leaf.seq)
             # A system prompt alone opens no turn, so no end of one would set another status.
-            status = {"status": "running"} if session.log.cursor.turn else {}
-            session.log.record("call_started", calls=[row], row={**status, **columns})
+            columns |= {"status": "running"} if session.log.cursor.turn else {}
+            if (
+                settings is not None and not session.log.cursor.open_calls
+            ):  # a known history, asked another way
+                announced = replace(announced, after_seq=session.leaf.seq + 1)
+                session.log.append([settings], calls=[announced], row=columns)
+            else:
+                announced = replace(announced, after_seq=session.leaf.seq)
+                session.log.record("call_started", calls=[announced], row=columns)
         return CallPosition(session, session.leaf, digests[-1], call_id, request)
 
     def _find_stored(self, request: ModelRequest) -> tuple[Session, Leaf] | None:
