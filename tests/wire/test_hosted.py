@@ -254,6 +254,31 @@ def test_media_kept_elsewhere_come_back_to_the_provider_they_were_written_for(
         assert "https://x" in json.dumps(other)
 
 
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "search_result", "source": "https://x", "title": "Cats", "content": [{"type": "text", "text": "They purr."}]},
+        {"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "They purr."}]}},
+        {"type": "document", "title": "Cats", "source": {"type": "content", "content": "They purr."}},
+    ],
+)  # fmt: skip
+def test_text_that_anthropic_may_cite_is_what_was_given(block: dict[str, Any], store: Store) -> None:
+    """Only the title was stored: exports, other providers and people did not get the text that the model read."""
+    use = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "a", "content": [block]}
+    session = store.start("a")
+    session.append(
+        [{"role": "user", "content": [block, {"type": "text", "text": "What do they do?"}]},
+         {"role": "assistant", "content": [use]},
+         {"role": "user", "content": [result]}]
+    )  # fmt: skip
+    for provider in wire.PROVIDERS.values():
+        request = session.request(provider.name)
+        assert provider.violations(request, ready=True) == []
+        assert json.dumps(request).count("They purr.") == 2
+    assert "".join(session.markdown()).count("They purr.") == 2
+
+
 def test_media_kept_elsewhere_in_a_result_come_back_too(store: Store) -> None:
     link = LINKS["anthropic"][0]
     use = {"type": "tool_use", "id": "a", "name": "f", "input": {}}

@@ -166,7 +166,7 @@ def _parse_media(block: Block) -> tuple[Part, Proof]:
         return Text(text_field(source, "data")), {"block": plain}
     if source.get("type") not in _LINKS:
         raise UnrecognizedReply(f"a source of type {source.get('type')!r} of an Anthropic {block['type']}")
-    link = text_field(source, _LINKS[source["type"]])
+    link = _text_of(plain["source"].get("content")) or text_field(source, _LINKS[source["type"]])
     return ProviderBlock(str(block["type"]), f"{block['type']}: {link}"), {"block": plain}
 
 
@@ -201,7 +201,7 @@ def describe(kind: str, block: Mapping[str, Any]) -> str:
     if kind == "container_upload":
         return f"file: {block.get('file_id')}"
     if kind == "search_result":
-        return f"search result: {_titles([block])}"
+        return f"search result: {_titles([block])}\n{_text_of(block.get('content'))}".rstrip()
     return ""
 
 
@@ -232,11 +232,18 @@ def _describe_result(kind: str, content: object) -> str:
         case str():
             return f"{name} result: {content}"
         case [{"type": "text"}, *_]:
-            texts = "".join(str(piece.get("text", "")) for piece in content if isinstance(piece, dict))
-            return f"{name} result: {texts}"
+            return f"{name} result: {_text_of(content)}"
         case list():
             return f"{name} results: {_titles(content)}"
     return f"{name} result"
+
+
+def _text_of(content: object) -> str:
+    """Return the text of a content: it is one, or blocks that have some."""
+    if isinstance(content, str):
+        return content
+    blocks = content if isinstance(content, list) else []
+    return "".join(str(block.get("text", "")) for block in blocks if isinstance(block, dict))
 
 
 def _titles(results: Iterable[object]) -> str:
