@@ -917,6 +917,19 @@ class TestOpening:
                     write()
                 assert "file" not in str(excinfo.value)
 
+    def test_a_server_that_became_a_standby_is_left_for_the_primary(self, database: Database) -> None:
+        """Its connections survive some failovers, and a pool that kept them refused every write for up to an hour."""
+        role = f"alter role {APP} in database {database.name}"
+        database.run(f"{role} set default_transaction_read_only = on")
+        try:
+            store = bough.open(database.url)
+        finally:
+            database.run(f"{role} reset default_transaction_read_only")
+        with store:
+            with pytest.raises(errors.StoreReadOnly):
+                store.start()
+            store.start().append([user("to the primary")])
+
     def test_a_statement_that_the_server_ends_says_which_setting_does_it(self, database: Database) -> None:
         with bough.open(database.url + "&options=-c%20statement_timeout%3D200") as store:
             assert isinstance(store.backend, PostgresStore)

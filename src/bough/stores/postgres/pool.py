@@ -65,6 +65,11 @@ class Pool:
         pooled = self._acquire(timeout)
         try:
             yield pooled.connection
+        except psycopg.errors.ReadOnlySqlTransaction:
+            # After a failover the server may be a standby: a new connection finds the primary.
+            pooled.connection.close()
+            self.drop_idle()
+            raise
         except (psycopg.Error, BoughError):
             raise
         except BaseException:
