@@ -240,13 +240,17 @@ class TestDoctor:
         for n in range(25):
             store.start(session_id=f"ses_i{n}").end("interrupted")
         store.start(session_id="ses_f").end("failed", "no answer")
-        store.start().enqueue("later")
+        for n in range(22):
+            store.start(session_id=f"ses_q{n:02}").enqueue("later")
+        store.session("ses_q00").enqueue("and then")
         messages = [finding.message for finding in session_health(store.backend, store.runtime)]
-        assert messages[0] == "27 sessions, 0 in the trash"
+        assert messages[0] == "48 sessions, 0 in the trash"
         assert sum("was interrupted" in message for message in messages) == 20
         assert "5 more sessions were interrupted" in messages
         assert "ses_f failed: no answer" in messages
-        assert "1 queued inputs wait for a run" in messages
+        assert "ses_q00 has 2 queued inputs, and nothing runs it" in messages
+        assert "ses_q19 has 1 queued input, and nothing runs it" in messages
+        assert "2 more queued inputs in other sessions" in messages
 
     def test_however_many_runners_are_gone_it_names_the_newest_sessions(self, store: Store) -> None:
         for n in range(25):

@@ -37,6 +37,8 @@ READS: dict[str, tuple[str, Work]] = {
     "all of a rare tag": ("default", _all(tag=("team", "rare"))),
     "by a common tag": ("default", _list(tag=("team", "common"))),
     "by conversation": ("default", _list(conversation_id="conv-one")),
+    "queued inputs": ("default", lambda store: store.backend.queued_input_count()),
+    "sessions with queued inputs": ("default", lambda store: store.backend.sessions_with_input(20)),
     "the trash": ("default", _list(trashed=True)),
     "all of the trash": ("default", _all(trashed=True)),
     "latest": ("default", lambda store: store.latest()),

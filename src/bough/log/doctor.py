@@ -35,9 +35,7 @@ def session_health(
     yield from _running_sessions(store, runtime, progress)
     yield from _interrupted_sessions(store, counts.get("interrupted", 0))
     yield from _failed_sessions(store, runtime, counts.get("failed", 0))
-    queued = store.queued_input_count()
-    if queued:
-        yield Finding("warning", f"{queued} queued inputs wait for a run", "bough resume ID runs them")
+    yield from _queued_inputs(store)
     loose = store.unreferenced_blobs(runtime.now())
     if loose.blobs:
         message = f"{loose.blobs} blobs ({loose.bytes:,} bytes) are referenced by no entry"
@@ -108,6 +106,19 @@ def _interrupted_sessions(store: StoreBackend, count: int) -> Iterator[Finding]:
     if count > len(rows):
         more = f"{count - len(rows):,} more sessions were interrupted"
         yield Finding("warning", more, "bough ls --status interrupted")
+
+
+def _queued_inputs(store: StoreBackend) -> Iterator[Finding]:
+    """Name the sessions in which inputs wait longest, and say how many more inputs wait."""
+    queued = store.sessions_with_input(MOST_NAMED)
+    for session_id, count in queued.items():
+        message = f"{session_id} has {plural(count, 'queued input')}, and nothing runs it"
+        yield Finding("warning", message, f"start a worker that has its agent, or bough resume {session_id}")
+    more = store.queued_input_count() - sum(queued.values()) if len(queued) == MOST_NAMED else 0
+    if more > 0:
+        yield Finding(
+            "warning", f"{plural(more, 'more queued input')} in other sessions", "the same for each"
+        )
 
 
 def _failed_sessions(store: StoreBackend, runtime: Runtime, count: int) -> Iterator[Finding]:

@@ -552,6 +552,13 @@ class StoreBackend(ABC):
         waiting = (row for row in self.all_sessions(SessionQuery()) if row.status != "running")
         return sum(len(self.inbox(row.session_id)) for row in waiting)
 
+    def sessions_with_input(self, limit: int) -> dict[str, int]:
+        """Return how many inputs are queued for each such session, for those that wait longest."""
+        waiting = (row for row in self.all_sessions(SessionQuery()) if row.status != "running")
+        queued = [(row.session_id, inputs) for row in waiting if (inputs := self.inbox(row.session_id))]
+        queued.sort(key=lambda item: (item[1][0].at, item[0]))
+        return {session_id: len(inputs) for session_id, inputs in queued[:limit]}
+
     def lost_logins(self) -> list[tuple[str, str]]:
         """Return logins, with their owners, that were bound to an owner of this space and whose role is missing now."""
         return []

@@ -48,7 +48,8 @@ class DatabaseStore(StoreBackend):
     """Count the sessions of each status, at most `most` of each."""
     count_own_statuses: str
     """The same for an owner."""
-    count_queued: str
+    queued_source: str
+    """The tables and conditions of the inputs that wait for sessions which are not running."""
     select_lost_branches: str
     select_blob: str
     unreferenced_source: str
@@ -100,8 +101,13 @@ class DatabaseStore(StoreBackend):
         return {name: Totals(*sums) for name, *sums in self._query(query, since=since)}
 
     def queued_input_count(self) -> int:
-        ((count,),) = self._query(self.count_queued)
+        ((count,),) = self._query(f"select count(*) {self.queued_source}")
         return int(count)
+
+    def sessions_with_input(self, limit: int) -> dict[str, int]:
+        query = f"""select session.id, count(*) {self.queued_source}
+group by session.id order by min(inbox.at), session.id limit {self.limit}"""
+        return dict(self._query(query, limit=limit))
 
     def lost_branches(self) -> list[int]:
         return [number for (number,) in self._query(self.select_lost_branches)]

@@ -356,8 +356,8 @@ where counted.number > 0
 select status, least(count(*), %(most)s) from bough.session
 where {SET_SPACE} and space = %(space)s and owner = %(owner)s and trashed_at is null group by status
 """
-    count_queued = f"""
-select count(*) from bough.inbox join bough.session on session.number = inbox.session_number
+    queued_source = f"""
+from bough.inbox join bough.session on session.number = inbox.session_number
 where {SET_SPACE} and inbox.space = %(space)s and (%(owner)s::text is null or session.owner = %(owner)s)
   and session.trashed_at is null and session.status <> 'running'
 """
