@@ -559,12 +559,12 @@ class InvalidPosition(InvalidOperation):
     exit_code = ExitCode.USAGE
     http_status = 404
 
-    def __init__(self, position: object, first: int, last: int) -> None:
+    def __init__(self, position: object, first: int, last: int, session_id: str = "") -> None:
         self.position, self.first, self.last = position, first, last
         super().__init__(
             f"{position!r} is not an entry on this path, which has entries {first} to {last}",
             "session.path() lists them, session.branches() the other branches",
-            "bough log lists them",
+            f"bough log {session_id} lists them" if session_id else "bough log lists them",
         )
 
 
@@ -1096,7 +1096,7 @@ class PostgresRequired(StoreError):
         self.engine, self.location = engine, location
         super().__init__(
             f"the engine {engine!r} needs PostgreSQL, and {location} is not a PostgreSQL store",
-            "open postgresql://…, and copy sessions there with bough copy --to URL",
+            "open postgresql://…, and copy sessions there with bough copy --all --to URL",
         )
 
 

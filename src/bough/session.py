@@ -475,7 +475,7 @@ class Session:
         if at is None:
             return self.leaf
         if type(at) is not int or not 0 <= at <= self.leaf.seq:
-            raise InvalidPosition(at, 0, self.leaf.seq)
+            raise InvalidPosition(at, 0, self.leaf.seq, self.session_id)
         return self.log.leaf_at(at)
 
     def fit(self, budget: Budget) -> FitResult:

@@ -159,4 +159,8 @@ class TestNames:
     def test_a_message_about_an_entry_names_the_session_to_look_at(self, store_path: Path) -> None:
         for command in (("show", "ses_case@999"), ("show", "ses_case@0"), ("rewind", "ses_case@999")):
             assert "bough log ses_case lists" in bough(*command, store=store_path).err
+        (store_path.parent / "one.json").write_text('["One."]')
+        words = ("run", "x", "--model", f"scripted:{store_path.parent}/one.json", "--copy", "ses_case")
+        copied = bough(*words, "--to-point", "999", store=store_path)
+        assert "bough log ses_case lists" in copied.err
         assert "bough log ses_case --all lists" in bough("redo", "ses_case", store=store_path).err

@@ -52,6 +52,17 @@ class TestTheFirstMinute:
             result = bough(*arguments, home=tmp_path)
             assert (result.code, "the name of the store is empty" in result.err) == (2, True)
 
+    def test_the_name_that_sqlite_has_for_memory_names_ours(self, tmp_path: Path) -> None:
+        result = bough("--store", ":memory:", "ls", home=tmp_path)
+        assert (result.code, 'use "memory:"' in result.err) == (2, True)
+
+    def test_a_file_of_tools_that_is_not_python_is_said_to_be_none(self, tmp_path: Path) -> None:
+        (tmp_path / "notes.txt").write_text("hello")
+        (tmp_path / "one.json").write_text('["One."]')
+        words = ("--model", "scripted:one.json", "--tools", "notes.txt")
+        result = bough("run", "hi", *words, home=tmp_path)
+        assert (result.code, "must end in .py" in result.err) == (2, True)
+
     def test_a_store_in_a_folder_that_is_missing_is_not_promised(self, tmp_path: Path) -> None:
         result = bough("--store", tmp_path / "no" / "s.db", "ls", home=tmp_path)
         assert (result.code, f"no folder {tmp_path / 'no'}" in result.err, "chat" in result.err) == (

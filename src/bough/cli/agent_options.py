@@ -345,6 +345,8 @@ def load_module(option: str, source: str, place: str) -> ModuleType:
         _find_in(Path.cwd())
         return import_module(place)
     except Exception as error:  # user code may raise anything
+        if isinstance(error, ModuleNotFoundError) and Path(place).is_file():
+            raise CommandError(f"{option} {source}: the name of a Python file must end in .py") from None
         raise CommandError(f"{option} {source}: cannot be loaded: {type(error).__name__}: {error}") from error
 
 

@@ -55,7 +55,7 @@ class StoreLocation:
 
     @property
     def is_file(self) -> bool:
-        return self.url != "memory:" and "://" not in self.url
+        return self.url not in ("memory:", ":memory:") and "://" not in self.url
 
     @property
     def exists(self) -> bool:

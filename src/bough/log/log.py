@@ -601,7 +601,7 @@ class Log:
     def cut(self, requested: int) -> Cut:
         """The nearest position at or before `requested` that does not separate a tool call from its results."""
         if type(requested) is not int or not 0 <= requested <= self.leaf.seq:
-            raise InvalidPosition(requested, 0, self.leaf.seq)
+            raise InvalidPosition(requested, 0, self.leaf.seq, self.session_id)
         open_calls = self.cursor_on_path(requested).open_calls
         return Cut(open_calls[0].seq - 1 if open_calls else requested, requested)
 
@@ -636,7 +636,7 @@ class Log:
             if part.first <= seq <= part.last:
                 return Leaf(part.branch, seq)
         if seq:
-            raise InvalidPosition(seq, 0, self.leaf.seq)
+            raise InvalidPosition(seq, 0, self.leaf.seq, self.session_id)
         root = ranges[0].branch if ranges else self.leaf.branch
         return Leaf(root, 0)
 
@@ -756,9 +756,8 @@ class Log:
         """Move to a position in this session's tree, or to the nearest legal one before it."""
         branches = self.store.branches(self.session_id)
         if not contains_leaf(branches, self.session_id, leaf):
-            raise InvalidPosition(
-                str(leaf), 0, max(b.tail for b in branches if b.session_id == self.session_id)
-            )
+            last = max(b.tail for b in branches if b.session_id == self.session_id)
+            raise InvalidPosition(str(leaf), 0, last, self.session_id)
         open_calls = self.cursor_at(leaf).open_calls
         return self.move(Leaf(leaf.branch, open_calls[0].seq - 1) if open_calls else leaf)
 
