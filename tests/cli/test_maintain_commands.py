@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 import bough as library
 from bough.stores.sqlite.file import FORMAT
 from support.claude_transcripts import shop_transcript
-from support.terminal import CommandResult, Terminal, bough
+from support.terminal import BOUGH, CommandResult, Terminal, bough
 
 
 def list_ids(store_path: Path, *flags: str) -> set[str]:
@@ -325,6 +326,16 @@ class TestBackup:
         assert bough("backup", store_path, "--force", store=store_path).code == 2
         assert bough("backup", tmp_path / "no" / "x.db", store=store_path).code == 2
         assert Path(bough("backup", store=store_path).out.strip()).exists()
+
+    def test_a_file_that_may_not_grow_is_told_and_leaves_nothing(
+        self, store_path: Path, tmp_path: Path
+    ) -> None:
+        limited = ["sh", "-c", 'ulimit -f 20; exec "$@"', "sh", *BOUGH, "--store", str(store_path)]
+        done = subprocess.run(
+            [*limited, "backup", str(tmp_path / "b.db")], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, "ulimit -f" in done.stderr, "Traceback" in done.stderr) == (1, True, False)
+        assert not list(tmp_path.glob("b.db*"))
 
 
 class TestMigrate:

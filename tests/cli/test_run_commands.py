@@ -476,6 +476,8 @@ class TestResume:
         done = bough("resume", "latest", home=home)
         assert done.returncode == 0
         assert "has no open turn" in done.stderr
+        end = json.loads(bough("resume", "latest", "--json", home=home).stdout)
+        assert (end["schema_version"], end["type"], end["stop_reason"]) == (1, "run", None)
         assert only_session(home).row.facts == facts
 
     def test_what_was_shown_before_a_crash_is_marked_and_the_model_asked_again_or_it_is_kept(

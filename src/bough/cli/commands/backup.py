@@ -12,7 +12,15 @@ from ...engines.absurd.queue import DEFAULT_QUEUE
 from ...stores.sqlite.file import FORMAT
 from ...stores.sqlite.health import format_of
 from ..rendering.error_text import CommandError, check_target
-from ..rendering.output import confirm_plan, force_option, json_option, notify, print_json, yes_option
+from ..rendering.output import (
+    confirm_plan,
+    force_option,
+    json_option,
+    notify,
+    print_json,
+    progress_bar,
+    yes_option,
+)
 from ..store_option import StoreLocation, pass_location
 from .worker import load_absurd
 
@@ -39,7 +47,8 @@ def backup(location: StoreLocation, to: str | None, force: bool, is_json: bool) 
     from ...stores.sqlite.store import SqliteStore
 
     assert isinstance(store.backend, SqliteStore)
-    store.backend.backup(target)
+    with progress_bar("backup", unit="pages") as step:
+        store.backend.backup(target, progress=step)
     if is_json:
         print_json(backup={"path": str(target), "bytes": target.stat().st_size})
     else:

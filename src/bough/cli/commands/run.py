@@ -93,7 +93,7 @@ def run(
         )
     session, agent = source.session(location, options)
     if content is None and not _has_work(session):
-        return 0
+        return _end_without_run(session, is_json=is_json)
     try:
         return _run(location, session, agent, content, is_json=is_json, key=key)
     except (SessionRunning, ApprovalPending):
@@ -159,7 +159,7 @@ def resume(
             if previous_leaf is None
             else f"turn {turn} abandoned; bough redo {session.session_id} brings it back"
         )
-        return 0
+        return _end_without_run(session, is_json=is_json)
     if keep_partial:
         text = session.keep_partial()
         notify(
@@ -167,9 +167,9 @@ def resume(
             if text is None
             else "the turn ends with what was shown of its answer, marked as interrupted"
         )
-        return 0
+        return _end_without_run(session, is_json=is_json)
     if not _has_work(session):
-        return 0
+        return _end_without_run(session, is_json=is_json)
     return _run(location, session, agent_for(options, session), None, is_json=is_json)
 
 
@@ -363,16 +363,24 @@ def _print_end(session: Session, agent: CommandAgent, end: TurnEnd, spent: Total
     notify(dim(f"{name} · {format_tokens(spent)} · {format_cost(spent)}"))
 
 
-def _print_json_end(session: Session, end: TurnEnd, spent: Totals) -> None:
-    last = session.path(last=1)[-1]
-    has_answer = last.message is not None and last.message.role == "assistant" and not last.message.calls
+def _end_without_run(session: Session, *, is_json: bool) -> int:
+    """Exit though nothing was run; a program that reads the lines gets the last one all the same."""
+    if is_json:
+        _print_json_end(session, None, Totals())
+    return 0
+
+
+def _print_json_end(session: Session, end: TurnEnd | None, spent: Totals) -> None:
+    last = session.path(last=1)
+    message = last[-1].message if last else None
+    has_answer = message is not None and message.role == "assistant" and not message.calls
     result = {
         "type": "run",
         "session_id": session.session_id,
-        "stop_reason": end.reason,
-        "error": end.error,
-        "answer": last.message.text if has_answer and last.message is not None else None,
-        "waiting": end.waiting,
+        "stop_reason": None if end is None else end.reason,
+        "error": None if end is None else end.error,
+        "answer": message.text if has_answer and message is not None and end is not None else None,
+        "waiting": () if end is None else end.waiting,
         "usage": spent,
     }
     click.echo(encode_line(result))

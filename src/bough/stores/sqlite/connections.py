@@ -267,14 +267,16 @@ class SqliteConnections:
             connection.close(True)
         self._readers.clear()
 
-    def backup(self, to: str) -> None:
+    def backup(self, to: str, progress: Callable[[int, int], None]) -> None:
         self._check_open()
         readonly = open_readonly(self._path)
         try:
             with contextlib.closing(readonly.connection) as source:
-                file.backup(source, to, readonly.check)
-        except apsw.FullError:
-            raise StoreFull(to) from None
+                file.backup(source, to, readonly.check, progress)
+        except apsw.CorruptError as error:
+            raise file.explain(self._path, error) from None
+        except apsw.Error as error:
+            raise file.explain(to, error) from None
 
 
 def _drop_cursors(error: BaseException | None) -> None:

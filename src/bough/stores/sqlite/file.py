@@ -194,7 +194,12 @@ def _version_text(version: int) -> str:
     return f"{version // 1_000}.{version % 1_000}"
 
 
-def backup(connection: apsw.Connection, to: str, check: Callable[[], None] = lambda: None) -> None:
+def backup(
+    connection: apsw.Connection,
+    to: str,
+    check: Callable[[], None] = lambda: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> None:
     """Copy the whole store without blocking others: into a temporary file, checked and then renamed, or not at all."""
     partial = f"{to}.part"
     _delete(partial)  # left by a process that was killed
@@ -206,6 +211,7 @@ def backup(connection: apsw.Connection, to: str, check: Callable[[], None] = lam
         ):
             while not copy.done:
                 copy.step(1_000)
+                progress(copy.page_count - copy.remaining, copy.page_count)
         check()
         os.replace(partial, to)
     except BaseException:  # also Ctrl-C: a full disk needs the space
@@ -287,7 +293,10 @@ def explain(path: str, error: apsw.Error) -> StoreError:
         case apsw.IOError() | apsw.CantOpenError() if _is_full(path):
             return StoreFull(path)
         case apsw.IOError():
-            return StoreError(f"reading or writing {path} failed ({error}); nothing of this change was kept")
+            return StoreError(
+                f"reading or writing {path} failed (disk I/O error); nothing of this change was kept",
+                "check the disk, and the limit of a file's size (ulimit -f)",
+            )
         case apsw.CantOpenError():
             return StoreError(f"{path} cannot be opened ({error}); check the path and its permissions")
         case apsw.BusyError() | apsw.LockedError():

@@ -464,6 +464,13 @@ from blob where space = :space and at < :before and number not in (select blob_n
 
         return self._connections.write(work)
 
-    def backup(self, to: str | os.PathLike[str]) -> None:
-        """Write a consistent copy of the whole store without blocking writers; `WrongStore` if the file exists."""
-        self._connections.backup(str(to))
+    def backup(
+        self,
+        to: str | os.PathLike[str],
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> None:
+        """Write a consistent copy of the whole store without blocking writers, over a file that exists.
+
+        `progress` is called with the number of pages that are copied, and of all.
+        """
+        self._connections.backup(str(to), progress)
