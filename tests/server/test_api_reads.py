@@ -126,6 +126,18 @@ class TestSessions:
         assert facets["facets"]["model"] == {"m": 2, "": 1}
         assert server.get("/api/facets")["facets"]["relation"] == {"": 4, "fork": 1}
 
+    def test_what_needs_attention_is_counted_as_it_is_listed(self, server: LocalServer) -> None:
+        """A replay that stopped counted as interrupted, to be resumed, and what a task waits for was told twice."""
+        store = server.sessions
+        failed = [store.start(), store.start(agent="cook")]
+        failed.append(store.start_task(failed[0], "helper", []))
+        for session in failed:
+            session.log.record("turn_ended", data={"status": "failed"}, row={"status": "failed"})
+        overview = server.get("/api/overview")
+        listed = server.get("/api/sessions?status=failed")["sessions"]
+        assert overview["counts"]["failed"] == len(listed) == 2
+        assert [row["id"] for row in overview["failed"]] == [row["id"] for row in listed]
+
     def test_a_session_tells_its_parent_and_its_children(self, server: LocalServer) -> None:
         session = start_sample_session(server.sessions)
         fork = session.fork(at=2, title="other")

@@ -101,9 +101,12 @@ class Overview(ApiResponse, kw_only=True):
     """What needs attention. Each list has the last active sessions first, at most twelve."""
 
     counts: Annotated[
-        dict[str, int], Meta(description="Number of sessions by status; 1,000 means that many or more")
+        dict[str, int],
+        Meta(
+            description="Number of sessions that are waiting, failed, interrupted and running; 1,000 means that many or more"
+        ),
     ]
-    total: int
+    total: Annotated[int, Meta(description="Number of all sessions, up to 1,000 of each status")]
     waiting: list[WaitingSession]
     failed: list[SessionJson]
     interrupted: list[SessionJson]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from functools import reduce
+from operator import or_
 
 from litestar import get
 
 from ...agent.call_status import read_call_status
 from ...core.usage import Totals, add
-from ...log.session_list import count_sessions, session_page
+from ...log.session_list import MAX_COUNT, count_sessions, session_page
 from ...session import Session
 from ...stores import is_postgres_url
-from ...stores.base import SessionPage, SessionQuery, SessionRow, StoreBackend
+from ...stores.base import SessionQuery, SessionRow, StoreBackend
 from ..context import ApiRequest, ServerContext, context_and_caller, in_thread
 from ..json_views import to_json
 from ..pending_calls import pending_approvals
@@ -19,6 +20,7 @@ from ..schemas import Overview, QueueView, WaitingSession
 from .sessions import list_row, list_rows
 from .usage import day
 
+STATUSES = ("waiting", "failed", "interrupted", "running")
 MAX_ROWS = 12
 WEEK = 7
 _DAY = 86_400_000_000
@@ -28,20 +30,21 @@ _DAY = 86_400_000_000
 @in_thread
 def overview(request: ApiRequest) -> Overview:
     """Return what needs attention: sessions that wait for approval with their calls, failed, interrupted and running ones,
-    and the cost of today and of seven days (UTC)."""
+    without tasks and replays, and the cost of today and of seven days (UTC)."""
     context, _ = context_and_caller(request)
     store, runtime = context.store.backend, context.store.runtime
-    counts = count_sessions(store, SessionQuery(), "status", runtime)
     today = runtime.now() // _DAY
     spent = store.daily_usage((today - WEEK + 1) * _DAY)
     sums = {number: Totals() for number in range(today - WEEK + 1, today + 1)}
     for one in spent:
         sums[one.day] = add(sums.get(one.day, Totals()), one.totals)
-    pages = {status: _sessions(context, status) for status in ("waiting", "failed", "interrupted", "running")}
+    queries = {status: _query(status) for status in STATUSES}
+    pages = {status: session_page(store, query, runtime) for status, query in queries.items()}
+    counts = [count_sessions(store, query, "status", runtime) for query in queries.values()]
     views = {status: [list_row(row) for row in list_rows(store, page)] for status, page in pages.items()}
     return Overview(
-        counts=counts,
-        total=sum(counts.values()),
+        counts=reduce(or_, counts),
+        total=sum(store.status_counts(MAX_COUNT).values()),
         waiting=[
             WaitingSession(session=view, approvals=_approvals(context, row))
             for view, row in zip(views["waiting"], pages["waiting"].sessions, strict=True)
@@ -84,9 +87,9 @@ def queue_views(store: StoreBackend) -> list[QueueView]:
     return views
 
 
-def _sessions(context: ServerContext, status: str) -> SessionPage:
-    query = SessionQuery(status=status, order="active", limit=MAX_ROWS)
-    return session_page(context.store.backend, query, context.store.runtime)
+def _query(status: str) -> SessionQuery:
+    """Return the query of a list: what a task waits for is told by its parent, and a replay is not resumed."""
+    return SessionQuery(status=status, include_children=False, order="active", limit=MAX_ROWS)
 
 
 def _approvals(context: ServerContext, row: SessionRow) -> list[dict[str, object]]:
