@@ -161,6 +161,10 @@ class SessionResponse(ApiResponse, kw_only=True):
         ]
         | UnsetType
     ) = UNSET
+    active_compaction: (
+        Annotated[int | None, Meta(description="The seq of the compaction that `uncompact` cancels")]
+        | UnsetType
+    ) = UNSET
     responder: Responder | UnsetType = UNSET
     parent: Json | UnsetType | None = UNSET
     related: list[SessionJson] | UnsetType = UNSET

@@ -234,6 +234,28 @@ class TestMoving:
         expect(page.locator("article.kind-uncompaction")).to_be_visible()
         assert "It was lost" not in served_store.of(session_id, lambda session: session.messages("anthropic"))
 
+    def test_only_the_compaction_that_holds_can_be_undone(
+        self, viewer: ViewerPage, served_store: ServedStore
+    ) -> None:
+        """Every compaction had the button, one that was undone too, and each undid the latest."""
+        session_id = served_store.make("Compact me twice", 3)
+        served_store.of(session_id, lambda session: session.compact("The first.", first_kept=9))
+        served_store.of(session_id, lambda session: session.compact("The second.", first_kept=11))
+        page = viewer.open(f"/s/{session_id}")
+        rows = page.locator("article.kind-compaction")
+        undo = page.get_by_role("button", name="Undo this compaction")
+        expect(rows).to_have_count(2)
+        fold = rows.last.locator("details.fold")
+        fold.locator("summary").click()
+        served_store.of(session_id, lambda session: session.note({"while": "it is read"}))
+        expect(page.locator("article.kind-note")).to_have_count(1)
+        expect(fold).to_have_attribute("open", "")
+        for row in (rows.last, rows.first):
+            expect(undo).to_have_count(1)
+            row.get_by_role("button", name="Undo this compaction").click()
+        expect(undo).to_have_count(0)
+        expect(page.locator("article.kind-uncompaction")).to_have_count(2)
+
     def test_an_input_is_edited_and_sent_again_on_a_new_branch(
         self, viewer: ViewerPage, served_store: ServedStore
     ) -> None:

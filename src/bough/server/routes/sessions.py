@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from ... import __version__
 from ...agent.call_status import read_call_status
 from ...agent.tools.mcp.server import split_tools
-from ...core.context import fold_settings
+from ...core.context import active_compactions, fold_settings
 from ...core.messages import system
 from ...core.time_text import parse_time
 from ...core.turns import CallModel, Rest, RunTools
@@ -275,7 +275,9 @@ def read_session(request: ApiRequest, session_id: FromPath[str]) -> SessionRespo
     view = row_view(row, heading(store, row))
     if caller.is_client:
         return SessionResponse(session=public_row(view))
-    current = fold_settings(store.control_entries(session_id))
+    control_entries = store.control_entries(session_id)
+    current = fold_settings(control_entries)
+    compactions = active_compactions(control_entries)
     settings, _ = truncate_value(to_json(current), 60_000)
     query = SessionQuery(parent_session=session_id, limit=RELATED)
     related = session_page(store, query, session.log.runtime)
@@ -290,6 +292,7 @@ def read_session(request: ApiRequest, session_id: FromPath[str]) -> SessionRespo
         draft=store.draft(session_id),
         is_running_here=request.app.state.runs.is_running(session_id),
         is_held=is_held(row, session.log.runtime),
+        active_compaction=compactions[-1][0] if compactions else None,
         responder=responder(context.agent, session, current),
         parent=_parent(store, row),
         related=[_truncated_row(row_view(each.row, each.heading)) for each in list_rows(store, related)],

@@ -148,7 +148,7 @@ function compaction(entry, context) {
   const { summary = "", first_kept: firstKept, tokens_before: tokens, shortened = [] } = entry.payload;
   const results = shortened.length > 0
     && h("p.muted", `The model sees the results at ${shortened.map(([seq]) => seq).join(", ")} shortened.`);
-  const undo = context.canChange
+  const undo = context.canUncompact(entry)
     && h("div.row-actions", button("undo", "Undo this compaction", () => context.uncompact(entry)));
   if (!summary) return [results, undo];
   const replaced = h("div.replaced");

@@ -41,7 +41,8 @@ export class SessionPage {
     const approve = this.canChange ? (call, allow) => this.#approve(call, allow) : null;
     this.transcript = new Transcript({ id, link, label, approve, canChange: this.canChange, isClient: this.isClient, tools: this.isClient ? null : (entry) => this.#entryTools(entry),
       selected: (entry, isExplicit) => this.#selected(entry, isExplicit),
-      openCall: (entry, index) => this.#openCall(entry, index), uncompact: () => this.#uncompact() });
+      openCall: (entry, index) => this.#openCall(entry, index), uncompact: () => this.#uncompact(),
+      canUncompact: (entry) => this.canChange && !this.viewing && this.detail?.active_compaction === entry.seq });
     this.tree = new Tree({ id, labels: this.labels, view: (at) => this.view(at), jump: () => this.jump(),
       related: (other, seq) => sessionLink(other, seq) });
     this.inspector = new Inspector({ id, about, link, actions: (entry) => this.#actions(entry) });
@@ -72,7 +73,7 @@ export class SessionPage {
     const [detail, branches] = await Promise.all([fetchJson(sessionPath(this.id)), this.#readBranches(), first]);
     if (this.#isClosed) return;
     this.detail = detail;
-    this.transcript.redrawRows((detail.open_tool_calls ?? []).map((call) => call.seq));
+    this.transcript.redrawRows(changedRows({}, detail));
     this.#head();
     const position = await this.#resolvePosition(at, requested, branches);
     if (this.#isClosed) return;
@@ -379,7 +380,7 @@ export class SessionPage {
 
   async #reloadDetail() {
     if (this.#isClosed) return;
-    const before = this.detail.open_tool_calls ?? [], number = ++this.#detailRequests;
+    const number = ++this.#detailRequests;
     let detail;
     try {
       detail = await fetchJson(sessionPath(this.id));
@@ -388,12 +389,14 @@ export class SessionPage {
       return;
     }
     if (this.#isClosed || number !== this.#detailRequests) return; // a newer request knows more
+    const rows = changedRows(this.detail, detail);
+    if (detail.session.heading !== this.detail.session.heading) this.listing.update({ id: this.id, heading: detail.session.heading });
     this.detail = detail;
     // The first event of a run may arrive before the server registers the run: check again, or Stop stays hidden.
     const { session, is_running_here: isHere } = this.detail;
     clearTimeout(this.#recheckTimer);
     if (session.status === "running" && isHere === false) this.#recheckTimer = setTimeout(() => this.#reloadDetail(), RECHECK_MS);
-    this.transcript.redrawRows([...new Set([...before, ...(this.detail.open_tool_calls ?? [])].map((call) => call.seq))]);
+    this.transcript.redrawRows(rows);
     this.#render();
   }
 
@@ -410,6 +413,13 @@ export class SessionPage {
 
 function noticeMovedCut(cut) {
   if (cut && cut.at !== cut.requested) notice(`Moved to entry ${cut.at}: a tool call and its results stay together`);
+}
+
+/** The entries to draw again when the session's detail changes: open calls, and compactions that can or cannot be undone any more. */
+function changedRows(before, after) {
+  const calls = [before, after].flatMap((detail) => detail.open_tool_calls ?? []).map((call) => call.seq);
+  const compactions = [before.active_compaction, after.active_compaction].filter((seq, at, pair) => seq && seq !== pair[1 - at]);
+  return [...new Set([...calls, ...compactions])];
 }
 
 /** The full position of an entry on the current path. */

@@ -28,7 +28,7 @@ export class Transcript {
   #lastStep = Promise.resolve(); // the latest step by a key
   #isExplicit = false; // whether the selection was made by the user; otherwise it follows the newest entry
 
-  /** host: {id, link, selected(entry), approve, uncompact, openCall(entry, index), label(entry), tools(entry), canChange, isClient} */
+  /** host: {id, link, selected(entry), approve, uncompact, canUncompact(entry), openCall(entry, index), label(entry), tools(entry), canChange, isClient} */
   constructor(host) {
     this.host = host;
     this.cards = loadPreference("cards", "preview");
@@ -263,7 +263,7 @@ export class Transcript {
 
   #renderContext() {
     return {
-      path: this.path, link: this.host.link, approve: this.host.approve, uncompact: this.host.uncompact, canChange: this.host.canChange,
+      path: this.path, link: this.host.link, approve: this.host.approve, uncompact: this.host.uncompact, canUncompact: this.host.canUncompact, canChange: this.host.canChange,
       openCall: this.host.openCall, label: this.host.label, tools: this.host.tools,
       call: (entry) => this.#calls.get(entry.seq), times: this.#times,
       turnFigures: (entry) => this.#turns.has(entry.seq) && turnFigures(this.host.id, this.path.leaf, this.#turns.get(entry.seq), this.#times),
