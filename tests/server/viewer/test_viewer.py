@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from playwright.sync_api import Browser, expect
 
 import bough
-from support.browser import ServerProcess, ViewerPage, browser, viewer
+from support.browser import ServerProcess, ViewerPage, browser, run_in_thread, viewer
 from support.claude_transcripts import shop_transcript
 from support.processes import wait_until
 from support.sample_store import BUILD, CASE, TASK, WAITING
@@ -38,6 +39,43 @@ def test_a_link_that_was_cut_within_a_letter_says_that_there_is_no_such_session(
     page = viewer.open("/s/ses_%E0%A4")
     expect(page.locator(".center")).to_contain_text("No session")
     viewer.close()
+
+
+def test_a_session_whose_id_has_a_dot_opens_at_its_address(browser: Browser, tmp_path: Path) -> None:
+    """Those of LangGraph's subgraphs have one; it was taken for the name of a file."""
+    with bough.open(tmp_path / "agent.db") as sessions:
+        sessions.start(session_id="ses_1.sub", title="A subgraph")
+    with ServerProcess(tmp_path / "agent.db") as process:
+        viewer = ViewerPage(browser, process.url)
+        page = viewer.open("/s/ses_1.sub")
+        expect(page.get_by_role("heading", name="A subgraph")).to_be_visible()
+        viewer.check()
+        viewer.close()
+
+
+def test_the_reason_of_a_failure_stays_within_its_pane(browser: Browser, tmp_path: Path) -> None:
+    """It covered the details, and was cut off on a small screen."""
+    reason = "the provider is overloaded, and says so at some length; " * 4
+
+    def fail(request: object) -> str:
+        raise RuntimeError(reason)
+
+    def fill() -> None:
+        with bough.open(tmp_path / "agent.db") as sessions, suppress(RuntimeError):
+            sessions.start(session_id="ses_failed").send_sync("Go", model=bough.ScriptedModel(fail))
+
+    run_in_thread(fill)
+    with ServerProcess(tmp_path / "agent.db") as process:
+        for width in (1400, 390):
+            viewer = ViewerPage(browser, process.url, viewport={"width": width, "height": 844})
+            page = viewer.open("/s/ses_failed")
+            badge, head = page.locator(".session-head .badge.is-error"), page.locator(".session-head")
+            expect(badge).to_contain_text("overloaded")
+            [inner, outer] = [part.bounding_box() for part in (badge, head)]
+            assert inner is not None
+            assert outer is not None
+            assert inner["x"] + inner["width"] <= outer["x"] + outer["width"]
+            viewer.close()
 
 
 class TestSessions:
@@ -125,6 +163,11 @@ class TestHome:
             re.compile(r"^\$0\.1")
         )
         expect(page.locator(".home-approval .arguments")).to_have_text("amount40accountANN-7")
+        toggle = page.get_by_role("button", name="Show or hide the list of sessions")
+        expect(toggle).to_be_visible()
+        page.get_by_role("link", name="Usage").click()
+        expect(toggle).to_be_hidden()  # the page has no list
+        page.get_by_role("link", name="Home").click()
         expect(page.locator(".session-rows .day")).to_have_text(["Today"])
         expect(page.locator(".hint")).to_contain_text("bough import --from claude-code")
         page.locator(".hint").get_by_role("button", name="Dismiss").click()

@@ -23,6 +23,8 @@ from ..problems import Refusal
 from ..schemas import LoginInfo
 
 INDEX = "index.html"
+PAGES_BY_ID = ("s/", "lab/")
+"""The pages whose address ends with an id, which may have a dot."""
 STYLES = re.compile(r'<link rel="stylesheet" href="/assets/([\w.-]+)">\n')
 # Litestar adds the charset to text.
 TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
@@ -80,8 +82,9 @@ def _viewer_file(name: str, text: str, *, is_permanent: bool = False) -> ViewerF
 def page(request: Request[Any, Any, Any], page: FromPath[str | None] = None) -> Response[bytes]:
     """Serve the viewer's page for any address; its script reads the URL."""
     name = (page or "").strip("/")
-    if name.startswith("api/") or "." in name.rpartition("/")[2]:
-        raise Refusal(404, "no_page", "page not found")
+    is_file = "." in name.rpartition("/")[2] and not name.startswith(PAGES_BY_ID)
+    if name.startswith("api/") or is_file:
+        raise Refusal(404, "no_page", "page not found", "see /openapi.json")
     return _file_response(request, INDEX)
 
 
