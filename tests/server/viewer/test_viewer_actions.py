@@ -256,6 +256,35 @@ class TestMoving:
         expect(undo).to_have_count(0)
         expect(page.locator("article.kind-uncompaction")).to_have_count(2)
 
+    def test_a_message_that_was_not_sent_is_there_when_its_session_is_opened_again(
+        self, viewer: ViewerPage, served_store: ServedStore
+    ) -> None:
+        """It was lost by a look at another session."""
+        first, other = served_store.make("Write to me", 0), served_store.make("Look at this one", 0)
+        page = viewer.open(f"/s/{first}")
+        page.get_by_label("Message").fill("A long question")
+        page.locator(f'.session-row[data-id="{other}"] a').click()
+        expect(page.locator("h1")).to_have_text("Look at this one")
+        expect(page.get_by_label("Message")).to_have_value("")
+        page.go_back()
+        expect(page.get_by_label("Message")).to_have_value("A long question")
+        page.reload()
+        expect(page.get_by_label("Message")).to_have_value("A long question")
+        page.get_by_label("Message").fill("")
+        page.reload()
+        expect(page.get_by_label("Message")).to_have_value("")
+
+    def test_a_session_without_entries_and_one_of_a_program_say_so(
+        self, viewer: ViewerPage, served_store: ServedStore
+    ) -> None:
+        session_id = served_store.read(lambda store: store.start(title="Nothing yet").session_id)
+        page = viewer.open(f"/s/{session_id}")
+        expect(page.locator(".transcript")).to_contain_text("No entries yet")
+        served_store.of(session_id, lambda session: session.append([bough.user("Where is order 41?")]))
+        expect(page.locator("article.entry")).to_have_count(1)
+        expect(page.locator(".transcript")).not_to_contain_text("No entries yet")
+        expect(page.locator(".state-bar")).to_contain_text("Unfinished")  # nobody knows who writes it
+
     def test_an_input_is_edited_and_sent_again_on_a_new_branch(
         self, viewer: ViewerPage, served_store: ServedStore
     ) -> None:
@@ -518,7 +547,13 @@ class TestRunning:
         self, viewer: ViewerPage, served_store: ServedStore
     ) -> None:
         session_id = served_store.make("Left alone", 0)
-        served_store.of(session_id, lambda session: session.append([bough.user("Is anybody there?")]))
+
+        def leave(session: Session) -> None:
+            session.append([bough.user("Is anybody there?")])
+            now = session.log.runtime.now()
+            session.log.store.lease(session_id, "elsewhere:1#1", now - 1, now - 2)
+
+        served_store.of(session_id, leave)
         page = viewer.open(f"/s/{session_id}")
         expect(page.get_by_role("group", name="Interrupted")).to_contain_text("Interrupted")
         expect(page.locator(".next-action")).to_have_count(0)

@@ -71,6 +71,9 @@ class TestStreaming:
         prompter.finish()
         expect(page.locator("article.entry", has_text="Once upon a time")).to_have_count(1)
         expect(page.locator(".draft.is-live")).to_have_count(0)
+        expect(page.get_by_role("status").filter(has_text="Assistant: Once upon a")).to_have_count(
+            1
+        )  # is read out
         assert seqs(page) == [1, 2, 3]
 
     def test_whoever_comes_late_sees_what_was_said(
@@ -147,12 +150,14 @@ class TestStreaming:
         server.sessions.delete("ses_talk")
         expect(page.locator(".composer-note")).to_contain_text("in the trash")
         expect(page.get_by_label("Message")).to_be_hidden()
+        expect(page.locator(".session-row")).to_have_count(0, timeout=3_000)  # before the list asks by itself
         server.sessions.restore("ses_talk")
         expect(page.get_by_label("Message")).to_be_visible()
         expect(page.locator(".composer-note")).not_to_contain_text("in the trash")
         server.sessions.session("ses_talk").title("A chat")
         expect(page.locator("h1")).to_have_text("A chat")
         expect(page).to_have_title("A chat · Bough")
+        expect(page.locator(".session-row .ellipsis").first).to_have_text("A chat", timeout=3_000)
         server.sessions.session("ses_talk").tag(team="blue")
         expect(page.locator(".head-facts")).to_contain_text("team=blue")
 

@@ -7,6 +7,9 @@ import { button, fill, h, icon, notice } from "./dom.js";
 import { whileDisabled } from "./dialogs.js";
 import { plural, printable, sentence } from "./format.js";
 
+// A session that is marked running without a runner is written by a program of its own, which may still do so.
+const UNFINISHED = { failed: "Failed", running: "Unfinished" };
+
 export class Composer {
   #edited = null; // the rewind that precedes the message, while an earlier input is edited
 
@@ -15,7 +18,8 @@ export class Composer {
     this.host = host;
     this.isRunning = false;
     this.text = h("textarea", { rows: 1, "aria-label": "Message", placeholder: "Send a message",
-      oninput: () => this.#resize(), onkeydown: (event) => this.#onKey(event) });
+      oninput: () => { this.#resize(); this.#keep(); }, onkeydown: (event) => this.#onKey(event) });
+    this.text.value = loadUnsent(host.id);
     this.send = button("send", "Send", () => this.#send(), { class: "primary" });
     this.stop = button("stop", "Stop", () => this.#stop());
     this.note = h("div.composer-note", { role: "status" });
@@ -37,6 +41,7 @@ export class Composer {
     this.#approvals(detail.pending_approvals ?? []);
     fill(this.note, viewing ? null : this.#statusNodes(detail));
     fill(this.responder, this.bar.hidden ? null : responderNodes(responder));
+    if (!this.text.style.height) this.#resize();
   }
 
   focus() { this.text.focus(); }
@@ -48,7 +53,7 @@ export class Composer {
     this.#resize();
     this.text.focus();
     fill(this.editing, icon("pencil"), h("span.grow", `Editing the message of turn ${entry.turn}. Sending starts a new branch; nothing is deleted.`),
-      button("cross", "Cancel", () => { this.text.value = ""; this.#endEdit(); }, { class: "quiet" }));
+      button("cross", "Cancel", () => { this.text.value = loadUnsent(this.host.id); this.#endEdit(); }, { class: "quiet" }));
   }
 
   #endEdit() {
@@ -72,10 +77,11 @@ export class Composer {
 
   /** The process that ran the turn is gone: what was written is safe, and one click continues. */
   #interrupted(session, responder) {
-    const canResume = this.host.about.can_send && !responder?.problem;
-    return h("div.state-bar.is-interrupted", { role: "group", "aria-label": "Interrupted" }, icon("interrupted"),
-      h("span.grow", h("strong", session.status === "failed" ? "Failed" : "Interrupted"),
-        session.status === "failed" ? ": the last turn is unfinished." : ": the last turn is unfinished. Everything up to here is stored.",
+    const canResume = this.host.about.can_send && !responder?.problem, state = UNFINISHED[session.status] ?? "Interrupted";
+    return h("div.state-bar.is-interrupted", { role: "group", "aria-label": state }, icon("interrupted"),
+      h("span.grow", h("strong", state),
+        session.status === "running" ? ": the last turn has no answer yet. A program may still be working on it."
+          : ": the last turn is unfinished. Everything up to here is stored.",
         !canResume && responder?.problem && [" ", cannotAnswer(responder)]),
       canResume && this.#resumeButton("Resume"),
       button("undo", "Discard this turn", (event) => this.#resume(event.currentTarget, true)));
@@ -108,6 +114,7 @@ export class Composer {
         { text, ...(this.isRunning ? { queue: true } : {}) });
       this.text.value = "";
       this.#resize();
+      this.#keep();
       if (reply.queued) {
         notice("Queued: it will be sent when the current turn ends");
         this.host.changed(); // queueing writes no fact, so no event reports it
@@ -127,6 +134,9 @@ export class Composer {
     return whileDisabled(pressed, () => sendJson("POST", sessionPath(this.host.id, "/resume"), { rollback }));
   }
 
+  /** Keep what is typed, but not an edited message, which belongs to its turn. */
+  #keep() { if (!this.#edited) saveUnsent(this.host.id, this.text.value); }
+
   #resize() {
     this.text.style.height = "auto";
     this.text.style.height = `${Math.min(200, this.text.scrollHeight + 2)}px`;
@@ -136,6 +146,18 @@ export class Composer {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); this.#send(); }
     if (event.key === "Escape") this.text.blur();
   }
+}
+
+/** The text that was typed for a session and not sent; the tab remembers it until it is closed. */
+function loadUnsent(id) {
+  try { return sessionStorage.getItem(`bough.unsent.${id}`) ?? ""; } catch { return ""; }
+}
+
+function saveUnsent(id, text) {
+  try {
+    if (text) sessionStorage.setItem(`bough.unsent.${id}`, text);
+    else sessionStorage.removeItem(`bough.unsent.${id}`);
+  } catch { /* a browser without storage forgets, nothing else */ }
 }
 
 /** Which model and tools will answer. */

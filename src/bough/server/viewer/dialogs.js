@@ -8,10 +8,10 @@ import { relationBadge } from "./session_list.js";
 import { ago, cost, printable } from "./format.js";
 
 /** A form in a dialog. `act(values)` runs on submit; the dialog stays open if it returns true. */
-export function dialog(title, fields, submit, act) {
+export function dialog(title, fields, submit, act, { canCancel = true } = {}) {
   const problem = h("p.error-text", { role: "alert" });
   const confirm = h("button.primary", { type: "submit" }, submit);
-  const close = h("button", { type: "button", onclick: () => box.close() }, "Cancel");
+  const close = canCancel && h("button", { type: "button", onclick: () => box.close() }, "Cancel");
   const foot = h("footer", close, confirm);
   const form = h("form", { method: "dialog" }, h("h2", title), fields, problem, foot);
   form.addEventListener("submit", async (event) => {
@@ -26,7 +26,7 @@ export function dialog(title, fields, submit, act) {
       confirm.disabled = false;
     }
   });
-  const box = openDialog("dialog", title, {}, form);
+  const box = openDialog("dialog", title, { oncancel: (event) => { if (!canCancel) event.preventDefault(); } }, form);
   return box;
 }
 
@@ -211,8 +211,8 @@ export function helpDialog() {
 }
 
 export function loginDialog(done) {
-  const box = dialog("Log in",
+  dialog("Log in",
     [field("Token", h("input", { name: "token", type: "password", autocomplete: "current-password", required: true }))],
-    "Log in", async ({ token }) => { await sendJson("POST", "/login", { token }); done(); });
-  box.addEventListener("cancel", (event) => event.preventDefault());
+    "Log in", async ({ token }) => { await sendJson("POST", "/login", { token }); done(); },
+    { canCancel: false });
 }

@@ -75,11 +75,13 @@ async function entryTab(entry, host) {
       ["model", detail.model && printable(detail.model)], ["finish", detail.finish],
       ["on current path", reply.on_path ? "yes" : "no"], ["id", h("code.breaks", detail.entry_id)]]),
     call && h("section", h("h3", "Model call"),
-      facts([["provider", call.provider], ["model", printable(call.model ?? "")], ["cost", money(call.cost_microcents)],
+      facts([["provider", call.provider], ["model", printable(call.model ?? "")], ["cost", callCost(call)],
       ["tokens", tokensOf(call.usage)], ["purpose", call.purpose]])),
     h("section", h("h3", "Command line"), commands(host.id, reference).map((command) => commandRow(command, wordsOf(command)))),
   ];
 }
+
+const callCost = ({ cost_microcents: microcents }) => (microcents === null ? "unpriced" : money(microcents));
 
 function tokensOf(usage) {
   if (!usage) return null;
@@ -116,10 +118,11 @@ async function usageTab(entry, host) {
     fetchJson(path, { view: "path", leaf: at, groups: false }), fetchJson(path, { view: "tree" }), fetchJson(sessionPath(host.id, "/storage")),
   ]);
   const used = detail.call?.usage ?? {}, isUnknown = used.input_tokens === undefined && used.output_tokens === undefined;
-  const message = detail.call && { calls: 1, unknown_calls: isUnknown ? 1 : 0, ...used, cost_microcents: detail.call.cost_microcents };
+  const message = detail.call && { calls: 1, unknown_calls: isUnknown ? 1 : 0, ...used, cost_microcents: detail.call.cost_microcents,
+    unpriced_calls: detail.call.cost_microcents === null ? 1 : 0 };
   const columns = [["entry", message], ["turn", turnUsage?.total], ["path", pathUsage.total], ["tree", tree.total]];
   return [
-    h("div.wide", h("table.usage",
+    h("div.wide", { tabindex: 0 }, h("table.usage",
       h("thead", h("tr", h("th", ""), columns.map(([name]) => h("th", { scope: "col" }, name)))), h("tbody",
       TOTALS.map(([key, label]) => h("tr", h("th", { scope: "row" }, label),
         columns.map(([, totals]) => h("td", key === "calls" ? count(totals?.calls) : tokens(totals, key))))),

@@ -20,7 +20,7 @@ export class LabPage {
   }
 
   #list(runs) {
-    fill(this.element, h("h1", "Lab runs"), runs.length ? h("div.wide", h("table.fills",
+    fill(this.element, h("h1", "Lab runs"), runs.length ? h("div.wide", { tabindex: 0 }, h("table.fills",
       h("thead", h("tr", ["run", "cohort", "status", "started"].map((name) => h("th", { scope: "col" }, name)))),
       h("tbody", runs.map((run) => h("tr", h("td", h("a", { href: labLink(run.run_id) }, h("code", run.run_id))),
         h("td.cut", printable(run.title ?? "")), h("td", run.status), h("td", ago(run.started_at)))))))

@@ -59,7 +59,7 @@ export class LabReport {
   }
 
   #table(rows) {
-    return h("div.wide", h("table.fills.lab-sessions", h("thead", h("tr",
+    return h("div.wide", { tabindex: 0 }, h("table.fills.lab-sessions", h("thead", h("tr",
       h("th", { scope: "col" }, "session"), h("th.number", { scope: "col" }, "change"),
       h("th", { scope: "col" }, "baseline"), h("th", { scope: "col" }, "candidate"),
       h("th.number", { scope: "col" }, "cost"), h("th.number", { scope: "col" }, "time"))),
@@ -133,7 +133,7 @@ function lanes(run) {
   const metric = (kind) => kind.replaceAll(" ", "_");
   const scorers = Object.keys(run.lanes[0]?.scores ?? {});
   const row = (name, cells) => h("tr", h("th", { scope: "row" }, name), cells.map((cell) => h("td.number", cell ?? "")));
-  return h("section", h("h2", "Lanes"), h("div.wide", h("table.lab-lanes",
+  return h("section", h("h2", "Lanes"), h("div.wide", { tabindex: 0 }, h("table.lab-lanes",
     h("thead", h("tr", h("td"), run.lanes.map((lane) => h("th.number", { scope: "col" }, lane.lane)))),
     h("tbody", row("turns", run.lanes.map((lane) => count(lane.turns))),
       run.classes.map((kind) => row(h("span.badge", { class: `diff-${BADGES[kind]}` }, kind),

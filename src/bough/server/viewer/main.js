@@ -74,7 +74,7 @@ function top() {
       about.level === "service" && [h("a", { href: "/usage", data: { page: "usage" } }, "Usage"),
         h("a", { href: "/lab", data: { page: "lab" } }, "Lab")]),
     h("span.grow"),
-    about.level === "service" && h("button.search-button", { type: "button", onclick: () => openSearch() }, icon("search"),
+    about.level === "service" && h("button.search-button", { type: "button", "aria-label": "Search", onclick: () => openSearch() }, icon("search"),
       h("span", "Search"), h("kbd", "/")),
     iconButton("moon", "Theme: light, dark or system", cycleTheme),
     h("button.quiet", { type: "button", onclick: () => helpDialog(), "aria-label": "Keyboard shortcuts", title: "Keyboard shortcuts (?)" }, "?"));

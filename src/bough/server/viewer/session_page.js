@@ -16,7 +16,7 @@ import { partsOf } from "./path.js";
 import { promptDialog } from "./prompt_view.js";
 import { Transcript } from "./transcript.js";
 import { Tree } from "./tree.js";
-import { cost, plural, parsePosition, formatPosition, printable } from "./format.js";
+import { cost, firstLine, plural, parsePosition, formatPosition, printable } from "./format.js";
 
 const RECHECK_MS = 1000;
 
@@ -51,7 +51,8 @@ export class SessionPage {
     this.banner = h("div.banner", { role: "alert", hidden: true }, icon("error"), "Connection lost. Reconnecting…");
     this.find = new FindBar({ id, element: this.transcript.element, goTo: (hit) => this.view(hit) });
     this.viewingBar = h("div.viewing-bar", { role: "status", hidden: true });
-    const middle = h("div.middle", this.head, this.banner, this.viewingBar, this.find.element, this.transcript.element, this.composer.element);
+    this.announcer = h("div.unseen", { role: "status" }); // what a screen reader reads out of what happens
+    const middle = h("div.middle", this.announcer, this.head, this.banner, this.viewingBar, this.find.element, this.transcript.element, this.composer.element);
     this.element = h("section.pane.center",
       { "aria-label": "Session", class: this.isClient ? "no-tree" : "" }, !this.isClient && this.tree.element, middle);
   }
@@ -322,7 +323,7 @@ export class SessionPage {
       retry: ({ why = "" }) => notice(`Retrying the model: ${printable(why)}`),
       warning: ({ message }) => notice(printable(message), { kind: "bad" }),
       resync: () => this.#reload(), gone: () => this.#gone(),
-      inTrash: (isInTrash) => { if (isInTrash !== Boolean(this.detail.session.trashed_at)) this.#reloadDetail(); },
+      inTrash: (isInTrash) => this.#inTrash(isInTrash),
       connected: (isConnected) => this.#connected(isConnected),
     });
     if (this.detail.draft) this.#setDraft({ text: this.detail.draft, reasoning: "" });
@@ -337,6 +338,12 @@ export class SessionPage {
     if (!isConnected || !wasLost) return;
     this.#reloadBranches().catch(() => undefined); // lost again
     this.transcript.redraw();
+  }
+
+  #inTrash(isInTrash) {
+    if (isInTrash === Boolean(this.detail.session.trashed_at)) return;
+    this.#reloadDetail();
+    this.listing.refresh();
   }
 
   /** The session was purged, or is another owner's now: what is on the page can still be read and copied. */
@@ -367,10 +374,17 @@ export class SessionPage {
     }
     const isMoved = fact.kind === "moved" || fact.omitted_entries;
     for (const entry of entries) this.#append(entry);
+    this.#announce(fact.kind, entries);
     if (isMoved) this.#reload();
     else this.#render();
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => this.#reloadDetail(), 80);
+  }
+
+  #announce(kind, entries) {
+    const answer = entries.findLast((entry) => entry.role === "assistant" && !entry.internal);
+    if (answer) this.announcer.textContent = `Assistant: ${firstLine(answer.text ?? partsOf(answer, "text").map((part) => part.text).join(" "))}`;
+    else if (kind === "approval_requested") this.announcer.textContent = "A tool call needs approval.";
   }
 
   #append(entry) {

@@ -253,7 +253,7 @@ export class Transcript {
 
   #row(index) {
     const seq = index + 1;
-    if (seq > this.path.total) return draftRow(this.#draft, this.#status);
+    if (seq > this.path.total) return !this.path.total && !this.#draft && !this.#status ? h("p.empty", { role: "article" }, "No entries yet.") : draftRow(this.#draft, this.#status);
     if (!this.path.isLoaded(seq)) return h("div.entry.waiting", { "aria-hidden": "true" }, h("span.muted", seq));
     const entry = this.path.entry(seq);
     const row = entry ? entryRow(entry, this.#renderContext()) : null;

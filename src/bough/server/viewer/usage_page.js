@@ -100,7 +100,7 @@ function groupChart(title, groups, measure, format) {
 
 function table(rows) {
   const shownRows = rows.slice(-ROWS).reverse();
-  return h("div.wide", h("table",
+  return h("div.wide", { tabindex: 0 }, h("table",
     heads(["day", "model", "agent", "bucket"], ["calls", "input", "output", "cost"]),
     h("tbody", shownRows.map(({ day, model, agent, bucket, totals }) => h("tr",
       [day, printable(model), printable(agent), bucket].map((cell) => h("td", cell || "–")),
@@ -132,7 +132,7 @@ function storageTable(active, trashed, isCounting) {
     ["in the trash", trashed.sessions ? `${plural(trashed.sessions, "session")}, ${bytes(size(trashed))}` : null]]),
   h("p.muted", { role: "status" }, isCounting ? "Counting…"
     : "Content size, without database overhead. Media shared by several sessions is counted for each."),
-  h("div.wide", h("table.fills", heads(["largest sessions"], ["entries", "branches", "text", "media"]), h("tbody", active.largest.map((row) =>
+  h("div.wide", { tabindex: 0 }, h("table.fills", heads(["largest sessions"], ["entries", "branches", "text", "media"]), h("tbody", active.largest.map((row) =>
     h("tr", h("td.cut", h("a", { href: sessionLink(row.id) }, printable(row.heading))),
       [count(row.entries), count(row.branches), bytes(row.bytes), row.blobs ? bytes(row.blob_bytes) : "–"]
         .map((cell) => h("td.number", cell))))))));
