@@ -292,6 +292,17 @@ class TestTail:
                 tail.kill()
                 tail.communicate()
 
+    def test_it_stops_following_when_its_reader_has_enough(self, store_path: Path) -> None:
+        command = [*BOUGH, "tail", "ses_case", "-f", "-n", "1"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment(store=store_path)) as tail:
+            try:
+                assert tail.stdout is not None
+                assert tail.stdout.readline()
+                tail.stdout.close()
+                assert tail.wait(20) == 0
+            finally:
+                tail.kill()
+
 
 class TestUsage:
     def test_tokens_that_nobody_reported_are_unknown_and_not_zero(self, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import sys
 import time
 from collections.abc import Iterator
@@ -55,9 +56,18 @@ def _facts(session: Session, last_number: int, *, follow: bool) -> Iterator[Fact
             yield fact
         if session.row.facts > last_number:
             continue
-        if not follow:
+        if not follow or _is_reader_gone():
             return
         time.sleep(PAUSE)
+
+
+def _is_reader_gone() -> bool:
+    """Return whether the pipe behind stdout was closed, which a program that waits does not notice by itself."""
+    if not hasattr(select, "poll"):  # Windows
+        return False
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _line(session: Session, fact: Fact) -> dict[str, Any]:
