@@ -26,7 +26,7 @@ from ..log.async_bridge import MANY_ENTRIES, free_in_pieces, run_blocking, run_l
 from ..log.changes import AppendResult
 from ..log.lease import Lease
 from ..log.log import Log
-from ..log.prompt import load
+from ..log.prompt import keep, load
 from ..models.model import Model, model_name
 from ..models.prices import needs_table, price_of
 from ..stores.base import PathSnapshot, QueuedInput, SessionDetail, SessionRow
@@ -126,16 +126,16 @@ class Writer:
         return reading.row
 
     def _load(self) -> tuple[PathSnapshot, PromptPath]:
-        reading = load(self.log)
-        history = PromptPath(reading.entries)
+        reading, history = load(self.log)
         history.settings()  # here and not on the event loop: of a long path it takes a while
         _ = self.log.cursor  # which may have to be read
         return reading, history
 
     def forget_path(self) -> None:
-        """Free what was read of the path, once the run has ended."""
-        values, self.history = self.history.values(), PromptPath()
-        free_in_pieces(values)
+        """Keep what was read of the path for the next run, or free it, once the run has ended."""
+        history, self.history = self.history, PromptPath()
+        if not keep(self.log, history):
+            free_in_pieces(history.values())
 
     def check(self, row: SessionRow) -> None:
         """Refuse a replay: a recording answered its tools, and they must not run now by accident."""

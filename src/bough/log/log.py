@@ -68,6 +68,7 @@ from .runtime import Runtime
 from .workspace import has_slot, stored_workspace
 
 if TYPE_CHECKING:
+    from ..core.prompt_path import PromptPath
     from .keyed_turn import RecordedSteps
 
 TEXT = ("title", "error")
@@ -112,6 +113,8 @@ class Log:
         """The steps of a keyed turn whose lines run again on this handle."""
         self.follows_notes = False
         """Whether appends go behind notes of others without a fence: for a framework that runs the session by itself."""
+        self.last_prompt: PromptPath | None = None
+        """What the latest run through this handle read of the path, if it is kept (`prompt.keep`)."""
         self._lock = RLock()
         _LOGS.add(self)
 
@@ -149,13 +152,14 @@ class Log:
         with self._lock:
             self._set_position(leaf, None, None)
 
-    def load(self, newest: int | None = None) -> PathSnapshot:
-        """Move to the session's current leaf and return row, details and path, or its newest entries, in one read."""
+    def load(self, *, since: int = 0, newest: int | None = None) -> PathSnapshot:
+        """Move to the session's current leaf and return row, details and path, or the end of it, in one read."""
         with self._lock:
-            snapshot = self.store.path(self.session_id, detail=True, newest=newest)
+            snapshot = self.store.path(self.session_id, first=since + 1, detail=True, newest=newest)
             if snapshot.row.leaf != self.leaf:
                 self._set_position(snapshot.row.leaf, None, None)
-            self._cursor, self._ranges = cursor_from_tail(snapshot.entries), snapshot.ranges
+            self._cursor = cursor_from_tail(snapshot.entries) or self._cursor
+            self._ranges = snapshot.ranges
             return snapshot
 
     def _set_position(self, leaf: Leaf, cursor: Cursor | None, state: bytes | None) -> None:
