@@ -1474,7 +1474,7 @@ class TestLongQueue:
 class TestBadInput:
     def test_the_engine_needs_postgresql(self) -> None:
         session = bough.open("memory:").start("a")
-        with pytest.raises(errors.PostgresRequired, match="bough copy --to URL"):
+        with pytest.raises(errors.PostgresRequired, match="bough copy --all --to URL"):
             session.send("hello", engine="absurd")
         assert session.path() == []
 

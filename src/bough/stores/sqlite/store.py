@@ -120,8 +120,9 @@ where number > 0
 select status, min(count(*), :most) from session indexed by session_by_owner
 where space = :space and owner = :owner and trashed_at is null group by status
 """
+    # From the inbox, which holds few, not from the sessions.
     queued_source = """
-from inbox join session on session.number = inbox.session_number
+from inbox cross join session on session.number = inbox.session_number
 where space = :space and (:owner is null or owner = :owner) and trashed_at is null and status <> 'running'
 """
     select_lost_branches = """
