@@ -258,7 +258,7 @@ class TestSearch:
         assert hit["on_path"] is False
         assert "You are welcome." in bough("show", hit["reference"], store=store_path).out
 
-    @pytest.mark.parametrize("name", ["ses_case", "ses_ca", "ca"])
+    @pytest.mark.parametrize("name", ["ses_case", "ses_cas", "cas"])
     def test_a_session_is_named_as_everywhere(self, store_path: Path, name: str) -> None:
         report = bough("search", "order", f"session:{name}", "--json", store=store_path).json["hits"]
         assert {hit["session_id"] for hit in report} == {"ses_case"}

@@ -81,7 +81,7 @@ class TestLs:
     def test_a_parent_is_named_as_everywhere(self, store_path: Path) -> None:
         whole = bough("ls", "--parent", "ses_case", "--json", store=store_path).json["sessions"]
         assert whole
-        assert bough("ls", "--parent", "ses_ca", "--json", store=store_path).json["sessions"] == whole
+        assert bough("ls", "--parent", "ses_cas", "--json", store=store_path).json["sessions"] == whole
         assert bough("ls", "--parent", "ses_none", store=store_path).code == 2
 
     def test_forks_of_what_is_gone_are_found_by_its_whole_id(self, store_path: Path) -> None:
