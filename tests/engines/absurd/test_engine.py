@@ -1361,7 +1361,7 @@ class TestWorker:
         session = queue.store.start("stranger")
         session.send("hello", engine="absurd", queue=queue.name)
         with queue.working(Agent("a", by_step("Yes."))):
-            wait_until(lambda: queue.task()[1] == 3)  # the second attempt has failed
+            wait_until(lambda: queue.task()[1] >= 3)  # the second attempt has failed
             assert failures(session) == 1, "the same failure is recorded once"
         fence = queue.store.backend.lease(session.session_id, "somebody#1", 2**53, 1)
         session.log.record("noted", row={"status": "running"}, fence=fence)
