@@ -129,10 +129,11 @@ def check_tools_allowed(
 
 def active_compactions(path: Sequence[Entry]) -> list[tuple[int, Compaction]]:
     """Return the compactions whose summaries the model sees, oldest first, with their seqs."""
-    return _last_summaries(_compactions(path))
+    return _without_replaced(_compactions(path))
 
 
-def _last_summaries(compactions: Sequence[tuple[int, Compaction]]) -> list[tuple[int, Compaction]]:
+def _without_replaced(compactions: Sequence[tuple[int, Compaction]]) -> list[tuple[int, Compaction]]:
+    """Leave out the compactions that a later one replaces."""
     active: list[tuple[int, Compaction]] = []
     for seq, compaction in compactions:
         active = [] if compaction.replaces_earlier else active
@@ -177,7 +178,9 @@ class Replacement(Struct, frozen=True):
 def read_replacement(path: Sequence[Entry], first: int = 1) -> Replacement:
     """Return what the compactions among these entries replace; messages before seq `first` are left out as well."""
     compactions = _compactions(path)
-    summaries = [(seq, compaction) for seq, compaction in _last_summaries(compactions) if compaction.summary]
+    summaries = [
+        (seq, compaction) for seq, compaction in _without_replaced(compactions) if compaction.summary
+    ]
     last = summaries[-1][1] if summaries else None
     first_kept = _first_complete_turn(path) if last is None else last.first_kept
     return Replacement(

@@ -39,10 +39,7 @@ def load(log: Log) -> tuple[PathSnapshot, PromptPath]:
     if kept is not None and kept.entries:
         last = kept.entries[-1]
         snapshot = log.load(since=last.seq - 1)
-        if snapshot.entries and (snapshot.entries[0].branch, snapshot.entries[0].entry_id) == (
-            last.branch,
-            last.entry_id,
-        ):
+        if snapshot.entries and snapshot.entries[0] == last:
             kept.extend(snapshot.entries[1:])
             return snapshot, kept
     snapshot = log.load(newest=NEWEST)
