@@ -1,11 +1,17 @@
-"""Copy sessions between stores without a file: deep copies, and conversations imported from an older store."""
+"""Copy sessions between stores without a file: deep copies, and conversations imported from an older store.
+
+Whoever opens two stores and copies from one to the other trusts both: what was decided in one counts in the other, and
+what had come to it from elsewhere is still from elsewhere. A file is not trusted: `as_imported`.
+"""
 
 from __future__ import annotations
+
+from msgspec.structs import replace
 
 from ..errors import IdConflict, SessionTrashed
 from ..log.runtime import Runtime
 from ..stores.base import SessionQuery, StoreBackend
-from ..stores.transfer import ImportResult, SessionExports
+from ..stores.transfer import ImportResult, SessionExport, SessionExports
 from .bundle.rename import with_new_ids
 
 
@@ -15,6 +21,18 @@ def import_exports(
     if new_id:
         exports = SessionExports(with_new_ids(exports.sessions, runtime.new_id), exports.blobs)
     return store.import_sessions(exports, runtime.now())
+
+
+def as_imported(exports: SessionExports) -> SessionExports:
+    """Mark all that comes in as done elsewhere: its decisions do not count here, and what it left open runs only if a
+    person accepts it."""
+
+    def mark(export: SessionExport) -> SessionExport:
+        row = replace(export.row, imported_facts=export.row.facts)
+        inbox = (replace(queued, is_imported=True) for queued in export.inbox)
+        return replace(export, row=row, inbox=inbox)
+
+    return SessionExports(map(mark, exports.sessions), exports.blobs)
 
 
 def copy_session(

@@ -20,7 +20,8 @@ The laws in prose; `bough.stores.conformance` is the same list as tests.
 - **Tenants.** A store is opened for a space, and perhaps an owner; a session of another tenant is not found.
 - **Transfer.** `export_sessions` describes a session without its store's numbers, `import_sessions` writes it under new
   ones: exporting what was imported gives the same export. What a fork inherits comes along, without an owner unless
-  its parent is present and holds the same.
+  its parent is present and holds the same. What says that something came from elsewhere (`SessionRow.imported_facts`,
+  `QueuedInput.is_imported`) is kept, and not compared.
 - **Search.** What was indexed is found by the words of `core.search`, once, under the session that owns it. Appending
   does not index; `index` does, and `unindexed_sessions` counts what it has not reached yet.
 - **Purge.** What no surviving branch inherits is deleted; what one inherits stays, with the calls it cost and their
@@ -104,6 +105,11 @@ class SessionRow(Struct, frozen=True, kw_only=True, gc=False):
     completed_at: int | None = None
     trashed_at: int | None = None
     error: str | None = None
+    imported_facts: int = 0
+    """The number of the last fact that came with an import; 0: it began in this store. No bundle holds it.
+
+    What lies at or below it was done elsewhere. It is shown, and it decides nothing here.
+    """
 
 
 class SessionHead(Struct, frozen=True):
@@ -226,7 +232,7 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
 SETTABLE_COLUMNS = frozenset(
     (
         *("status", "title", "tags", "error", "completed_at", "model"),
-        *("context_window", "tool_names", "holder", "lease_until", "fence"),
+        *("context_window", "tool_names", "holder", "lease_until", "fence", "imported_facts"),
     )
 )
 
@@ -268,6 +274,8 @@ class QueuedInput(Struct, frozen=True):
     body: bytes
     """A user message, as JSON."""
     at: int
+    is_imported: bool = False
+    """Whether it came with an import. No bundle holds it."""
 
 
 class PathSnapshot(Struct, frozen=True):

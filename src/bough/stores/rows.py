@@ -17,7 +17,8 @@ SEQ = 0xFFFFFFFF
 SESSION_COLUMNS = """number, id, space, owner, conversation_id, agent, title, status, relation, parent_session,
     parent_seq, trigger_type, trigger_id, model, context_window, tool_names, branch, seq, seed_count, turns,
     calls, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_microcents, unpriced_calls,
-    unknown_calls, facts, fence, holder, lease_until, tags, started_at, updated_at, completed_at, trashed_at, error"""
+    unknown_calls, facts, fence, holder, lease_until, tags, started_at, updated_at, completed_at, trashed_at, error,
+    imported_facts"""
 ENTRY_COLUMNS = "id, turn, step, kind, internal, model, finish, entry_id, at, evidence, body"
 CALL_COLUMNS = """call_id, branch, after_seq, answer_seq, at, input_tokens, output_tokens, cache_read_tokens,
     cache_write_tokens, purpose, bucket, provider, model, cost_microcents, price_version, failed"""
@@ -54,6 +55,7 @@ def session_from(row: tuple[Any, ...]) -> SessionRow:
         completed_at=row[35],
         trashed_at=row[36],
         error=row[37],
+        imported_facts=row[38],
     )
 
 

@@ -170,19 +170,23 @@ def _comparable(stored: StoredEntry) -> StoredEntry:
     return StoredEntry(stored.branch, replace(stored.entry, evidence=None, media=()))
 
 
+def _comparable_input(queued: QueuedInput) -> QueuedInput:
+    return replace(queued, is_imported=False)
+
+
 # -- comparing -------------------------------------------------------------------------------------------
 
 
 def is_same_session(present: SessionExport, incoming: SessionExport) -> bool:
     """Whether two exports hold the same session. Reads both to the end, or to the first difference."""
-    row = replace(incoming.row, space=present.row.space)
+    row = replace(incoming.row, space=present.row.space, imported_facts=present.row.imported_facts)
     if (present.row, present.detail, present.branches) != (row, incoming.detail, incoming.branches):
         return False
     pairs: list[tuple[Iterable[Any], Iterable[Any]]] = [
         (map(_comparable, present.entries), map(_comparable, incoming.entries)),
         (present.calls, incoming.calls),
         (map(msgspec.json.encode, present.facts), map(msgspec.json.encode, incoming.facts)),
-        (present.inbox, incoming.inbox),
+        (map(_comparable_input, present.inbox), map(_comparable_input, incoming.inbox)),
     ]
     return all(one == other for ours, theirs in pairs for one, other in zip_longest(ours, theirs))
 

@@ -137,8 +137,8 @@ AnyLine = (
 decode_line = msgspec.json.Decoder(AnyLine).decode
 encode_line = msgspec.json.Encoder().encode
 
-# Where a session is stored and who runs it is not part of it.
-_OMITTED = ("space", "fence", "holder", "lease_until")
+# Where a session is stored, who runs it and where it came from is not part of it.
+_OMITTED = ("space", "fence", "holder", "lease_until", "imported_facts")
 _EXPORTED = frozenset(SessionRow.__struct_fields__) - frozenset(_OMITTED)
 
 

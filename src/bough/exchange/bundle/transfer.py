@@ -21,7 +21,7 @@ from ...log.log import Log
 from ...log.runtime import Runtime
 from ...stores.base import StoreBackend
 from ...stores.transfer import SessionExports
-from ..copy import import_exports
+from ..copy import as_imported, import_exports
 from .lines import FORMAT, Header
 from .read import BundleReader, check_bundle, open_twice
 from .redaction import MARK, Redaction
@@ -83,7 +83,7 @@ class CheckedBundle:
         self, store: StoreBackend, runtime: Runtime, *, new_id: bool = False
     ) -> BundleImportResult:
         """Import it in one transaction, all or nothing; can be called once."""
-        dumps = self._reader.dumps(self._inherited_hashes)
+        dumps = as_imported(self._reader.dumps(self._inherited_hashes))
         result = import_exports(store, runtime, dumps, new_id=new_id)
         header = self._reader.header
         return BundleImportResult(

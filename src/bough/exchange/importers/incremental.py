@@ -160,6 +160,7 @@ class SessionUpdate:
         facts = self.staging.journal(self.row.session_id)
         data = next(fact.data for fact in reversed(facts) if fact.kind == FINAL)
         row: dict[str, Any] = {"status": self.source_row.status, "holder": None, "lease_until": None}
+        row["imported_facts"] = self.log.store.session(self.row.session_id).facts + 1  # this one included
         if self.source_row.model is not None:
             row["model"] = self.source_row.model
         if (title := self._new_title()) is not None:

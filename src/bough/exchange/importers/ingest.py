@@ -39,7 +39,7 @@ from ...log.runtime import Runtime
 from ...models.prices import price
 from ...stores.base import StoreBackend
 from ...stores.memory.store import MemoryStore
-from ..copy import import_exports
+from ..copy import as_imported, import_exports
 from .incremental import FINAL, append_new_entries
 
 NO_MESSAGES = "it contains no messages; nothing was imported"
@@ -127,7 +127,7 @@ def _write(
     """Return the sessions written now, those that existed before, and the number of new entries."""
     try:
         with staging.export_sessions(record.session_id, children=True) as exports:
-            result = import_exports(store, runtime, exports, new_id=new_id)
+            result = import_exports(store, runtime, as_imported(exports), new_id=new_id)
         return result.added, result.known, result.entries
     except IdConflict:
         with staging.export_sessions(record.session_id, children=True) as exports:
@@ -140,7 +140,7 @@ def _write(
     for name in session_ids:  # parents before their tasks
         try:
             with staging.export_sessions(name) as exports:
-                result = store.import_sessions(exports, runtime.now())
+                result = store.import_sessions(as_imported(exports), runtime.now())
             added, existing, entries = added + result.added, existing + result.known, entries + result.entries
         except IdConflict:
             existing += (name,)

@@ -222,3 +222,40 @@ class TransferConformance(StoreFactory):
         writer.move(Leaf(start.branch, 0), Cursor())
         move(writer.store, there, "ses_a")
         assert read_exports(there, "ses_a") == read_exports(writer.store, "ses_a")
+
+    def test_what_came_from_elsewhere_stays_marked_on_its_way_to_another_store(self) -> None:
+        store, there = self.open_store(), MemoryStore()
+        SessionWriter(there).append(user("q"))
+        there.enqueue("ses_a", b'{"role":"user"}', 300)
+        with there.export_sessions("ses_a") as exports:
+            (export,) = exports.sessions
+            row = replace(export.row, imported_facts=export.row.facts)
+            inbox = [replace(queued, is_imported=True) for queued in export.inbox]
+            marked = replace(export, row=row, inbox=inbox)
+            store.import_sessions(SessionExports([marked], exports.blobs), 900)
+        assert store.session("ses_a").imported_facts == store.session("ses_a").facts == 2
+        store.enqueue("ses_a", b'{"role":"user"}', 301)
+        assert [queued.is_imported for queued in store.inbox("ses_a")] == [True, False]
+        assert [queued.is_imported for queued in store.inbox("ses_a", 1)] == [True]
+        further = MemoryStore()
+        move(store, further, "ses_a")
+        assert further.session("ses_a").imported_facts == 2
+        assert [queued.is_imported for queued in further.inbox("ses_a")] == [True, False]
+
+    def test_a_session_that_is_present_is_the_same_whatever_is_marked(self) -> None:
+        writer, there = self._session_to_move(), MemoryStore()
+        move(writer.store, there, "ses_a")
+        with there.export_sessions("ses_a") as exports:
+            (export,) = exports.sessions
+            row = replace(export.row, imported_facts=3)
+            inbox = [replace(queued, is_imported=True) for queued in export.inbox]
+            marked = replace(export, row=row, inbox=inbox)
+            result = writer.store.import_sessions(SessionExports([marked], exports.blobs), 900)
+        assert result.known == ("ses_a",)
+        assert writer.row.imported_facts == 0
+        assert [queued.is_imported for queued in writer.store.inbox("ses_a")] == [False]
+
+    def test_a_change_may_raise_what_came_from_elsewhere(self) -> None:
+        writer = self._session_to_move()
+        writer.commit(columns={"imported_facts": 4})
+        assert writer.row.imported_facts == 4

@@ -52,6 +52,7 @@ create table session (
     completed_at        bigint,
     trashed_at          bigint,
     error               text,
+    imported_facts      bigint not null,                   -- facts up to this one came with an import
     active_at           bigint not null,                   -- lists are sorted by it: the last input or move of the leaf, and within a run the last step to a minute; a step that does not change it leaves every index alone
     needs_indexing      boolean not null default true      -- it may have text that the search index lacks; an append sets it, whoever indexes the session clears it. A flag, because comparing each session with its search_progress reads all of them for every search
 ) with (fillfactor = 70); -- every append rewrites the row: with free space on its page no index is touched
@@ -228,6 +229,7 @@ create table inbox (
     key            text,               -- of the writer, so that an enqueue whose answer was lost is not repeated
     body           bytea not null,     -- a user message, as JSON
     at             bigint not null,
+    imported       boolean not null default false,
     primary key (session_number, number)
 );
 

@@ -261,7 +261,7 @@ where {SET_SPACE} and space = %(space)s and conversation_id = %(conversation)s
 order by number desc limit 1
 """
 SELECT_INBOX = f"""
-select inbox.number, inbox.body, inbox.at from bough.session
+select inbox.number, inbox.body, inbox.at, inbox.imported from bough.session
 left join bough.inbox on inbox.session_number = session.number
 where {MINE} order by inbox.number limit %(limit)s
 """

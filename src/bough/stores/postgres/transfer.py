@@ -78,7 +78,7 @@ select {FACT_COLUMNS} from bough.journal
 where session_number = %(session)s and kind = any(%(kinds)s)
 and exists (select from bough.journal where session_number = %(session)s and data like '%%"max_messages"%%') order by number
 """
-SELECT_INBOX = "select number, body, at from bough.inbox where session_number = %s order by number"
+SELECT_INBOX = "select number, body, at, imported from bough.inbox where session_number = %s order by number"
 SELECT_BLOB = "select number, size from bough.blob where space = %s and hash = %s"
 SELECT_PIECE = "select substring(bytes from %s::integer for %s::integer) from bough.blob where number = %s"
 
@@ -120,7 +120,7 @@ insert into bough.session_detail (session_number, space, spec, policy, workspace
 """
 # With a key: only a client's input has none, and a worker would answer it.
 INSERT_INPUT = """
-insert into bough.inbox (session_number, number, space, owner, body, at, key) values (%s, %s, %s, %s, %s, %s, gen_random_uuid()::text)
+insert into bough.inbox (session_number, number, space, owner, body, at, imported, key) values (%s, %s, %s, %s, %s, %s, %s, gen_random_uuid()::text)
 """
 INSERT_BLOB = """
 insert into bough.blob (space, hash, mime, size, at, bytes) values (%s, %s, %s, %s, %s, %s)
@@ -250,7 +250,10 @@ class PostgresImporter(SessionImporter):
         return (key, self.space, owner, fact.number, fact.kind, fact.key, *columns, data, fact.at)
 
     def insert_inbox(self, key: int, inputs: Iterable[QueuedInput], owner: str | None) -> None:
-        rows = ((key, queued.number, self.space, owner, queued.body, queued.at) for queued in inputs)
+        rows = (
+            (key, queued.number, self.space, owner, queued.body, queued.at, queued.is_imported)
+            for queued in inputs
+        )
         self._insert_each(INSERT_INPUT, rows)
 
     def has_blob(self, digest: str) -> bool:

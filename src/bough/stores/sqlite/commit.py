@@ -402,7 +402,7 @@ SESSION_COLUMNS_SET = (
 )
 SESSION_COLUMNS_ZERO = (
     *("branch", "seq", "turns", "calls", "input_tokens", "output_tokens", "cache_read_tokens", "fence"),
-    *("cache_write_tokens", "cost_microcents", "unpriced_calls", "unknown_calls"),
+    *("cache_write_tokens", "cost_microcents", "unpriced_calls", "unknown_calls", "imported_facts"),
 )
 INSERT_SESSION = f"""
 insert into session ({", ".join((*SESSION_COLUMNS_SET, *SESSION_COLUMNS_ZERO))}, facts)

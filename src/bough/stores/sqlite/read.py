@@ -127,7 +127,7 @@ select {FACT_COLUMNS} from journal where id > ?1 and id < ?2 and kind in ({str(L
 and exists (select 1 from journal indexed by journal_limit where id > ?1 and id < ?2 and instr(data, '"max_messages"') > 0)
 order by id
 """
-SELECT_INBOX = "select number, body, at from inbox where session_number = ? order by number limit ?"
+SELECT_INBOX = "select number, body, at, imported from inbox where session_number = ? order by number limit ?"
 SELECT_ENTRY_SIZE = """
 select count(*), coalesce(sum(length(entry.body)), 0)
 from branch join entry on entry.id between branch.id << 32 and (branch.id << 32) + 4294967295
@@ -291,7 +291,7 @@ class SessionReader:
 
     def inbox(self, number: int, limit: int | None = None) -> Iterable[QueuedInput]:
         rows = self.connection.execute(SELECT_INBOX, (number, -1 if limit is None else limit))
-        return (QueuedInput(*row) for row in rows)
+        return (QueuedInput(number, body, at, imported == 1) for number, body, at, imported in rows)
 
     def storage_size(self, number: int) -> StorageSize:
         bindings = {"number": number}

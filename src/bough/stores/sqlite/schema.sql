@@ -48,6 +48,7 @@ create table session (
     completed_at        integer,
     trashed_at          integer,                           -- set: in the trash, restorable
     error               text,
+    imported_facts      integer not null,                  -- facts up to this one came with an import: they decide nothing here
     active_at           integer not null,                  -- lists are sorted by it: the last input or move, and within a run the last step to a minute
     needs_indexing      integer not null default 1         -- 1: it may have text that the search index lacks
 );
@@ -198,6 +199,7 @@ create table inbox (
     number         integer not null,
     body           blob not null,    -- a user message, as JSON, redacted like everything
     at             integer not null,
+    imported       integer not null default 0,  -- 1: it came with an import
     primary key (session_number, number)
 ) without rowid;
 

@@ -335,7 +335,7 @@ from blob where space = :space and at < :before and number not in (select blob_n
             number, row = reader.find(session_id)
             if row.trashed_at is not None:
                 raise SessionTrashed(session_id)
-            query = "insert into inbox select ?1, coalesce(max(number), 0) + 1, ?2, ?3 from inbox where session_number = ?1 returning number"
+            query = "insert into inbox select ?1, coalesce(max(number), 0) + 1, ?2, ?3, 0 from inbox where session_number = ?1 returning number"
             return int(reader.connection.execute(query, (number, body, at)).get)
 
         return self._write(work)

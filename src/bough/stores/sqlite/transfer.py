@@ -38,7 +38,7 @@ insert into session ({", ".join(SESSION_NAMES[1:])}, active_at) values ({", ".jo
 INSERT_DETAIL = (
     "insert into session_detail (session_number, spec, policy, workspace, state) values (?, ?, ?, ?, ?)"
 )
-INSERT_INPUT = "insert into inbox (session_number, number, body, at) values (?, ?, ?, ?)"
+INSERT_INPUT = "insert into inbox (session_number, number, body, at, imported) values (?, ?, ?, ?, ?)"
 INSERT_BLOB = """
 insert into blob (space, hash, mime, size, at, bytes) values (?, ?, ?, ?, ?, zeroblob(?)) returning number
 """
@@ -122,7 +122,7 @@ class SqliteImporter(SessionImporter):
         insert_facts(self.writer, key, facts)
 
     def insert_inbox(self, key: int, inputs: Iterable[QueuedInput], owner: str | None) -> None:
-        rows = ((key, queued.number, queued.body, queued.at) for queued in inputs)
+        rows = ((key, queued.number, queued.body, queued.at, queued.is_imported) for queued in inputs)
         self.writer.executemany(INSERT_INPUT, rows)
 
     def has_blob(self, digest: str) -> bool:

@@ -1,0 +1,50 @@
+"""What of a session came from elsewhere: a fact, or an entry that such a fact appended.
+
+A bundle, or the file of another tool, is data. It may be shown and given to a model; what it says was approved, set or
+left open decides nothing here. `SessionRow.imported_facts` is the line between the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..core.entries import Entry
+from ..core.tree import Leaf
+from ..stores.base import Fact, StoreBackend
+from .log import Log
+
+PAGE = 256
+"""Facts read at once."""
+
+
+def is_foreign(log: Log, entry: Entry | Leaf) -> bool:
+    """Whether an entry of this session's tree came with an import, to this session or to the one it was forked from.
+
+    An entry without an owner counts as foreign: nobody can say any more who appended it.
+    """
+    row = log.store.session(log.session_id)
+    if not row.imported_facts and row.parent_session is None:
+        return False
+    owners = {branch.branch: branch.session_id for branch in log.store.branches(log.session_id)}
+    owner_id = owners.get(entry.branch)
+    owner = None if owner_id is None else log.store.find_session(owner_id)
+    if owner is None:
+        return True
+    return entry.seq < _first_own_seq(log.store, owner.session_id, owner.imported_facts, entry.branch)
+
+
+def _first_own_seq(store: StoreBackend, session_id: str, imported: int, branch: int) -> float:
+    """Return the first entry of a branch that was appended after the import; infinity if none was."""
+    if not imported:
+        return 0
+    for fact in _facts(store, session_id, imported):
+        is_position = fact.key is not None and fact.data.get("branch") == branch
+        if is_position and isinstance(first := fact.data.get("first"), int):
+            return first
+    return float("inf")
+
+
+def _facts(store: StoreBackend, session_id: str, after: int) -> Iterator[Fact]:
+    while page := store.journal(session_id, after, PAGE):
+        yield from page
+        after = page[-1].number
