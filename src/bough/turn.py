@@ -210,7 +210,13 @@ class Turn:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        self._lease.stop()
+        try:
+            self._end(kind, error)
+        finally:
+            self._lease.stop()  # after its end is stored: until then the turn is this one's
+
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
+        """Record how the turn was left, if it has not ended."""
         self._log.fence = self._log.recorded_steps = None
         if self._recorded is not None:
             self._log.refresh()

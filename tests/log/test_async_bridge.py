@@ -34,6 +34,32 @@ async def leave():
 asyncio.run(leave())
 """
 
+DAEMONS = """
+import itertools, sys, threading, time
+import bough
+from bough import ScriptedModel, ToolCall, assistant
+
+kind, store = sys.argv[1], bough.open("memory:")
+rounds, is_under_way = itertools.count(), threading.Event()
+
+def sleep() -> str:
+    is_under_way.set()
+    time.sleep(3600)
+    return ""
+
+def send():
+    while True:
+        answers = [assistant(ToolCall("c", "sleep")), "a"] if kind == "in a tool" else ["a"]
+        store.start().send_sync("q", model=ScriptedModel(answers), tools=[sleep])
+        if next(rounds) > 20:
+            is_under_way.set()
+
+for _ in range(4):
+    threading.Thread(target=send, daemon=True).start()
+is_under_way.wait()
+print("ended", flush=True)
+"""
+
 GENERATIONS = """
 import asyncio, gc
 from bough.log.async_bridge import run_long
@@ -325,6 +351,13 @@ class TestOutcome:
         may_end.set()
         assert ended.wait(10)
         assert asyncio.run(run_blocking(int, "7")) == 7
+
+    @pytest.mark.parametrize("kind", ["in a tool", "sending again and again"])
+    def test_a_process_that_ends_does_not_wait_for_runs_on_daemon_threads(self, kind: str) -> None:
+        ended = subprocess.run(
+            [sys.executable, "-c", DAEMONS, kind], stdout=subprocess.PIPE, text=True, timeout=20
+        )
+        assert (ended.returncode, ended.stdout) == (0, "ended\n")
 
     def test_a_process_that_ends_waits_for_what_was_submitted(self) -> None:
         ended = subprocess.run([sys.executable, "-c", UNFINISHED], capture_output=True, text=True, timeout=60)

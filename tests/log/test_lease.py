@@ -8,8 +8,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from threading import Barrier, Thread
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -21,6 +24,7 @@ from bough.log import lease as leases
 from bough.log.doctor import session_health
 from bough.log.process import Process, current_process
 from bough.log.runtime import Runtime, real_runtime
+from bough.stores.memory.store import MemoryStore
 from bough.stores.sqlite.life_lock import LifeLock
 from support.paths import SUPPORT
 from support.postgres import Database
@@ -294,6 +298,93 @@ with bough.open("memory:") as store:
         assert process.is_gone(another.is_free) is True
         (tmp_path / "store.db-runners").rename(tmp_path / "elsewhere")
         assert process.is_gone(here.is_free) is None
+
+
+class AskedMemoryStore(MemoryStore):
+    """Lets a test look at the row in the moment in which a lease was stored and its holder does not know it yet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_lease: Callable[[], None] | None = None
+
+    def lease(self, *args: Any, **kwargs: Any) -> int:
+        fence = super().lease(*args, **kwargs)
+        if (ask := self.on_lease) is not None:
+            self.on_lease = None
+            ask()
+        return fence
+
+
+class TestOneProcess:
+    """Two runs of one process are two holders: the second took the lease of the first in the moment it was stored."""
+
+    def test_a_lease_is_held_from_the_moment_it_is_stored(self) -> None:
+        backend = AskedMemoryStore()
+        session = Store(backend, real_runtime()).start()
+        refusals: list[SessionRunning] = []
+
+        def send_too() -> None:
+            other = Store(backend, real_runtime()).session(session.session_id)
+            with pytest.raises(SessionRunning) as refused:
+                other.send_sync("mine", model=ScriptedModel(["never"]))
+            refusals.append(refused.value)
+
+        def send_on_another_thread() -> None:
+            thread = Thread(target=send_too)
+            thread.start()
+            thread.join()
+
+        backend.on_lease = send_on_another_thread
+        assert session.send_sync("q", model=ScriptedModel(["a"])).text == "a"
+        assert len(refusals) == 1
+        assert [entry.message.text for entry in session.path() if entry.message] == ["q", "a"]
+
+    def test_a_turn_of_ones_own_loop_is_held_from_the_moment_it_is_stored(self, store: Store) -> None:
+        refusals: list[SessionRunning] = []
+
+        def send_too(_: float) -> None:
+            if session.row.holder is not None and not refusals:
+                with pytest.raises(SessionRunning) as refused:
+                    store.session(session.session_id).send_sync("mine", model=ScriptedModel(["never"]))
+                refusals.append(refused.value)
+
+        store = Store(store.backend, real_runtime())
+        session = store.start()
+        asked = Store(store.backend, replace(real_runtime(), on_commit=send_too))
+        with asked.session(session.session_id).turn("q") as turn:
+            turn.answer(assistant("a"))
+        assert len(refusals) == 1
+        session.refresh()
+        assert [entry.message.text for entry in session.path() if entry.message] == ["q", "a"]
+
+    @pytest.mark.parametrize("handles", ["one handle", "two handles", "two stores"])
+    def test_of_many_sends_at_once_each_runs_or_is_refused(self, url: str, handles: str) -> None:
+        with bough.open(url) as store, ExitStack() as opened:
+            session = store.start()
+
+            def handle() -> Session:
+                if handles == "one handle":
+                    return session
+                own = store if handles == "two handles" else opened.enter_context(bough.open(url))
+                return own.session(session.session_id)
+
+            senders = [handle() for _ in range(6)]
+            start = Barrier(len(senders))
+
+            def send(sender: Session) -> str:
+                start.wait()
+                try:
+                    return sender.send_sync("q", model=ScriptedModel(["a"])).status
+                except SessionRunning:
+                    return "refused"
+
+            with ThreadPoolExecutor(len(senders)) as threads:
+                outcomes = list(threads.map(send, senders))
+            session.refresh()
+            assert set(outcomes) <= {"completed", "refused"}
+            texts = [entry.message.text for entry in session.path() if entry.message]
+            assert texts == ["q", "a"] * outcomes.count("completed")
+            assert outcomes.count("completed") >= 1
 
 
 class TestExpiry:

@@ -24,7 +24,7 @@ from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from queue import SimpleQueue
-from threading import Lock, Thread
+from threading import Lock, Thread, current_thread
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -58,6 +58,7 @@ class _Threads:
     def submit(self, work: Work) -> None:
         with self._lock:
             self._unfinished += 1
+            queue = self._queue
             thread = None if self._threads else self._new_thread()
         if thread is not None:
             try:
@@ -66,7 +67,7 @@ class _Threads:
                 with self._lock:
                     self._unfinished -= 1
                 raise
-        self._queue.put(work)
+        queue.put(work)
 
     def _new_thread(self) -> Thread:
         # Daemons: the interpreter waits for other threads before `finish` tells these to end.
@@ -105,12 +106,17 @@ class _Threads:
                 self._unfinished -= 1
 
     def finish(self) -> None:
-        """Before the interpreter ends: run what was submitted."""
+        """Before the interpreter ends: run what was submitted.
+
+        What a daemon thread submits from now on goes to a queue and threads of its own, and is not waited for: a thread
+        that took the end of another would leave that one, and the program, waiting for ever.
+        """
         with self._lock:
             threads, self._threads = self._threads, []
+            queue, self._queue = self._queue, SimpleQueue()
             self._is_ending = True
         for _ in threads:
-            self._queue.put(None)
+            queue.put(None)
         for thread in threads:
             if thread.is_alive():
                 thread.join()
@@ -167,8 +173,11 @@ class _Outcomes:
 
 _threads = _Threads("bough-log", MAX_THREADS)
 _tool_threads = _Threads("bough-tool", MAX_TOOL_THREADS)
+_daemon_tool_threads = _Threads("bough-daemon-tool", MAX_TOOL_THREADS)
+"""For tools of runs on daemon threads. No interpreter waits for a daemon thread, so none waits for its tools."""
 for _each in (_threads, _tool_threads):
     atexit.register(_each.finish)
+for _each in (_threads, _tool_threads, _daemon_tool_threads):
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_each.forget)
 
@@ -232,7 +241,8 @@ async def run_tool(function: Callable[..., R], *args: Any) -> R:
     function runs to its end, or never if it waited for a thread."""
     future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
     work = _work(future, copy_context().run, (function, *args), {})
-    _tool_threads.submit(lambda: None if future.cancelled() else work())
+    threads = _daemon_tool_threads if current_thread().daemon else _tool_threads
+    threads.submit(lambda: None if future.cancelled() else work())
     return await future
 
 

@@ -48,6 +48,7 @@ class Lease:
     def take(self, row: SessionRow) -> None:
         """Take the lease, given the row as last read. `SessionRunning` if another has it and is not known to be gone."""
         abandoned = row.fence if row.holder is not None and is_gone(row.holder, self._runtime) else None
+        self._announce()
         now = self._runtime.now()
         self._renewal = _clocks()  # before the write: it may wait for other writers
         self.fence = self._store.lease(self._session_id, self.holder, _end(now), now, take_from=abandoned)
@@ -59,13 +60,17 @@ class Lease:
         `SessionRunning` as for `take`.
         """
         check_free(row, self._runtime)
+        self._announce()
         self._renewal = _clocks()
         self.fence = row.fence + 1
         return {"holder": self.holder, "lease_until": _end(self._runtime.now()), "fence": self.fence}
 
+    def _announce(self) -> None:
+        """Count as alive before the holder is stored: another thread that reads the row must not take the run for gone."""
+        _alive[self.holder] = self
+
     def keep(self) -> None:
         """Renew the lease, which was just taken, until it is released or lost."""
-        _alive[self.holder] = self
         _heartbeat(self._store.url).add(self)
 
     def release(self) -> None:
