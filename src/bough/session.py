@@ -837,6 +837,7 @@ class Session:
             limits=limits,
             one_shot=one_shot,
             key=key,
+            previous=None if self._run is None else self._run(),
         )
         self._run = weakref.ref(run)
         return run

@@ -1742,3 +1742,87 @@ class TestSendingWithAKey:
     def test_no_key_costs_no_lookup(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(type(store.backend), "find_change", lambda *_: pytest.fail("looked up"))
         assert store.start().send_sync("hello", model=ScriptedModel(["Hi."])).text == "Hi."
+
+
+class TestEventsThatAreLeft:
+    """`break` cancels the run; the next send through the same handle met it at work: `StaleLeaf`, `OpenBatch`, `Fenced`."""
+
+    @staticmethod
+    async def leave_after(count: int, session: Session, how: str) -> None:
+        async def wait() -> str:
+            await asyncio.sleep(3600)
+            return ""
+
+        def count_up() -> str:
+            return "1"
+
+        calls = assistant(ToolCall("c", "wait"), ToolCall("d", "count_up"))
+        run = session.send("left", model=ScriptedModel([calls]), tools=[wait, count_up])
+        if how == "break":
+            async for _ in run:
+                count -= 1
+                if count < 0:
+                    break
+        elif how == "an error":
+            with contextlib.suppress(ZeroDivisionError):
+                async for _ in run:
+                    count = count - 1 if count else 1 // 0
+        else:
+            async with contextlib.aclosing(aiter(run)) as events:
+                for _ in range(count + 1):
+                    await anext(events)
+
+    @pytest.mark.parametrize("how", ["break", "an error", "closed"])
+    def test_the_next_send_through_the_handle_follows_their_end(self, session: Session, how: str) -> None:
+        async def main(count: int) -> None:
+            await self.leave_after(count, session, how)
+            assert (await session.send("next", model=ScriptedModel(["a"]))).text == "a"
+
+        for count in range(4):
+            asyncio.run(main(count))
+        texts = [entry.message.text for entry in session.path() if entry.message]
+        assert texts.count("next") == texts.count("a") == texts.count("(cancelled)") == 4
+        assert session.row.status == "idle"
+        assert session.verify() == []
+
+    def test_the_next_send_may_come_from_another_thread(self, session: Session) -> None:
+        async def main() -> str:
+            await self.leave_after(1, session, "break")
+            result = await asyncio.to_thread(session.send_sync, "next", model=ScriptedModel(["a"]))
+            return result.text
+
+        assert asyncio.run(main()) == "a"
+
+    def test_the_next_send_on_another_event_loop_does_not_wait_for_one_that_stands_still(
+        self, session: Session
+    ) -> None:
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(self.leave_after(1, session, "break"))
+        with pytest.raises(SessionRunning):
+            session.send_sync("next", model=ScriptedModel(["a"]))
+        while waiting := asyncio.all_tasks(loop):
+            loop.run_until_complete(asyncio.wait(waiting))
+        loop.close()
+        assert session.send_sync("next", model=ScriptedModel(["a"])).text == "a"
+
+    def test_events_that_are_held_and_not_left_refuse_the_next_send(self, session: Session) -> None:
+        async def main() -> None:
+            is_refused = asyncio.Event()
+
+            async def wait() -> str:
+                await is_refused.wait()
+                return ""
+
+            model = ScriptedModel([assistant(ToolCall("c", "wait")), "a"])
+            events = aiter(session.send("q", model=model, tools=[wait]))
+            await anext(events)
+            with pytest.raises(SessionRunning):
+                await session.send("next", model=ScriptedModel(["b"]))
+            is_refused.set()
+            async for _ in events:
+                pass
+
+        asyncio.run(main())
+        texts = [entry.message.text for entry in session.path() if entry.message]
+        assert texts[-1] == "a"
+        assert "next" not in texts

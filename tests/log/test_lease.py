@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from threading import Barrier, Thread
+from threading import Barrier
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 import bough
-from bough import ScriptedModel, Session, Store, ToolCall, assistant
+from bough import Limits, ScriptedModel, Session, Store, ToolCall, assistant
 from bough.errors import Fenced, SessionRunning
 from bough.log import lease as leases
 from bough.log.doctor import session_health
@@ -301,18 +301,24 @@ with bough.open("memory:") as store:
 
 
 class AskedMemoryStore(MemoryStore):
-    """Lets a test look at the row in the moment in which a lease was stored and its holder does not know it yet."""
+    """Lets a test act, on another thread, before the next lease is stored, and in the moment after."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.on_lease: Callable[[], None] | None = None
+        self.before_lease: list[Callable[[], object]] = []
+        self.after_lease: list[Callable[[], object]] = []
 
     def lease(self, *args: Any, **kwargs: Any) -> int:
+        on_another_thread(self.before_lease)
         fence = super().lease(*args, **kwargs)
-        if (ask := self.on_lease) is not None:
-            self.on_lease = None
-            ask()
+        on_another_thread(self.after_lease)
         return fence
+
+
+def on_another_thread(actions: list[Callable[[], object]]) -> None:
+    while actions:
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(actions.pop()).result()
 
 
 class TestOneProcess:
@@ -329,15 +335,34 @@ class TestOneProcess:
                 other.send_sync("mine", model=ScriptedModel(["never"]))
             refusals.append(refused.value)
 
-        def send_on_another_thread() -> None:
-            thread = Thread(target=send_too)
-            thread.start()
-            thread.join()
-
-        backend.on_lease = send_on_another_thread
+        backend.after_lease = [send_too]
         assert session.send_sync("q", model=ScriptedModel(["a"])).text == "a"
         assert len(refusals) == 1
         assert [entry.message.text for entry in session.path() if entry.message] == ["q", "a"]
+
+    @pytest.mark.parametrize("is_same", [True, False], ids=["one handle", "two handles"])
+    def test_a_send_that_another_one_overtook_follows_it(self, is_same: bool) -> None:
+        """Through one handle the second wrote at the leaf that it had read before the first, and got `StaleLeaf`."""
+        backend = AskedMemoryStore()
+        store = Store(backend, real_runtime())
+        session = store.start()
+        other = session if is_same else store.session(session.session_id)
+        backend.before_lease = [lambda: other.send_sync("first", model=ScriptedModel(["1"]))]
+        assert session.send_sync("second", model=ScriptedModel(["2"])).text == "2"
+        texts = [entry.message.text for entry in session.path() if entry.message]
+        assert texts == ["first", "1", "second", "2"]
+
+    def test_a_send_that_another_one_overtook_keeps_the_limit_of_turns(self) -> None:
+        backend = AskedMemoryStore()
+        store = Store(backend, real_runtime())
+        session = store.start()
+        other, limits = store.session(session.session_id), Limits(turns=1)
+        backend.before_lease = [lambda: other.send_sync("first", model=ScriptedModel(["1"]), limits=limits)]
+        model = ScriptedModel(["2"])
+        assert session.send_sync("second", model=model, limits=limits).status == "stopped"
+        assert model.requests == []
+        session.refresh()
+        assert [entry.message.text for entry in session.path() if entry.message] == ["first", "1"]
 
     def test_a_turn_of_ones_own_loop_is_held_from_the_moment_it_is_stored(self, store: Store) -> None:
         refusals: list[SessionRunning] = []

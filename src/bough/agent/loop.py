@@ -96,7 +96,7 @@ class Loop:
             if limit is not None:
                 emit(_refusal_event(limit))
                 return
-            row = await self.writer.acquire(row)
+            before, row = row, await self.writer.acquire(row)
             try:
                 self._watch_cancel_requests(row)
                 # Again: it may have been delivered twice at once.
@@ -104,6 +104,13 @@ class Loop:
                 if recorded is not None and not recorded.is_open:
                     await self._tell_again(recorded)
                     return
+                if content is not None and recorded is None and row.facts != before.facts:
+                    limit = await self._check_turn(
+                        row.turns, content
+                    )  # another run has ended since it was checked
+                    if limit is not None:
+                        emit(_refusal_event(limit))
+                        return
                 await self._run(content if recorded is None else None, row, key)
             finally:
                 self._is_driving = False

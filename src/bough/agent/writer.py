@@ -177,10 +177,10 @@ class Writer:
 
     async def acquire(self, row: SessionRow) -> SessionRow:
         """Take the lease, given the row as last read; return the present row."""
-        leaf = self.log.leaf
         try:
             row = await run_to_end(self._take_lease, row)
-            if row.leaf != leaf:  # another runner finished between the first read and the lease
+            # Another runner finished between the first read and the lease; one through the same handle moved its log too.
+            if row.leaf != self.leaf:
                 row = await self.load()
             return row
         except BaseException:  # also a cancellation: nobody else gives the lease back

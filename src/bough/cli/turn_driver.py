@@ -10,9 +10,9 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from contextlib import aclosing
-from typing import Any, Self, cast
+from typing import Any, Self
 
 from msgspec import Struct
 
@@ -101,7 +101,7 @@ class Driver:
 async def _consume(run: Run, watcher: Watcher) -> Event | None:
     last = None
     # Closed at once if the watcher fails: that cancels the run, and the log records it.
-    async with aclosing(cast(AsyncGenerator[Event, None], run.__aiter__())) as events:
+    async with aclosing(aiter(run)) as events:
         async for event in events:
             watcher.watch(event)
             last = event if event.type == "session:turn_completed" else last

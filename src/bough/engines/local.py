@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -38,8 +39,18 @@ ModelLike = Model | str | Sequence[Model | str]
 class Run:
     """One run of a session: iterate over it for its events, or await it for its result."""
 
-    def __init__(self, loop: Loop, content: str | Message | None, key: str | None = None) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        content: str | Message | None,
+        key: str | None = None,
+        previous: Run | None = None,
+    ) -> None:
+        """`previous` is the latest run through the same handle. If its events were left, this one waits for its end."""
         self._loop, self._content, self._key = loop, content, key
+        self._previous = previous
+        self._is_left = False
+        """Whether who iterated over its events dropped them before their end."""
         self._queue: asyncio.Queue[Event | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self._is_cancelled = False
@@ -84,8 +95,31 @@ class Run:
         self._task = asyncio.create_task(self._run_loop(emit))
         return self._task
 
+    def leave(self) -> None:
+        """Cancel it, because nobody iterates over its events any more."""
+        if self._task is not None and not self._task.done():
+            self._is_left = True
+            with suppress(RuntimeError):  # its event loop is closed
+                self.cancel()
+
+    async def _settle(self) -> None:
+        """Wait for the end of a run that was left. One whose event loop stands still ends never: it keeps its lease."""
+        task = self._task
+        if not self._is_left or task is None or task.done():
+            return
+        loop, here = task.get_loop(), asyncio.get_running_loop()
+        if loop is here:
+            await asyncio.wait([task])
+        elif loop.is_running():
+            ended = here.create_future()
+            loop.call_soon_threadsafe(task.add_done_callback, lambda _: _wake(ended))
+            await ended
+
     async def _run_loop(self, emit: Emit) -> None:
         try:
+            previous, self._previous = self._previous, None
+            if previous is not None:
+                await previous._settle()
             await self._loop.run(self._content, self._key, emit=emit)
         except asyncio.CancelledError:
             number = self._loop.writer.journal_number or None
@@ -94,7 +128,11 @@ class Run:
             number = self._loop.writer.journal_number
             emit(Event("session:turn_completed", {"stop_reason": "interrupted"}, number))
 
-    async def __aiter__(self) -> AsyncIterator[Event]:
+    def __aiter__(self) -> RunEvents:
+        return RunEvents(self)
+
+    async def iterate(self) -> AsyncGenerator[Event, None]:
+        """Start it and yield its events; cancel it when the generator is closed before its end."""
         task = self._start(self._queue.put_nowait)
         # In a callback and not in the task's body: one cancelled before its first step has no body.
         task.add_done_callback(lambda _: self._queue.put_nowait(None))
@@ -134,6 +172,35 @@ class Run:
         if not task.cancelled():
             task.result()
         self._result = run_result(self._events, total(self._loop.writer.model_calls.values()))
+
+
+class RunEvents:
+    """The events of a run. Whoever drops them before their end, by `break` or an error, cancels the run at once.
+
+    A generator alone would be told by the event loop, a while later, when the next input may have been sent already.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run, self._events = run, run.iterate()
+
+    def __aiter__(self) -> RunEvents:
+        return self
+
+    async def __anext__(self) -> Event:
+        return await anext(self._events)
+
+    async def aclose(self) -> None:
+        """Cancel the run, if it has not ended, and wait for its end."""
+        await self._events.aclose()
+
+    def __del__(self) -> None:
+        self._run.leave()
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    """Wake who waits on another event loop, unless that was closed or the wait cancelled meanwhile."""
+    with suppress(RuntimeError):
+        waiter.get_loop().call_soon_threadsafe(lambda: None if waiter.done() else waiter.set_result(None))
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:
@@ -214,6 +281,7 @@ def start_run(
     one_shot: bool = False,
     key: str | None = None,
     options: Mapping[str, Any] | None = None,
+    previous: Run | None = None,
 ) -> Run:
     models = resolve_models(model)
     for one in models:
@@ -222,7 +290,7 @@ def start_run(
     by_name, servers = split_tools(tools)
     servers = for_one_turn(servers) if one_shot else servers
     setup = RunSetup(models, by_name, limits or Limits(), options, servers)
-    return Run(build_loop(writer, setup), content, key)
+    return Run(build_loop(writer, setup), content, key, previous)
 
 
 def cancel_turn(log: Log) -> None:

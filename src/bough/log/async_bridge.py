@@ -49,6 +49,8 @@ class _Threads:
     """The threads, started as they are needed and anew in a forked process, which does not inherit any."""
 
     _threads: list[Thread]
+    _queue: SimpleQueue[Work | None]
+    _lock: Lock
 
     def __init__(self, name: str, most: int) -> None:
         self._name, self._most = name, most
@@ -127,7 +129,7 @@ class _Threads:
             lane.forget()
 
     def _forget_threads(self) -> None:
-        self._queue: SimpleQueue[Work | None] = SimpleQueue()
+        self._queue = SimpleQueue()
         self._lock = Lock()
         self._threads = []
         self._is_ending = False
