@@ -1,26 +1,28 @@
-"""The files of a data export: a folder, a .zip archive, or one JSON file and what is beside it. They are only read."""
+"""The files of a data export: a folder, a .zip archive, or one JSON file and what is beside it. They are only read.
+
+What a conversation names is data: only files whose names follow the export's own rule are read for it, no hidden ones, and
+none outside of the folder.
+"""
 
 from __future__ import annotations
 
 import re
 import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ..errors import InvalidSource
+from .archives import UNREADABLE_ARCHIVE, Archive, is_hidden
 from .jsonl import INVALID_JSON, decode_json
 from .records import LossReport
+from .source_files import LINK_OUT, leads_to, read_bytes
 
 CONVERSATIONS = re.compile(r"conversations(-\d+)?\.json")
 """One file, or in large exports a numbered series."""
-MAX_MEMBER_BYTES = 4 << 30
-"""An archive member that claims to be larger is not unpacked."""
+UPLOAD = re.compile(r"file[-_][A-Za-z0-9]{16,64}(?![A-Za-z0-9])")
+"""How the name of an upload begins: with its id, and after that the name it had."""
 SEARCH_DEPTH = 3
-UNREADABLE_ARCHIVE = (OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
-"""What `zipfile` raises for a damaged, encrypted or unsupported archive."""
-
 
 Member = tuple[str, str | Path]
 """The base name of a file, and where it is."""
@@ -32,16 +34,18 @@ class ExportFiles:
     def __init__(self, source: str, tool: str) -> None:
         self.source, self.tool = source, tool
         path = Path(source).expanduser()
-        self._archive: zipfile.ZipFile | None = None
+        self._archive: Archive | None = None
         self._single = path if path.is_file() else None
         self._folder = path if path.is_dir() else path.parent
+        self._links: list[str] = []
         self._members: list[Member] | None = None
+        self._uploads: dict[str, Member] | None = None
         if not path.exists():
             raise InvalidSource(source, tool, "there is no such file or folder")
         if self._single is not None and zipfile.is_zipfile(path):
             self._single = None
             try:
-                self._archive = zipfile.ZipFile(path)
+                self._archive = Archive(path, tool)
             except UNREADABLE_ARCHIVE as error:
                 raise InvalidSource(source, tool, str(error)) from None
 
@@ -57,12 +61,14 @@ class ExportFiles:
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the conversations whose messages are in `field`, each with an id in case it has none of its own."""
         names, number = self._conversation_files(), 0
+        for link in self._links:
+            losses.add(LINK_OUT, link)
         if not names:
             raise InvalidSource(self.source, self.tool, "it has no conversations.json")
         for name, location in names:
             try:
                 value = decode_json(self._read(location), losses, name)
-            except (*INVALID_JSON, *UNREADABLE_ARCHIVE) as error:
+            except (*INVALID_JSON, *UNREADABLE_ARCHIVE, ValueError) as error:
                 raise InvalidSource(self.source, self.tool, f"{name}: {error}") from None
             if isinstance(value, dict):
                 value = value.get("conversations", [value])
@@ -78,15 +84,22 @@ class ExportFiles:
                 else:
                     losses.add("a conversation without messages", f"{name}: {number}")
 
-    def file(self, prefix: str) -> tuple[str, bytes] | None:
-        """Return the name and bytes of the first file whose name starts with `prefix`; None if it is not in the export."""
-        for name, location in self._files():
-            if name.startswith(prefix):
-                try:
-                    return name, self._read(location)
-                except (InvalidSource, *UNREADABLE_ARCHIVE):
-                    return None
-        return None
+    def upload(self, file_id: str) -> tuple[str, bytes] | None:
+        """Return the name and bytes of the upload with this id; None if it is not in the export."""
+        if self._uploads is None:
+            self._uploads = {}
+            for member in self._files():
+                if named := UPLOAD.match(member[0]):
+                    self._uploads.setdefault(named[0], member)
+        named = UPLOAD.match(file_id)
+        found = self._uploads.get(named[0]) if named else None
+        if found is None:
+            return None
+        name, location = found
+        try:
+            return name, self._read(location)
+        except (*UNREADABLE_ARCHIVE, ValueError):
+            return None
 
     def _conversation_files(self) -> list[Member]:
         if self._single is not None:
@@ -100,20 +113,24 @@ class ExportFiles:
 
     def _walk(self) -> Iterator[Member]:
         if self._archive is not None:
-            for info in sorted(self._archive.infolist(), key=lambda info: info.filename):
-                if not info.is_dir() and not info.filename.startswith("__MACOSX/"):
-                    yield PurePosixPath(info.filename).name, info.filename
+            for name in sorted(self._archive.members):
+                member = PurePosixPath(name)
+                if not is_hidden(member):
+                    yield member.name, name
             return
+        root = self._folder.resolve()
         patterns = ("/".join("*" * depth) for depth in range(1, SEARCH_DEPTH + 1))
         for pattern in patterns:
             for path in sorted(self._folder.glob(pattern)):
-                if path.is_file():
+                if is_hidden(path.relative_to(self._folder)) or not path.is_file():
+                    continue
+                if leads_to(root, path):
                     yield path.name, path
+                elif CONVERSATIONS.fullmatch(path.name) or UPLOAD.match(path.name):
+                    self._links.append(path.name)
 
     def _read(self, location: str | Path) -> bytes:
         if isinstance(location, Path):
-            return location.read_bytes()
+            return read_bytes(location)
         assert self._archive is not None
-        if self._archive.getinfo(location).file_size > MAX_MEMBER_BYTES:
-            raise InvalidSource(self.source, self.tool, f"{location} is larger than 4 GiB")
         return self._archive.read(location)

@@ -1,4 +1,4 @@
-"""Find and read the JSON and JSON Lines files of other tools.
+"""Read the JSON and JSON Lines files of other tools.
 
 Unreadable lines are counted in a `LossReport` and skipped. `json_values` reads what is in them.
 """
@@ -14,8 +14,8 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from ..errors import InvalidSource
 from .records import LossReport
+from .source_files import LINK_OUT, NOT_REGULAR, leads_to, max_bytes, read_bytes, too_large
 
 INVALID_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 MAX_LINE_BYTES = 64 * 1024 * 1024
@@ -30,26 +30,15 @@ _LONE_SURROGATE = re.compile(
 )
 
 
-def find_files(source: str, tool: str, *patterns: str) -> list[Path]:
-    """Return the file itself, or the files of a folder that match one of the glob patterns, sorted by path."""
-    path = Path(source).expanduser()
-    if path.is_file():
-        return [path]
-    if not path.is_dir():
-        reason = "it is neither a file nor a folder" if path.exists() else "there is no such file or folder"
-        raise InvalidSource(source, tool, reason)
-    paths = sorted({file for pattern in patterns for file in path.glob(pattern)})
-    if not paths:
-        names = " or ".join(pattern.removeprefix("**/") for pattern in patterns)
-        raise InvalidSource(source, tool, f"the folder has no {names}")
-    return paths
-
-
 def read_objects(path: Path, losses: LossReport) -> Iterator[dict[str, Any]]:
     """Yield the JSON objects of a file. A line that a crash cut in half is counted and skipped."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for its writer
-            losses.add("a file that is not a regular one", path.name)
+        state, limit = path.stat(), max_bytes()
+        if not stat.S_ISREG(state.st_mode):  # opening a pipe would wait for its writer
+            losses.add(NOT_REGULAR, path.name)
+            return
+        if state.st_size > limit:
+            losses.add(f"a file of {too_large(limit)}", path.name)
             return
         with path.open("rb") as file:
             for number, line in enumerate(_lines(file), 1):
@@ -116,17 +105,27 @@ def repair_json(text: bytes) -> bytes:
     return _LONE_SURROGATE.sub(lambda match: rb"\ufffd" if match[1] else match[0], valid_utf8)
 
 
-def read_json(path: Path, losses: LossReport) -> object:
-    """Return the value of a JSON file; None if it cannot be read."""
+def read_json(path: Path, losses: LossReport, *, within: Path | None = None) -> object:
+    """Return the value of a JSON file; None if it cannot be read, or leads out of the folder `within`."""
+    if within is not None and not leads_to(within.resolve(), path):
+        losses.add(LINK_OUT, path.name)
+        return None
     try:
-        return decode_json(path.read_bytes(), losses, path.name)
-    except (*INVALID_JSON, OSError):
+        data = read_bytes(path)
+    except OSError:
+        return None
+    except ValueError as error:
+        losses.add("a file that cannot be read", f"{path.name}: {error}")
+        return None
+    try:
+        return decode_json(data, losses, path.name)
+    except INVALID_JSON:
         return None
 
 
 def read_optional_json(path: Path, losses: LossReport, description: str) -> dict[str, Any]:
-    """Return the JSON object of a file that may be missing; one that cannot be read is counted as `description`."""
-    value = read_json(path, losses)
+    """Return the JSON object of a file beside another; one that is there and cannot be read is counted as `description`."""
+    value = read_json(path, losses, within=path.parent)
     if value is None and path.exists():
         losses.add(description, path.name)
     return value if isinstance(value, dict) else {}

@@ -9,7 +9,7 @@ from typing import Any
 from support.tool_sources import Counts, Record, ToolSource
 
 PNG = b"\x89PNG\r\n\x1a\n and the rest"
-FILE = "file-Ab3dEf6hIj9kLm"
+FILE = "file-Ab3dEf6hIj9kLm2pQr5tUv"
 BASE = 1_772_359_200.25
 
 

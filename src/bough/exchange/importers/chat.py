@@ -14,12 +14,14 @@ from typing import Any
 from ...core.entries import Settings
 from ...core.messages import Message
 from ...formats.json_values import UNEXPECTED_SHAPE, dicts_in, parse_time
-from ...formats.jsonl import find_files, read_objects
+from ...formats.jsonl import read_objects
 from ...formats.records import EntryRecord, LossReport, SessionRecord, unknown_note
 from ...formats.settings import known_options, tool_specs
+from ...formats.source_files import find_files
 from ...wire import parse_history
 from ...wire.base import HistoryMessage
 from ...wire.options import COMMON
+from .session_records import with_source_losses
 
 SHAREGPT_ROLES = {
     "human": "user",
@@ -32,8 +34,9 @@ TIME_FIELDS = ("timestamp", "created_at", "time", "at", "date")
 
 
 def read_sessions(source: str) -> Iterator[SessionRecord]:
-    for path in find_files(source, "chat", "**/*.jsonl"):
-        yield from _read_file(path)
+    losses = LossReport()
+    files = find_files(source, "chat", losses, "**/*.jsonl")
+    yield from with_source_losses("chat", (each for path in files for each in _read_file(path)), losses)
 
 
 def _read_file(path: Path) -> Iterator[SessionRecord]:

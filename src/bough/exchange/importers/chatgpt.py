@@ -309,7 +309,7 @@ class ChatGptConversation:
         return Text(f"[{kind.split('_')[0]} {file_id}: not in the export]")
 
     def _file(self, file_id: str) -> tuple[str, bytes] | None:
-        file = self.files.file(file_id) if len(file_id) > len("file-") else None
+        file = self.files.upload(file_id)
         return file if file is not None and file[1] else None
 
     def _attachments(self, metadata: Node, content: Node) -> tuple[Part, ...]:

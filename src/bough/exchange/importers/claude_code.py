@@ -43,12 +43,13 @@ from ...formats.json_values import as_dict, parse_time
 from ...formats.jsonl import (
     SETTLING_SECONDS,
     WRITTEN_SECONDS,
-    find_files,
     read_objects,
     read_optional_json,
     seconds_since_written,
 )
 from ...formats.records import START, EntryRecord, LossReport, SessionRecord, unknown_note
+from ...formats.source_files import files_within, find_files, only_within
+from .session_records import with_source_losses
 
 NAME = "claude-code"
 AGENT_FILES = "agent-*.jsonl"
@@ -60,9 +61,16 @@ CALL_ID = re.compile(r"[\w.:-]{1,100}", re.ASCII)
 
 def read_sessions(source: str) -> Iterator[SessionRecord]:
     """Yield every session with the sub-agents it started; a sub-agent without its session is a session of its own."""
-    agent_files: dict[Path, dict[str, list[Path]]] = {}
+    losses = LossReport()
+    files = find_files(source, NAME, losses, "**/*.jsonl")
     is_single_file = Path(source).expanduser().is_file()
-    for path in find_files(source, NAME, "**/*.jsonl"):
+    yield from with_source_losses(NAME, _sessions(files, losses, is_single_file=is_single_file), losses)
+
+
+def _sessions(files: list[Path], losses: LossReport, *, is_single_file: bool) -> Iterator[SessionRecord]:
+    agent_files: dict[Path, dict[str, list[Path]]] = {}
+    links = losses if is_single_file else LossReport()  # those in a folder are counted already
+    for path in files:
         main = _main_of(path)
         if main is not None and main.is_file() and not is_single_file:
             continue  # it is read with its session
@@ -70,8 +78,9 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
             record = _session(path, f"{main.stem}-{path.stem}", is_agent=True)
         else:
             if path.parent not in agent_files:
-                agent_files[path.parent] = _agent_files(path.parent)
+                agent_files[path.parent] = _agent_files(path.parent, links)
             agent_paths = sorted((path.with_suffix("") / AGENT_FOLDER).rglob("*.jsonl"))
+            agent_paths = only_within(path.parent, agent_paths, links)
             record = _session(path, path.stem, [*agent_files[path.parent].get(path.stem, ()), *agent_paths])
         is_silent = not (record.entries or record.tasks or record.unfinished)
         if not is_silent or is_single_file or set(record.losses) - {BOOKKEEPING_LINE}:
@@ -86,9 +95,9 @@ def _main_of(path: Path) -> Path | None:
     return path.with_name(f"{_session_id(path)}.jsonl") if path.match(AGENT_FILES) else None
 
 
-def _agent_files(folder: Path) -> dict[str, list[Path]]:
+def _agent_files(folder: Path, losses: LossReport) -> dict[str, list[Path]]:
     result: dict[str, list[Path]] = {}
-    for path in sorted(folder.glob(AGENT_FILES)):
+    for path in files_within(folder, losses, AGENT_FILES):
         result.setdefault(_session_id(path), []).append(path)
     return result
 

@@ -29,8 +29,9 @@ from ...formats.json_values import (
     text_or_none,
     token_counts,
 )
-from ...formats.jsonl import find_files, read_json
+from ...formats.jsonl import read_json
 from ...formats.records import LossReport, SessionRecord, recorded_price
+from ...formats.source_files import find_files
 from .session_records import EntryList, with_source_losses, with_tasks, without_empty
 
 NAME = "cline"
@@ -53,7 +54,7 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
 def read_tasks(source: str, tool: str) -> Iterator[SessionRecord]:
     """Yield every session and task below a folder, or the one that a file belongs to."""
     losses = LossReport()
-    files = find_files(source, tool, f"**/{HISTORY}", f"**/*{SUFFIX}")
+    files = find_files(source, tool, losses, f"**/{HISTORY}", f"**/*{SUFFIX}")
     transcripts: dict[str, ClineTranscript] = {
         path.parent.name: ClineTask(path.parent, tool, losses) for path in files if path.name == HISTORY
     }
@@ -146,9 +147,10 @@ class ClineTask(ClineTranscript):
         self._read(messages)
 
     def _describe(self) -> None:
-        item = read_json(self.path / ITEM, LossReport())
+        item = read_json(self.path / ITEM, LossReport(), within=self.path)
         if not isinstance(item, dict):
-            index = dicts_in(read_json(self.path.parent.parent / "state" / INDEX, LossReport()))
+            root = self.path.parent.parent
+            index = dicts_in(read_json(root / "state" / INDEX, LossReport(), within=root))
             item = next((each for each in index if each.get("id") == self.path.name), {})
         self.title = text_or_none(item.get("task"))
         self.parent = text_or_none(item.get("parentTaskId"))
@@ -159,7 +161,7 @@ class ClineTask(ClineTranscript):
 
     def _read_requests(self) -> list[RequestUsage]:
         requests = []
-        for each in dicts_in(_read_file(self.path / SCREEN, self.losses)):
+        for each in dicts_in(_read_file(self.path / SCREEN, self.losses, within=self.path)):
             if each.get("say") not in REQUESTS:
                 continue
             fields = json_object(each.get("text"))
@@ -182,7 +184,7 @@ class ClineTask(ClineTranscript):
         return Usage(tokens if is_within else tokens + read + written, output, read, written)
 
     def _read_models(self) -> list[tuple[int, str, str | None]]:
-        metadata = as_dict(read_json(self.path / METADATA, LossReport()))
+        metadata = as_dict(read_json(self.path / METADATA, LossReport(), within=self.path))
         return [
             (parse_time(each.get("ts")) or 0, each["model_id"], text_or_none(each.get("model_provider_id")))
             for each in dicts_in(metadata.get("model_usage"))
@@ -277,7 +279,7 @@ class ClineSession(ClineTranscript):
 
     def _describe(self) -> None:
         folder = self.path.parent
-        fields = as_dict(read_json(folder / f"{folder.name}.json", LossReport()))
+        fields = as_dict(read_json(folder / f"{folder.name}.json", LossReport(), within=folder))
         is_child = self.path.name.removesuffix(SUFFIX) != folder.name
         kind = text_or_none(self.file.get("agent"))
         self.agent = kind if kind and kind != "lead" else self.tool
@@ -298,9 +300,9 @@ class ClineSession(ClineTranscript):
         return about
 
 
-def _read_file(path: Path, losses: LossReport) -> object:
+def _read_file(path: Path, losses: LossReport, *, within: Path | None = None) -> object:
     """Return the value of a file that every session has; None if it cannot be read, which is counted."""
-    value = read_json(path, losses)
+    value = read_json(path, losses, within=within)
     if value is None:
         losses.add("a file that cannot be read", str(Path(path.parent.name, path.name)))
     return value

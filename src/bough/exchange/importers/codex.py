@@ -28,14 +28,15 @@ from ...formats.json_values import (
     text_or_none,
     token_counts,
 )
-from ...formats.jsonl import WRITTEN_SECONDS, find_files, read_objects, seconds_since_written
+from ...formats.jsonl import WRITTEN_SECONDS, read_objects, seconds_since_written
 from ...formats.records import START, EntryRecord, LossReport, SessionRecord, unknown_note
 from ...formats.responses_items import AnswerBuilder, is_input_item, read_input_item
-from .session_records import EntryList, with_tasks
+from ...formats.source_files import find_files, leads_to
+from .session_records import EntryList, with_source_losses, with_tasks
 
 INDEX = "session_index.jsonl"
-INDEX_SEARCH_DEPTH = 6
-"""How many folders above a rollout to search for the index: sessions/YYYY/MM/DD/rollout-….jsonl."""
+SESSION_FOLDERS = ("sessions", "archived_sessions")
+"""The folders beside the index: sessions/YYYY/MM/DD/rollout-….jsonl."""
 CODEX_TEXT_PREFIXES = (
     *("<environment_context>", "<user_instructions>", "<turn_aborted>", "<subagent_notification>", "<skill>"),
     *("<user_shell_command>", "<permissions instructions>", "<current_time_reminder>", "<model_switch>"),
@@ -68,19 +69,21 @@ Tokens = tuple[int, ...]
 
 def read_sessions(source: str) -> Iterator[SessionRecord]:
     """Yield each session with the sub-agents it started, if they are in the same source."""
-    heads = {path: _metadata(path) for path in find_files(source, "codex", "**/rollout-*.jsonl")}
+    losses = LossReport()
+    heads = {path: _metadata(path) for path in find_files(source, "codex", losses, "**/rollout-*.jsonl")}
     by_thread = {_thread_id(path, metadata): path for path, metadata in heads.items()}
     parents = {path: by_thread.get(_parent_id(metadata) or "") for path, metadata in heads.items()}
-    compressed, titles = _compressed_files(source), _titles(next(iter(heads)))
+    losses.merge(_compressed_files(source))
+    titles = _titles(next(iter(heads), Path(source)))
 
     def read(path: Path, tasks: tuple[SessionRecord, ...]) -> SessionRecord | None:
         rollout = CodexRollout(path)
-        return rollout.record(tasks, titles) if rollout.entries or tasks else None
+        if rollout.entries or tasks:
+            return rollout.record(tasks, titles)
+        losses.merge(rollout.losses)
+        return None
 
-    for session in with_tasks(parents, read):
-        session.losses.merge(compressed)
-        compressed = LossReport()
-        yield session
+    yield from with_source_losses("codex", with_tasks(parents, read), losses)
 
 
 def _metadata(path: Path) -> RolloutLine:
@@ -391,9 +394,9 @@ def _texts(content: object) -> str | None:
 
 def _titles(path: Path) -> dict[str, str]:
     """Return the titles users gave, by thread; the last one wins."""
-    for folder in path.absolute().parents[:INDEX_SEARCH_DEPTH]:
-        if (folder / INDEX).is_file():
-            lines = read_objects(folder / INDEX, LossReport())
-            named = ((text_or_none(line.get("id")), text_or_none(line.get("thread_name"))) for line in lines)
-            return {thread: name for thread, name in named if thread and name}
-    return {}
+    folder = next((each.parent for each in path.absolute().parents if each.name in SESSION_FOLDERS), None)
+    if folder is None or not leads_to(folder.resolve(), folder / INDEX) or not (folder / INDEX).is_file():
+        return {}
+    lines = read_objects(folder / INDEX, LossReport())
+    named = ((text_or_none(line.get("id")), text_or_none(line.get("thread_name"))) for line in lines)
+    return {thread: name for thread, name in named if thread and name}

@@ -24,10 +24,11 @@ from ...formats.json_values import (
     text_or_none,
     token_counts,
 )
-from ...formats.jsonl import find_files, read_objects
+from ...formats.jsonl import read_objects
 from ...formats.records import START, LossReport, SessionRecord
+from ...formats.source_files import find_files
 from ...wire.parsing import parse_base64, parse_tool_call
-from .session_records import EntryTree, without_empty
+from .session_records import EntryTree, with_source_losses, without_empty
 
 NAME = "copilot-cli"
 EVENTS = "events.jsonl"
@@ -69,8 +70,11 @@ Event = dict[str, Any]
 
 
 def read_sessions(source: str) -> Iterator[SessionRecord]:
-    files = find_files(source, NAME, f"**/{EVENTS}", "*.jsonl")
-    yield from without_empty(CopilotSession(path).record() for path in files)
+    losses = LossReport()
+    files = find_files(source, NAME, losses, f"**/{EVENTS}", "*.jsonl")
+    yield from with_source_losses(
+        NAME, without_empty(CopilotSession(path).record() for path in files), losses
+    )
 
 
 class CopilotSession:

@@ -14,9 +14,10 @@ from ...core.messages import Message, Text
 from ...core.usage import Usage
 from ...formats.anthropic_blocks import read_blocks
 from ...formats.json_values import as_dict, first_text, known_texts, parse_time, text_or_none, token_counts
-from ...formats.jsonl import find_files, read_objects, read_optional_json
-from ...formats.records import SessionRecord, stable_call_id
-from .session_records import EntryList, without_empty
+from ...formats.jsonl import read_objects, read_optional_json
+from ...formats.records import LossReport, SessionRecord, stable_call_id
+from ...formats.source_files import find_files
+from .session_records import EntryList, with_source_losses, without_empty
 
 NAME = "droid"
 SETTINGS = ".settings.json"
@@ -28,7 +29,9 @@ Line = dict[str, Any]
 
 
 def read_sessions(source: str) -> Iterator[SessionRecord]:
-    yield from without_empty(DroidSession(path).record() for path in find_files(source, NAME, "**/*.jsonl"))
+    losses = LossReport()
+    files = find_files(source, NAME, losses, "**/*.jsonl")
+    yield from with_source_losses(NAME, without_empty(DroidSession(path).record() for path in files), losses)
 
 
 class DroidSession(EntryList):

@@ -26,8 +26,9 @@ from ...formats.json_values import (
     text_or_none,
     token_counts,
 )
-from ...formats.jsonl import find_files, read_json, read_objects, seconds_since_written
+from ...formats.jsonl import read_json, read_objects, seconds_since_written
 from ...formats.records import START, LossReport, SessionRecord, stable_call_id
+from ...formats.source_files import find_files
 from ...wire.gemini.parse import parse_history
 from ...wire.parsing import parse_tool_call
 from .session_records import EntryTree, with_source_losses, with_tasks, without_empty
@@ -52,9 +53,9 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
 def _sessions(source: str, losses: LossReport) -> Iterator[SessionRecord]:
     """Yield every session with its sub-agents, whose files are in a folder named like it."""
     try:
-        files = find_files(source, NAME, "**/chats/**/*.jsonl", "**/chats/**/session-*.json")
+        files = find_files(source, NAME, losses, "**/chats/**/*.jsonl", "**/chats/**/session-*.json")
     except InvalidSource:
-        files = find_files(source, NAME, "**/session-*.jsonl", "**/session-*.json")
+        files = find_files(source, NAME, losses, "**/session-*.jsonl", "**/session-*.json")
     files = [each for each in files if each.suffix == ".jsonl" or each.with_suffix(".jsonl") not in files]
     chats = [GeminiChat(each, losses) for each in files]
     by_name = {chat.name: chat for chat in chats}

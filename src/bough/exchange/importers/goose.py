@@ -24,10 +24,11 @@ from ...formats.json_values import (
     required_text,
     text_or_none,
 )
-from ...formats.jsonl import find_files, read_objects
+from ...formats.jsonl import read_objects
 from ...formats.records import LossReport, SessionRecord, stable_call_id
+from ...formats.source_files import find_files
 from ...wire.parsing import parse_base64, parse_tool_call
-from .session_records import EntryList, without_empty
+from .session_records import EntryList, with_source_losses, without_empty
 from .sqlite_files import open_tables
 
 NAME = "goose"
@@ -38,7 +39,12 @@ Fields = dict[str, Any]
 
 
 def read_sessions(source: str) -> Iterator[SessionRecord]:
-    files = find_files(source, NAME, f"**/{DATABASE}", "**/*.jsonl")
+    losses = LossReport()
+    files = find_files(source, NAME, losses, f"**/{DATABASE}", "**/*.jsonl")
+    yield from with_source_losses(NAME, _sessions(files), losses)
+
+
+def _sessions(files: list[Path]) -> Iterator[SessionRecord]:
     names: set[str] = set()
     for database in (file for file in files if file.suffix != ".jsonl"):
         for record in without_empty(_database(database)):

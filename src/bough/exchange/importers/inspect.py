@@ -19,7 +19,7 @@ from ...core.messages import Attachment, Message, Outcome, Part, Reasoning, Text
 from ...core.tree import parse_seq
 from ...core.usage import Usage, is_count
 from ...errors import InvalidSource
-from ...formats.export_files import UNREADABLE_ARCHIVE
+from ...formats.archives import UNREADABLE_ARCHIVE, Archive
 from ...formats.json_values import (
     UNEXPECTED_SHAPE,
     as_dict,
@@ -32,8 +32,9 @@ from ...formats.json_values import (
     text_or_none,
     token_counts,
 )
-from ...formats.jsonl import INVALID_JSON, decode_json, find_files
+from ...formats.jsonl import INVALID_JSON, decode_json
 from ...formats.records import EntryRecord, LossReport, SessionRecord, recorded_price, unknown_note
+from ...formats.source_files import find_files, read_bytes
 from ...wire.parsing import parse_data_url, parse_tool_call
 from .session_records import EntryList, with_source_losses
 
@@ -67,9 +68,9 @@ Fields = dict[str, Any]
 
 
 def read_sessions(source: str) -> Iterator[SessionRecord]:
-    files = find_files(source, NAME, "**/*.eval", "**/*.json")
-    is_alone = Path(source).expanduser().is_file()
     losses = LossReport()
+    files = find_files(source, NAME, losses, "**/*.eval", "**/*.json")
+    is_alone = Path(source).expanduser().is_file()
     sessions = (each for file in files for each in _read_log(file, losses, is_alone=is_alone))
     yield from with_source_losses(NAME, sessions, losses)
 
@@ -79,8 +80,8 @@ def _read_log(path: Path, losses: LossReport, *, is_alone: bool) -> Iterator[Ses
         if zipfile.is_zipfile(path):
             yield from _read_archive(path, losses)
             return
-        log = decode_json(path.read_bytes(), losses, path.name)
-    except (*INVALID_JSON, *UNREADABLE_ARCHIVE) as error:
+        log = decode_json(read_bytes(path), losses, path.name)
+    except (*INVALID_JSON, *UNREADABLE_ARCHIVE, ValueError) as error:
         if is_alone:
             raise InvalidSource(str(path), NAME, str(error)) from None
         losses.add("a file that cannot be read", f"{path.name}: {error}")
@@ -98,8 +99,8 @@ def _read_log(path: Path, losses: LossReport, *, is_alone: bool) -> Iterator[Ses
 
 
 def _read_archive(path: Path, losses: LossReport) -> Iterator[SessionRecord]:
-    with zipfile.ZipFile(path) as archive:
-        names = set(archive.namelist())
+    with Archive(path, NAME) as archive:
+        names = set(archive.members)
         about: Fields = {}
         for name in ("header.json", "_journal/start.json"):  # the second is all that an unfinished log has
             if name in names and not about:

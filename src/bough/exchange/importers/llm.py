@@ -17,6 +17,7 @@ from ...core.entries import Evidence, Settings
 from ...core.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResult
 from ...core.tool_definitions import ToolSpec
 from ...core.usage import Usage, is_count
+from ...errors import InvalidSource
 from ...formats.json_values import (
     as_dict,
     dicts_in,
@@ -28,6 +29,7 @@ from ...formats.json_values import (
 )
 from ...formats.records import START, EntryRecord, LossReport, SessionRecord, unknown_note
 from ...formats.settings import known_options, option_changes, tool_specs
+from ...formats.source_files import LINK_OUT, leads_to
 from ...wire.parsing import parse_tool_call
 from .sqlite_files import Row, SourceTables, open_tables
 
@@ -42,9 +44,10 @@ EVIDENCE_FIELDS = {
 
 def read_sessions(source: str) -> Iterator[SessionRecord]:
     path = Path(source).expanduser()
-    with open_tables(
-        str(path / FILE_NAME) if path.is_dir() else source, "llm", "threads", "responses"
-    ) as tables:
+    file = path / FILE_NAME if path.is_dir() else path
+    if file != path and not leads_to(path.resolve(), file):
+        raise InvalidSource(source, "llm", f"{FILE_NAME} is {LINK_OUT}")
+    with open_tables(str(file), "llm", "threads", "responses") as tables:
         threads = set()
         for row in tables.rows("threads", order="id"):
             threads.add(row.get("id"))

@@ -29,6 +29,7 @@ from ...formats.json_values import (
 )
 from ...formats.jsonl import read_json
 from ...formats.records import START, EntryRecord, LossReport, SessionRecord, recorded_price
+from ...formats.source_files import files_within, only_within
 from ...wire.parsing import parse_data_url, parse_tool_call
 from .session_records import EntryList, with_source_losses, with_tasks
 from .sqlite_files import SourceTables, open_tables
@@ -63,9 +64,9 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
 
 def _read_places(path: Path, losses: LossReport) -> Iterator[SessionRecord]:
     """Yield the sessions of the databases, then those that only the JSON files have."""
-    databases = [path] if path.is_file() else sorted(path.glob(DATABASES))
+    databases = [path] if path.is_file() else files_within(path, losses, DATABASES)
     storage = path / "storage" if (path / "storage").is_dir() else path
-    if not databases and not (storage / "session").is_dir():
+    if not databases and not losses and not (storage / "session").is_dir():
         raise InvalidSource(str(path), NAME, "the folder has neither opencode.db nor storage/session")
     session_ids: set[str] = set()
     for database in databases:
@@ -125,17 +126,21 @@ def _database_sessions(tables: SourceTables, losses: LossReport) -> dict[str, So
 
 def _file_sessions(storage: Path, losses: LossReport) -> dict[str, SourceSession]:
     sessions: dict[str, SourceSession] = {}
-    for path in sorted((storage / "session").glob("*/*.json")):
+
+    def stored(kind: str, name: str) -> list[Path]:
+        return only_within(storage, sorted((storage / kind / name).glob("*.json")), losses)
+
+    for path in files_within(storage, losses, "session/*/*.json"):
         fields = _read_json(path, losses)
         name = text_or_none(fields.get("id"))
-        if name is None or Path(name).name != name:
+        if name is None or Path(name).name != name or name.startswith("."):
             losses.add("a session file without an id", path.name)
             continue
 
         def messages(name: str = name) -> list[tuple[Fields, list[Fields]]]:
             messages_read = []
-            for path in sorted((storage / "message" / name).glob("*.json")):
-                parts = sorted((storage / "part" / path.stem).glob("*.json"))
+            for path in stored("message", name):
+                parts = stored("part", path.stem)
                 messages_read.append((_read_json(path, losses), [_read_json(part, losses) for part in parts]))
             return messages_read
 

@@ -27,11 +27,19 @@ from ...formats.json_values import (
     text_or_none,
     token_counts,
 )
-from ...formats.jsonl import INVALID_JSON, find_files, read_objects
-from ...formats.records import START, EntryRecord, SessionRecord, recorded_price, unknown_note
+from ...formats.jsonl import INVALID_JSON, read_objects
+from ...formats.records import (
+    START,
+    EntryRecord,
+    LossReport,
+    SessionRecord,
+    recorded_price,
+    unknown_note,
+)
 from ...formats.settings import known_options
+from ...formats.source_files import find_files
 from ...wire.parsing import parse_base64, parse_tool_call
-from .session_records import EntryList, without_empty
+from .session_records import EntryList, with_source_losses, without_empty
 
 TOKENS = ("input", "output", "cacheRead", "cacheWrite")
 ISSUERS = {
@@ -47,7 +55,10 @@ Line = dict[str, Any]
 
 def read_sessions(source: str) -> Iterator[SessionRecord]:
     """Yield the sessions, without the empty files that pi leaves after a session without input."""
-    yield from without_empty(PiSession(path).record() for path in find_files(source, "pi", "**/*.jsonl"))
+    losses = LossReport()
+    files = find_files(source, "pi", losses, "**/*.jsonl")
+    records = without_empty(PiSession(path).record() for path in files)
+    yield from with_source_losses("pi", records, losses)
 
 
 class PiSession(EntryList):

@@ -23,10 +23,11 @@ from ...formats.json_values import (
     text_or_none,
     token_counts,
 )
-from ...formats.jsonl import find_files, read_objects
-from ...formats.records import START, SessionRecord
+from ...formats.jsonl import read_objects
+from ...formats.records import START, LossReport, SessionRecord
+from ...formats.source_files import find_files
 from ...wire.gemini.parse import parse_history
-from .session_records import EntryTree, with_tasks, without_empty
+from .session_records import EntryTree, with_source_losses, with_tasks, without_empty
 
 NAME = "qwen-code"
 SUBAGENTS = "subagents"
@@ -49,13 +50,16 @@ Line = dict[str, Any]
 
 def read_sessions(source: str) -> Iterator[SessionRecord]:
     """Yield every session with the sub-agents it started."""
-    files = [path for path in find_files(source, NAME, "**/*.jsonl") if not path.name.endswith(LEDGER)]
+    losses = LossReport()
+    named = find_files(source, NAME, losses, "**/*.jsonl")
+    files = [path for path in named if not path.name.endswith(LEDGER)]
     main = {path.stem: path for path in files if SUBAGENTS not in path.parts}
     parents = {
         path: main.get(path.parent.name) if SUBAGENTS in path.parts else None
         for path in sorted(files, key=lambda path: SUBAGENTS in path.parts)
     }
-    yield from without_empty(with_tasks(parents, lambda path, tasks: QwenSession(path).record(tasks)))
+    records = with_tasks(parents, lambda path, tasks: QwenSession(path).record(tasks))
+    yield from with_source_losses(NAME, without_empty(records), losses)
 
 
 class QwenSession(EntryTree):

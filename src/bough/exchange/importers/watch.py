@@ -20,6 +20,7 @@ from ...errors import BoughError, NotFound, StoreError
 from ...formats.json_values import as_dict
 from ...formats.jsonl import read_json
 from ...formats.records import LossReport
+from ...formats.source_files import leads_to
 from ...log.runtime import Runtime
 from ...stores.base import StoreBackend
 from . import read_sessions
@@ -168,7 +169,8 @@ class Watch:
             for file in files:
                 path = Path(name, file)
                 signature = file_signature(path)
-                if signature is not None:
+                is_link_out = path != root and path.is_symlink() and not leads_to(root.resolve(), path)
+                if signature is not None and not is_link_out:
                     yield path, signature
 
     # -- what was read -----------------------------------------------------------------------------
@@ -245,7 +247,7 @@ def _task_source(path: Path) -> Path | None:
     history = path.with_name("api_conversation_history.json")
     if path.suffix != ".json" or not history.is_file():
         return None
-    item = as_dict(read_json(path.with_name("history_item.json"), LossReport()))
+    item = as_dict(read_json(path.with_name("history_item.json"), LossReport(), within=path.parent))
     return path.parent.parent if item.get("parentTaskId") else history
 
 
