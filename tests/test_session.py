@@ -26,6 +26,7 @@ from bough import (
     Session,
     Settings,
     StaleLeaf,
+    Text,
     ToolCall,
     Usage,
     Workspace,
@@ -694,6 +695,25 @@ class TestReading:
             "tool_result",
             "assistant_message",
         ]
+
+    def test_events_have_unique_numbers_that_follow_from_their_entry(
+        self, session_with_calls: Session
+    ) -> None:
+        events = session_with_calls.log_events()
+        numbers = [event.number for event in events]
+        assert numbers == sorted(set(numbers))
+        assert session_with_calls.log_events(last=3) == events[-3:]
+        assert session_with_calls.fork(at=2).log_events() == events[:2]
+
+    def test_the_content_of_a_tool_result_event_is_text(self, session: Session) -> None:
+        picture = Attachment(b"\x89PNG", "image/png")
+        with session.turn("look") as turn:
+            turn.answer(assistant(ToolCall("c", "look", {})))
+            turn.result("c", [Text("a "), Text("cat"), picture])
+            turn.answer(assistant("a cat"))
+        (event,) = [event for event in session.log_events() if event.type == "tool_result"]
+        assert event.content["content"] == "a cat"
+        assert [media["mime"] for media in event.content["media"]] == ["image/png"]
 
     def test_a_budget_cuts_whole_turns(self, session: Session) -> None:
         talk(session, "old " * 500, "new")

@@ -64,12 +64,13 @@ def advance(
 ) -> TurnPosition:
     """Return the position of `payload` after `cursor`; raise OpenBatch, OrphanResult or InvalidPosition if it may not follow.
 
-    An answer that calls no tool ends the turn, unless its `finish` says that it was interrupted or paused.
+    An answer that calls no tool ends the turn, unless its `finish` says that it was interrupted or paused. The last
+    result ends the turn if its `finish` is `ENDED_BY_TOOL`.
     """
     seq = cursor.seq + 1
     if isinstance(payload, Message):
         if payload.role == "tool":
-            return _result(cursor, payload.results, seq)
+            return _result(cursor, payload.results, seq, finish)
         if cursor.open_calls:
             raise OpenBatch([call.call.id for call in cursor.open_calls], payload.role)
         if payload.role == "assistant":
@@ -95,7 +96,7 @@ def _answer(cursor: Cursor, calls: Sequence[ToolCall], seq: int, finish: str | N
     return TurnPosition(cursor.turn, step, Cursor(seq, b"", cursor.turn, step, open_calls))
 
 
-def _result(cursor: Cursor, results: Sequence[ToolResult], seq: int) -> TurnPosition:
+def _result(cursor: Cursor, results: Sequence[ToolResult], seq: int, finish: str | None) -> TurnPosition:
     open_calls = list(cursor.open_calls)
     ends_turn = cursor.ends_turn
     for result in results:
@@ -106,8 +107,8 @@ def _result(cursor: Cursor, results: Sequence[ToolResult], seq: int) -> TurnPosi
         else:
             raise OrphanResult(result.call_id, [open_call.call.id for open_call in open_calls])
         ends_turn = ends_turn or result.ends_turn
-    if not open_calls and not cursor.turn:
-        return TurnPosition(0, cursor.step, Cursor(seq))
+    if not open_calls and (not cursor.turn or finish == ENDED_BY_TOOL):
+        return TurnPosition(cursor.turn, cursor.step, Cursor(seq))
     after = Cursor(seq, b"", cursor.turn, cursor.step, tuple(open_calls), ends_turn)
     return TurnPosition(cursor.turn, cursor.step, after)
 
@@ -191,7 +192,8 @@ def is_completed(turn: Sequence[Entry]) -> bool:
         return False
     last = messages[-1]
     finish = next(entry.finish for entry in reversed(turn) if entry.message is not None)
-    return last.role == "assistant" and not last.calls and finish not in OPEN_FINISHES
+    is_final = last.role == "assistant" and not last.calls and finish not in OPEN_FINISHES
+    return is_final or finish == ENDED_BY_TOOL
 
 
 class HasTurn(Protocol):

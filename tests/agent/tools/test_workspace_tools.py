@@ -9,6 +9,7 @@ import pytest
 from bough import ScriptedModel, Session, ToolCall, Workspace, assistant
 from bough.agent.tools.workspace import workspace_tools
 from bough.log.workspace import WORKSPACE_TOOLS
+from bough.wire import PROVIDERS, find_provider
 from conftest import Store
 
 
@@ -97,19 +98,28 @@ def test_a_handle_of_another_session_is_refused(store: Store, session: Session, 
 
 
 class TestShellOfTheHost:
-    def test_it_is_recorded_as_the_exchange_a_model_would_have_made(
+    def test_shell_records_exactly_a_command_a_call_and_a_result(
         self, session: Session, workspace: Workspace
     ) -> None:
         output = session.shell(["echo", "by hand"], workspace, commands=["echo"])
         assert "by hand" in output
-        assert [entry.role for entry in session.path()] == ["user", "assistant", "tool", "assistant"]
+        assert [entry.role for entry in session.path()] == ["user", "assistant", "tool"]
         assert session.path()[0].message.text == "$ echo 'by hand'"
         assert session.row.status == "idle"
         assert session.verify() == []
         session.send_sync("go on", model=ScriptedModel(["fine"]))
 
+    @pytest.mark.parametrize("provider", PROVIDERS)
+    def test_every_provider_accepts_the_input_after_a_shell_exchange(
+        self, session: Session, workspace: Workspace, provider: str
+    ) -> None:
+        session.shell(["echo", "one"], workspace, commands=["echo"])
+        session.shell(["echo", "two"], workspace, commands=["echo"])
+        with session.turn("go on"):
+            assert find_provider(provider).violations(session.request(provider), ready=True) == []
+
     def test_an_error_is_a_result_too(self, session: Session, workspace: Workspace) -> None:
         assert "OutOfScope" in session.shell(["rm", "-rf", "/"], workspace)
-        assert session.path()[-2].message.results[0].error
+        assert session.path()[-1].message.results[0].error
         assert session.row.status == "idle"
         assert session.verify() == []

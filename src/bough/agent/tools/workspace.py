@@ -14,13 +14,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from msgspec.structs import replace
-
 from ...core.drafts import Blob, Draft, ExtraFact
 from ...core.entries import Payload
 from ...core.file_changes import FileChange, FileVersion, large_version, to_details, version
 from ...core.media import digest
 from ...core.messages import Media, Message, Text, ToolCall, assistant, user
+from ...core.turns import ENDED_BY_TOOL
 from ...errors import InvalidOperation, OutOfScope
 from ...log.lease import Lease
 from ...log.log import Log
@@ -186,6 +185,5 @@ def _run_shell(
     (shell,) = [tool for tool in workspace_tools(log, workspace, commands=commands) if tool.name == "shell"]
     context = ToolContext(log.idempotency_key(log.leaf.seq, 0), log.session_id, call, log.state)
     message = asyncio.run(shell.run(context))
-    # An error ends the turn as well as a success: no model is called.
-    closing = replace(message, parts=(replace(message.results[0], ends_turn=True),))
-    return log.append([Draft(closing)], fence=fence).payloads[0]
+    # An error ends the turn as well as a success: no model is called, and none is told so.
+    return log.append([Draft(message, finish=ENDED_BY_TOOL)], fence=fence).payloads[0]

@@ -105,17 +105,19 @@ function detail(session) {
 /** The last input or answer of the path, and the results after it. */
 function lastMessage(session) {
   const results = [], { leaf } = session.row;
+  let ended = false;
   for (let seq = leaf.seq; seq > 0; seq--) {
     const [entry] = session.path(leaf, seq, seq);
-    if (entry.role === "user" || entry.role === "assistant") return { entry, results };
+    if (entry.role === "user" || entry.role === "assistant") return { entry, results, ended };
+    ended ||= entry.finish === "ended_by_tool";
     results.push(...parts(entry, "tool_result"));
   }
-  return { entry: null, results };
+  return { entry: null, results, ended };
 }
 
 function isTurnOpen(session) {
-  const { entry, results } = lastMessage(session);
-  if (!entry || !entry.turn) return false;
+  const { entry, results, ended } = lastMessage(session);
+  if (!entry || !entry.turn || ended) return false;
   if (entry.role === "user") return true;
   return parts(entry, "tool_call").length > 0 && !results.some((result) => result.ends_turn);
 }
