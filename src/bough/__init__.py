@@ -37,6 +37,7 @@ _HOMES = {
         "tool_result",
         "user",
     ],
+    "core.state": ["derive_updates"],
     "core.tool_definitions": ["ToolSpec"],
     "core.tree": ["Branch", "Leaf"],
     "core.turns": ["CallModel", "OpenCall", "Rest", "RunTools"],
@@ -115,6 +116,7 @@ if TYPE_CHECKING:
     from .core.messages import system as system
     from .core.messages import tool_result as tool_result
     from .core.messages import user as user
+    from .core.state import derive_updates as derive_updates
     from .core.tool_definitions import ToolSpec as ToolSpec
     from .core.tree import Branch as Branch
     from .core.tree import Leaf as Leaf

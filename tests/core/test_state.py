@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bough import Note, ToolCall, assistant, tool_result, user
+from bough import Note, ToolCall, assistant, derive_updates, tool_result, user
 from bough.core.state import fold_state, merge_state
 from support.random_logs import path_of
 
@@ -27,6 +27,20 @@ def test_updates_ride_in_results_and_notes() -> None:
     )
     assert fold_state(path) == {"n": 2, "order": {"id": 41}}
     assert fold_state(path[:4]) == {"n": 1, "order": {"id": 41, "open": True}}
+
+
+def test_derived_updates_fold_to_the_state() -> None:
+    """The migration plan's deriveConversationUpdates: updates are derived from results, not drained from memory."""
+    first, second = {"order": {"id": 41}}, {"order": {"open": None}, "n": 2}
+    path = path_of(
+        user("q"),
+        assistant(ToolCall("a", "t"), ToolCall("b", "t")),
+        tool_result("b", "x", state=first),
+        tool_result("a", "x", state=second),
+    )
+    assert derive_updates(path) == [first, second]
+    assert derive_updates([entry.message for entry in path if entry.message]) == [first, second]
+    assert fold_state(path) == merge_state(merge_state({}, first), second)
 
 
 def test_details_that_are_no_update_change_nothing() -> None:

@@ -40,9 +40,14 @@ def merge_state(state: State, update: State) -> State:
     return merged
 
 
+def derive_updates(path: Iterable[Entry | Message]) -> list[State]:
+    """Return the state updates that tools and notes recorded in these entries or messages, in order."""
+    payloads = (item.payload if isinstance(item, Entry) else item for item in path)
+    return [update for payload in payloads for update in state_updates(payload)]
+
+
 def fold_state(path: Iterable[Entry], state: State | None = None) -> State:
     state = {} if state is None else state
-    for entry in path:
-        for update in state_updates(entry.payload):
-            state = merge_state(state, update)
+    for update in derive_updates(path):
+        state = merge_state(state, update)
     return state
