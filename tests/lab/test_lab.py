@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import bough
 from bough import ScriptedModel, Store, ToolCall, assistant
 from bough.errors import EmptyCohort, ExitCode, InvalidLab, ModelUnavailable
 from bough.lab.cell import turn_milliseconds
+from bough.lab.function_identity import function_identity
 from bough.lab.lab import Lab
 from bough.lab.report import LabReport
 from bough.lab.scorers import ScoredTurn
@@ -327,6 +329,47 @@ class TestInterruption:
             whole = lab(other).run_sync(workers=2)
         assert report.spent_microcents == whole.spent_microcents
         assert report.comparisons[:7] == whole.comparisons[:7]
+
+
+class TestFunctionOfTheCell:
+    def test_another_lambda_is_another_experiment(self, store: Store) -> None:
+        """Both are called `<lambda>`: the second was given the report of the first."""
+
+        def answering(text: str) -> Any:
+            return lambda cell: ScriptedModel(lambda request: text, model="m", rates=RATES)
+
+        first = store.lab("agent:support", baseline_model=answering("Lost."), model=answering("Lost."))
+        second = store.lab("agent:support", baseline_model=answering("Lost."), model=answering("Refunded."))
+        again = store.lab("agent:support", baseline_model=answering("Lost."), model=answering("Lost."))
+        assert first.run_id == again.run_id != second.run_id
+
+    def test_identity_is_code_defaults_closure_and_bound_values(self) -> None:
+        class Candidate:
+            def __init__(self, share: float) -> None:
+                self.share = share
+
+            def __call__(self, cell: Any) -> float:
+                return self.share
+
+        def answer(cell: Any, share: float = 0.1) -> float:
+            return share
+
+        same = [function_identity(Candidate(0.1)), function_identity(Candidate(0.1))]
+        others = [
+            function_identity(each)
+            for each in (
+                Candidate(0.2),
+                answer,
+                partial(answer, share=0.3),
+                partial(answer, share=0.4),
+                lambda cell: 1,
+                lambda cell: 2,
+                Candidate(0.1).__call__,
+                Candidate(0.2).__call__,
+            )
+        ]
+        assert same[0] == same[1]
+        assert len({same[0], *others}) == 9
 
 
 class TestBadInput:

@@ -47,6 +47,7 @@ from .experiment import (
     LabPlan,
     digest,
 )
+from .function_identity import function_identity
 from .gates import Gate, parse_gate
 from .record import LabRecord, find_run
 from .report import METRICS, LabReport, build_report
@@ -462,11 +463,11 @@ def is_model_of_cell(model: ModelLike | ModelOfCell) -> TypeGuard[ModelOfCell]:
 
 
 def _name(model: ModelLike | ModelOfCell | None) -> str | None:
-    """Return the name of a model as the plan stores it."""
+    """Return the name of a model as the plan stores it; of a function also its identity."""
     if model is None or isinstance(model, str):
         return model
     if is_model_of_cell(model):
-        return getattr(model, "__name__", type(model).__name__)
+        return f"{getattr(model, '__name__', type(model).__name__)} {function_identity(model)}"
     models = resolve_models(cast("ModelLike", model))
     return ", ".join(model_name(each) or each.model for each in models)
 
