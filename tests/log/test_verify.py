@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import apsw
@@ -133,7 +133,7 @@ UNVERIFIABLE = {
             "needs_indexing",
             "active_at",
         ),
-        *("completed_at", "trashed_at", "error"),
+        *("completed_at", "trashed_at", "imported_facts"),
     },
     "session_detail": {"spec", "policy", "workspace"},
     "branch": set(),
@@ -177,6 +177,27 @@ def test_every_deleted_row_and_every_altered_column_is_reported(place: Path, ses
         assert list(store.verify()) == []
     for table, columns in UNVERIFIABLE.items():
         assert set(problems[table]) == columns, table
+
+
+@pytest.mark.parametrize(
+    ("forged", "problem"),
+    [
+        ("status = 'idle', error = null", "it is idle, the journal says failed"),
+        ("status = 'completed'", "it is completed, the journal says failed"),
+        ("error = null", "the journal says"),
+        ("error = 'the vendor was down'", "the journal says"),
+    ],
+)
+def test_a_forged_status_or_error_is_found(place: Path, forged: str, problem: str) -> None:
+    with bough.open(place) as store:
+        session = store.start()
+        with suppress(bough.BoughError):
+            session.send_sync("go", model=bough.ScriptedModel([RuntimeError("refused by the vendor")]))
+        assert session.row.status == "failed"
+        assert list(store.verify()) == []
+        with closing(apsw.Connection(str(place))) as file:
+            file.execute(f"update session set {forged} where id = ?", (session.session_id,))
+        assert [found.what for found in session.verify() if problem in found.what]
 
 
 def _altered(name: str, value: object) -> object:

@@ -476,10 +476,16 @@ class JournalFold:
         self._turn_facts: list[tuple[str, int]] = []
         """The starts and ends of turns that the facts after the latest append must record, last first."""
         self._differs = False
+        self._end: tuple[str, str | None] | None = None
+        """The status and the error that the latest end of a turn or session recorded; None after what may change them."""
 
     def add(self, fact: Fact) -> None:
         if self._differs:
             return
+        if fact.kind in ("turn_ended", "ended"):
+            self._end = fact.data.get("status", ""), fact.data.get("error")
+        elif fact.kind in ("turn_started", "turn_resumed", "moved", "interrupted", "call_failed"):
+            self._end = None
         where = f"fact {fact.number}"
         if self._turn_facts:
             self._check_turn_fact(where, fact)
@@ -577,6 +583,17 @@ class JournalFold:
             end, tail = self._tails.get(number, 0), self._branches[number].tail
             if end != tail:
                 self._differ(f"branch {number}", f"it ends at {tail}, in the journal at {end}")
+        if self._end is not None and not self._differs:
+            self._check_status(*self._end)
+
+    def _check_status(self, status: str, error: str | None) -> None:
+        """Compare the row with what the latest end recorded: a failure is neither invented nor hidden."""
+        row = self._row
+        expected = {"completed": ("idle", "completed"), "interrupted": ("idle", "interrupted")}
+        if row.status not in expected.get(status, (status,)):
+            self._differ("status", f"it is {row.status}, the journal says {status}")
+        elif (row.error or None) != (error and error.replace("\0", "")):
+            self._differ("error", f"it is {row.error!r}, the journal says {error!r}")
 
     def _differ(self, where: str, problem: str) -> None:
         if not self._differs:
