@@ -17,7 +17,8 @@ import bough
 from bough import Attachment, Limits, ScriptedModel, Session, Store, ToolCall, assistant, system, user
 from bough.models.names import model_by_name
 from bough.wire import PROVIDERS, render
-from support.fake_providers import Call, Completion, ErrorReply, FakeProviders, Reply
+from support.fake_providers import Call, Completion, ErrorReply, FakeProviders, RawReply, Reply
+from support.paths import ROOT
 from support.random_logs import PNG, SOAK
 
 TOOLS = [
@@ -254,3 +255,91 @@ class TestSent:
         _, *bodies = request_bodies(server)
         assert in_another_process("shown_requests", path) == bodies
         assert ["include" in body for body in bodies] == [False, False, True]
+
+
+REPLIES = {
+    "anthropic": {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": [{"type": "text", "text": "It is lost."}],
+        "stop_reason": "end_turn",
+        "usage": {"input_tokens": 4, "output_tokens": 3},
+    },
+    "openai": {
+        "id": "resp_1",
+        "object": "response",
+        "created_at": 1,
+        "model": "m",
+        "status": "completed",
+        "output": [
+            {
+                "id": "m_1",
+                "type": "message",
+                "role": "assistant",
+                "status": "completed",
+                "content": [{"type": "output_text", "text": "It is lost.", "annotations": []}],
+            }
+        ],
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+    },
+    "openai-chat": {
+        "id": "c_1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "m",
+        "choices": [
+            {
+                "index": 0,
+                "finish_reason": "stop",
+                "message": {"role": "assistant", "content": "It is lost."},
+            }
+        ],
+    },
+    "gemini": {
+        "candidates": [
+            {"content": {"role": "model", "parts": [{"text": "It is lost."}]}, "finishReason": "STOP"}
+        ],
+        "modelVersion": "m",
+    },
+}
+
+
+def sdk_client(provider: str, url: str) -> Any:
+    if provider == "anthropic":
+        import anthropic
+
+        return anthropic.Anthropic(api_key="k", base_url=url)
+    if provider == "gemini":
+        from google import genai
+
+        return genai.Client(api_key="k", http_options={"base_url": url})
+    import openai
+
+    return openai.OpenAI(api_key="k", base_url=f"{url}/v1")
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_the_call_that_the_page_shows_for_each_sdk_works(provider: str) -> None:
+    """The lines of docs/howto/own-loop.md, with tools and options, by the real SDKs."""
+    page = (ROOT / "docs/howto/own-loop.md").read_text()
+    (line,) = [line for line in page.splitlines() if f'`session.request("{provider}")`' in line]
+    request_code, call_code = (cell.strip().strip("`") for cell in line.split("|")[2:4])
+    session = bough.open("memory:").start(seeds=[system("You help.")])
+    session.set(options={"max_tokens": 99})
+    reply = json.dumps(REPLIES[provider]).encode()
+    with (
+        FakeProviders(RawReply(reply, content_type="application/json")) as server,
+        session.turn("Where?", tools=TOOLS[:1]) as turn,
+    ):
+        expected = session.request(provider)
+        names = {"session": session, "client": sdk_client(provider, server.url)}
+        names["request"] = eval(request_code, names)
+        turn.answer(eval(call_code.replace("model=…", "model='m'"), names))
+    (received,) = server.bodies(provider)
+    received = json.loads(json.dumps(received).replace("parameters_json_schema", "parametersJsonSchema"))
+    assert {key: received[key] for key in expected} == expected  # but for that spelling of Google's SDK
+    assert session.path()[-1].message.text == "It is lost."

@@ -22,7 +22,7 @@ from bough import (
     tool_result,
     user,
 )
-from bough.errors import StoreError
+from bough.errors import ModelError, StoreError
 from bough.wire import PROVIDERS
 
 
@@ -192,7 +192,9 @@ def test_a_forged_status_or_error_is_found(place: Path, forged: str, problem: st
     with bough.open(place) as store:
         session = store.start()
         with suppress(bough.BoughError):
-            session.send_sync("go", model=bough.ScriptedModel([RuntimeError("refused by the vendor")]))
+            session.send_sync(
+                "go", model=bough.ScriptedModel([ModelError("m", "refused by the vendor", "wait")])
+            )
         assert session.row.status == "failed"
         assert list(store.verify()) == []
         with closing(apsw.Connection(str(place))) as file:
