@@ -12,6 +12,7 @@ import bough
 from bough import Evidence, Store, ToolCall, assistant, system, tool_result, user
 from bough.core.drafts import Draft
 from bough.core.messages import Reasoning, Text
+from support.paths import ROOT
 from support.postgres import TABLES, Database
 
 VIEWS = ("public_session", "public_message", "public_fact", "public_input")
@@ -66,6 +67,16 @@ class TestTheClient:
         assert sessions == [(session.session_id, "Order 41")]
         one = ask(database, f"select text from bough.own_messages('{session.session_id}')")
         assert one == [("Where is it?",), ("On its way.",)]
+
+    def test_the_statements_that_the_page_shows_work(
+        self, database: Database, session: bough.Session
+    ) -> None:
+        page = (ROOT / "docs/scale.md").read_text().split("### What a client sees")[1]
+        shown = page.split("```sql\n")[1].split("```")[0].replace("ses_…", session.session_id)
+        with psycopg.connect(database.client_url, autocommit=True) as connection:
+            for statement in shown.replace("'shop'", "'default'").split(";\n")[:-1]:
+                connection.execute(statement)  # type: ignore[arg-type]
+        assert ask(database, "select text from bough.public_input") == [("Where is order 41?",)]
 
     def test_nothing_internal_is_in_anything_it_reads(
         self, database: Database, session: bough.Session
