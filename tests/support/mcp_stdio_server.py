@@ -1,6 +1,7 @@
 """An MCP server on standard input and output that misbehaves on request: run as a program, with the standard library only.
 
-python mcp_stdio_server.py [--stubborn] [--silent] [--names NAME,…] [--names-file FILE] [--pids FILE] [--refuse METHOD]
+python mcp_stdio_server.py [--stubborn] [--silent] [--names NAME,…] [--names-file FILE] [--pids FILE] [--daemon FILE]
+    [--refuse METHOD]
 """
 
 import base64
@@ -102,7 +103,28 @@ def call(name, arguments):
     return {"content": text(f"called {name}")}
 
 
+def leave(path):
+    """Leave a process behind that has another parent, group and session, and that ignores requests to end."""
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+                signal.signal(number, signal.SIG_IGN)
+            for stream in range(3):
+                os.close(stream)
+            with open(path + ".new", "w") as file:
+                file.write(str(os.getpid()))
+            os.rename(path + ".new", path)
+            time.sleep(600)
+        os._exit(0)
+    os.wait()
+    while not os.path.exists(path):
+        time.sleep(0.005)
+
+
 def main(argv):
+    if "--daemon" in argv:
+        leave(argv[argv.index("--daemon") + 1])
     names = argv[argv.index("--names") + 1].split(",") if "--names" in argv else NAMES
     if "--stubborn" in argv:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -556,7 +556,7 @@ class TestLife:
     @pytest.mark.parametrize(
         ("number", "reason"),
         [
-            (signal.SIGKILL, "it ended with exit code 137"),
+            (signal.SIGKILL, "it was ended by signal 9"),
             (signal.SIGSTOP, "it did not list its tools again"),
         ],
         ids=["died", "hangs"],
@@ -610,6 +610,23 @@ class TestLife:
         assert all(map(dies, self.pids(file)))
         assert results(session)[0].outcome == "unknown"
         assert session.verify() == []
+
+    @pytest.mark.attack
+    @pytest.mark.parametrize("end", ["close", "die", "kill"])
+    def test_a_process_that_left_its_session_ends_with_it(self, tmp_path: Path, end: str) -> None:
+        """The server forks twice and calls setsid between: the process has another parent, group and session."""
+        file = tmp_path / "pid"
+        words = [*COMMAND, "--daemon", str(file)]
+        if end == "kill":
+            host = subprocess.Popen([sys.executable, "-c", KEEPER, "wait", *words], stdout=subprocess.PIPE)
+            with host:
+                wait_until(lambda: file.exists() and file.read_text())
+                assert is_alive(int(file.read_text()))
+                host.kill()
+        else:
+            with bough.open("memory:") as store:
+                run(store, "die" if end == "die" else "echo", bough.mcp(words, idle_timeout=0))
+        assert dies(int(file.read_text()))
 
     @pytest.mark.parametrize("how", ["exit", "interrupt", "kill", "fork"])
     def test_it_ends_with_this_process(self, tmp_path: Path, how: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ import pytest
 from bough.agent.tools.scope import Scope, Tier
 from bough.agent.tools.shell import CommandResult, Shell, check, environment, needs_approval
 from bough.errors import InvalidArgument, OutOfScope
-from support.processes import dies, is_alive
+from support.processes import dies, is_alive, wait_until
 
 ALLOWED = frozenset({"git status", "git log", "git commit", "pytest", "cat", "sh", "python3"})
 ENVIRON = {"PATH": os.environ["PATH"], "HOME": "/nowhere", "LANG": "C.UTF-8"}
@@ -312,6 +313,27 @@ class TestRun:
 
 FAMILY = "sleep 60 & echo $! > child; (sleep 60 & echo $! > grandchild; wait) & echo $$ > self; "
 
+AWAY = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        open("new", "w").write(str(os.getpid()))
+        os.rename("new", "away")
+        time.sleep(60)
+    os._exit(0)
+os.wait()
+while not os.path.exists("away"): time.sleep(0.005)
+"""
+HOST = """
+import asyncio, sys
+from pathlib import Path
+from bough.agent.tools.scope import Scope
+from bough.agent.tools.shell import Shell
+shell = Shell(Scope(Path(sys.argv[1]), "full"), lambda data, mime: "", {"PATH": "/usr/bin:/bin"})
+asyncio.run(shell.run([sys.executable, "-c", sys.argv[2]]))
+"""
+
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
 class TestNothingIsLeft:
@@ -346,11 +368,58 @@ class TestNothingIsLeft:
         assert time.monotonic() - started < 10
         assert all(dies(pid) for pid in self.family(root))
 
-    def test_a_process_that_left_the_group_does_not_hold_us_up(self, root: Path) -> None:
-        away = "import os,sys,time\nif os.fork() == 0:\n os.setsid(); open('away','w').write(str(os.getpid())); time.sleep(5)"
+    @pytest.mark.attack
+    @pytest.mark.parametrize("end", ["ends", "times out", "is cancelled"])
+    def test_a_process_that_left_the_session_ends_with_the_command(self, root: Path, end: str) -> None:
+        """It forks twice and calls setsid between: it has another parent, group and session, and holds the output open."""
+        argv = [sys.executable, "-c", AWAY + ("" if end == "ends" else "time.sleep(60)")]
+
+        async def run() -> CommandResult | None:
+            task = asyncio.create_task(
+                shell(root, "full", timeout=1.5 if end == "times out" else 20)[0].run(argv)
+            )
+            if end != "is cancelled":
+                return await task
+            while not (root / "away").exists():
+                await asyncio.sleep(0.005)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            return None
+
         started = time.monotonic()
-        assert ran(root, [Path(sys.executable).as_posix(), "-c", away], "full").exit_code == 0
-        assert time.monotonic() - started < 4
+        done = asyncio.run(run())
+        assert done is None or done.exit_code == (0 if end == "ends" else None)
+        assert not is_alive(int((root / "away").read_text())), "it was waited for"
+        assert time.monotonic() - started < 15
+
+    @pytest.mark.attack
+    def test_a_process_that_forks_and_ends_without_pause_is_caught(self, root: Path) -> None:
+        comet = (
+            "import os,time\nos.setsid() if os.fork() == 0 else os._exit(0)\nend = time.time() + 20\n"
+            "while time.time() < end:\n if os.fork(): os._exit(0)\n open('comet','w').write(str(time.time()))"
+        )
+        assert ran(root, [sys.executable, "-c", comet], "full").exit_code == 0
+        left = [pid for pid in os.listdir("/proc") if pid.isdigit() and self.is_in(pid, root)]
+        assert left == []
+
+    def is_in(self, pid: str, folder: Path) -> bool:
+        try:
+            return os.readlink(f"/proc/{pid}/cwd") == str(folder)
+        except OSError:
+            return False
+
+    @pytest.mark.attack
+    def test_a_command_ends_when_this_process_is_killed(self, root: Path) -> None:
+        host = subprocess.Popen([sys.executable, "-c", HOST, str(root), AWAY + "time.sleep(60)"])
+        with host:
+            wait_until((root / "away").exists)
+            host.kill()
+        assert dies(int((root / "away").read_text()))
+
+    def test_a_signal_that_ended_it_is_told(self, root: Path) -> None:
+        assert ran(root, ["sh", "-c", "kill -SEGV $$"]).exit_code == -11
+        assert ran(root, ["sh", "-c", "kill -9 0"]).exit_code == -9, "its group is its own"
 
     def test_no_descriptor_is_left_open(self, root: Path) -> None:
         ran(root, ["cat"])

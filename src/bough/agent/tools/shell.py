@@ -12,7 +12,6 @@ import asyncio
 import os
 import re
 import shlex
-import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,13 +20,14 @@ from msgspec import Struct
 
 from ...errors import InvalidArgument, OutOfScope
 from .files import MAX_SHOWN_BYTES, Spill, text_of, truncate
+from .process_tree import ProcessTree
 from .scope import Scope
 
 _MAX_OUTPUT_BYTES = 8 * 1024 * 1024
 """The maximum bytes of output kept; what a program writes beyond is read and dropped."""
 _PIPE_SECONDS = 0.5
-"""How long to read the rest of the pipe after the process group was killed; only a process that left the group can
-still keep it open."""
+"""How long to read the rest of the pipe after the command's processes were killed; only one that could not be killed
+can still keep it open."""
 
 _SECRET_NAME = re.compile(
     r"KEYS?(_|\d|$)|TOKENS?(_|\d|$)|SECRET|PASSW|PASSPHRASE|PASS$|PWD\w|\wPWD$(?<!OLDPWD)|CREDENTIAL|PRIVATE|COOKIE|AUTH(?!OR)|DSN$",
@@ -170,31 +170,29 @@ async def _run_process(
 ) -> tuple[int | None, bytes, int]:
     """Run a command; return its exit code, its output and the number of bytes dropped.
 
-    However it ends, by timeout and cancellation too, the whole process group is killed before this returns: nothing
+    However it ends, by timeout and cancellation too, every process it started is killed before this returns: nothing
     writes to the workspace afterwards.
     """
     source, sink = os.pipe()
     reader = _PipeReader(source)
     try:
         try:
-            process = await asyncio.create_subprocess_exec(
-                *argv,
-                cwd=folder,
-                env=environ,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=sink,
-                stderr=sink,
-                start_new_session=True,
+            tree = ProcessTree(
+                argv, env=environ, cwd=folder, streams=(asyncio.subprocess.DEVNULL, sink, sink)
             )
         finally:
             os.close(sink)
         code: int | None = None
         try:
-            with suppress(TimeoutError):
-                code = await asyncio.wait_for(process.wait(), seconds)
+            try:
+                code = await asyncio.wait_for(tree.wait(), seconds)
+            except (TimeoutError, asyncio.CancelledError) as error:
+                tree.kill()
+                await tree.wait()
+                if not isinstance(error, TimeoutError):
+                    raise
         finally:
-            signal_group(process.pid, signal.SIGKILL)
-            await process.wait()
+            tree.close()
         with suppress(TimeoutError):
             await asyncio.wait_for(reader.end.wait(), _PIPE_SECONDS)
         return code, bytes(reader.data), reader.dropped
@@ -227,13 +225,6 @@ class _PipeReader:
     def close(self) -> None:
         self._loop.remove_reader(self._source)
         os.close(self._source)
-
-
-def signal_group(leader: int, number: signal.Signals) -> None:
-    """Send a signal to a process group, if it is still there."""
-    # macOS reports EPERM for a group of zombies.
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, number)
 
 
 def _git_needs_approval(words: Sequence[str]) -> bool:

@@ -1,8 +1,7 @@
 """An MCP server as a child process: JSON-RPC messages, one per line, on its standard input and output.
 
-A supervisor between this process and the command holds one end of a pipe. However this process ends, by kill -9 too, the
-pipe closes, and the supervisor kills the command with everything it started. A line beyond the limit ends the
-connection, so that a server that floods costs a bounded amount of memory.
+The server ends with everything it started, when the connection ends and with this process (see `process_tree`). A line
+beyond the limit ends the connection, so that a server that floods costs a bounded amount of memory.
 """
 
 from __future__ import annotations
@@ -10,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import signal
-import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import IO
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -29,31 +28,11 @@ from mcp_types import (
 
 from ....errors import McpServerUnavailable
 from ....formats.jsonl import repair_json
-from ..shell import signal_group
+from ..process_tree import ProcessTree
 from .server import McpServer
 
-_servers: dict[int, asyncio.subprocess.Process | None] = {}
-"""The processes of servers, by the end of the pipe that keeps each alive; None while it starts."""
-
-
-def _release_descriptors() -> None:
-    """In a forked process: let go of all pipes to servers, which end with the first process alone.
-
-    Replaced, not closed, because objects of asyncio will close the same numbers again. Asked for now: a pipe that was
-    closed meanwhile left its number to another file.
-    """
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for hold, process in _servers.items():
-        for descriptor in {hold, *_open_pipes(process)}:
-            os.dup2(nothing, descriptor, inheritable=False)
-    os.close(nothing)
-    _servers.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_release_descriptors)
-
 Incoming = SessionMessage | Exception
+_Connected = tuple[asyncio.StreamWriter, asyncio.StreamReader, asyncio.StreamReader]
 Streams = tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[SessionMessage]]
 
 EXIT_SECONDS = 1.0
@@ -62,37 +41,13 @@ MAX_NOISE_BYTES = 8 * 1024 * 1024
 """Bytes that a server may send between two answers that are none: a flood of notifications ends the connection."""
 _STDERR_BYTES = 2_000
 
-_SUPERVISOR = """
-import os, select, signal, subprocess, sys
-life = int(sys.argv[1])
-woken, wake = os.pipe()
-os.set_blocking(wake, False)
-signal.set_wakeup_fd(wake)
-signal.signal(signal.SIGCHLD, lambda *_: None)
-signal.signal(signal.SIGTERM, lambda *_: None)
-try:
-    child = subprocess.Popen(sys.argv[2:])
-except OSError as error:
-    sys.exit(f"cannot start {sys.argv[2]}: {error.strerror}")
-os.close(0)
-os.close(1)
-while child.poll() is None:
-    readable, _, _ = select.select([life, woken], [], [])
-    if life in readable:
-        os.killpg(0, signal.SIGKILL)
-    os.read(woken, 100)
-if select.select([life], [], [], 0)[0]:
-    os.killpg(0, signal.SIGKILL)
-os._exit(child.returncode if child.returncode >= 0 else 128 - child.returncode)
-"""
-
 
 class ServerProcess:
     """The process of one server."""
 
     def __init__(self, server: McpServer) -> None:
         self._server = server
-        self._process: asyncio.subprocess.Process | None = None
+        self._tree: ProcessTree | None = None
         self._stderr = b""
         self._noise = 0
         self.has_closed = False
@@ -103,51 +58,47 @@ class ServerProcess:
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[Streams]:
         """Start the process and yield its messages; end it with everything it started."""
-        life, hold = os.pipe()
-        _servers[hold] = None
+        tree, pipes = self._start()
         try:
-            process = self._process = _servers[hold] = await self._start(life)
-        except BaseException:
-            _servers.pop(hold, None)
-            os.close(hold)
-            raise
+            async with pipes.connect(self._server.max_bytes) as (stdin, stdout, stderr):
+                to_session, incoming = anyio.create_memory_object_stream[Incoming](0)
+                outgoing, from_session = anyio.create_memory_object_stream[SessionMessage](0)
+                pumps = [
+                    asyncio.create_task(self._read(tree, stdout, to_session)),
+                    asyncio.create_task(self._write(stdin, from_session)),
+                    asyncio.create_task(self._read_stderr(stderr)),
+                ]
+                try:
+                    yield incoming, outgoing
+                finally:
+                    try:
+                        await _end(tree, stdin)
+                    finally:
+                        for pump in pumps:
+                            pump.cancel()
+                        for stream in (to_session, incoming, outgoing, from_session):
+                            stream.close()
         finally:
-            os.close(life)
-        to_session, incoming = anyio.create_memory_object_stream[Incoming](0)
-        outgoing, from_session = anyio.create_memory_object_stream[SessionMessage](0)
-        pumps = [
-            asyncio.create_task(self._read(process, to_session)),
-            asyncio.create_task(self._write(process, from_session)),
-            asyncio.create_task(self._read_stderr(process)),
-        ]
-        try:
-            yield incoming, outgoing
-        finally:
-            try:
-                await _end(process)
-            finally:
-                _servers.pop(hold, None)
-                os.close(hold)  # from here on the supervisor kills what is left, if this was cancelled
-                for pump in pumps:
-                    pump.cancel()
-                _close_pipes(process)
-                for stream in (to_session, incoming, outgoing, from_session):
-                    stream.close()
+            tree.close()  # from here on the supervisor kills what is left, if this was cancelled
+            pipes.close()
 
     @property
     def is_running(self) -> bool:
-        return self._process is not None and self._process.returncode is None and not self.has_closed
+        return self._tree is not None and self._tree.exit_code is None and not self.has_closed
 
     def describe_end(self) -> str:
         """Return how the process ended, with the end of what it wrote to its standard error."""
         if self.failure:
             return self.failure
-        code = None if self._process is None else self._process.returncode
-        end = "it closed its output" if code is None else f"it ended with exit code {code}"
+        code = None if self._tree is None else self._tree.exit_code
+        if code is None:
+            end = "it closed its output"
+        else:
+            end = f"it ended with exit code {code}" if code >= 0 else f"it was ended by signal {-code}"
         output = self._stderr.decode("utf-8", "replace").strip()
         return f"{end}: {output}" if output else end
 
-    async def _start(self, life: int) -> asyncio.subprocess.Process:
+    def _start(self) -> tuple[ProcessTree, _Pipes]:
         server = self._server
         environ = {**get_default_environment(), **server.env}
         program = server.argv[0]
@@ -159,31 +110,32 @@ class ServerProcess:
             raise McpServerUnavailable(
                 str(server), f"there is no folder {server.cwd}", "pass another with cwd="
             )
-        # The supervisor is isolated from the variables and folders that the server gets.
-        return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", "-c", _SUPERVISOR, str(life), *server.argv),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=environ,
-            cwd=server.cwd,
-            pass_fds=(life,),
-            start_new_session=True,
-            limit=server.max_bytes,
-        )
+        pipes = _Pipes()
+        try:
+            self._tree = ProcessTree(
+                server.argv, env=environ, cwd=server.cwd, streams=pipes.of_server, pipes=pipes.own
+            )
+        except BaseException:
+            pipes.close()
+            raise
+        finally:
+            pipes.close_those_of_server()
+        return self._tree, pipes
 
     async def _read(
-        self, process: asyncio.subprocess.Process, to_session: MemoryObjectSendStream[Incoming]
+        self,
+        tree: ProcessTree,
+        stdout: asyncio.StreamReader,
+        to_session: MemoryObjectSendStream[Incoming],
     ) -> None:
-        assert process.stdout is not None
         async with to_session:
             with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-                while line := await self._line(process.stdout):
+                while line := await self._line(stdout):
                     if (message := self._parse(line)) is not None:
                         await to_session.send(message)
             self.has_closed = True
             if not self.failure:  # so that the exit code is known when the calls in flight fail
-                await _has_ended(process)
+                await _has_ended(tree)
 
     async def _line(self, stdout: asyncio.StreamReader) -> bytes:
         """Return the next line; b"" at the end, and if the server sends more than is read."""
@@ -209,18 +161,16 @@ class ServerProcess:
         return SessionMessage(message)
 
     async def _write(
-        self, process: asyncio.subprocess.Process, from_session: MemoryObjectReceiveStream[SessionMessage]
+        self, stdin: asyncio.StreamWriter, from_session: MemoryObjectReceiveStream[SessionMessage]
     ) -> None:
-        assert process.stdin is not None
         with suppress(ConnectionError, anyio.ClosedResourceError):  # it has ended: reading tells
             async for item in from_session:
                 data = item.message.model_dump_json(by_alias=True, exclude_unset=True)
-                process.stdin.write(data.encode() + b"\n")
-                await process.stdin.drain()
+                stdin.write(data.encode() + b"\n")
+                await stdin.drain()
 
-    async def _read_stderr(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stderr is not None
-        while chunk := await process.stderr.read(65_536):
+    async def _read_stderr(self, stderr: asyncio.StreamReader) -> None:
+        while chunk := await stderr.read(65_536):
             self._stderr = (self._stderr + chunk)[-_STDERR_BYTES:]
 
 
@@ -231,37 +181,67 @@ def _decode(line: bytes) -> JSONRPCMessage | None:
         return None
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """End the process as the protocol asks: close its input, then SIGTERM, then kill its whole group."""
+class _Pipes:
+    """The pipes of the three standard streams, and this process's end of each."""
+
+    def __init__(self) -> None:
+        (stdin, to_stdin), (from_stdout, stdout), (from_stderr, stderr) = os.pipe(), os.pipe(), os.pipe()
+        self.of_server = (stdin, stdout, stderr)
+        self.own: tuple[IO[bytes], ...] = (
+            os.fdopen(to_stdin, "wb", 0),
+            os.fdopen(from_stdout, "rb", 0),
+            os.fdopen(from_stderr, "rb", 0),
+        )
+
+    def close_those_of_server(self) -> None:
+        for descriptor in self.of_server:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        for pipe in self.own:
+            pipe.close()
+
+    @asynccontextmanager
+    async def connect(self, limit: int) -> AsyncIterator[_Connected]:
+        """Yield the streams for the event loop of this task."""
+        loop = asyncio.get_running_loop()
+        stdout, stderr = asyncio.StreamReader(limit), asyncio.StreamReader()
+        to_close: list[Callable[[], None]] = []
+        try:
+            for reader, pipe in ((stdout, self.own[1]), (stderr, self.own[2])):
+                source, _ = await loop.connect_read_pipe(partial(asyncio.StreamReaderProtocol, reader), pipe)
+                to_close.append(source.close)
+            protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader())
+            sink, _ = await loop.connect_write_pipe(lambda: protocol, self.own[0])
+            to_close.append(lambda: _close(sink))
+            yield asyncio.StreamWriter(sink, protocol, None, loop), stdout, stderr
+        finally:
+            for close in to_close:
+                close()
+
+
+def _close(sink: asyncio.WriteTransport) -> None:
+    if sink.get_write_buffer_size():
+        sink.abort()  # closing waits until the server has read the rest
+    else:
+        sink.close()
+
+
+async def _end(tree: ProcessTree, stdin: asyncio.StreamWriter) -> None:
+    """End the process as the protocol asks: close its input, then SIGTERM, then kill everything it started."""
     try:
-        assert process.stdin is not None
-        process.stdin.close()
-        if not await _has_ended(process):
-            signal_group(process.pid, signal.SIGTERM)
-            await _has_ended(process)
+        stdin.close()
+        if not await _has_ended(tree):
+            tree.terminate()
+            await _has_ended(tree)
     finally:
-        signal_group(process.pid, signal.SIGKILL)
-    await _has_ended(process)
+        tree.kill()
+    await _has_ended(tree)
 
 
-def _close_pipes(process: asyncio.subprocess.Process) -> None:
-    """Close the pipes, which a process that left the group may keep open. asyncio has no public way to."""
-    transport = getattr(process, "_transport", None)
-    if transport is not None:
-        transport.close()
-
-
-def _open_pipes(process: asyncio.subprocess.Process | None) -> set[int]:
-    """Return the descriptors of its standard streams on this side."""
-    transport = getattr(process, "_transport", None)
-    ends = [] if transport is None else [transport.get_pipe_transport(number) for number in range(3)]
-    pipes = [end.get_extra_info("pipe") for end in ends if end is not None]
-    return {pipe.fileno() for pipe in pipes if pipe is not None and not pipe.closed}
-
-
-async def _has_ended(process: asyncio.subprocess.Process) -> bool:
-    # Not process.wait(): it also waits for the end of the pipes, which a grandchild may keep open.
+async def _has_ended(tree: ProcessTree) -> bool:
+    # Not tree.wait(), which one task alone may call.
     deadline = asyncio.get_running_loop().time() + EXIT_SECONDS
-    while process.returncode is None and asyncio.get_running_loop().time() < deadline:
+    while tree.exit_code is None and asyncio.get_running_loop().time() < deadline:
         await asyncio.sleep(0.005)
-    return process.returncode is not None
+    return tree.exit_code is not None
