@@ -73,7 +73,8 @@ def contents(store: Store) -> object:
         sessions = {session_id: repr(data) for session_id, data in tables.sessions.items()}
         return sessions, repr(tables.entries), repr(tables.branches), sorted(tables.blobs)
     with contextlib.closing(apsw.Connection(inner.url, flags=apsw.SQLITE_OPEN_READWRITE)) as reader:
-        tables = ("session", "session_detail", "branch", "entry", "usage", "journal", "blob", "blob_use")
+        tables = ("session", "session_detail", "branch", "entry", "tool_call", "usage", "journal")
+        tables += ("blob", "blob_use")
         return [reader.execute(f"select * from {table}").fetchall() for table in tables]
 
 

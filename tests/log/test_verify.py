@@ -94,6 +94,7 @@ TAMPERINGS = [
     ("the role column altered", "update entry set role = null where role = 'tool'", "role column is None"),
     ("a blob altered", "update blob set bytes = x'00'", "has other bytes than its hash says"),
     ("a blob's use removed", "delete from blob_use", "is not linked to the entry"),
+    ("a tool call's place removed", "delete from tool_call", "the index of tool calls"),
     ("an answer nowhere", "update usage set answer_seq = 99", "its answer 1:99 is not an answer"),
     ("a call nowhere", "update usage set after_seq = 77", "it follows 1:77, which does not exist"),
     ("a status that is none", "update session set status = 'zzz'", "Invalid enum value 'zzz'"),
@@ -145,6 +146,7 @@ UNVERIFIABLE = {
     "journal": {"key", "data", "at"},
     "blob": {"mime", "at"},
     "blob_use": set(),
+    "tool_call": set(),
 }
 """By table: the columns whose alteration cannot be known. Drafts and queued inputs are no part of the log."""
 

@@ -319,6 +319,7 @@ class TestForks:
                 "session_detail",
                 "branch",
                 "entry",
+                "tool_call",
                 "usage",
                 "journal",
                 "blob",

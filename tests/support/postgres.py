@@ -217,7 +217,18 @@ class DatabaseHost:
 
 
 TABLES = (
-    *("draft", "inbox", "session_detail", "journal", "usage", "blob_use", "blob", "entry", "search"),
+    *(
+        "draft",
+        "inbox",
+        "session_detail",
+        "journal",
+        "usage",
+        "blob_use",
+        "blob",
+        "entry",
+        "tool_call",
+        "search",
+    ),
     *("search_progress", "session", "branch"),
 )
 # Faster than truncate, which creates new files; a test leaves few rows.

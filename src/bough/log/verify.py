@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..core.call_hash import call_hashes
 from ..core.context import build_context
 from ..core.drafts import NewEntry
 from ..core.entries import Entry, Note, Payload, Settings
@@ -21,7 +22,7 @@ from ..core.tool_definitions import decode_tools
 from ..core.tree import Leaf
 from ..core.turns import cursor_after
 from ..errors import BoughError, InvalidOperation, InvalidPosition, StoreDamaged
-from ..stores.base import StoreBackend
+from ..stores.base import StoreBackend, StoredEntry
 from ..wire import PROVIDERS, find_provider
 from .integrity import Anchor, SessionWalker
 
@@ -122,8 +123,21 @@ class _Verification:
         walker = SessionWalker(self.row, branches, self.report, self._find_anchor, self._check_blobs)
         walker.check_types()
         walker.check_branches()
-        _exhaust(walker.entries(self.store.entries(self.session_id)))
+        entries = self.store.entries(self.session_id)
+        _exhaust(walker.entries(entries))
+        self._check_tool_calls(entries)
         return walker
+
+    def _check_tool_calls(self, entries: Iterable[StoredEntry]) -> None:
+        """Compare the index of tool calls with the answers: a call that it lacks would be repeated without a question."""
+        calls = {
+            (Leaf(stored.branch, stored.entry.seq), call_hash)
+            for stored in entries
+            for call_hash in call_hashes(stored.entry.role, stored.entry.body)
+        }
+        known = self.store.tool_calls(self.session_id)
+        for leaf in sorted({leaf for leaf, _ in calls ^ known}):
+            self.report(f"entry {leaf}", "its tool calls are not those that the index of tool calls has")
 
     def _find_anchor(self, branch: int, seq: int) -> Anchor | None:
         """Fold the path to an entry of another session, which its own verification checks."""

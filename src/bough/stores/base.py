@@ -22,6 +22,8 @@ The laws in prose; `bough.stores.conformance` is the same list as tests.
   ones: exporting what was imported gives the same export. What a fork inherits comes along, without an owner unless
   its parent is present and holds the same. What says that something came from elsewhere (`SessionRow.imported_facts`,
   `QueuedInput.is_imported`) is kept, and not compared.
+- **Tool calls.** `find_tool_calls` finds every answer that holds a call of a hash, from the commit that appended it, or
+  the import that brought it, until its purge. It follows from the bodies; nothing that an import says about it counts.
 - **Search.** What was indexed is found by the words of `core.search`, once, under the session that owns it. Appending
   does not index; `index` does, and `unindexed_sessions` counts what it has not reached yet.
 - **Purge.** What no surviving branch inherits is deleted; what one inherits stays, with the calls it cost and their
@@ -42,6 +44,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.structs import replace
 
+from ..core.call_hash import call_hashes
 from ..core.codec import check_text
 from ..core.drafts import Blob, ExtraFact, NewEntry
 from ..core.entries import Entry, Note
@@ -299,6 +302,13 @@ class StoredEntry(Struct, frozen=True, gc=False):
     entry: NewEntry
 
 
+class CallPlace(Struct, frozen=True, gc=False):
+    """An answer that calls tools, and the session that it belongs to."""
+
+    session_id: str
+    leaf: Leaf
+
+
 LABEL = "labelled"
 """The kind of the facts of labels, which have an index."""
 Order = Literal["created", "active"]
@@ -514,6 +524,33 @@ class StoreBackend(ABC):
     @abstractmethod
     def lost_branches(self) -> list[int]:
         """Return branches without a session that no session inherits: a purge leaves none, so a row was removed."""
+
+    def tool_calls(self, session_id: str) -> set[tuple[Leaf, int]]:
+        """Return what is known of the tool calls on its own branches: answers, with the hash of each call."""
+        return {
+            (Leaf(stored.branch, stored.entry.seq), call_hash)
+            for stored in self.entries(session_id)
+            for call_hash in call_hashes(stored.entry.role, stored.entry.body)
+        }
+
+    def find_tool_calls(self, session_id: str, call_hash: int) -> list[CallPlace]:
+        """Return the answers of a session and of the tasks below it, on any branch, that hold a call of this hash.
+
+        The newest branch first, and on each branch the newest answer. A database has an index of them.
+        """
+        family = [session_id]
+        for parent in family:  # grows meanwhile; a forged ring of parents ends
+            for is_trashed in (False, True):
+                query = SessionQuery(parent_session=parent, relation="task", trashed=is_trashed)
+                tasks = [row.session_id for row in self.all_sessions(query)]
+                family += [task for task in tasks if task not in family]
+        places = [
+            CallPlace(name, leaf)
+            for name in family
+            for leaf, hash_ in self.tool_calls(name)
+            if hash_ == call_hash
+        ]
+        return sorted(places, key=lambda place: place.leaf, reverse=True)
 
     @abstractmethod
     def journal(self, session_id: str, after: int = 0, limit: int | None = None) -> list[Fact]: ...

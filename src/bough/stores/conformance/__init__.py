@@ -22,6 +22,7 @@ from .lifecycle import (
     QueryConformance,
 )
 from .search import SearchConformance
+from .tool_calls import ToolCallConformance
 from .transfer import TransferConformance
 
 
@@ -36,6 +37,7 @@ class StoreConformance(
     DraftConformance,
     InboxConformance,
     BlobConformance,
+    ToolCallConformance,
     SearchConformance,
     CountConformance,
     TransferConformance,

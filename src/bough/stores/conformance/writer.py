@@ -102,6 +102,7 @@ def read_everything(store: StoreBackend, session_id: str) -> tuple[Any, ...]:
         store.journal(session_id),
         store.calls(session_id),
         store.inherited_calls(session_id),
+        store.tool_calls(session_id),
     )
 
 

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from msgspec import UNSET, Struct
 from msgspec.structs import astuple
 
+from ...core.call_hash import call_hashes
 from ...core.codec import to_json
 from ...core.drafts import Blob, NewEntry
 from ...core.tree import Leaf
@@ -41,6 +42,7 @@ from .statement import Connection, Rows, Statement, run_statement
 
 MAX_ROWS = 16
 """Entries, facts and calls in the statement; those of a larger change are inserted after it, in the same transaction."""
+TOOL_CALL_NAMES = ("hash", "seq")
 FACT_NAMES = ("number", "kind", "key", "first_seq", "data")
 FACT_TYPES = ("bigint", "text", "text", "bigint", "text")
 
@@ -61,6 +63,7 @@ INSERT_BRANCH = """
 insert into bough.branch (space, session_number, parent, parent_seq) values (%s, %s, %s, %s) returning id
 """
 INSERT_ENTRY = insert_into("entry", "branch", "space", "owner", *ENTRY_NAMES)
+INSERT_TOOL_CALL = insert_into("tool_call", "branch", "space", "hash", "seq")
 INSERT_CALL = insert_into("usage", "session_number", "space", "owner", "number", *CALL_NAMES)
 INSERT_FACT = insert_into("journal", "session_number", "space", "owner", "number", "kind", "data", "at")
 INSERT_BLOB = """
@@ -89,6 +92,7 @@ class Shape(Struct, frozen=True):
 
     branch: BranchMode
     entries: int
+    tool_calls: int
     facts: int
     calls: int
     has_calls: bool
@@ -148,6 +152,7 @@ def shape_of(change: Change, owner: str | None, branch: BranchMode) -> Shape:
     return Shape(
         ("open" if moves else branch) if has_entries else "none",
         0 if is_large else len(change.entries),
+        0 if is_large else len(tool_call_rows(change.entries)),
         0 if is_large else len(change.facts),
         len(change.calls) if replaces_call or not is_large else 0,
         bool(change.calls),
@@ -204,6 +209,8 @@ def values_of(
         values["tags"] = to_json(dict(change.tags), "tags").decode()
     for n in range(shape.entries):
         values.update(zip(named_row("entry", ENTRY_NAMES, n), entry_row(entries[n]), strict=True))
+    for n, tool_call in enumerate(tool_call_rows(entries) if shape.tool_calls else ()):
+        values.update(zip(named_row("tool_call", TOOL_CALL_NAMES, n), tool_call, strict=True))
     for n in range(shape.calls):
         row = (1 - shape.calls + n, *call_row(change.calls[n], None))
         values.update(zip(named_row("call", ("number", *CALL_NAMES), n), row, strict=True))
@@ -292,6 +299,8 @@ def statement(shape: Shape, condition: str = "", effect: str = "") -> Statement:
     insert into bough.entry (branch, space, owner, {", ".join(ENTRY_NAMES)})
     select head.branch, head.space, head.owner, new.* from head
     cross join (values {named_rows("entry", ENTRY_NAMES, ENTRY_TYPES, shape.entries)}) as new)""")
+    if shape.tool_calls:
+        parts.append(tool_calls_part("head", shape.tool_calls))
     if shape.calls:
         parts.append(_calls(shape))
     parts += [REPLACED] * shape.replaces_call + [DROPPED] * shape.drops_call
@@ -304,6 +313,19 @@ def statement(shape: Shape, condition: str = "", effect: str = "") -> Statement:
     parts += [INPUT] * shape.takes_input + [DRAFT] * shape.drops_draft + [STATE] * shape.has_state
     result = f"branch, seq, facts, {effect}" if effect else "branch, seq, facts"
     return Statement.parse(f"with {', '.join(parts)}\nselect {result} from head")
+
+
+def tool_calls_part(source: str, count: int) -> str:
+    """Return the part that indexes the tool calls of new entries; `source` has their branch and space."""
+    return f"""tool_calls as (
+    insert into bough.tool_call (branch, space, hash, seq)
+    select {source}.branch, {source}.space, new.* from {source}
+    cross join (values {named_rows("tool_call", TOOL_CALL_NAMES, ("bigint", "bigint"), count)}) as new)"""
+
+
+def tool_call_rows(entries: Iterable[NewEntry]) -> list[tuple[int, int]]:
+    """Return hash and seq for the tool calls of entries."""
+    return [(hash_, entry.seq) for entry in entries for hash_ in call_hashes(entry.role, entry.body)]
 
 
 def _calls(shape: Shape) -> str:
@@ -442,6 +464,8 @@ def _insert_rows(
     with writer.cursor() as cursor:
         entries = [(branch, space, head.owner, *entry_row(entry)) for entry in change.entries]
         cursor.executemany(INSERT_ENTRY, entries)
+        tool_calls = [(branch, space, *row) for row in tool_call_rows(change.entries)]
+        cursor.executemany(INSERT_TOOL_CALL, tool_calls)
         facts = [
             (*session, n, fact.kind, json_text(fact.data, "journal data"), change.at)
             for n, fact in enumerate(change.facts, head.facts + 2)

@@ -12,7 +12,15 @@ from ...errors import InvalidPosition, StoreError
 from ..base import NewSession, SessionRow
 from ..rows import entry_row
 from ..session_rows import SESSION_NAMES, detail_row, json_text, session_row
-from .commit import MAX_ROWS, check_blobs, insert_blobs, tie_blobs
+from .commit import (
+    MAX_ROWS,
+    TOOL_CALL_NAMES,
+    check_blobs,
+    insert_blobs,
+    tie_blobs,
+    tool_call_rows,
+    tool_calls_part,
+)
 from .connections import SET_LOCK_TIMEOUT, SET_SPACE, PostgresConnections
 from .rows import ENTRY_NAMES, ENTRY_TYPES, named_row, named_rows
 from .statement import Connection, Rows, Statement, Step, run_statement
@@ -44,12 +52,13 @@ ROW_NAMES = tuple(name for name in SESSION_NAMES[1:] if name not in ("branch", "
 
 
 @lru_cache(maxsize=64)
-def statement(seeds: int, *, is_fork: bool) -> Statement:
+def statement(seeds: int, tool_calls: int, *, is_fork: bool) -> Statement:
     """The numbers are drawn only if the id is free and a fork's position exists, so a refusal leaves no gap."""
     entries = f"""entries as (
     insert into bough.entry (branch, space, owner, {", ".join(ENTRY_NAMES)})
     select created.branch, created.space, created.owner, new.* from created
     cross join (values {named_rows("seed", ENTRY_NAMES, ENTRY_TYPES, seeds)}) as new),"""
+    entries += f"{tool_calls_part('created', tool_calls)}," if tool_calls else ""
     return Statement.parse(f"""
 with numbers as materialized (
     select nextval('bough.session_number') as number, nextval('bough.branch_id') as branch
@@ -87,6 +96,8 @@ def values_of(new: NewSession) -> dict[str, Any]:
     }
     for n, seed in enumerate(new.seeds):
         values.update(zip(named_row("seed", ENTRY_NAMES, n), entry_row(seed), strict=True))
+    for n, tool_call in enumerate(tool_call_rows(new.seeds)):
+        values.update(zip(named_row("tool_call", TOOL_CALL_NAMES, n), tool_call, strict=True))
     return values
 
 
@@ -127,7 +138,8 @@ def insert_session_within(writer: Connection, new: NewSession, space: str) -> Se
 
 def _steps(new: NewSession) -> list[Step]:
     values = values_of(new)
-    step = (statement(len(new.seeds), is_fork=new.fork_point is not None), values)
+    tool_calls = len(tool_call_rows(new.seeds))
+    step = (statement(len(new.seeds), tool_calls, is_fork=new.fork_point is not None), values)
     return [step] if new.fork_point is None else [(SHARE_LOCK, values), step]
 
 

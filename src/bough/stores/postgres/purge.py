@@ -49,6 +49,7 @@ DELETE_ENTRIES = """
 delete from bough.entry using unnest(%s::bigint[], %s::bigint[]) as cut (branch, last)
 where entry.branch = cut.branch and entry.seq > cut.last
 """
+DELETE_TOOL_CALLS = DELETE_ENTRIES.replace("entry", "tool_call")
 QUEUED = "inbox.space = blob.space and position(blob.hash::bytea in inbox.body) > 0"
 """The body of a queued input names its blobs."""
 NOT_QUEUED = f"not exists (select 1 from bough.inbox where {QUEUED})"
@@ -112,6 +113,7 @@ class PostgresPurge(Purge):
         cuts = (numbers, [keep.get(branch.branch, branch.parent_seq) for branch in branches])
         blobs = {number for (number,) in self.writer.execute(DELETE_USES, cuts)}
         entries = self.writer.execute(DELETE_ENTRIES, cuts).rowcount
+        self.writer.execute(DELETE_TOOL_CALLS, cuts)
         deleted = [number for number in numbers if number not in keep]
         self.writer.execute("delete from bough.branch where id = any(%s)", (deleted,))
         return entries, list(blobs)

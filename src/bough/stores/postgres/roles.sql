@@ -15,7 +15,7 @@ grant usage on schema bough to {service}, {client};
 grant select on bough.migration to {service};
 grant select, insert, update, delete on bough.session, bough.session_detail, bough.draft, bough.branch,
     bough.usage, bough.inbox, bough.blob, bough.search_progress, bough.session_tag to {service};
-grant select, insert, delete on bough.entry, bough.journal, bough.blob_use to {service}; -- these are never updated
+grant select, insert, delete on bough.entry, bough.tool_call, bough.journal, bough.blob_use to {service}; -- these are never updated
 grant select (id, space, session_number, at), insert, delete on bough.search to {service};
 grant select on bough.active_message to {service};
 grant select, update on bough.lock to {service}; -- to lock rows: the policy allows no update
@@ -42,7 +42,7 @@ declare
     here text := 'space = (select space from bough.caller)';
     own  text := 'space = (select space from bough.caller) and owner = (select owner from bough.caller)';
 begin
-    foreach name in array array['session', 'session_detail', 'draft', 'branch', 'entry', 'usage', 'journal',
+    foreach name in array array['session', 'session_detail', 'draft', 'branch', 'entry', 'tool_call', 'usage', 'journal',
                                 'inbox', 'blob', 'blob_use', 'search', 'search_progress', 'session_tag',
                                 'migration', 'lock', 'login', 'login_by_name'] loop
         execute format('alter table bough.%I enable row level security', name);

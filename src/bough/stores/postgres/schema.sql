@@ -173,6 +173,14 @@ create table entry (
 create index entry_public on entry (branch, seq) where not internal;
 create index entry_non_message on entry (branch, seq) where kind is not null;
 
+create table tool_call (
+    branch bigint not null,
+    hash   bigint not null,
+    seq    bigint not null,
+    space  text collate "C" not null,
+    primary key (branch, hash, seq)
+);
+
 create table usage (
     session_number     bigint not null,
     number             bigint not null,

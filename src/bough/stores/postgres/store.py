@@ -41,6 +41,7 @@ from ..base import (
     LABEL,
     LIMIT_FACT_KINDS,
     STATUSES,
+    CallPlace,
     Change,
     CommitResult,
     Fact,
@@ -208,6 +209,26 @@ SELECT_CHANGE = f"""
 select {FACT_COLUMNS}, session.branch, session.seq from bough.session
 left join bough.journal on journal.session_number = session.number and journal.key = %(key)s and {IS_CALLERS_KEY}
 where {MINE} order by journal.number desc nulls last limit 1
+"""
+# One probe of the index for each branch of the session and of the tasks below it. `union` ends a forged ring of parents.
+SELECT_TOOL_CALLS = f"""
+with recursive family (number, id) as (
+    select session.number, session.id from bough.session where {MINE}
+    union
+    select task.number, task.id from family
+    join bough.session as task on task.parent_session = family.id and task.relation = 'task'
+)
+select family.id, place.branch, place.seq from family
+join bough.branch on branch.session_number = family.number
+cross join lateral (
+    select tool_call.branch, tool_call.seq from bough.tool_call
+    where tool_call.branch = branch.id and tool_call.hash = %(hash)s offset 0
+) as place
+where {SET_SPACE} order by place.branch desc, place.seq desc
+"""
+SELECT_OWN_TOOL_CALLS = f"""
+select tool_call.branch, tool_call.seq, tool_call.hash from bough.session
+join bough.branch on branch.session_number = session.number join bough.tool_call on tool_call.branch = branch.id where {MINE}
 """
 SELECT_CALLS = f"""
 select {CALL_COLUMNS} from bough.session left join bough.usage on usage.session_number = session.number where {MINE}
@@ -531,6 +552,14 @@ from bough.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
             return [stored_from(row) for row in self._session_rows(SELECT_STORED, session_id)]
         bindings = {"branch": part.branch, "first": part.first, "last": part.last}
         return [stored_from(row) for row in self._session_rows(SELECT_STORED_PART, session_id, **bindings)]
+
+    def find_tool_calls(self, session_id: str, call_hash: int) -> list[CallPlace]:
+        rows = self._session_rows(SELECT_TOOL_CALLS, session_id, hash=call_hash)
+        return [CallPlace(name, Leaf(branch, seq)) for name, branch, seq in rows]
+
+    def tool_calls(self, session_id: str) -> set[tuple[Leaf, int]]:
+        rows = self._session_rows(SELECT_OWN_TOOL_CALLS, session_id)
+        return {(Leaf(branch, seq), call_hash) for branch, seq, call_hash in rows}
 
     def branches(self, session_id: str) -> list[Branch]:
         return [Branch(*row) for row in self._session_rows(SELECT_BRANCHES, session_id)]

@@ -19,7 +19,7 @@ from ..base import LIMIT_FACT_KINDS, Fact, QueuedInput, SessionDetail, SessionRo
 from ..rows import call_from, call_row, entry_row, fact_from, session_from, split_fact_data, stored_from
 from ..session_rows import SESSION_NAMES, detail_from, detail_row, json_text, session_row
 from ..transfer import PIECE_BYTES, BlobStream, SessionExport, SessionExporter, SessionImporter
-from .commit import TIE_BLOB, insert_branch
+from .commit import TIE_BLOB, insert_branch, tool_call_rows
 from .connections import SET_SPACE, Connection, Row
 from .rows import (
     CALL_COLUMNS,
@@ -99,6 +99,9 @@ _SESSION_COLUMNS = (("session_number", "bigint"), ("space", "text"), ("owner", "
 INSERT_ENTRIES = _insert_rows(
     "entry",
     [("branch", "bigint"), ("space", "text"), ("owner", "text"), *zip(ENTRY_NAMES, ENTRY_TYPES, strict=True)],
+)
+INSERT_TOOL_CALLS = _insert_rows(
+    "tool_call", [("branch", "bigint"), ("space", "text"), ("hash", "bigint"), ("seq", "bigint")]
 )
 INSERT_CALLS = _insert_rows(
     "usage", [*_SESSION_COLUMNS, ("number", "bigint"), *zip(CALL_NAMES, CALL_TYPES, strict=True)]
@@ -232,8 +235,17 @@ class PostgresImporter(SessionImporter):
         self.writer.execute(query, (leaf.branch, leaf.seq, key))
 
     def insert_entries(self, entries: Iterator[tuple[int, NewEntry]], owner: str | None) -> None:
-        rows = ((branch, self.space, owner, *entry_row(entry)) for branch, entry in entries)
-        self._insert_arrays(INSERT_ENTRIES, rows)
+        tool_calls: list[tuple[Any, ...]] = []
+
+        def rows() -> Iterator[tuple[Any, ...]]:
+            for branch, entry in entries:
+                tool_calls.extend((branch, self.space, *row) for row in tool_call_rows([entry]))
+                yield (branch, self.space, owner, *entry_row(entry))
+
+        for batch in _batches(rows()):
+            self._insert_arrays(INSERT_ENTRIES, batch)
+            self._insert_arrays(INSERT_TOOL_CALLS, tool_calls)
+            tool_calls.clear()
 
     def insert_calls(self, key: int, calls: Iterable[Call], owner: str | None) -> None:
         numbered = enumerate(calls, 1)

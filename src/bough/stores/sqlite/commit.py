@@ -15,6 +15,7 @@ import apsw
 from msgspec import UNSET, Struct
 from msgspec.structs import astuple
 
+from ...core.call_hash import call_hashes
 from ...core.codec import to_json
 from ...core.drafts import Blob, NewEntry
 from ...core.tree import Leaf
@@ -41,6 +42,7 @@ INSERT_ENTRY = """
 insert into entry (id, turn, step, kind, role, internal, model, finish, entry_id, at, evidence, body)
 values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
+INSERT_TOOL_CALL = "insert into tool_call (branch, hash, seq) values (?, ?, ?)"
 INSERT_FACT = f"insert into journal ({FACT_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?)"
 INSERT_CALL = (
     f"insert into usage ({CALL_COLUMNS}, id) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -244,6 +246,8 @@ def insert_entries(writer: Executor, branch: int, entries: Iterable[NewEntry]) -
                 e.body,
             ),
         )
+        for hash_ in call_hashes(e.role, e.body):
+            writer.execute(INSERT_TOOL_CALL, (branch, hash_, e.seq))
         for digest in (*e.media, *e.references) if e.media or e.references else ():
             writer.execute(
                 "insert or ignore into blob_use select ?, number from blob where hash = ? and space = "

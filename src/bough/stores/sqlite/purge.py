@@ -97,7 +97,8 @@ class SqlitePurge(Purge):
         # Children first: a branch row refers to its parent's.
         for branch in sorted(branches, key=lambda branch: branch.branch, reverse=True):
             number = branch.branch
-            span = ((number << 32) + keep.get(number, branch.parent_seq) + 1, (number + 1) << 32)
+            last = keep.get(number, branch.parent_seq)
+            span = ((number << 32) + last + 1, (number + 1) << 32)
             used = self.writer.execute(
                 "select distinct blob_number from blob_use where entry >= ? and entry < ?", span
             )
@@ -105,6 +106,7 @@ class SqlitePurge(Purge):
             self.writer.execute("delete from blob_use where entry >= ? and entry < ?", span)
             self.writer.execute("delete from entry where id >= ? and id < ?", span)
             entries += self.writer.changes()
+            self.writer.execute("delete from tool_call where branch = ? and seq > ?", (number, last))
             if number not in keep:
                 self.writer.execute("delete from branch where id = ?", (number,))
         return entries, blobs

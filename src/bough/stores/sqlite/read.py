@@ -21,6 +21,7 @@ from ...errors import InvalidPosition, NotFound, StoreDamaged
 from ..base import (
     LABEL,
     LIMIT_FACT_KINDS,
+    CallPlace,
     Fact,
     QueuedInput,
     SessionDetail,
@@ -104,6 +105,22 @@ select distinct session_number from line join branch on branch.id = line.id wher
 SELECT_BRANCH_OWNER = f"""
 {TREE}
 select session_number from line join branch on branch.id = line.id where branch.id = :branch
+"""
+# One probe of the index for each branch of the session and of the tasks below it. `union` ends a forged ring of parents.
+SELECT_TOOL_CALLS = """
+with recursive family (number, id) as (
+    select number, id from session where number = :number
+    union
+    select task.number, task.id from family
+    join session as task on task.parent_session = family.id and task.relation = 'task' and task.space = :space
+)
+select family.id, tool_call.branch, tool_call.seq
+from family join branch on branch.session_number = family.number
+join tool_call on tool_call.branch = branch.id and tool_call.hash = :hash
+order by tool_call.branch desc, tool_call.seq desc
+"""
+SELECT_OWN_TOOL_CALLS = """
+select tool_call.branch, seq, hash from branch join tool_call on tool_call.branch = branch.id where session_number = ?
 """
 SELECT_CALLS = f"select {CALL_COLUMNS} from usage where id > ? and id < ? order by id"
 SELECT_BLOCKS = "select id << 8, first_seq, last_seq from usage_block where id >= ? and id < ? order by id"
@@ -231,6 +248,15 @@ class SessionReader:
         branch, first, last = (None, 0, 0xFFFFFFFF) if part is None else (part.branch, part.first, part.last)
         bindings = {"number": number, "branch": branch, "first": first, "last": last}
         return list(map(stored_from, self.connection.execute(SELECT_STORED, bindings)))
+
+    def tool_calls(self, number: int) -> set[tuple[Leaf, int]]:
+        rows: list[Any] = self.connection.execute(SELECT_OWN_TOOL_CALLS, (number,)).fetchall()
+        return {(Leaf(branch, seq), call_hash) for branch, seq, call_hash in rows}
+
+    def find_tool_calls(self, number: int, call_hash: int) -> list[CallPlace]:
+        bindings = {"number": number, "space": self.space, "hash": call_hash}
+        rows: list[Any] = self.connection.execute(SELECT_TOOL_CALLS, bindings).fetchall()
+        return [CallPlace(session_id, Leaf(branch, seq)) for session_id, branch, seq in rows]
 
     def facts(self, number: int, after: int = 0, limit: int | None = None) -> Iterator[Fact]:
         span = ((number << 32) + after, (number + 1) << 32, -1 if limit is None else limit)

@@ -136,6 +136,15 @@ create table entry (
 create index entry_public on entry (id) where internal = 0; -- the public's reads touch nothing else
 create index entry_non_message on entry (id) where kind is not null; -- settings and compactions of a path, without reading 100,000 messages
 
+-- Which answers call a tool with which arguments: found without reading messages when the same call comes up on another
+-- path. It follows from the bodies; what is found is compared with them.
+create table tool_call (
+    branch integer not null,
+    hash   integer not null,            -- of the tool's name and the arguments
+    seq    integer not null,            -- of the answer
+    primary key (branch, hash, seq)
+) without rowid;
+
 create table usage (
     id                 integer primary key, -- session.number << 32 | the call's number
     call_id            text not null,

@@ -26,6 +26,7 @@ from ...errors import Fenced, IdTaken, NotFound, NotTrashed, SessionTrashed
 from ..base import (
     ACTIVITY_STEP,
     STATUSES,
+    CallPlace,
     Change,
     CommitResult,
     Fact,
@@ -410,6 +411,12 @@ from blob where space = :space and at < :before and number not in (select blob_n
 
     def entries(self, session_id: str, part: Range | None = None) -> list[StoredEntry]:
         return self._read(lambda reader: reader.stored_entries(reader.number(session_id), part))
+
+    def find_tool_calls(self, session_id: str, call_hash: int) -> list[CallPlace]:
+        return self._read(lambda reader: reader.find_tool_calls(reader.number(session_id), call_hash))
+
+    def tool_calls(self, session_id: str) -> set[tuple[Leaf, int]]:
+        return self._read(lambda reader: reader.tool_calls(reader.number(session_id)))
 
     def branches(self, session_id: str) -> list[Branch]:
         return self._read(lambda reader: reader.branches(reader.number(session_id)))

@@ -15,10 +15,10 @@ from ...core.drafts import NewEntry
 from ...core.tree import Branch, Leaf
 from ...core.usage import Call
 from ..base import Fact, QueuedInput, SessionDetail, SessionRow
-from ..rows import ENTRY_COLUMNS, call_row, entry_row, split_fact_data, stored_from
+from ..rows import ENTRY_COLUMNS, call_row, split_fact_data, stored_from
 from ..session_rows import SESSION_NAMES, detail_row, json_text, session_row
 from ..transfer import PIECE_BYTES, BlobStream, SessionExporter, SessionImporter
-from .commit import INSERT_BRANCH, INSERT_CALL, INSERT_ENTRY, INSERT_FACT
+from .commit import INSERT_BRANCH, INSERT_CALL, INSERT_FACT, insert_entries
 from .read import SessionReader
 
 SELECT_OWNERS = """
@@ -110,8 +110,8 @@ class SqliteImporter(SessionImporter):
         self.writer.execute(query, (leaf.branch, leaf.seq, key))
 
     def insert_entries(self, entries: Iterator[tuple[int, NewEntry]], owner: str | None) -> None:
-        rows = ((branch << 32 | entry.seq, *entry_row(entry)[1:]) for branch, entry in entries)
-        self.writer.executemany(INSERT_ENTRY, rows)
+        for branch, entry in entries:
+            insert_entries(self.writer, branch, [entry])
 
     def insert_calls(self, key: int, calls: Iterable[Call], owner: str | None) -> None:
         rows = ((*call_row(call, call.branch), key << 32 | n) for n, call in enumerate(calls, 1))

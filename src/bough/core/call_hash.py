@@ -1,0 +1,49 @@
+"""Which tool calls are the same: equal names and equal arguments, whatever the order of their keys.
+
+A number that holds no fraction is one number, 20 as well as 20.0: models write both. Arguments are compared as they are
+stored, so that a secret compares by its placeholder.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from .codec import decode_message
+from .messages import Message, ToolCall
+
+CALL_MARK = b'"type":"tool_call"'
+"""How the codec writes a call: a body without it has none."""
+HASH_BYTES = 6
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+def canonical_call(call: ToolCall) -> bytes:
+    """Return bytes that are equal for two calls if they are the same."""
+    arguments = _encode(call.arguments)
+    if b"." in arguments or b"e" in arguments:  # as few have: a number with a fraction or an exponent
+        arguments = _encode(_whole_numbers(call.arguments))
+    return b"%b %b" % (_encode(call.name), arguments)
+
+
+def _whole_numbers(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _whole_numbers(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_whole_numbers(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def call_hash(call: ToolCall) -> int:
+    """Return the number that an index has for a call. Two calls may share one: who finds a call compares it."""
+    return int.from_bytes(sha256(canonical_call(call)).digest()[:HASH_BYTES], "big")
+
+
+def call_hashes(role: str | None, body: bytes) -> list[int]:
+    """Return the hashes of the calls in a stored message, each once. One with malformed arguments never runs."""
+    if role != "assistant" or CALL_MARK not in body:
+        return []
+    message: Message = decode_message(body)
+    return list(dict.fromkeys(call_hash(call) for call in message.calls if call.malformed is None))
