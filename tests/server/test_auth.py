@@ -22,8 +22,9 @@ import bough
 from bough import user
 from bough.errors import TokenRequired
 from bough.server.app import create_litestar
-from bough.server.auth import LOGIN, LOGIN_SECONDS, AccessSettings, Caller, host_name
+from bough.server.auth import LOGIN, LOGIN_SECONDS, AccessSettings, Caller
 from bough.server.context import ServerContext
+from bough.server.host_header import host_name
 from bough.store import Store
 from bough.stores.memory.store import MemoryStore
 from support.runtime import deterministic_runtime
@@ -69,8 +70,45 @@ class TestTheDoor:
             with pytest.raises(TokenRequired, match="empty"):
                 AccessSettings(host=host, **tokens)
 
+    @pytest.mark.attack
     @pytest.mark.parametrize(
-        "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "localhost.evil"]
+        "host",
+        [
+            *(
+                "evil.example",
+                "evil.example:80",
+                "127.0.0.1.evil.example",
+                "",
+                "localhost.evil",
+                "localhost.",
+            ),
+            *(
+                "[::1].evil",
+                "[::1]evil:80",
+                "[::1%25lo]",
+                "[::1%lo]:80",
+                "[localhost]",
+                "[127.0.0.1.evil]",
+                "::1",
+            ),
+            *(
+                "evil@localhost",
+                "localhost@evil",
+                "localhost/evil",
+                "localhost:80:80",
+                "localhost:99999",
+                "null",
+            ),
+            *(
+                "localhost:",
+                "localhost:x",
+                "127.1",
+                "2130706433",
+                "0x7f.0.0.1",
+                "localhost evil",
+                "localhost,evil",
+            ),
+        ],
     )
     def test_a_foreign_host_name_is_refused(self, server: LocalServer, host: str) -> None:
         reply = server.client.get("/api", headers={"host": host})
@@ -79,6 +117,22 @@ class TestTheDoor:
     @pytest.mark.parametrize("host", ["localhost", "127.0.0.1:9", "[::1]:80", "LOCALHOST:1"])
     def test_the_names_of_loopback_are_known(self, server: LocalServer, host: str) -> None:
         assert server.client.get("/api", headers={"host": host}).status_code == 200
+
+    @pytest.mark.attack
+    @pytest.mark.parametrize(
+        "head",
+        [
+            "GET /api HTTP/1.1\r\nHost: localhost\r\nHost: evil.example",
+            "GET /api HTTP/1.1\r\nHost: evil.example\r\nHost: localhost",
+            "GET http://evil.example/api HTTP/1.1\r\nHost: localhost",
+            "GET /api HTTP/1.1",
+        ],
+        ids=["the second is foreign", "the first is foreign", "the target is foreign", "none"],
+    )
+    def test_one_host_is_named_and_by_its_header_alone(self, server: LocalServer, head: str) -> None:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as wire:
+            wire.sendall(f"{head}\r\nConnection: close\r\n\r\n".encode())
+            assert wire.makefile("rb").readline().split()[1] == b"400"
 
     def test_a_server_for_all_addresses_takes_addresses_and_the_names_it_was_told(self) -> None:
         rules = AccessSettings(host="0.0.0.0", token="x", allowed_hosts=("agents.example",))
@@ -137,7 +191,17 @@ class TestTheDoor:
         with LocalServer(plain, **TOKENS) as server:
             routes = api_routes(server)
             assert len(routes) > 30
-            prefixes = ("//api", "///api", "/api/", "/%61pi", "/./api", "/x/../api", "/api;x", "/API")
+            prefixes = (
+                "//api",
+                "///api",
+                "/api/",
+                "/%61pi",
+                "/./api",
+                "/x/../api",
+                "/api;x",
+                "/API",
+                "/x%2f..%2fapi",
+            )
             wire = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
             for number, (path, method) in enumerate(routes):
                 # The first prefixes for every route, and each of the others for some.
@@ -147,8 +211,31 @@ class TestTheDoor:
                     reply = wire.getresponse()
                     body = reply.read()
                     is_page = reply.status == 200 and body.startswith(b"<!")
-                    assert reply.status in (401, 404, 405) or is_page, (method, spelling, body[:200])
+                    assert reply.status in (400, 401, 404, 405) or is_page, (method, spelling, body[:200])
             wire.close()
+
+    @pytest.mark.attack
+    def test_a_path_has_one_spelling(self, server: LocalServer) -> None:
+        session = server.sessions.start(title="mine")
+        path = f"/api/sessions/{session.session_id}"
+        ways = ["%2f", "%2F", "%5c", "\\", "//", "/./", "/x/../", "/%2e/", "%00/", "%0a/", "%/", "%zz/"]
+        spellings = [path.replace("/sessions/", f"/sessions{way}") for way in ways]
+        spellings += [
+            f"{path}/",
+            f"{path}%2f",
+            path.replace("ses_", "se%73_"),
+            f"{path}%2fusage",
+            f"{path}/.",
+        ]
+        wire = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        for spelling in spellings:
+            wire.putrequest("GET", spelling, skip_host=False)
+            wire.endheaders()
+            reply = wire.getresponse()
+            assert (reply.status, json.loads(reply.read())["code"]) == (400, "bad_path"), spelling
+        for other in (f"{path};x", f"{path}%20", f"{path}%3b"):
+            assert server.client.get(other).status_code == 404, other
+        wire.close()
 
     def test_a_route_reached_past_the_middleware_refuses(self, plain: Store) -> None:
         """The router, not the path, decides which handlers need a caller."""
@@ -311,7 +398,7 @@ class TestErrors:
     def test_a_line_break_in_an_address_breaks_no_header(self, server: LocalServer) -> None:
         for path in ("/api/sessions/a%0d%0aset-cookie:x=1", "/api/sessions/a%00b", "/api/blobs/%0d%0ax:y"):
             reply = server.client.get(path)
-            assert reply.status_code == 404
+            assert reply.status_code == 400
             assert "set-cookie" not in reply.headers
             assert "x" not in reply.headers
 

@@ -24,7 +24,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .. import __version__
 from ..errors import BoughError, InvalidArgument, NotFound, TokenRequired
-from ..server.uvicorn_server import SignalledServer, is_loopback, open_listener
+from ..server.host_header import is_loopback
+from ..server.uvicorn_server import SignalledServer, open_listener
 from .archive import Archive
 
 PATH = "/mcp"

@@ -17,16 +17,21 @@ from litestar.types import ASGIApp, Receive, Send
 from msgspec import Struct
 
 from ..errors import TokenRequired
+from .host_header import LOOPBACK, host_name, is_address, is_cross_site, is_loopback
 from .problems import MEDIA_TYPE, Refusal
 from .sender import ResponseSender
-from .uvicorn_server import LOOPBACK, is_address, is_loopback
 
 MAX_REQUESTS = 2_000
 LOGIN_SECONDS = 7 * 24 * 3600
 IMPORT, LOGIN = "/api/import", "/api/login"
 _LOGIN = re.compile(r"([0-9]{1,12})\.([0-9a-f]{64})")
 _PORT = re.compile(r":([0-9]{1,5})$")
-_SLASHES = re.compile("//+")
+_UNCLEAR = re.compile(rb"//|/\.\.?(?:/|$)|\\|[^/]/$|[\x00-\x20\x7f]")
+_ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})?")
+_PLAIN = frozenset(
+    b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/\\\x7f" + bytes(range(32))
+)
+"""Bytes that a path holds as they are, or not at all."""
 
 
 class Caller(Struct, frozen=True):
@@ -105,6 +110,8 @@ class AccessSettings(Struct, frozen=True, kw_only=True):
     def allows_host(self, host: str) -> bool:
         """Whether a Host header is allowed: DNS rebinding makes a browser send another site's name."""
         name = host_name(host)
+        if name is None:
+            return False
         if name in self.allowed_hosts or name == self.host.lower():
             return True
         if is_loopback(self.host):
@@ -120,13 +127,6 @@ def cookie_name(host: str) -> str:
     """Return the cookie's name for a Host header: browsers share cookies between all ports of a host."""
     port = _PORT.search(host)
     return f"bough_login_{port[1] if port else 80}"
-
-
-def host_name(host: str) -> str:
-    """Return a Host header without its port: `[::1]:8377`, `localhost:8377`."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.rpartition(":")[0].lower() if host.count(":") == 1 else host.lower()
 
 
 def token_required() -> Refusal:
@@ -146,7 +146,6 @@ class AuthMiddleware:
             return
         if scope["type"] != "http":
             return  # web sockets are not supported
-        scope["path"] = normal_path(scope["path"])
         headers = {
             name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]
         }
@@ -170,13 +169,15 @@ class AuthMiddleware:
             raise Refusal(
                 503, "too_many_requests", f"{MAX_REQUESTS:,} requests are being answered", "try later"
             )
-        if not self.access.allows_host(headers.get("host", "")):
+        hosts = [value for name, value in scope["headers"] if name.lower() == b"host"]
+        if len(hosts) != 1 or not self.access.allows_host(headers["host"]):
             raise Refusal(
                 400,
                 "bad_host",
                 "the Host header is not allowed",
                 "start bough serve with --allow-host NAME",
             )
+        check_path(scope.get("raw_path") or scope["path"].encode())
         path = scope["path"]
         self._check_size(path, headers)
         if scope["method"] not in ("GET", "HEAD", "OPTIONS"):
@@ -203,11 +204,9 @@ class AuthMiddleware:
 def check_same_site(headers: dict[str, str]) -> None:
     """Refuse cross-site requests: another site's page cannot set this header or send our origin."""
     origin, host = headers.get("origin"), headers.get("host", "")
-    is_same = origin is not None and origin.partition("://")[2].lower() == host.lower()
-    is_foreign = origin is not None and not is_same
-    if is_foreign or headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+    if is_cross_site(origin, headers.get("sec-fetch-site"), host):
         raise Refusal(403, "cross_site", "cross-site requests may not change anything")
-    if not is_same and headers.get("x-bough") != "1":
+    if origin is None and headers.get("x-bough") != "1":
         raise Refusal(403, "cross_site", "the X-Bough: 1 header is missing")
 
 
@@ -221,9 +220,17 @@ def check_content_type(path: str, headers: dict[str, str]) -> None:
         )
 
 
-def normal_path(path: str) -> str:
-    """Return a path as the router reads it, with single slashes: what is checked is what is routed."""
-    return "/" + _SLASHES.sub("/", path).strip("/")
+def check_path(raw_path: bytes) -> None:
+    """Refuse a path that could be written another way: what is checked here, what is routed behind it and what a server
+    before this one has checked must be the same path."""
+    escapes = (int(match[1] or b"0", 16) for match in _ESCAPE.finditer(raw_path))
+    if _UNCLEAR.search(raw_path) or any(byte in _PLAIN for byte in escapes):
+        raise Refusal(
+            400,
+            "bad_path",
+            "the path is not in its plain form",
+            "write it without //, dot segments, a slash at its end, and escapes of slashes, letters, digits and -._~",
+        )
 
 
 def login_cookie(headers: dict[str, str]) -> str | None:

@@ -5,7 +5,6 @@ Needs uvicorn and nothing else of the extra `server`.
 
 from __future__ import annotations
 
-import ipaddress
 import signal
 import socket
 import threading
@@ -13,8 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import uvicorn
-
-LOOPBACK = frozenset(["localhost", "127.0.0.1", "::1"])
 
 
 class SignalledServer(uvicorn.Server):
@@ -55,15 +52,3 @@ def open_listener(host: str, port: int) -> socket.socket:
         listener.close()
         raise
     return listener
-
-
-def is_loopback(host: str) -> bool:
-    return host.lower() in LOOPBACK or (is_address(host) and ipaddress.ip_address(host).is_loopback)
-
-
-def is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
