@@ -4,10 +4,43 @@ from __future__ import annotations
 
 import json
 
+import psycopg
+import pytest
+
+import bough
+from bough import Limits, ScriptedModel, assistant, user
+from bough.errors import short_holder
+from bough.server.context import ServerAgent
+from bough.server.routes import runs
 from bough.store import Store
 from support.lab_record import write_run
+from support.postgres import Database
+from support.postgres_attacks import IDENTITY
 from support.secret_session import ANN, SECRET, SERVICE, TOKENS, start_with_secrets
 from support.server import LocalServer, bearer
+
+
+def sessions_of_ann(store: Store) -> dict[str, str]:
+    """Sessions of every relation that belong to one owner, one in the trash, and one of nobody, by what they are."""
+    own = store.session(start_with_secrets(store, "ann", "ann"))
+    fork = own.fork()
+    task = store.start_task(own, owner="ann")
+    task.append([user("the tool call"), assistant("its result")])
+    replay = store.start(owner="ann", relation="replay", parent_session=own.session_id)
+    trashed = store.start(owner="ann")
+    store.delete(trashed.session_id)
+    nobody = store.start()
+    sessions = {
+        "own": own,
+        "fork": fork,
+        "task": task,
+        "replay": replay,
+        "trashed": trashed,
+        "nobody's": nobody,
+    }
+    sessions["task of a fork"] = store.start_task(fork, owner="ann")
+    sessions["fork of a task"] = task.fork()
+    return {name: session.session_id for name, session in sessions.items()}
 
 
 class TestClients:
@@ -100,6 +133,73 @@ class TestClients:
             server.get(f"/api/sessions/{mine}", 404, token=ANN)
             server.get(f"/api/sessions/{mine}/path", 404, token=ANN)
             assert server.get("/api/sessions", token=ANN, trashed="true")["sessions"] == []
+
+    @pytest.mark.attack
+    def test_a_client_neither_reads_nor_sends_into_tasks_and_replays(self, store: Store) -> None:
+        """A task's input and answer are its parent's tool call and result, which are internal."""
+        sessions = sessions_of_ann(store)
+        agent = ServerAgent((ScriptedModel(["answered"]),))
+        with LocalServer(store, agent, **TOKENS) as server:
+            listed = {row["id"] for row in server.get("/api/sessions", token=ANN)["sessions"]}
+            for name, session_id in sessions.items():
+                before = store.session(session_id).row
+                status = 200 if name in ("own", "fork", "fork of a task") else 404
+                path = f"/api/sessions/{session_id}"
+                assert (session_id in listed) is (status == 200), name
+                server.get(path, status, token=ANN)
+                server.get(f"{path}/path", status, token=ANN)
+                if status == 404:
+                    server.get(f"{path}/events", 404, token=ANN)
+                    for body in ({"text": "mine"}, {"text": "mine", "queue": True}):
+                        server.post(f"{path}/send", body, 404, token=ANN)
+                    assert store.session(session_id).row == before, name
+                    assert store.backend.inbox(session_id) == []
+
+    def test_a_client_sees_over_http_what_row_level_security_shows_it(self, database: Database) -> None:
+        with bough.open(database.url) as store, psycopg.connect(database.client_url) as role:
+            sessions_of_ann(store)
+            role.execute(IDENTITY)
+            rows = {row[0] for row in role.execute("select session_id from bough.public_session")}
+            messages = role.execute("select session_id, seq, text from bough.public_message").fetchall()
+            with LocalServer(store, **TOKENS) as server:
+                listed = {row["id"] for row in server.get("/api/sessions", token=ANN)["sessions"]}
+                read = [
+                    (session_id, entry["seq"], entry["text"])
+                    for session_id in listed
+                    for entry in server.get(f"/api/sessions/{session_id}/path", token=ANN)["entries"]
+                ]
+        assert listed == rows
+        assert len(rows) == 3
+        assert sorted(read) == sorted(messages)
+
+    @pytest.mark.attack
+    def test_a_client_learns_nothing_from_a_refusal(self, store: Store) -> None:
+        mine = store.session(start_with_secrets(store, "ann", "ann"))
+        path = f"/api/sessions/{mine.session_id}/send"
+        agent = ServerAgent((ScriptedModel(["never"]),), limits=Limits(turns=1))
+        with LocalServer(store, agent, **TOKENS) as server:
+            refused = server.post(path, {"text": "more"}, 409, token=ANN)
+            assert (refused["code"], refused["detail"]) == ("turn_limit", "the session takes no more input")
+            with mine.turn("q"):
+                refused = server.post(path, {"text": "more"}, 409, token=ANN)
+                told = server.post(path, {"text": "more"}, 409, token=SERVICE)
+            holder = short_holder(store.runtime.holder())
+            assert refused["code"] == "session_running"
+            assert holder not in json.dumps(refused)
+            assert holder in told["detail"]
+
+    @pytest.mark.attack
+    def test_a_client_fills_no_queue(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(runs, "MAX_QUEUED", 3)
+        mine = store.session(start_with_secrets(store, "ann", "ann"))
+        path, body = f"/api/sessions/{mine.session_id}/send", {"text": "more", "queue": True}
+        agent = ServerAgent((ScriptedModel(["never"]),))
+        with LocalServer(store, agent, **TOKENS) as server, mine.turn("q"):
+            for _ in range(3):
+                server.post(path, body, 202, token=ANN)
+            assert server.post(path, body, 409, token=ANN)["code"] == "inputs_queued"
+            server.post(path, body, 202, token=SERVICE)
+            assert len(store.backend.inbox(mine.session_id)) == 4
 
     def test_a_client_cannot_name_a_branch_of_another(self, store: Store) -> None:
         mine, theirs = (

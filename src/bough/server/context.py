@@ -130,11 +130,15 @@ class ServerContext:
             return self._owner_stores[caller.owner]
 
     def session(self, caller: Caller, session_id: str) -> Session:
-        """Return a session at its leaf. Trashed sessions and replays do not exist for a client."""
+        """Return a session at its leaf. For a client exist its owner's sessions, except trashed ones, tasks and replays.
+
+        PostgreSQL's view `own_session` says the same: a task's input and answer are its parent's tool call and result.
+        """
         session = self.store_of(caller).session(session_id)
         if caller.is_client:
             row = session.row
-            if row.trashed_at is not None or row.relation == "replay" or row.owner != caller.owner:
+            is_internal = row.relation in ("task", "replay")
+            if row.trashed_at is not None or is_internal or row.owner != caller.owner:
                 raise NotFound(session_id)
         return session
 

@@ -121,9 +121,26 @@ def _hint(status: int) -> str | None:
     return "see /openapi.json" if status in (400, 404, 405) else None
 
 
-def handle_error(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+_TOLD_TO_CLIENTS = (
+    errors.NotFound,
+    errors.InvalidValue,
+    errors.InvalidMessage,
+    errors.KeyReused,
+    errors.InputsQueued,
+    errors.StoreError,
+)
+"""Errors whose messages tell a client nothing but what it sent. Others name tools, models or the process at work."""
+
+
+def handle_error(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     """Turn any exception into a problem response."""
     problem = problem_of(error)
+    caller = request.scope["state"].get("caller")
+    is_told = not isinstance(error, errors.BoughError) or isinstance(error, _TOLD_TO_CLIENTS)
+    if not is_told and caller is not None and caller.is_client:
+        is_busy = problem.status == 409
+        detail = "the session does not take this now" if is_busy else "the server cannot do this"
+        problem = _problem(problem.status, problem.code, detail, "try again later")
     return Response(problem.body, status_code=problem.status, media_type=MEDIA_TYPE)
 
 

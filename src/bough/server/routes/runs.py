@@ -20,6 +20,9 @@ from ..pending_calls import session_to_resume
 from ..problems import Refusal
 from ..schemas import ApprovalResult, CancelResult, SendResponse
 
+MAX_QUEUED = 1_000
+"""Inputs that may wait in one session before a client's next one is refused."""
+
 
 class SendBody(Struct, forbid_unknown_fields=True):
     text: Annotated[str, Meta(max_length=500_000)]
@@ -62,13 +65,23 @@ async def send(request: ApiRequest, session_id: FromPath[str], data: JSONBody[Se
     except (SessionRunning, ApprovalPending):
         if not data.queue or key is not None or options:
             raise
+        if caller.is_client:
+            await asyncio.to_thread(_check_queue, session)
         number = await asyncio.to_thread(session.enqueue, data.text)
         facts = await asyncio.to_thread(lambda: session.row.facts)
         return SendResponse(last_fact=facts, queued=number)
     if event is not None and event.type == "session:turn_completed" and "error" in event.data:
         error = event.data["error"]
-        raise Refusal(409, error["code"], error["command_message"])
+        detail = "the session takes no more input" if caller.is_client else error["command_message"]
+        raise Refusal(409, error["code"], detail)
     return SendResponse(last_fact=before)
+
+
+def _check_queue(session: Session) -> None:
+    """Refuse a client's input behind many others, as PostgreSQL does: one client could fill the disk."""
+    if len(session.log.store.inbox(session.session_id, MAX_QUEUED)) >= MAX_QUEUED:
+        detail = f"{MAX_QUEUED:,} inputs are queued for this session"
+        raise Refusal(409, "inputs_queued", detail, "send again once some have run")
 
 
 class ResumeBody(Struct, forbid_unknown_fields=True):
