@@ -403,6 +403,41 @@ class TestGroupCommit:
         assert [row.title for row in gate.store.all_sessions()] == [None] * 3, "what it had done is undone"
         assert list(gate.store.verify()) == []
 
+    def test_an_import_beside_a_writer_that_fails_half_done_is_whole(self, gate: WriterGate) -> None:
+        """An import reads its source once: run again it would find the source empty, and report success."""
+        source = bough.open("memory:")
+        names = [source.start(session_id=f"ses_{n}", seeds=[user("a")]).session_id for n in range(3)]
+        connections = gate.store.backend._connections  # type: ignore[attr-defined]
+
+        def fail(writer: Any) -> None:
+            writer.execute("create table half_done (a)").fetchall()
+            writer.execute("insert into half_done values (1)").fetchall()
+            raise ZeroDivisionError
+
+        with source.backend.export_sessions(*names) as exports:
+            works: list[Callable[[], object]] = [
+                lambda: gate.store.backend.import_sessions(exports, 1),
+                lambda: connections.write(fail),
+            ]
+            result, error = gate.together(works)
+        assert isinstance(error, ZeroDivisionError)
+        assert sorted(result.added) == names  # type: ignore[attr-defined]
+        assert [texts(gate.store, name) for name in names] == [["a"]] * 3
+        assert list(gate.store.verify()) == []
+
+    def test_a_constraint_that_one_writer_breaks_is_its_error_alone(self, gate: WriterGate) -> None:
+        session = gate.store.start()
+        connections = gate.store.backend._connections  # type: ignore[attr-defined]
+        broken = "insert into session_detail (session_number) values (1)"
+        works: list[Callable[[], object]] = [
+            lambda: session.append([user("before")]),
+            lambda: connections.write(lambda writer: writer.execute(broken).fetchall()),
+        ]
+        appended, error = gate.together(works)
+        assert not isinstance(appended, Exception)
+        assert isinstance(error, errors.StoreError)
+        assert texts(gate.store, session.session_id) == ["before"]
+
     def test_changes_to_one_session_in_one_group_are_still_compared_and_swapped(
         self, gate: WriterGate
     ) -> None:

@@ -132,22 +132,27 @@ class SqliteConnections:
         return result
 
     def _run_batch(self, tickets: Sequence[Ticket[Work, Any]]) -> None:
-        """Run the work of all tickets in one transaction. An error of one does not affect the others."""
-        try:
-            results = self._transact(lambda cursor: [_attempt(cursor, ticket.work) for ticket in tickets])
-        except _PartlyWritten:
-            results = [self._transact_or_error(ticket.work) for ticket in tickets]
+        """Run the work of all tickets in one transaction, each once. An error of one does not affect the others."""
+        results = self._transact(lambda cursor: [self._attempt(cursor, ticket.work) for ticket in tickets])
         for ticket, result in zip(tickets, results, strict=True):
             if isinstance(result, Exception):
                 ticket.fail(result)
             else:
                 ticket.succeed(result)
 
-    def _transact_or_error(self, work: Work) -> Any:
+    def _attempt(self, cursor: apsw.Cursor, work: Work) -> Any:
+        """Run one writer's work, or undo it and return its error. No work is run again: it may have used up its source."""
+        cursor.execute("savepoint work")
         try:
-            return self._transact(work)
-        except Exception as error:  # noqa: BLE001 - any error belongs to one writer only
-            return error
+            result = work(cursor)
+        except Exception as error:
+            _drop_cursors(error)
+            if not cursor.connection.in_transaction:  # SQLite has undone everything: the file itself failed
+                raise
+            cursor.execute("rollback to work")
+            result = file.explain(self._path, error) if isinstance(error, apsw.Error) else error
+        cursor.execute("release work")
+        return result
 
     def _transact(self, work: Work) -> Any:
         if not self._can_write:
@@ -291,28 +296,6 @@ def _drop_cursors(error: BaseException | None) -> None:
                 step.tb_frame.clear()
             step = step.tb_next
         error = error.__context__
-
-
-class _PartlyWritten(Exception):
-    """One of several writers failed after it had written something."""
-
-
-def _attempt(cursor: apsw.Cursor, work: Work) -> Any:
-    """Return an error as a value, so that the work of the others is kept.
-
-    Work that is refused has written nothing yet: a savepoint would have nothing to undo and cost two statements.
-    """
-    writer = cursor.connection
-    before = writer.total_changes()
-    try:
-        return work(cursor)
-    except apsw.Error:
-        raise  # the file itself failed: no work can be kept
-    except Exception as error:  # any error belongs to one writer only
-        _drop_cursors(error)
-        if writer.total_changes() != before:
-            raise _PartlyWritten from error
-        return error
 
 
 # SQLite keeps the locks of a process in tables of its own, which fork() copies: a child would believe it held
