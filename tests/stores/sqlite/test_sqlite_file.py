@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import multiprocessing
+import threading
 from pathlib import Path
 
 import apsw
@@ -150,23 +151,34 @@ def test_two_processes_may_make_the_file_at_once(tmp_path: Path) -> None:
         assert len(store.sessions().sessions) == 4
 
 
-def test_a_backup_is_whole_while_others_write(place: Path) -> None:
-    with bough.open(place) as store:
-        session = store.start("a", [system("s")])
-        store.backend.backup(place.parent / "copy.db")  # type: ignore[attr-defined]
-        session.append([user("after the backup")])
-    with bough.open(place.parent / "copy.db") as copy:
-        assert list(copy.verify()) == []
-        assert len(copy.session(session.session_id).path()) == 1
-    assert (place.parent / "copy.db").stat().st_mode & 0o777 == 0o600
-
-
-def test_a_backup_that_cannot_take_its_name_leaves_nothing_behind(place: Path) -> None:
-    folder = place.parent / "taken"
-    folder.mkdir()
-    with bough.open(place) as store, pytest.raises(IsADirectoryError):
-        store.backend.backup(folder)  # type: ignore[attr-defined]
-    assert list(place.parent.glob("*.part*")) == []
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_store_opened_by_a_relative_path_stays_one_when_the_process_changes_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_link: bool
+) -> None:
+    home, other = tmp_path / "home", tmp_path / "other"
+    home.mkdir()
+    other.mkdir()
+    if is_link:
+        (home / "a.db").symlink_to(other / "real.db")
+    monkeypatch.chdir(home)
+    store = bough.open("a.db")
+    session = store.start(seeds=[user("first")])
+    monkeypatch.chdir(other)
+    session.append([user("second")])
+    store.backend.life_token()
+    store.index()
+    store.backend.backup("copy.db")  # type: ignore[attr-defined]
+    threads = [threading.Thread(target=lambda: session.path()) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    files = {f"{path.parent.name}/{path.name}" for path in tmp_path.glob("*/*")}
+    place = "other/real.db" if is_link else "home/a.db"
+    beside = {place, *(f"{place}-{name}" for name in ("wal", "shm", "queue", "runners"))}
+    assert files - {"home/a.db", "other/copy.db"} == beside - {"home/a.db"}
+    assert len(session.path()) == 2
+    store.close()
 
 
 def test_every_column_of_the_schema_says_why_or_is_plain() -> None:

@@ -74,8 +74,10 @@ class Watch:
         state_file: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.store, self.runtime, self.folders = store, runtime, folders
-        self._state_file, self._clock = state_file, clock
+        self.store, self.runtime, self._clock = store, runtime, clock
+        # Resolved once: the process may change its folder.
+        self.folders = [WatchedFolder(folder.tool, folder.root.absolute()) for folder in folders]
+        self._state_file = None if state_file is None else state_file.absolute()
         self.directories: set[Path] = set()
         """Every folder in which a file may appear."""
         self.file_count = 0

@@ -27,6 +27,15 @@ R = TypeVar("R")
 PAUSE_SECONDS = 5.0
 """How long fork() waits for a thread that reads or writes."""
 Work = Callable[[apsw.Cursor], Any]
+FILE_FAILURES = (
+    apsw.IOError,
+    apsw.CantOpenError,
+    apsw.ReadOnlyError,
+    apsw.PermissionsError,
+    apsw.CorruptError,
+    apsw.NotADBError,
+)
+"""After these a connection may keep what it wrongly read of its files, or have opened one of them read-only, for good."""
 
 
 class SqliteConnections:
@@ -46,28 +55,42 @@ class SqliteConnections:
         self._readers: list[apsw.Connection] = []
         self._in_use: dict[object, int] = {}
         """The snapshots that are open or being opened, with the thread of each."""
-        self._is_closed = self._can_write = self._is_paused = self._has_lead = False
+        self._is_closed = self._can_write = self._has_failed = self._is_paused = self._has_lead = False
+        _OPEN.add(self)
         try:
-            self._open_writer()
+            self._ready_writer()
         except (StoreReadOnly, StoreFull) as error:
             check_readable(self._path, error)
-        _OPEN.add(self)
 
-    def _open_writer(self) -> None:
-        """Called when the store is opened and, if it could not be written then, before each write: it may be writable now."""
-        file.prepare(self._path, synchronous=self._synchronous)
-        self._queue = file.Queue(self._path)
+    def _ready_writer(self) -> None:
+        """Open the writer, if there is none or a file of it failed. Called before each write: it may be writable now."""
+        if self._can_write and not self._has_failed:
+            return
+        if self._is_closed:
+            raise StoreClosed(self._path)
+        if not self._can_write:
+            file.prepare(self._path, synchronous=self._synchronous)
+            self._queue = file.Queue(self._path)
         try:
-            self._connect_writer()
+            if self._can_write:
+                self._replace_connections()
+            else:
+                self._connect_writer()
         except apsw.Error as error:
-            self._queue.close()
+            if not self._can_write:
+                self._queue.close()
             raise file.explain(self._path, error) from None
-        self._can_write = True
+        self._can_write, self._has_failed = True, False
 
     def _connect_writer(self) -> None:
-        self._writer = file.connect(self._path, synchronous=self._synchronous)
-        self._cursor = self._writer.cursor()
-        self._wal = Wal(self._path, self._writer, is_synced=self._synchronous == "full")
+        writer = file.connect(self._path, synchronous=self._synchronous)
+        if writer.readonly(
+            "main"
+        ):  # what SQLite tries in silence when the system refuses to open it for writing
+            writer.close()
+            raise apsw.ReadOnlyError(self._path)
+        wal = Wal(self._path, writer, is_synced=self._synchronous == "full")
+        self._writer, self._cursor, self._wal = writer, writer.cursor(), wal
 
     def close(self) -> None:
         if self._is_closed or self._pid != os.getpid():
@@ -155,11 +178,10 @@ class SqliteConnections:
         return result
 
     def _transact(self, work: Work) -> Any:
-        if not self._can_write:
-            self._open_writer()
+        self._ready_writer()
         writer, cursor = self._writer, self._cursor
         try:
-            self._queue.lock()
+            self._lock_queue()
             if writer.in_transaction:  # an interrupt came during a rollback
                 cursor.execute("rollback")
             cursor.execute("begin immediate")
@@ -175,10 +197,17 @@ class SqliteConnections:
                     cursor.execute("rollback")
                 raise
         except apsw.Error as error:
+            self._has_failed = isinstance(error, FILE_FAILURES)
             raise file.explain(self._path, error) from None
         finally:
             self._queue.unlock()
         return result
+
+    def _lock_queue(self) -> None:
+        try:
+            self._queue.lock()
+        except OSError as error:
+            raise file.refusal(f"{self._path}-queue", error) from None
 
     def reading(self) -> contextlib.AbstractContextManager[apsw.Connection]:
         """Open a snapshot and return its connection."""
@@ -241,23 +270,30 @@ class SqliteConnections:
         """
         try:
             with self._group.lead:
-                self._queue.lock()
+                self._ready_writer()
                 try:
-                    self._writer.execute("vacuum")
-                except apsw.SQLError:  # a cursor that something keeps has a statement in progress
-                    self._replace_connections()
-                    self._writer.execute("vacuum")
-                if not self._truncate_log():
-                    return False
-                self._writer.execute("drop table if exists purged")
-                return self._truncate_log()
+                    self._lock_queue()
+                    return self._vacuum()
+                finally:
+                    self._queue.unlock()
         except (apsw.BusyError, apsw.LockedError):
             return False
         except apsw.Error as error:
+            self._has_failed = isinstance(error, FILE_FAILURES)
             raise file.explain(self._path, error) from None
         finally:
-            self._queue.unlock()
             self._group.wake_next()
+
+    def _vacuum(self) -> bool:
+        try:
+            self._writer.execute("vacuum")
+        except apsw.SQLError:  # a cursor that something keeps has a statement in progress
+            self._replace_connections()
+            self._writer.execute("vacuum")
+        if not self._truncate_log():
+            return False
+        self._writer.execute("drop table if exists purged")
+        return self._truncate_log()
 
     def _truncate_log(self) -> bool:
         state = self._writer.execute("pragma wal_checkpoint(truncate)").fetchone()
@@ -268,20 +304,19 @@ class SqliteConnections:
         """Close the writer and the idle readers with all their statements, and open another writer."""
         old = self._writer
         self._connect_writer()
-        for connection in (old, *self._readers):
-            connection.close(True)
-        self._readers.clear()
+        old.close(True)
+        with contextlib.suppress(IndexError):
+            while True:  # one by one: another thread may take one meanwhile
+                self._readers.pop().close(True)
 
     def backup(self, to: str, progress: Callable[[int, int], None]) -> None:
         self._check_open()
-        readonly = open_readonly(self._path)
         try:
+            readonly = open_readonly(self._path)
             with contextlib.closing(readonly.connection) as source:
                 file.backup(source, to, readonly.check, progress)
-        except apsw.CorruptError as error:
-            raise file.explain(self._path, error) from None
         except apsw.Error as error:
-            raise file.explain(to, error) from None
+            raise file.explain(self._path, error) from None
 
 
 def _drop_cursors(error: BaseException | None) -> None:

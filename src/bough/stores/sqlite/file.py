@@ -14,7 +14,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from weakref import WeakSet
@@ -47,6 +47,11 @@ BUSY_MS = 60_000
 UNREADABLE = "it is not a SQLite file, or an encrypted one (key=…, bough --key-file FILE)"
 LOCKED = "the key is not the one it was encrypted with, or it is not encrypted at all"
 
+CHECK_DISK = "check the disk, and the limit of a file's size (ulimit -f)"
+TOO_MANY_FILES = "close what is not used, or raise the limit (ulimit -n)"
+LOGS = ("-wal", "-shm", "-journal")
+"""What SQLite appends to a store's name for the files that belong to it."""
+
 OPENED: WeakSet[apsw.Connection] = WeakSet()
 """Every connection of this process. They must not cross fork(): see `connections`."""
 
@@ -55,6 +60,20 @@ Migration = Callable[[apsw.Connection], None]
 
 MIGRATIONS: Mapping[int, Migration] = {}
 """To each format after the first, what leads there; forward only. `schema.sql` is always the newest format whole."""
+
+
+def real_path(path: str | os.PathLike[str]) -> str:
+    """Return the one name of a file, for as long as it is open.
+
+    The process may change its folder, and SQLite puts the log beside what a link points to.
+    """
+    name = os.fspath(path)
+    try:
+        return os.path.realpath(name)
+    except OSError as error:  # the present folder was deleted
+        raise refusal(name, error) from None
+    except ValueError as error:
+        raise NotAStore(name, f"no file can be created there ({error})") from None
 
 
 def connect(path: str, *, synchronous: str, read_only: bool = False) -> apsw.Connection:
@@ -89,8 +108,8 @@ def prepare(path: str, *, synchronous: str, migrations: Mapping[int, Migration] 
         _check_place_settled(Path(path))
     except apsw.Error as error:
         raise explain(path, error) from None
-    except (OSError, ValueError) as error:
-        raise NotAStore(path, f"no file can be created there ({error})") from None
+    except OSError as error:
+        raise refusal(path, error) from None
     queue = Queue(path)
     try:
         queue.lock()
@@ -107,6 +126,8 @@ def prepare(path: str, *, synchronous: str, migrations: Mapping[int, Migration] 
                 _apply(connection, path, migrations)
     except apsw.Error as error:
         raise explain(path, error) from None
+    except OSError as error:
+        raise refusal(path, error) from None
     finally:
         queue.close()  # which unlocks it
 
@@ -127,11 +148,8 @@ def _check_place(where: Path) -> None:
     if not where.parent.is_dir():
         raise NotAStore(str(where), f"the folder {where.parent} does not exist")
     if not where.exists():
-        try:
-            # Readable by its owner only, from the first moment; the WAL inherits the mode.
-            os.close(os.open(where, os.O_CREAT | os.O_RDWR, stat.S_IRUSR | stat.S_IWUSR))
-        except OSError as error:
-            raise _refusal(str(where), error) from None
+        # Readable by its owner only, from the first moment; the WAL inherits the mode.
+        os.close(os.open(where, os.O_CREAT | os.O_RDWR, stat.S_IRUSR | stat.S_IWUSR))
         return
     if not where.is_file():
         raise NotAStore(str(where), "it is a device or pipe")
@@ -186,7 +204,8 @@ def _apply(connection: apsw.Connection, path: str, migrations: Mapping[int, Migr
             connection.execute(f"pragma user_version = {to}")
         connection.execute("commit")
     except BaseException:  # also Ctrl-C: the connection lives on and must not hold the write lock
-        connection.execute("rollback")
+        if connection.in_transaction:  # a full disk ends it
+            connection.execute("rollback")
         raise
 
 
@@ -200,29 +219,103 @@ def backup(
     check: Callable[[], None] = lambda: None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
-    """Copy the whole store without blocking others: into a temporary file, checked and then renamed, or not at all."""
-    partial = f"{to}.part"
-    _delete(partial)  # left by a process that was killed
-    os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_RDWR, stat.S_IRUSR | stat.S_IWUSR))
+    """Copy the whole store without blocking others, durable on return.
+
+    Written under a temporary name, checked and synced, then renamed; or not at all, and what had the name is kept.
+    """
+    to = real_path(to)
+    part = f"{to}.part"
+    descriptor = _create_part(part, to)
     try:
-        with (
-            contextlib.closing(apsw.Connection(partial)) as target,
-            _unlocked(target, connection).backup("main", connection, "main") as copy,
-        ):
-            while not copy.done:
-                copy.step(1_000)
-                progress(copy.page_count - copy.remaining, copy.page_count)
+        _copy_pages(connection, part, to, progress)
         check()
-        os.replace(partial, to)
+        with _refusals(to):
+            os.fsync(descriptor)
+            _end_earlier(to, connection.filename)
+            os.replace(part, to)
+            _sync_folder(to)
     except BaseException:  # also Ctrl-C: a full disk needs the space
-        _delete(partial)
+        _delete(part, f"{part}-journal")
         raise
+    finally:
+        os.close(descriptor)
 
 
-def _delete(partial: str) -> None:
-    for name in (partial, f"{partial}-journal"):
+def _create_part(part: str, to: str) -> int:
+    """Create the temporary file, or take the one that a killed process left; return it locked against other backups."""
+    with _refusals(to):
+        if os.path.isdir(to):
+            raise NotAStore(to, "it is a directory")
+        while True:
+            descriptor = os.open(part, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, stat.S_IRUSR | stat.S_IWUSR)
+            try:
+                if fcntl is not None:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.ftruncate(descriptor, 0)
+                _delete(f"{part}-journal")
+                if os.path.exists(part) and os.path.samestat(os.fstat(descriptor), os.stat(part)):
+                    return descriptor
+            except BlockingIOError:
+                os.close(descriptor)
+                raise StoreError(f"another backup to {to} is being written; wait for it") from None
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)  # the backup that had the lock has just been renamed
+
+
+def _copy_pages(
+    connection: apsw.Connection, part: str, to: str, progress: Callable[[int, int], None]
+) -> None:
+    try:
+        with contextlib.closing(apsw.Connection(part)) as target:
+            copy = _unlocked(target, connection).backup("main", connection, "main")
+            try:
+                while not copy.done:
+                    copy.step(1_000)
+                    progress(copy.page_count - copy.remaining, copy.page_count)
+            finally:
+                copy.close(True)
+    except apsw.Error as error:
+        raise explain(connection.filename if isinstance(error, apsw.CorruptError) else to, error) from None
+
+
+def _end_earlier(to: str, source: str) -> None:
+    """Make sure that nobody has the file open that is to be replaced, and that it leaves no log beside the new one.
+
+    SQLite would take such a log for the new file's. The earlier file is whole before the new one takes its name.
+    """
+    try:
+        if os.path.exists(to):
+            with contextlib.closing(apsw.Connection(to, flags=apsw.SQLITE_OPEN_READWRITE)) as earlier:
+                unlock(earlier, to if has_key(to) else source)
+                earlier.execute("pragma journal_mode = delete").fetchall()
+    except (apsw.BusyError, apsw.LockedError):
+        raise StoreError(f"{to} is a store that is open; close it, or name another file") from None
+    except apsw.Error:
+        pass  # not a store, or a damaged one
+    if _delete(*(f"{to}{suffix}" for suffix in LOGS)):
+        _sync_folder(to)
+
+
+def _sync_folder(path: str) -> None:
+    """Make the names in a file's folder durable."""
+    if fcntl is not None:  # Windows cannot, and need not
+        folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _delete(*names: str) -> bool:
+    """Delete files that may exist; return whether one did."""
+    count = 0
+    for name in names:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
+            count += 1
+    return count > 0
 
 
 def _unlocked(target: apsw.Connection, source: apsw.Connection) -> apsw.Connection:
@@ -250,7 +343,7 @@ class Queue:
             try:
                 self._fd = os.open(f"{path}-queue", flags, stat.S_IRUSR | stat.S_IWUSR)
             except OSError as error:
-                raise _refusal(f"{path}-queue", error) from None
+                raise refusal(f"{path}-queue", error) from None
             self.lock = partial(fcntl.flock, self._fd, fcntl.LOCK_EX)
             self.unlock = partial(fcntl.flock, self._fd, fcntl.LOCK_UN)
 
@@ -261,14 +354,29 @@ class Queue:
             self.lock = self.unlock = bool
 
 
-def _refusal(path: str, error: OSError) -> Exception:
-    """Return why a file cannot be created or opened for writing; other errors are returned unchanged."""
+def refusal(path: str, error: OSError) -> StoreError:
+    """Return in words why the system does not let a file be opened, created or written."""
     match error.errno:
         case errno.EACCES | errno.EPERM | errno.EROFS:
             return StoreReadOnly(path)
         case errno.ENOSPC | errno.EDQUOT:
             return StoreFull(path)
-    return error
+        case errno.ENOENT | errno.ENOTDIR:
+            return NotAStore(path, f"the folder {os.path.dirname(path) or '.'} does not exist")
+        case errno.EMFILE | errno.ENFILE:
+            return StoreError(f"{path} cannot be opened: too many files are open", TOO_MANY_FILES)
+        case errno.EIO | errno.EFBIG:
+            return StoreError(f"reading or writing {path} failed ({error.strerror})", CHECK_DISK)
+    return NotAStore(path, f"no file can be created there ({error.strerror})")
+
+
+@contextlib.contextmanager
+def _refusals(path: str) -> Iterator[None]:
+    """Raise what the system refuses within as an error in words."""
+    try:
+        yield
+    except OSError as error:
+        raise refusal(path, error) from None
 
 
 def _is_full(path: str) -> bool:
@@ -295,10 +403,13 @@ def explain(path: str, error: apsw.Error) -> StoreError:
         case apsw.IOError():
             return StoreError(
                 f"reading or writing {path} failed (disk I/O error); nothing of this change was kept",
-                "check the disk, and the limit of a file's size (ulimit -f)",
+                CHECK_DISK,
             )
         case apsw.CantOpenError():
-            return StoreError(f"{path} cannot be opened ({error}); check the path and its permissions")
+            return StoreError(
+                f"{path} cannot be opened ({error})",
+                "check the path, its permissions, and the limit of open files (ulimit -n)",
+            )
         case apsw.BusyError() | apsw.LockedError():
             return StoreLocked(path, BUSY_MS // 1000)
     return StoreError(f"{path}: {error}")

@@ -82,7 +82,7 @@ class PublicReader:
             raise NotAStore(path, "there is no such file")
         if key is not None:
             register_key(path, key)
-        self.path = path
+        self.path = file.real_path(path)
         self._tenant = {"space": _literal(space, "space"), "owner": _literal(owner, "owner")}
         self._readonly = self._open()
 

@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import apsw
@@ -52,6 +51,7 @@ from ..transfer import ImportResult, SessionExports
 from .commit import Heads, apply, find_change, insert_blobs, insert_session
 from .connections import SqliteConnections
 from .encryption import register_key
+from .file import real_path
 from .life_lock import life_lock
 from .purge import NOT_QUEUED, SELECT_CHILDREN, SELECT_TASKS, SELECT_TRASHED_TASKS, SqlitePurge, children
 from .read import SessionReader
@@ -148,7 +148,7 @@ from blob where space = :space and at < :before and number not in (select blob_n
         synchronous: str = "full",
         key: str | None = None,
     ) -> None:
-        self.url = str(Path(path))
+        self.url = real_path(path)
         if key is not None:
             register_key(self.url, key)
         self.space, self.owner = space, owner
@@ -481,4 +481,4 @@ from blob where space = :space and at < :before and number not in (select blob_n
 
         `progress` is called with the number of pages that are copied, and of all.
         """
-        self._connections.backup(str(to), progress)
+        self._connections.backup(os.fspath(to), progress)
