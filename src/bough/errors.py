@@ -34,6 +34,7 @@
     │   ├── ApprovalPending         a new input while a call waits for a person
     │   ├── ToolsNotAllowed         the session may no longer use these tools
     │   ├── ToolsMissing            a call waits for a tool that only another process has
+    │   ├── ImportNotAccepted       calls and inputs that an import left open; nothing was run
     │   ├── SessionIsReplay         a replay can be read and forked, not continued
     │   ├── InvalidReplay           a replay with contradictory options
     │   └── InvalidLab              a lab run with contradictory options, or a gate that cannot be parsed
@@ -103,7 +104,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import IntEnum
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from .core.tree import Leaf
@@ -602,6 +603,63 @@ class ToolsMissing(InvalidOperation):
             "resume it with that tool: session.resume(tools=[…]); the call is still open",
             f"bough resume {session_id} --tools MODULE:NAME, or resume it where the tool is configured",
         )
+
+
+MAX_PLAN_LINES, MAX_PLAN_TEXT = 20, 200
+
+
+class ImportedCall(NamedTuple):
+    """A call that an import left open."""
+
+    session_id: str
+    """The session it is open in: the one that runs, or a task of it."""
+    call_id: str
+    name: str
+    arguments: dict[str, Any]
+
+
+class ImportedInput(NamedTuple):
+    """An input that was queued when the session was exported."""
+
+    session_id: str
+    text: str
+
+
+class ImportNotAccepted(InvalidOperation):
+    """Raised before anything is run or written. `calls` and `inputs` are what would run."""
+
+    http_status = 409
+
+    def __init__(
+        self, session_id: str, calls: Sequence[ImportedCall], inputs: Sequence[ImportedInput]
+    ) -> None:
+        self.session_id, self.calls, self.inputs = session_id, tuple(calls), tuple(inputs)
+        left = len(self.calls) + len(self.inputs) - MAX_PLAN_LINES
+        more = f"; and {left:,} more" if left > 0 else ""
+        super().__init__(
+            f"session {session_id} came from elsewhere, and what was left open there was not accepted here; nothing was run. "
+            f"It would run: {'; '.join(self.lines[:MAX_PLAN_LINES])}{more}",
+            "accept it with session.resume(…, accept_imported=True) or session.accept_imported(); session.fork() goes on "
+            "without it",
+            f"accept it with bough resume {session_id} --accept-imported; bough fork {session_id} goes on without it",
+        )
+
+    @property
+    def lines(self) -> list[str]:
+        """The plan, a line for each call and input; long ones are shortened."""
+        import json  # late: few programs see this error
+
+        sessions = [call.session_id for call in self.calls] + [queued.session_id for queued in self.inputs]
+        of = {name: "" if name == self.session_id else f" of task {name}" for name in sessions}
+        calls = [
+            f"call {shorten(call.name)}{of[call.session_id]} {shorten(json.dumps(call.arguments), MAX_PLAN_TEXT)}"
+            for call in self.calls
+        ]
+        inputs = [
+            f"queued input{of[queued.session_id]} {shorten(json.dumps(queued.text), MAX_PLAN_TEXT)}"
+            for queued in self.inputs
+        ]
+        return calls + inputs
 
 
 class ApprovalPending(InvalidOperation):

@@ -146,6 +146,7 @@ class Session:
         tools: Iterable[Tool | Callable[..., Any] | dict[str, Any]] | None = None,
         tool_names: Sequence[str] | None = None,
         take_over: bool = False,
+        accept_imported: bool = False,
     ) -> Turn:
         """Open a turn of your own loop: `with session.turn("…") as turn`. Without content, continue the open turn.
 
@@ -156,9 +157,12 @@ class Session:
         before it: a call that a crash or an exception cuts off is counted, one that the block ends without is not.
         `tools` are those that the model may call, as tools, functions or dicts with name, description and parameters:
         their definitions become part of the path, and of `session.request()`. The other keywords are recorded in the
-        turn's `turn_started` fact; `tool_names` is for tools whose definitions are not known.
+        turn's `turn_started` fact; `tool_names` is for tools whose definitions are not known. A call that an import left
+        open is run with `accept_imported=True` only.
         """
         specs = None if tools is None else _tool_specs(tools)
+        if accept_imported:
+            self.accept_imported()
         if take_over:
             self._end_other_run()
         check_callers_key(key)
@@ -613,6 +617,7 @@ class Session:
         limits: Limits | None = None,
         one_shot: bool = False,
         key: str | None = None,
+        accept_imported: bool = False,
         engine: Literal["local"] = "local",
     ) -> Run: ...
     @overload
@@ -627,6 +632,7 @@ class Session:
         options: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
         one_shot: bool = False,
+        accept_imported: bool = False,
     ) -> EnqueuedTask: ...
     def send(
         self,
@@ -641,6 +647,7 @@ class Session:
         queue: str = DEFAULT_QUEUE,
         agent: str | None = None,
         key: str | None = None,
+        accept_imported: bool = False,
     ) -> Run | EnqueuedTask:
         """Run one turn with our loop. Iterate over the result for its events: `async for event in session.send(…)`.
 
@@ -653,9 +660,14 @@ class Session:
 
         With `engine="absurd"` a worker runs the turn, on any machine; the input and its task are durable on return.
         `agent` names one of the worker's agents (default: the session's).
+
+        Inputs that were queued elsewhere before the session was imported raise `ImportNotAccepted`, which lists them;
+        `accept_imported=True` lets them run.
         """
         check_callers_key(key)
         if engine == "absurd":
+            if accept_imported:
+                self.accept_imported()
             task: EnqueuedTask = _absurd().send(
                 self.log,
                 content,
@@ -667,7 +679,17 @@ class Session:
                 one_shot=one_shot,
             )
             return task
-        return self._start_run(content, engine, model, tools, options, limits, one_shot=one_shot, key=key)
+        return self._start_run(
+            content,
+            engine,
+            model,
+            tools,
+            options,
+            limits,
+            one_shot=one_shot,
+            key=key,
+            accept_imported=accept_imported,
+        )
 
     def send_sync(
         self,
@@ -679,6 +701,7 @@ class Session:
         limits: Limits | None = None,
         one_shot: bool = False,
         key: str | None = None,
+        accept_imported: bool = False,
     ) -> RunResult:
         """`send` for scripts: run the whole turn and return its result."""
         from .engines.local import collect
@@ -692,6 +715,7 @@ class Session:
                 limits=limits,
                 one_shot=one_shot,
                 key=key,
+                accept_imported=accept_imported,
             )
         )
 
@@ -735,6 +759,7 @@ class Session:
         rollback: bool = False,
         take_over: bool = False,
         keep_partial: bool = False,
+        accept_imported: bool = False,
         engine: Literal["local"] = "local",
     ) -> Run: ...
     @overload
@@ -743,6 +768,7 @@ class Session:
         *,
         engine: Literal["absurd"],
         take_over: bool = False,
+        accept_imported: bool = False,
         queue: str = DEFAULT_QUEUE,
         agent: str | None = None,
     ) -> EnqueuedTask: ...
@@ -757,6 +783,7 @@ class Session:
         rollback: bool = False,
         take_over: bool = False,
         keep_partial: bool = False,
+        accept_imported: bool = False,
         queue: str = DEFAULT_QUEUE,
         agent: str | None = None,
     ) -> Run | EnqueuedTask:
@@ -766,14 +793,19 @@ class Session:
         `keep_partial=True` ends the turn with it. `rollback=True` rewinds an unanswered turn instead, for an interactive
         start. `take_over=True` ends the run that holds the session's lease, for one that hangs or died elsewhere: it
         writes nothing more. With `engine="absurd"` a worker continues it, for instance after a task that failed for good.
+
+        Calls with an effect and inputs that an import left open raise `ImportNotAccepted`, which lists them;
+        `accept_imported=True` lets them run. A decision made elsewhere is asked again: `pending_approvals`.
         """
         if engine == "absurd":
             if take_over:
                 self._end_other_run()
+            if accept_imported:
+                self.accept_imported()
             task: EnqueuedTask = _absurd().send(self.log, None, queue=queue, agent=agent)
             return task
         # First: if it cannot start, move nothing.
-        run = self._start_run(None, engine, model, tools, options, limits)
+        run = self._start_run(None, engine, model, tools, options, limits, accept_imported=accept_imported)
         if take_over:
             self._end_other_run()
         if rollback:
@@ -792,6 +824,7 @@ class Session:
         rollback: bool = False,
         take_over: bool = False,
         keep_partial: bool = False,
+        accept_imported: bool = False,
     ) -> RunResult:
         """`resume` for scripts: run the open turn to its end and return the result."""
         from .engines.local import collect
@@ -805,6 +838,7 @@ class Session:
                 rollback=rollback,
                 take_over=take_over,
                 keep_partial=keep_partial,
+                accept_imported=accept_imported,
             )
         )
 
@@ -819,6 +853,7 @@ class Session:
         *,
         one_shot: bool = False,
         key: str | None = None,
+        accept_imported: bool = False,
     ) -> Run:
         if engine != "local":
             raise InvalidArgument("engine", engine, '"local" or "absurd"')
@@ -837,6 +872,7 @@ class Session:
             limits=limits,
             one_shot=one_shot,
             key=key,
+            accept_imported=accept_imported,
             previous=None if self._run is None else self._run(),
         )
         self._run = weakref.ref(run)
@@ -917,6 +953,14 @@ class Session:
                 return _decide(log, call, "approved" if allow else "denied")
             except StaleLeaf:
                 pass  # the result of a sibling was appended just now; try again if this call is still open
+
+    def accept_imported(self) -> None:
+        """Allow what was left open elsewhere before the session was imported, with that of its tasks: calls that have an
+        effect, and queued inputs. Recorded, so that it is asked for once; `ImportNotAccepted` lists what would run.
+        """
+        from .agent.import_plan import accept_import
+
+        accept_import(self.log)
 
     # -- replay ------------------------------------------------------------------------------------
 

@@ -438,6 +438,7 @@ class Turn:
         if self._recorded_result(_call_id(call)) is not None:
             return
         open_call = self._open_call(call)
+        self._require_accepted(open_call, None)
         if self._was_started(open_call):
             raise CallAlreadyStarted(open_call.call.id, open_call.call.name)
         if open_call.call.is_hidden:
@@ -485,6 +486,7 @@ class Turn:
             return self._store_result(call, refusal)
         if tool.approval and not self._is_approved(call):
             return self._store_result(call, tool_result(call.call.id, DENIED, error=True, outcome="denied"))
+        self._require_accepted(call, tool)
         was_started = self._was_started(call)
         if call.call.is_hidden:
             may_have_run = was_started and tool.effect != "read"
@@ -508,6 +510,16 @@ class Turn:
         if (call.seq, call.index) in self._own_starts:
             return True
         return call.seq not in self._own_answers and (call.seq, call.index) in self._call_status().started
+
+    def _require_accepted(self, call: OpenCall, tool: Tool | None) -> None:
+        """Raise `ImportNotAccepted` if an import left the call open and it has an effect; without a tool it may have one."""
+        if call.seq in self._own_answers:
+            return
+        tools = None if tool is None else {call.call.name: tool}
+        if self._call_status().needing_acceptance([call], tools):
+            from .agent.import_plan import require_accepted
+
+            require_accepted(self._log, tools, inputs=False)
 
     def _call_status(self) -> CallStatus:
         from .agent.call_status import read_call_status

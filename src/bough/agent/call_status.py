@@ -2,6 +2,9 @@
 
 A call whose task waits for a person waits too. Its fact names the session and the call to be approved, at whatever
 depth; whether it still waits is read in that session, where the decision is recorded.
+
+What came with an import decides nothing here (`log.imports`): a decision made elsewhere is asked again, and a call that
+was left open elsewhere runs only once somebody here has accepted it.
 """
 
 from __future__ import annotations
@@ -14,9 +17,10 @@ from msgspec.structs import replace
 
 from ..core.turns import OpenCall
 from ..errors import TaskTrashed
+from ..log.imports import ACCEPTED
 from ..log.log import Log
 from ..stores.base import Fact, SessionRow, StoreBackend
-from .tools.tool import PendingApproval, Tool
+from .tools.tool import Decision, PendingApproval, Tool
 
 MAX_TASK_DEPTH = 4
 CallPosition = tuple[int, int]
@@ -37,6 +41,10 @@ class CallStatus(Struct, frozen=True):
     """Calls with a task whose approval was decided and that has not resumed yet."""
     tasks: tuple[str, ...] = ()
     """The sessions of the tasks that these calls started."""
+    decided_elsewhere: Mapping[CallPosition, Decision] = {}
+    """Decisions that came with an import: they are shown, and asked again."""
+    unaccepted: frozenset[CallPosition] = frozenset()
+    """Calls that came with an import which nobody here has accepted."""
     has_recorded_starts: bool = False
     """Whether the runner of these calls recorded the start of any: only then is one without a start not started."""
 
@@ -73,6 +81,28 @@ class CallStatus(Struct, frozen=True):
         requested = self.approval_requested.union(self.task_approvals, self.trashed_tasks)
         return [c for c in open_calls if self.is_waiting(c, tools) and (c.seq, c.index) not in requested]
 
+    def needing_acceptance(
+        self, open_calls: Sequence[OpenCall], tools: Mapping[str, Tool] | None
+    ) -> list[OpenCall]:
+        """Return the calls that would run here, with an effect, because an import says so; without `tools` any may.
+
+        Not those that only read, that wait for a person here or were decided here, or whose outcome is unknown anyway.
+        """
+        return [call for call in open_calls if self._needs_acceptance(call, tools)]
+
+    def _needs_acceptance(self, call: OpenCall, tools: Mapping[str, Tool] | None) -> bool:
+        position = (call.seq, call.index)
+        if position not in self.unaccepted - self.approved - self.denied:
+            return False
+        if self.is_waiting(call, tools or {}):
+            return False
+        if tools is None:
+            return True
+        if (tool := tools.get(call.call.name)) is None:
+            return False
+        is_settled = position in self.started and tool.effect == "unsafe" and tool.verify is None
+        return not is_settled and (tool.effect != "read" or tool.approval)
+
     def needing_tool(self, open_calls: Sequence[OpenCall], tools: Mapping[str, Tool]) -> list[str]:
         """Return the names of tools that `tools` lacks and that calls need to run: another process offered them, for it
         requested an approval."""
@@ -86,7 +116,8 @@ class CallStatus(Struct, frozen=True):
             position = (call.seq, call.index)
             yield from self.task_approvals.get(position, ())
             if position in self.approval_requested - self.decided:
-                yield PendingApproval(call.seq, call.index, call.call, session_id)
+                elsewhere = self.decided_elsewhere.get(position)
+                yield PendingApproval(call.seq, call.index, call.call, session_id, elsewhere)
 
 
 def read_call_status(log: Log) -> CallStatus:
@@ -105,9 +136,17 @@ def _own_status(log: Log) -> tuple[CallStatus, list[Fact]]:
     }
     waits: list[Fact] = []
     tasks: list[str] = []
+    elsewhere: dict[CallPosition, Decision] = {}
+    imported = log.store.session(log.session_id).imported_facts
+    is_imported, is_accepted = imported > log.batch_since, False
     facts = log.facts_backwards(log.batch_since)
     for fact in facts:
-        if fact.kind == "calls_started":
+        if fact.number <= imported and fact.kind in ("approved", "denied"):
+            decision: Decision = "approved" if fact.kind == "approved" else "denied"
+            elsewhere.setdefault((fact.data["seq"], fact.data["index"]), decision)
+        elif fact.kind == ACCEPTED:
+            is_accepted |= fact.number > imported
+        elif fact.kind == "calls_started":
             positions[fact.kind].update((fact.data["seq"], index) for index in fact.data["indexes"])
         elif fact.kind in positions:
             positions[fact.kind].add((fact.data["seq"], fact.data["index"]))
@@ -116,16 +155,20 @@ def _own_status(log: Log) -> tuple[CallStatus, list[Fact]]:
         elif fact.kind == "task_started":
             tasks.append(fact.data["child"])
         elif fact.kind == "appended" and fact.data["first"] <= open_calls[0].seq <= fact.data["last"]:
+            is_imported = fact.number <= imported
             break
     started, requested, approved, denied = map(frozenset, positions.values())
+    open_positions = frozenset((call.seq, call.index) for call in open_calls)
     earlier = takewhile(lambda fact: fact.kind not in ("turn_started", "turn_resumed"), facts)
     has_recorded_starts = bool(started) or any(fact.kind == "calls_started" for fact in earlier)
     status = CallStatus(
         started,
-        requested,
+        requested.union(elsewhere),
         approved,
         denied,
         tasks=tuple(reversed(tasks)),
+        decided_elsewhere=elsewhere,
+        unaccepted=open_positions if is_imported and not is_accepted else frozenset(),
         has_recorded_starts=has_recorded_starts,
     )
     return status, waits[::-1]
@@ -138,7 +181,9 @@ def _with_tasks(log: Log, status: CallStatus, waits: Iterable[Fact]) -> CallStat
     decided: set[CallPosition] = set()
     for fact in waits:
         position, task_call = (fact.data["seq"], fact.data["index"]), fact.data["call"]
-        if (row := log.store.find_session(fact.data["session"])) is None:
+        row = log.store.find_session(fact.data["session"])
+        # An import may name any session as its task.
+        if row is None or all(parent.session_id != log.session_id for parent in _parent_rows(log.store, row)):
             continue
         in_trash = topmost_trashed(log, row)
         task = Log(log.store, row, log.runtime)
@@ -152,7 +197,8 @@ def _with_tasks(log: Log, status: CallStatus, waits: Iterable[Fact]) -> CallStat
             elif (call.seq, call.index) in task_status.decided:
                 decided.add(position)
             else:
-                approval = PendingApproval(call.seq, call.index, call.call, row.session_id)
+                elsewhere = task_status.decided_elsewhere.get((call.seq, call.index))
+                approval = PendingApproval(call.seq, call.index, call.call, row.session_id, elsewhere)
                 undecided[position] = (*undecided.get(position, ()), approval)
     return replace(status, task_approvals=undecided, trashed_tasks=trashed, decided_tasks=frozenset(decided))
 
@@ -165,7 +211,8 @@ def pending_approvals(log: Log) -> list[PendingApproval]:
 
 def is_awaited_by_worker(log: Log) -> bool:
     """Whether a worker's task waits for a decision here: `waiting` named its queue, and the turn was not resumed since."""
-    for fact in log.facts_backwards():
+    imported = log.store.session(log.session_id).imported_facts  # tasks are not imported with their session
+    for fact in log.facts_backwards(imported):
         if fact.kind in ("waiting", "turn_started", "turn_resumed"):
             return "queue" in fact.data
     return False
@@ -186,6 +233,11 @@ def topmost_trashed(log: Log, task: SessionRow) -> str | None:
     between = takewhile(lambda row: row.session_id != log.session_id, line)
     trashed = [row.session_id for row in between if row.trashed_at is not None]
     return trashed[-1] if trashed else None
+
+
+def is_task_of(row: SessionRow, parent: str) -> bool:
+    """Whether the session is a task of that one. A journal from elsewhere may name any session as a task."""
+    return row.relation == "task" and row.parent_session == parent
 
 
 def _parent_rows(store: StoreBackend, row: SessionRow) -> Iterator[SessionRow]:

@@ -33,6 +33,7 @@ from ..stores.base import SessionRow
 from .call_status import CallStatus, read_call_status
 from .compaction import Compactor
 from .events import Emit, Event, StopRun, answer_data, ignore
+from .import_plan import accept_import, require_accepted
 from .limits import LimitChecker, LimitHit, NextCall
 from .model_call import ModelCaller
 from .start_facts import FIRST_FACT, is_one_shot_turn, runner_data, session_data, turn_start_data
@@ -56,11 +57,12 @@ class Loop:
         compactor: Compactor,
         *,
         takes_inbox: bool = True,
+        accepts_imported: bool = False,
     ) -> None:
         self.writer, self.log = writer, writer.log
         self.model_caller, self.tool_runner = model_caller, tool_runner
         self.limits, self.compactor = limits, compactor
-        self._takes_inbox = takes_inbox
+        self._takes_inbox, self._accepts_imported = takes_inbox, accepts_imported
         self._is_first_turn = False
         self._is_driving = self._is_cancel_requested = self._is_stopping = False
         self.first_number = 0
@@ -92,6 +94,7 @@ class Loop:
                 emit(warning)
             if content is None:
                 await self._require_tools()
+            await self._require_accepted(row, is_resumed=content is None)
             limit = None if content is None else await self._check_turn(row.turns, content)
             if limit is not None:
                 emit(_refusal_event(limit))
@@ -160,6 +163,15 @@ class Loop:
         if missing:
             raise ToolsMissing(self.log.session_id, missing)
 
+    async def _require_accepted(self, row: SessionRow, *, is_resumed: bool) -> None:
+        """Refuse what an import left open, unless it was accepted here: queued inputs and, if they go on, open calls."""
+        if not row.imported_facts:
+            return
+        tools, run_blocking = self.tool_runner.allowed(), self.writer.run_blocking
+        if self._accepts_imported:
+            await run_blocking(accept_import, self.log)
+        await run_blocking(require_accepted, self.log, tools, calls=is_resumed, inputs=self._takes_inbox)
+
     def _watch_cancel_requests(self, row: SessionRow) -> None:
         """Cancel the open turn, and not the task that iterates over it, when a person requests it from elsewhere."""
         events, task = asyncio.get_running_loop(), asyncio.current_task()
@@ -214,6 +226,8 @@ class Loop:
             if queued is None:
                 return
             row = await self.writer.run_blocking(self.log.store.session, self.log.session_id)
+            if queued.is_imported:
+                await self._require_accepted(row, is_resumed=False)
             inputs_run += 1
             message = decode("message", queued.body)
             assert isinstance(message, Message)
@@ -493,4 +507,5 @@ def build_loop(writer: Writer, setup: RunSetup, parent: LimitChecker | None = No
     tasks = TaskRunner(writer, setup.models, checker, build_loop)
     tool_runner = ToolRunner(writer, setup.tools, tasks, setup.servers)
     caller = ModelCaller(writer, setup.models, tool_runner, checker, setup.options)
-    return Loop(writer, caller, tool_runner, checker, Compactor(writer, checker))
+    compactor = Compactor(writer, checker)
+    return Loop(writer, caller, tool_runner, checker, compactor, accepts_imported=setup.accepts_imported)

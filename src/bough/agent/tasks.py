@@ -22,7 +22,7 @@ from ..log.changes import new_key
 from ..log.log import Log
 from ..models.model import Model
 from ..stores.base import NewSession, SessionRow
-from .call_status import MAX_TASK_DEPTH, ancestors, pending_approvals
+from .call_status import MAX_TASK_DEPTH, ancestors, is_task_of, pending_approvals
 from .events import Event
 from .limits import LimitChecker, Limits
 from .tools.mcp.server import McpServer, for_one_turn, split_tools
@@ -43,6 +43,8 @@ class RunSetup(Struct, frozen=True):
     """Options of the model's calls, which hold from here on."""
     servers: Sequence[McpServer] = ()
     """MCP servers, whose tools are added when the loop runs."""
+    accepts_imported: bool = False
+    """Whether what an import left open may run."""
 
 
 BuildLoop = Callable[[Writer, RunSetup, LimitChecker | None], "Loop"]
@@ -117,7 +119,10 @@ def _final_answer(log: Log, error: str) -> str:
 
 def _open_task(log: Log, child: str) -> Log | None:
     """Return the child's log if its turn is open."""
-    task = Log(log.store, log.store.session(child), log.runtime)
+    row = log.store.session(child)
+    if not is_task_of(row, log.session_id):
+        return None
+    task = Log(log.store, row, log.runtime)
     return task if task.cursor.turn else None
 
 
@@ -138,9 +143,20 @@ def _task_name(log: Log, key: str) -> str:
     return key.removeprefix(f"{log.session_id}/")
 
 
+def _check_task(log: Log, task: SessionRow) -> None:
+    """Refuse a session that a journal from elsewhere names, or that came under the id of a task to come."""
+    is_ours = is_task_of(task, log.session_id)
+    if not is_ours or (task.imported_facts and not log.store.session(log.session_id).imported_facts):
+        raise InvalidOperation(
+            f"session {task.session_id} has the id of a task of session {log.session_id} and is not that task; "
+            "an import brought one of the two: run the call in a fork, or delete the session"
+        )
+
+
 def _find_or_start(log: Log, key: str, agent: str | None, seeds: Sequence[Message]) -> SessionRow:
     child_id = task_id(log, key, log.batch_since)
     if (existing := log.store.find_session(child_id)) is not None:
+        _check_task(log, existing)
         return existing
     depth = len(ancestors(log))
     if depth >= MAX_TASK_DEPTH:

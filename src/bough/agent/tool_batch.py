@@ -22,6 +22,7 @@ from ..core.turns import OpenCall
 from ..errors import BoughError, Fenced, SessionTrashed, StaleLeaf
 from .call_status import CallPosition, CallStatus, read_call_status
 from .events import Emit, Event
+from .import_plan import require_accepted
 from .tasks import TaskRunner, task_id
 from .tools.mcp.server import McpServer, load_connections, merge_tools
 from .tools.tool import (
@@ -139,6 +140,8 @@ class ToolRunner:
         status: CallStatus,
         emit: Emit,
     ) -> None:
+        if status.needing_acceptance(open_calls, self.allowed()):
+            await self.writer.run_blocking(require_accepted, self.log, self.allowed(), inputs=False)
         for call in status.needing_request(open_calls, self.tools):
             position = {"seq": call.seq, "index": call.index}
             await self.writer.record(Record("approval_requested", position, only_at_leaf=True))

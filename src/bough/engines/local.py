@@ -281,6 +281,7 @@ def start_run(
     one_shot: bool = False,
     key: str | None = None,
     options: Mapping[str, Any] | None = None,
+    accept_imported: bool = False,
     previous: Run | None = None,
 ) -> Run:
     models = resolve_models(model)
@@ -289,7 +290,7 @@ def start_run(
     writer = Writer(log, models[0], is_one_shot=one_shot)
     by_name, servers = split_tools(tools)
     servers = for_one_turn(servers) if one_shot else servers
-    setup = RunSetup(models, by_name, limits or Limits(), options, servers)
+    setup = RunSetup(models, by_name, limits or Limits(), options, servers, accept_imported)
     return Run(build_loop(writer, setup), content, key, previous)
 
 

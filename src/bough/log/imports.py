@@ -13,6 +13,8 @@ from ..core.tree import Leaf
 from ..stores.base import Fact, StoreBackend
 from .log import Log
 
+ACCEPTED = "import_accepted"
+"""The fact that somebody here accepted what an import left open. One that came with an import accepts nothing."""
 PAGE = 256
 """Facts read at once."""
 
@@ -31,6 +33,12 @@ def is_foreign(log: Log, entry: Entry | Leaf) -> bool:
     if owner is None:
         return True
     return entry.seq < _first_own_seq(log.store, owner.session_id, owner.imported_facts, entry.branch)
+
+
+def is_accepted(log: Log) -> bool:
+    """Whether somebody accepted, in this store, what the session's import left open."""
+    imported = log.store.session(log.session_id).imported_facts
+    return any(fact.kind == ACCEPTED for fact in _facts(log.store, log.session_id, imported))
 
 
 def _first_own_seq(store: StoreBackend, session_id: str, imported: int, branch: int) -> float:

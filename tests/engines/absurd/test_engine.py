@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import sys
 import threading
 import time
@@ -834,6 +835,40 @@ class TestApproval:
             copied.approve(copied.open_tool_calls[0])
             copied.resume_sync(model=model, tools=[pay])
             assert copied.transcript()[-1].message.text == "Paid."  # type: ignore[union-attr]
+
+
+@pytest.mark.attack
+class TestImports:
+    def taken_in(self, queue: AbsurdQueue, prepare: Callable[[Session], object]) -> Session:
+        bundle = io.BytesIO()
+        with bough.open("memory:") as elsewhere:
+            session = elsewhere.start("a")
+            prepare(session)
+            session.export(bundle)
+        bundle.seek(0)
+        return queue.store.session(queue.store.import_bundle(bundle).session_id)
+
+    def test_a_worker_does_not_run_an_input_that_was_queued_elsewhere(self, queue: AbsurdQueue) -> None:
+        session = self.taken_in(queue, lambda session: session.enqueue("pay everybody"))
+        session.enqueue("mine", engine="absurd", queue=queue.name)
+        with queue.working(Agent("a", ScriptedModel(["fine", "thanks"]))):
+            wait_until(lambda: session.row.status == "failed")
+            assert "accept_imported" in (session.row.error or "")
+            assert session.path() == []
+            session.accept_imported()
+            session.resume(engine="absurd", queue=queue.name)
+            wait_until(answered(session, "thanks"))
+        assert [entry.message.text for entry in session.transcript()][::2] == ["pay everybody", "mine"]
+
+    def test_a_call_that_was_left_open_elsewhere_gets_no_task(self, queue: AbsurdQueue) -> None:
+        paying = [user("q"), assistant(ToolCall("p", "pay", {"n": 1}))]
+        session = self.taken_in(queue, lambda session: session.append(paying))
+        with pytest.raises(errors.ImportNotAccepted, match="call pay"):
+            session.resume(engine="absurd", queue=queue.name)
+        assert (
+            session.resume(engine="absurd", queue=queue.name, accept_imported=True).session_id
+            == session.session_id
+        )
 
 
 class TestPartialAnswer:

@@ -32,12 +32,15 @@ if TYPE_CHECKING:
     from .mcp.server import ToolLike
 
 Effect = Literal["read", "idempotent", "unsafe"]
+Decision = Literal["approved", "denied"]
 
 
 class PendingApproval(OpenCall, frozen=True):
     """A call that waits for a person, and the session it waits in, which may be a task's."""
 
     session_id: str
+    decided_elsewhere: Decision | None = None
+    """What somebody decided in the store it was imported from: it does not count here."""
 
 
 class TaskNeedsApproval(BaseException):

@@ -12,6 +12,7 @@ import msgspec
 from absurd_sdk import Absurd
 from msgspec import Struct
 
+from ...agent.import_plan import require_accepted
 from ...agent.limits import Limits, check_turns, limit_data, narrow
 from ...agent.start_facts import queued_turn_data
 from ...agent.tools.mcp.server import McpServer, ToolLike, split_tools
@@ -154,6 +155,8 @@ def send(
         return _recorded_task(log, recorded, str(key), queue, agent)
     row = log.refresh()
     _check_can_send(log, content)
+    if row.imported_facts:
+        require_accepted(log, None, calls=content is None)
     settings = fold_settings(log.store.control_entries(row.session_id, leaf=row.leaf))
     check_options(None, options)  # the worker knows the provider
     if content is not None:

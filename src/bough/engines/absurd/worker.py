@@ -36,6 +36,7 @@ from ...core.redact import Redactor
 from ...errors import (
     BoughError,
     ClaimLost,
+    ImportNotAccepted,
     InvalidArgument,
     InvalidOption,
     NotFound,
@@ -566,7 +567,7 @@ class TaskRun:
         running = asyncio.run_coroutine_threadsafe(self._run_cancellable(loop, writer), self._worker.loop)
         try:
             running.result()
-        except InvalidOption as error:  # the session has one that a model of the agent lacks
+        except (InvalidOption, ImportNotAccepted) as error:  # a person has to do something first
             self._record_failure(log, error)
             raise
         return writer
