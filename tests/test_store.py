@@ -24,6 +24,7 @@ from bough.errors import (
     SessionRunning,
     StoreClosed,
     StoreError,
+    WrongOwner,
     WrongSpace,
 )
 from bough.stores.base import SessionQuery
@@ -89,6 +90,34 @@ def test_latest_is_never_a_child_a_fork_or_a_replay(store: Store) -> None:
     fresh = store.latest_or_start("elsewhere", "a", [system("s")])
     assert fresh.row.conversation_id == "elsewhere"
     assert store.latest_or_start("elsewhere", "a").session_id == fresh.session_id
+
+
+@pytest.mark.attack
+def test_the_latest_of_an_owner_is_never_another_owners(store: Store) -> None:
+    ann = store.start("a", [system("secret of Ann")], conversation_id="con", owner="ann")
+    bob = store.latest_or_start("con", "a", owner="bob")
+    assert (bob.row.owner, bob.path()) == ("bob", [])
+    assert store.latest_or_start("con", "a", owner="bob").session_id == bob.session_id
+    assert store.latest_or_start("con", "a", owner="ann").session_id == ann.session_id
+    assert store.latest("con", owner="ann").session_id == ann.session_id
+    assert store.latest("con", owner="eve") is None
+    newest = store.latest_or_start("con", "a")
+    assert newest.session_id == bob.session_id, "who names no owner means all that the store was opened for"
+
+
+@pytest.mark.attack
+def test_a_store_opened_for_an_owner_starts_no_session_of_another() -> None:
+    for_ann = bough.open("memory:", owner="ann")
+    parent = for_ann.start("a", owner="ann")
+    for start in (
+        lambda: for_ann.start("a", owner="bob"),
+        lambda: for_ann.latest_or_start("con", "a", owner="bob"),
+        lambda: for_ann.start_task(parent, "a", owner="bob"),
+    ):
+        with pytest.raises(WrongOwner, match=r"opened for owner 'ann' .* bough\.open\(…, owner='bob'\)"):
+            start()
+    assert len(for_ann.backend.tables.sessions) == 1  # type: ignore[attr-defined]
+    assert [fact.kind for fact in parent.journal()] == ["started"], "the parent recorded no child"
 
 
 def test_a_child_is_recorded_in_the_parent_before_it_exists(store: Store) -> None:

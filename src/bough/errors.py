@@ -46,6 +46,7 @@
     │   ├── InvalidArgument         an argument out of its range
     │   ├── InvalidOption           an option of a model call that the provider lacks, or refuses the value of
     │   ├── WrongSpace              a query for a space this store was not opened for
+    │   ├── WrongOwner              a new session of an owner this store was not opened for
     │   ├── SecretTooShort          a secret too short to redact
     │   ├── SecretInName            a secret in an id or a name, where it cannot be redacted
     │   └── InvalidSearch           a search query that cannot be parsed
@@ -797,6 +798,16 @@ class WrongSpace(InvalidValue):
             f"this store was opened for space {shorten(repr(own_space))} and reads no other",
             f"open that one with bough.open(…, space={shorten(repr(space))})",
             "open that one with bough --space NAME",
+        )
+
+
+class WrongOwner(InvalidValue):
+    def __init__(self, owner: str, own_owner: str) -> None:
+        self.owner, self.own_owner = owner, own_owner
+        super().__init__(
+            f"this store was opened for owner {shorten(repr(own_owner))} and starts no session of another",
+            f"open one for that owner with bough.open(…, owner={shorten(repr(owner))})",
+            "open one for that owner with bough --owner NAME",
         )
 
 

@@ -17,7 +17,7 @@ from .core.messages import Media
 from .core.redact import Redactor
 from .core.search import parse_query
 from .engines.absurd.queue import DEFAULT_QUEUE
-from .errors import InvalidArgument, NotAStore, NotFound, StoreError, WrongSpace
+from .errors import InvalidArgument, NotAStore, NotFound, StoreError, WrongOwner, WrongSpace
 from .log.lease import check_free
 from .log.log import HydratedSession, Log, hydrate
 from .log.new_session import SessionOptions, new_session
@@ -155,13 +155,14 @@ class Store:
     ) -> Session:
         """Return the newest session of a conversation, or start one, atomically. `options` as for `start`.
 
-        A conversation found only in `fallback`, an older store, is imported first, whole and once; after that the
+        With an `owner`, the newest of that owner. A conversation found only in `fallback`, an older store, is imported first, whole and once; after that the
         older store is not read again.
         """
         if fallback is not None:
             from .exchange import copy
 
-            copy.import_conversation(fallback.backend, self.backend, self.runtime, conversation_id)
+            owner = options.get("owner")
+            copy.import_conversation(fallback.backend, self.backend, self.runtime, conversation_id, owner)
         return self._start(self.backend.latest_or_create, agent, seeds, None, conversation_id, options)
 
     def start_task(
@@ -176,6 +177,7 @@ class Store:
     ) -> Session:
         """Start a child session with its own log. The parent records it before it exists, so no child is ever unknown."""
         self.runtime.redactor.check_name(session_id, "session id")  # before the parent records it
+        self._check_owner(options.get("owner"))
         session_id = session_id or self.runtime.new_id("ses")
         parent.log.record("task_started", data={"child": session_id, "seq": parent.leaf.seq})
         options["relation"] = "task"
@@ -191,12 +193,17 @@ class Store:
         conversation_id: str | None,
         options: SessionOptions,
     ) -> Session:
+        self._check_owner(options.get("owner"))
         if options.get("owner") is None:
             options["owner"] = self.backend.owner
         drafts, space = as_drafts(seeds, "seeds"), self.backend.space
         new, cursor = new_session(self.runtime, space, agent, drafts, session_id, conversation_id, options)
         row, is_new = create(new)
         return Session(Log(self.backend, row, self.runtime, cursor if is_new else None))
+
+    def _check_owner(self, owner: str | None) -> None:
+        if owner is not None and self.backend.owner not in (None, owner):
+            raise WrongOwner(owner, self.backend.owner or "")
 
     # -- find --------------------------------------------------------------------------------------
 
@@ -274,9 +281,9 @@ class Store:
         """
         return headings(self.backend, rows)
 
-    def latest(self, conversation_id: str | None = None) -> Session | None:
+    def latest(self, conversation_id: str | None = None, *, owner: str | None = None) -> Session | None:
         """The newest session, of one conversation or of the whole space; never a task, a fork or a replay."""
-        for row in self.all_sessions(conversation_id=conversation_id, include_children=False):
+        for row in self.all_sessions(conversation_id=conversation_id, owner=owner, include_children=False):
             if row.relation in (None, "import"):
                 return Session(Log(self.backend, row, self.runtime))
         return None

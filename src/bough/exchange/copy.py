@@ -47,28 +47,29 @@ def copy_session(
 
 
 def import_conversation(
-    older: StoreBackend, store: StoreBackend, runtime: Runtime, conversation_id: str
+    older: StoreBackend, store: StoreBackend, runtime: Runtime, conversation_id: str, owner: str | None
 ) -> None:
-    """Import a conversation that is not here yet from an older store, its sessions oldest first.
+    """Import a conversation that is not here yet from an older store, its sessions oldest first; with an owner, that one's.
 
     If two processes do so at once, the second import adds nothing; if the first has already continued the
     conversation, its version wins.
     """
-    if _has_conversation(store, conversation_id):
+    if _has_conversation(store, conversation_id, owner):
         return
-    rows = older.all_sessions(SessionQuery(conversation_id=conversation_id))  # newest first
+    rows = older.all_sessions(SessionQuery(conversation_id=conversation_id, owner=owner))  # newest first
     session_ids = [row.session_id for row in rows][::-1]
     try:
         with older.export_sessions(*session_ids, children=True) as exports:
             store.import_sessions(exports, runtime.now())
     except IdConflict:
-        if not _has_conversation(store, conversation_id):
+        if not _has_conversation(store, conversation_id, owner):
             raise
 
 
-def _has_conversation(store: StoreBackend, conversation_id: str) -> bool:
+def _has_conversation(store: StoreBackend, conversation_id: str, owner: str | None) -> bool:
     """Count trashed sessions too: what was deleted here must not come back from the older store."""
     queries = (
-        SessionQuery(conversation_id=conversation_id, trashed=trashed, limit=1) for trashed in (False, True)
+        SessionQuery(conversation_id=conversation_id, owner=owner, trashed=trashed, limit=1)
+        for trashed in (False, True)
     )
     return any(store.sessions(query).sessions for query in queries)

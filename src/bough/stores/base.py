@@ -433,7 +433,10 @@ class StoreBackend(ABC):
 
     @abstractmethod
     def latest_or_create(self, new: NewSession) -> tuple[SessionRow, bool]:
-        """Return the newest session of the conversation that is no fork, task or replay; else create `new`, atomically."""
+        """Return the newest session of the conversation that is no fork, task or replay; else create `new`, atomically.
+
+        If `new` has an owner, the newest of that owner.
+        """
 
     @abstractmethod
     def session(self, session_id: str) -> SessionRow: ...

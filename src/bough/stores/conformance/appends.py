@@ -59,6 +59,13 @@ class CreateConformance(StoreFactory):
         lone = replace(candidate, row=replace(candidate.row, conversation_id="d"))
         assert store.latest_or_create(lone) == (store.session("ses_candidate"), True)
 
+    def test_latest_or_create_finds_nothing_of_another_owner(self) -> None:
+        store = self.open_store()
+        ann = SessionWriter(store, "ses_ann", conversation_id="c", owner="ann")
+        row = replace(ann.new.row, session_id="ses_bob", owner="bob")
+        assert store.latest_or_create(replace(ann.new, row=row)) == (store.session("ses_bob"), True)
+        assert store.latest_or_create(ann.new)[0].session_id == "ses_ann"
+
     def test_the_wide_part_is_kept_as_written(self) -> None:
         store = self.open_store()
         writer = SessionWriter(store)

@@ -86,7 +86,7 @@ class MemoryStore(StoreBackend):
 
     def latest_or_create(self, new: NewSession) -> tuple[SessionRow, bool]:
         with self._lock:
-            query = SessionQuery(conversation_id=new.row.conversation_id)
+            query = SessionQuery(conversation_id=new.row.conversation_id, owner=new.row.owner)
             rows = (row for row in self.all_sessions(query) if row.relation in (None, "import"))
             latest = next(rows, None)
             return self.create(new) if latest is None else (latest, False)

@@ -686,7 +686,7 @@ from bough.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
 
     def latest_or_create(self, new: NewSession) -> tuple[SessionRow, bool]:
         """Look and create under a lock of the conversation, for which other callers with the same one wait."""
-        bindings = {"space": self.space, "owner": self.owner, "conversation": new.row.conversation_id}
+        bindings = {"space": self.space, "owner": new.row.owner, "conversation": new.row.conversation_id}
         rows = self._connections.query(SELECT_LATEST, bindings)
         if rows:
             return session_from(rows[0]), False

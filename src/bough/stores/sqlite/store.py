@@ -189,7 +189,11 @@ from blob where space = :space and at < :before and number not in (select blob_n
 
     def latest_or_create(self, new: NewSession) -> tuple[SessionRow, bool]:
         def work(reader: SessionReader) -> tuple[SessionRow, bool]:
-            bindings = {"space": self.space, "owner": self.owner, "conversation": new.row.conversation_id}
+            bindings = {
+                "space": self.space,
+                "owner": new.row.owner,
+                "conversation": new.row.conversation_id,
+            }
             row = reader.connection.execute(SELECT_LATEST, bindings).fetchone()
             return (session_from(row), False) if row else self._create(reader, new)
 
