@@ -72,7 +72,10 @@ def _account() -> pwd.struct_passwd | None:
 class PostgresServer:
     """A database cluster in its own directory, running or stopped."""
 
-    def __init__(self, settings: tuple[str, ...] = FAST_SETTINGS) -> None:
+    def __init__(
+        self, settings: tuple[str, ...] = FAST_SETTINGS, primary: PostgresServer | None = None
+    ) -> None:
+        """Create the cluster: a new one, or a standby of `primary`, which must run."""
         self.folder = Path(tempfile.mkdtemp(prefix="bough-pg-", dir="/tmp"))
         self.data = self.folder / "data"
         self._settings = (*COMMON_SETTINGS, *settings)
@@ -81,23 +84,18 @@ class PostgresServer:
         if account is not None:
             os.chown(self.folder, account.pw_uid, account.pw_gid)
         self._bin = _readable(binaries(), self.folder)
-        arguments = [
-            "-D",
-            self.data,
-            "-A",
-            "trust",
-            "-U",
-            "postgres",
-            "--no-sync",
-            "-E",
-            "UTF8",
-            "--locale=C",
-        ]
+        arguments = ["-D", str(self.data), "-U", "postgres", "--no-sync"]
+        if primary is None:
+            self._run("initdb", *arguments, "-A", "trust", "-E", "UTF8", "--locale=C")
+        else:
+            self._run("pg_basebackup", *arguments, "-h", primary.folder, "-R", "-c", "fast")
+
+    def _run(self, program: str, *arguments: str | Path) -> None:
         done = subprocess.run(
-            [self._bin / "initdb", *map(str, arguments)], capture_output=True, check=False, **_run_as()
+            [self._bin / program, *map(str, arguments)], capture_output=True, check=False, **_run_as()
         )
         if done.returncode:
-            raise RuntimeError(f"initdb failed: {done.stderr.decode()}")
+            raise RuntimeError(f"{program} failed: {done.stderr.decode()}")
 
     def start(self) -> None:
         arguments = ["-D", str(self.data), "-k", str(self.folder)]
@@ -139,6 +137,10 @@ class PostgresServer:
             self._process.send_signal(signal_number)
             self._process.wait(30)
             self._process = None
+
+    def promote(self) -> None:
+        """Make a standby the primary."""
+        self._run("pg_ctl", "promote", "-w", "-D", self.data)
 
     def close(self) -> None:
         self.stop()

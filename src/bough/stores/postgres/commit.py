@@ -280,7 +280,9 @@ dropped as (
     delete from bough.usage using head
     where {SET_SPACE} and usage.session_number = head.number and usage.number = head.calls + 1)"""
 INPUT = f"""input as (
-    delete from bough.inbox using head where {SET_SPACE} and inbox.session_number = head.number and inbox.number = %(input)s)"""
+    delete from bough.inbox using head where {SET_SPACE} and inbox.session_number = head.number and inbox.number = %(input)s
+    returning inbox.key)"""
+INPUT_KEY = "case when new.key is not null then (select key from input) end"
 DRAFT = (
     f"draft as (delete from bough.draft using head where {SET_SPACE} and draft.session_number = head.number)"
 )
@@ -303,14 +305,15 @@ def statement(shape: Shape, condition: str = "", effect: str = "") -> Statement:
         parts.append(tool_calls_part("head", shape.tool_calls))
     if shape.calls:
         parts.append(_calls(shape))
-    parts += [REPLACED] * shape.replaces_call + [DROPPED] * shape.drops_call
+    parts += [REPLACED] * shape.replaces_call + [DROPPED] * shape.drops_call + [INPUT] * shape.takes_input
     leaf = "case when new.key is not null then {} end" if shape.has_leaf else "null::bigint"
     parts.append(f"""facts as (
-    insert into bough.journal (session_number, number, space, owner, kind, key, branch, first_seq, last_seq, data, at)
+    insert into bough.journal (session_number, number, space, owner, kind, key, branch, first_seq, last_seq, data, at, input_key)
     select head.number, head.facts + new.number, head.space, head.owner, new.kind, new.key, {leaf.format("head.branch")},
-           new.first_seq, {leaf.format("head.seq")}, new.data, %(at)s::bigint from head
+           new.first_seq, {leaf.format("head.seq")}, new.data, %(at)s::bigint,
+           {INPUT_KEY if shape.takes_input else "null"} from head
     cross join (values {named_rows("fact", FACT_NAMES, FACT_TYPES, 1 + shape.facts)}) as new ({", ".join(FACT_NAMES)}))""")
-    parts += [INPUT] * shape.takes_input + [DRAFT] * shape.drops_draft + [STATE] * shape.has_state
+    parts += [DRAFT] * shape.drops_draft + [STATE] * shape.has_state
     result = f"branch, seq, facts, {effect}" if effect else "branch, seq, facts"
     return Statement.parse(f"with {', '.join(parts)}\nselect {result} from head")
 

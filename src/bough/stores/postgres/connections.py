@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from psycopg import sql
 from psycopg.errors import (
     DeadlockDetected,
+    Diagnostic,
     DivisionByZero,
     ForeignKeyViolation,
     InvalidSqlStatementName,
@@ -70,15 +71,24 @@ REPEATABLE = (*CONFLICTS, ForeignKeyViolation, InvalidSqlStatementName)
 # filters is read, so the policies find the setting in place: one round trip, without begin and commit (measured 1.3 to
 # 1.5 times as expensive). Every part of a statement that reads a table by itself needs it; without it the policies
 # let nothing through.
-SET_SPACE = "(select set_config('bough.space', %(space)s, true)) is not null"
-# Binds a transaction, and limits its waits for locks: a client that enqueues an input and does not commit would block
-# every other writer of that session, and with them one connection after the other.
-IDENTITY = f"select set_config('bough.space', {{}}, true), set_config('lock_timeout', '{SERVER_TIMEOUT_SECONDS:.0f}s', true)"
-SET_LOCK_TIMEOUT = f"(select set_config('lock_timeout', '{SERVER_TIMEOUT_SECONDS:.0f}s', true)) is not null"
+SET_SPACE = "(select pg_catalog.set_config('bough.space', %(space)s, true)) is not null"
+# What every write needs. Its waits for locks are limited: a client that enqueues an input and does not commit would block
+# every other writer of that session, and with them one connection after the other. And the warning that no standby has
+# it (`STANDBY_WAIT`) must come, whatever messages the role wants.
+SET_FOR_WRITE = f"""pg_catalog.set_config('lock_timeout', '{SERVER_TIMEOUT_SECONDS:.0f}s', true)
+    || pg_catalog.set_config('client_min_messages', 'warning', true)"""
+SET_LOCK_TIMEOUT = f"(select {SET_FOR_WRITE}) is not null"
+# Binds a transaction. Nobody else can create in its search path: what the statements of a transaction call is PostgreSQL's.
+IDENTITY = f"""select pg_catalog.set_config('bough.space', {{}}, true),
+    pg_catalog.set_config('search_path', '{postgres_schema.SAFE_PATH}', true), {SET_FOR_WRITE}"""
+
+STANDBY_WAIT = "SyncRepWaitForLSN"
+"""Where the server reports that a wait for the synchronous standby was cancelled: the change is committed here, and may be
+lost with this server. The message itself is in the server's language."""
 
 
 class ConnectionLost(Exception):
-    """The connection broke: what was running may have been committed, or not."""
+    """The connection broke, or the wait for the standby: what was running may have been committed for good, or not."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -87,7 +97,14 @@ class ConnectionLost(Exception):
 
 @contextlib.contextmanager
 def noticing_loss(connection: Connection) -> Iterator[None]:
-    """Raise ConnectionLost if the connection breaks in the block, or the server ends it."""
+    """Raise ConnectionLost if the connection breaks in the block, or the server ends it or a wait for its standby."""
+    unreplicated: list[str] = []
+
+    def notice(diagnostic: Diagnostic) -> None:
+        if diagnostic.source_function == STANDBY_WAIT:
+            unreplicated.append(diagnostic.message_primary or STANDBY_WAIT)
+
+    connection.add_notice_handler(notice)
     try:
         yield
     except psycopg.Error as error:
@@ -97,6 +114,10 @@ def noticing_loss(connection: Connection) -> Iterator[None]:
             connection.close()
             raise ConnectionLost(first_line(error)) from error
         raise
+    finally:
+        connection.remove_notice_handler(notice)
+    if unreplicated:
+        raise ConnectionLost(unreplicated[0])
 
 
 class EngineSql(Struct, frozen=True):
@@ -260,24 +281,45 @@ class PostgresConnections:
 
         return run
 
-    def write(self, work: Callable[[Connection], R], was_committed: Callable[[R], bool] | None = None) -> R:
+    def settle(self, look: Callable[[Connection], R]) -> R:
+        """Look under a lock for what a transaction wrote whose answer was lost; raises ConnectionLost, too.
+
+        The server may still be at it, and hold the lock: it waits for a standby that is away. Then nobody knows yet.
+        """
+        try:
+            return self.transaction(look)
+        except StoreError as error:
+            if isinstance(error.__cause__, LockNotAvailable):
+                raise UnknownCommit(self.url, "the server has not ended it yet") from error
+            raise
+
+    def write(
+        self, work: Callable[[Connection], R], was_committed: Callable[[Connection, R], bool] | None = None
+    ) -> R:
         """The same, and settled if the connection breaks.
 
         It runs again unless `was_committed`, called with the result from before the commit, finds it written.
         Without `was_committed`, running it twice must have the effect of running it once.
+
+        Either must lock a row: the commit of a transaction that locks waits for the synchronous standby, which then has
+        what was found, too. One that only reads waits for nothing.
         """
         deadline = self.deadline()
+        results: list[R] = []
         while True:
-            results: list[R] = []
             try:
-                return self.transaction(lambda connection: _remember(results, work(connection)))  # noqa: B023
+                if results and was_committed is not None:
+                    last = results[-1]
+                    if self.settle(lambda connection: was_committed(connection, last)):  # noqa: B023
+                        return last
+                results.clear()
+                return self.transaction(lambda connection: _remember(results, work(connection)))
             except ConnectionLost as failure:
                 self.recover(failure, deadline)
-                if results and was_committed is not None and was_committed(results[-1]):
-                    return results[-1]
             except (
                 UniqueViolation
             ) as error:  # another writer just took the number: the next try takes the next one
+                results.clear()
                 if time.monotonic() > deadline:
                     raise store_error(self.url, error) from error
 

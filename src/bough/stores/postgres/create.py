@@ -37,9 +37,9 @@ select 1 / count(*) from (
 """)
 # Always taken before one of those, from other rows: no deadlock.
 LOCK_CONVERSATION = "select 1 from bough.lock where number = hashtextextended(%s, 1) & 1023 for update"
-SELECT_FIRST_KEY = f"""
+SELECT_FIRST_KEY = """
 select journal.key from bough.session join bough.journal on journal.session_number = session.number and journal.number = 1
-where {SET_SPACE} and session.id = %(id)s
+where session.id = %(id)s for no key update of session
 """
 # Where a fork begins: its session may have been purged since it was read, or cut off before this position.
 POSITION_EXISTS = f"""

@@ -40,6 +40,9 @@ VERSION = max(MIGRATIONS)
 OLDEST_SERVER = 150_000
 LOCK = 0x626F756768  # "bough": one first migration at a time per database
 LOCK_TIMEOUT = "10s"
+SAFE_PATH = "pg_catalog, pg_temp"
+"""A search path in which no other role can create: a function or an operator of a client, with arguments that match better
+than PostgreSQL's own, would run with the rights of the caller. Temporary objects come last, since by default they come first."""
 # Others may be set for the role, to end what an application does.
 SET_TIMEOUTS = "set local lock_timeout = {}; set local statement_timeout = 0; set local idle_in_transaction_session_timeout = 0"
 

@@ -222,6 +222,7 @@ create table journal (
     last_seq       bigint,
     data           text,
     at             bigint not null,
+    input_key      text,               -- of the queued input that it took, whose writer may still wait for an answer
     primary key (session_number, number)
 );
 

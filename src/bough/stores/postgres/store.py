@@ -286,8 +286,11 @@ select inbox.number, inbox.body, inbox.at, inbox.imported from bough.session
 left join bough.inbox on inbox.session_number = session.number
 where {MINE} order by inbox.number limit %(limit)s
 """
-SELECT_QUEUED_KEY = f"""
-select 1 from bough.session join bough.inbox on inbox.session_number = session.number where {MINE} and inbox.key = %(key)s
+# Whether an input was queued: it waits, or a change after the `facts` of then took it.
+SELECT_QUEUED_KEY = """
+select 1 from bough.inbox where session_number = %(session)s and key = %(key)s
+union all
+select 1 from bough.journal where session_number = %(session)s and number > %(facts)s and input_key = %(key)s
 """
 SELECT_DRAFT = f"""
 select draft.text from bough.session
@@ -600,7 +603,18 @@ from bough.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
 
     def find_change(self, session_id: str, key: str) -> CommitResult | None:
         rows = self._joined_rows(SELECT_CHANGE, session_id, key=key)
-        return repeat_of(rows[0], Leaf(*rows[0][8:])) if rows else None
+        if not rows:
+            return None
+        self._confirm(session_id)
+        return repeat_of(rows[0], Leaf(*rows[0][8:]))
+
+    def _confirm(self, session_id: str) -> None:
+        """Wait until all that can be read of a session is durable, on the synchronous standby, too: see `write`."""
+
+        def work(writer: Connection) -> None:  # no result: an engine has nothing to add
+            lock_head(writer, session_id, self.owner)
+
+        self._connections.write(work)
 
     def _commit(self, change: Change) -> CommitResult:
         branch = None if change.after is None else (change.session_id, change.after.branch)
@@ -644,9 +658,7 @@ from bough.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
         while True:
             self._connections.recover(error, deadline)
             try:
-                result = self._connections.transaction(
-                    lambda writer: find_committed(writer, change, self.owner)
-                )
+                result = self._connections.settle(lambda writer: find_committed(writer, change, self.owner))
                 if result is not None:
                     return result
                 done = self._commit(change)
@@ -660,11 +672,24 @@ from bough.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
         try:
             return self._create(new)
         except ConnectionLost as error:
-            self._connections.recover(error, self._connections.deadline())
-            keys = self._query(SELECT_FIRST_KEY, id=new.row.session_id)
-            if keys and keys[0][0] == new.key:
-                return self.session(new.row.session_id), True
-            return self._connections.retry(lambda: self._create(new))
+            return self._settle_create(new, error)
+
+    def _settle_create(self, new: NewSession, error: ConnectionLost) -> tuple[SessionRow, bool]:
+        """Find out whether a session was created whose answer was lost, by its first key; if not, create it."""
+
+        def find(writer: Connection) -> bool:
+            found = writer.execute(SELECT_FIRST_KEY, {"id": new.row.session_id}).fetchone()
+            return found is not None and found[0] == new.key
+
+        deadline = self._connections.deadline()
+        while True:
+            self._connections.recover(error, deadline)
+            try:
+                if self._connections.settle(find):
+                    return self.session(new.row.session_id), True
+                return self._create(new)
+            except ConnectionLost as again:
+                error = again
 
     def _create(self, new: NewSession) -> tuple[SessionRow, bool]:
         try:
@@ -676,6 +701,7 @@ from bough.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
     def _existing(self, new: NewSession) -> SessionRow:
         """Return the session that has this id; raises IdTaken if it is another one."""
         try:
+            self._confirm(new.row.session_id)
             row = self.session(new.row.session_id)
         except NotFound:
             raise IdTaken(new.row.session_id) from None
@@ -736,7 +762,11 @@ from bough.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
             session_ids = self._with_children(writer, session_id, query)
             return PostgresPurge(self._exporter(writer)).run(session_ids)
 
-        return self._connections.write(work, lambda _: not self._has(session_id))
+        def was_committed(writer: Connection, _: PurgeResult) -> bool:
+            lock_row(writer, LOCK, self.space)
+            return not self._has(writer, session_id)
+
+        return self._connections.write(work, was_committed)
 
     def lease(
         self, session_id: str, holder: str, until: int, at: int, *, take_from: int | None = None
@@ -790,10 +820,12 @@ from bough.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
         return rows[0][0].decode() if rows else None
 
     def enqueue(self, session_id: str, body: bytes, at: int) -> int:
-        key = secrets.token_hex(16)
+        key, facts = secrets.token_hex(16), 0
 
         def work(writer: Connection) -> int:
+            nonlocal facts
             head = lock_head(writer, session_id, self.owner)
+            facts = head.facts
             if head.trashed_at is not None:
                 raise SessionTrashed(session_id)
             values = (head.number, self.space, head.owner, key, body, at, head.number)
@@ -801,8 +833,10 @@ from bough.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
             assert row is not None
             return int(row[0])
 
-        def was_committed(_: int) -> bool:
-            return bool(self._connections.query(SELECT_QUEUED_KEY, {**self._named(session_id), "key": key}))
+        def was_committed(writer: Connection, _: int) -> bool:
+            head = lock_head(writer, session_id, self.owner)
+            values = {"session": head.number, "key": key, "facts": facts}
+            return writer.execute(SELECT_QUEUED_KEY, values).fetchone() is not None
 
         return self._connections.write(work, was_committed)
 
@@ -818,7 +852,12 @@ from bough.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
             query: Any = f"delete {self.unreferenced_source}"
             return writer.execute(query, {"space": self.space, "before": before}).rowcount
 
-        return self._connections.write(work, lambda _: not self.unreferenced_blobs(before).blobs)
+        def was_committed(writer: Connection, _: int) -> bool:
+            lock_row(writer, LOCK, self.space)
+            query: Any = f"select 1 {self.unreferenced_source}"
+            return writer.execute(query, {"space": self.space, "before": before}).fetchone() is None
+
+        return self._connections.write(work, was_committed)
 
     # -- sizes and searching --------------------------------------------------------------------
 
@@ -868,12 +907,21 @@ from bough.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
         try:
             return self._connections.transaction(work, tries=1)
         except ConnectionLost as error:
-            if results and all(self._has(name) for name in results[0].added):
+            if results and self._have_all(results[0].added):
                 return results[0]
             raise ServerUnreachable(self.url, f"{error.reason}; nothing was imported") from None
 
-    def _has(self, session_id: str) -> bool:
-        return bool(self._connections.query(SELECT_SESSION, self._named(session_id)))
+    def _have_all(self, session_ids: Sequence[str]) -> bool:
+        """Whether these sessions are there, and on the synchronous standby, too."""
+
+        def work(writer: Connection) -> bool:
+            run_statement(writer, SHARE_LOCK, {"space": self.space})
+            return all(self._has(writer, session_id) for session_id in session_ids)
+
+        return self._connections.write(work)
+
+    def _has(self, connection: Connection, session_id: str) -> bool:
+        return connection.execute(SELECT_SESSION, self._named(session_id)).fetchone() is not None
 
 
 def tag_hash(name: str, value: str) -> bytes:
