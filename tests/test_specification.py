@@ -45,6 +45,7 @@ from bough.models.model import Delta, Request
 from bough.models.prices import Rates
 from bough.store import Store
 from bough.wire import Answer
+from support.stopped_runs import stopped
 
 NOW = Limits(pause=lambda failures: 0.0)
 KEY = "sk-ant-" + "a1" * 20
@@ -149,7 +150,9 @@ class TestStatus:
         session.send_sync("1", model=ScriptedModel(["fine"]))
         run_and_cancel(session.send("2", model=ScriptedModel([Slow(60)])), "session:turn_started", 0.02)
         session.send_sync("3", model=ScriptedModel([ModelError("m", "down")]), limits=NOW)
-        session.resume_sync(model=ScriptedModel([ask("look")] * 2), tools=[look], limits=Limits(rounds=1))
+        stopped(
+            session.resume_sync, model=ScriptedModel([ask("look")] * 2), tools=[look], limits=Limits(rounds=1)
+        )
         ended = [fact.data for fact in session.journal() if fact.kind == "turn_ended"]
         assert [(fact["turn"], fact["status"]) for fact in ended] == [
             (2, "completed"),
@@ -378,7 +381,7 @@ class TestLimits:
         limits = Limits(rounds=3, pause=lambda failures: 0.0)
         model = ScriptedModel([ask("look"), ask("look"), ModelError("m", "down"), ask("look"), "never"])
         session.send_sync("q", model=model, tools=[look], limits=limits)
-        events = session.resume_sync(model=model, tools=[look], limits=limits).events
+        events = stopped(session.resume_sync, model=model, tools=[look], limits=limits).events
         assert events[-1].data["error"]["code"] == "turn_limit"
         assert len(model.requests) == 4
 
@@ -386,7 +389,7 @@ class TestLimits:
         self, session: Session
     ) -> None:
         model = ScriptedModel([ask("look")])
-        events = session.send_sync("q", model=model, tools=[look], limits=Limits(rounds=1)).events
+        events = stopped(session.send_sync, "q", model=model, tools=[look], limits=Limits(rounds=1)).events
         assert events[-1].journal_number == session.row.facts
 
     def test_those_of_the_sessions_settings_hold(self, session: Session) -> None:
@@ -396,13 +399,15 @@ class TestLimits:
             session.set(limits=Limits(tries=2))
         session.set(limits={"turns": 1, "the host's own": "kept"})
         session.send_sync("1", model=ScriptedModel(["a"]))
-        (event,) = session.send_sync("2", model=ScriptedModel(["never"])).events
+        (event,) = stopped(session.send_sync, "2", model=ScriptedModel(["never"])).events
         assert event.data["error"]["code"] == "turn_limit"
 
     def test_those_of_the_sessions_settings_only_narrow(self, session: Session) -> None:
         session.set(limits={"turns": 9, "on_exceed": "warn"})
         session.send_sync("1", model=ScriptedModel(["a"]))
-        (event,) = session.send_sync("2", model=ScriptedModel(["never"]), limits=Limits(turns=1)).events
+        (event,) = stopped(
+            session.send_sync, "2", model=ScriptedModel(["never"]), limits=Limits(turns=1)
+        ).events
         assert event.data["error"]["code"] == "turn_limit"
 
     def test_one_of_the_settings_that_is_no_number_is_refused_before_anything_leaves(
@@ -423,7 +428,7 @@ class TestLimits:
             return await ctx.task("do it", models=models[-1:], limits=Limits(rounds=5))
 
         model = ScriptedModel([ask("delegate"), "never"], rates=DEAR)
-        session.send_sync("q", model=model, tools=[delegate], limits=Limits(max_cost_microcents=1))
+        stopped(session.send_sync, "q", model=model, tools=[delegate], limits=Limits(max_cost_microcents=1))
         assert models[0].requests == []
 
     def test_a_child_that_was_refused_tells_its_parent_why(self, session: Session) -> None:
@@ -432,7 +437,7 @@ class TestLimits:
             return await ctx.task("do it", models=[ScriptedModel(["never"], rates=DEAR)])
 
         model = ScriptedModel([ask("delegate"), "never"], rates=DEAR)
-        session.send_sync("q", model=model, tools=[delegate], limits=Limits(max_cost_microcents=1))
+        stopped(session.send_sync, "q", model=model, tools=[delegate], limits=Limits(max_cost_microcents=1))
         (result,) = session.path()[4].message.results
         assert "of $0.00000001 is spent" in result.content[0].text
 
@@ -449,8 +454,8 @@ class TestLimits:
         cut = Answer(assistant("half"), Usage(1_000, 1_000, 0, 0), None, "scripted", "m", None)
         second = ScriptedModel(["never"], rates=DEAR)
         limits = Limits(max_cost_microcents=1, pause=lambda failures: 0.0)
-        events = session.send_sync(
-            "q", model=[ScriptedModel([cut], rates=DEAR), second], limits=limits
+        events = stopped(
+            session.send_sync, "q", model=[ScriptedModel([cut], rates=DEAR), second], limits=limits
         ).events
         assert events[-1].data["error"]["limit"] == "cost"
         assert second.requests == []
@@ -525,7 +530,7 @@ class TestCompaction:
         limits = Limits(max_cost_microcents=1, summariser=summariser, pause=lambda failures: 0.0)
         dear = Answer(assistant(""), Usage(1_000, 1_000, 0, 0), None, "scripted", "m", None)
         chain = [ScriptedModel([dear], rates=DEAR), ScriptedModel([ContextOverflow("m", "too long")])]
-        session.send_sync("new", model=chain, limits=limits)
+        stopped(session.send_sync, "new", model=chain, limits=limits)
         assert summariser.requests == []
 
 

@@ -69,7 +69,7 @@
     ├── FilesChanged                files that a rewind would overwrite were changed elsewhere; nothing was done
     ├── McpServerUnavailable        an MCP server that does not start, is not reached or does not answer
     ├── UnknownAgent                the worker has no agent of that name
-    ├── LimitReached                an input beyond a limit; it was not stored
+    ├── TurnLimit                   a limit stopped a turn or refused its input, which was not stored
     ├── AttachmentsMissing          a regression case that could not run without what its bundle leaves out
     ├── EmptyCohort                 no session to run a lab on
     ├── BudgetReached               the next model call of a lab run could pass its cost limit; it was not made
@@ -108,6 +108,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from .agent.events import RunResult
     from .core.tree import Leaf
     from .core.usage import Usage
 
@@ -1025,19 +1026,33 @@ class UnknownAgent(BoughError):
         )
 
 
-class LimitReached(BoughError):
-    def __init__(self, session_id: str, problem: str, hint: str, command_hint: str) -> None:
-        self.session_id = session_id
-        super().__init__(f"nothing was sent to session {session_id}: {problem}", hint, command_hint)
-
-
 class TurnFailed(BoughError):
-    def __init__(self, session_id: str, reason: str) -> None:
-        self.session_id, self.reason = session_id, reason
+    """A turn has no answer. `status` is that of its run: failed, stopped, waiting, cancelled or interrupted."""
+
+    def __init__(self, session_id: str, reason: str, hint: str | None = None, status: str = "failed") -> None:
+        self.session_id, self.reason, self.status = session_id, reason, status
         super().__init__(
             f"the turn of session {session_id} got no answer: {reason}; what is durable stays",
-            'the task is tried again while it has attempts left; after the last one call session.resume(engine="absurd")',
+            'the task is tried again while it has attempts left; after the last one call session.resume(engine="absurd")'
+            if hint is None
+            else hint,
         )
+
+
+class TurnLimit(BoughError):
+    """A limit stopped a turn, or refused its input, which was not stored. `limit` is turns, rounds or cost."""
+
+    def __init__(
+        self,
+        session_id: str,
+        problem: str,
+        hint: str = "",
+        command_hint: str | None = None,
+        limit: str = "turns",
+        result: RunResult | None = None,
+    ) -> None:
+        self.session_id, self.limit, self.result = session_id, limit, result
+        super().__init__(f"session {session_id} is at a limit: {problem}", hint, command_hint)
 
 
 class PoisonTask(BoughError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -9,9 +10,11 @@ import pytest
 import bough
 from bough import Limits, ScriptedModel, Session, ToolCall, ToolContext, assistant, user
 from bough.agent.limits import narrow
-from bough.errors import ModelError
+from bough.errors import InvalidArgument, ModelError, TurnFailed, TurnLimit
+from bough.log.lease import Lease
 from bough.models.prices import Rates
 from conftest import Store
+from support.stopped_runs import stopped
 
 DOLLAR = 100_000_000
 DEAR = Rates(1_000, 1_000)
@@ -34,7 +37,7 @@ class TestCost:
     def test_a_first_call_that_would_cost_more_than_the_cap_is_not_made(self, session: Session) -> None:
         model = ScriptedModel(["never"], rates=DEAR)
         limits = Limits(max_cost_microcents=DOLLAR // 2)  # the input alone costs 0.6 dollars or more
-        result = session.send_sync(LONG, model=model, limits=limits)
+        result = stopped(session.send_sync, LONG, model=model, limits=limits)
         assert (model.requests, session.path(), len(result.events)) == ([], [], 1)
         error = error_of(result)
         assert (error["code"], error["limit"], result.status) == ("turn_limit", "cost", "stopped")
@@ -49,7 +52,7 @@ class TestCost:
         model = ScriptedModel([assistant(ToolCall("c", "read")), "never"], rates=DEAR)
         # Behind the first call the input may come from a cache, which these rates make no cheaper.
         limits = Limits(max_cost_microcents=DOLLAR // 2)
-        error = error_of(session.send_sync("q", model=model, tools=[read], limits=limits))
+        error = error_of(stopped(session.send_sync, "q", model=model, tools=[read], limits=limits))
         assert (len(model.requests), error["limit"]) == (1, "cost")
         assert session.transcript()[-1].message.text.startswith("(stopped: $")
 
@@ -69,7 +72,7 @@ class TestCost:
         session.send_sync("q", model=ScriptedModel(["a"]))
         model = ScriptedModel(["counted", "b"], rates=rates)
         limits = Limits(max_cost_microcents=DOLLAR)
-        error = error_of(session.send_sync("q", model=model, limits=limits))
+        error = error_of(stopped(session.send_sync, "q", model=model, limits=limits))
         assert (model.requests, len(session.path()), error["limit"]) == ([], 2, "cost")
         what = "scripted has no price" if rates is None else "1 call so far had no price"
         assert error["message"].startswith(f"{what}, so the limit of $1.00 cannot be checked; pip install")
@@ -88,7 +91,7 @@ class TestCost:
 
         first = ScriptedModel([assistant(ToolCall("c", "ask")), ModelError("m", "down")], rates=Rates(0, 0))
         limits = Limits(max_cost_microcents=DOLLAR, pause=lambda failures: 0.0)
-        error = error_of(session.send_sync("q", model=[first, second], tools=[ask], limits=limits))
+        error = error_of(stopped(session.send_sync, "q", model=[first, second], tools=[ask], limits=limits))
         assert (second.requests, len(first.requests), error["limit"]) == ([], 2, "cost")
         assert "scripted has no price" in session.path()[3].message.results[0].content[0].text
 
@@ -110,7 +113,7 @@ class TestQueuedInput:
     def test_one_past_the_cap_leaves_the_inbox_with_a_fact_and_an_event(self, session: Session) -> None:
         for text in ("one", "two", "three"):
             session.enqueue(text)
-        result = session.resume_sync(model=ScriptedModel(["Yes."]), limits=Limits(turns=1))
+        result = stopped(session.resume_sync, model=ScriptedModel(["Yes."]), limits=Limits(turns=1))
         refused = [event for event in result.events if event.data.get("stop_reason") == "error"]
         facts = [fact for fact in session.journal() if fact.kind == "turn_refused"]
         assert [fact.data["error"] for fact in facts] == [event.data["error"] for event in refused]
@@ -126,6 +129,97 @@ class TestTurns:
         for n in range(50):
             session.append([user(str(n)), assistant("a")])
         model = ScriptedModel(["never"])
-        error = error_of(session.send_sync("q", model=model, limits=Limits(turns=0)))
+        error = error_of(stopped(session.send_sync, "q", model=model, limits=Limits(turns=0)))
         assert (error["code"], error["limit"], model.requests) == ("turn_limit", "turns", [])
         assert "its 50 turns" in error["message"]
+
+    def test_send_raises_past_the_cap_and_other_watchers_see_why(self, session: Session) -> None:
+        """The session specification: past the cap it ends loudly, never with an empty text."""
+        session.append([user("1"), assistant("a")])
+        with pytest.raises(TurnLimit, match=r"its 1 turn; fork it or raise Limits\(turns=\)") as caught:
+            session.send_sync("2", model=ScriptedModel(["never"]), limits=Limits(turns=1))
+        assert (caught.value.limit, caught.value.result.status) == ("turns", "stopped")
+        (fact,) = [fact for fact in session.journal() if fact.kind == "turn_refused"]
+        (event,) = caught.value.result.events
+        assert (event.journal_number, event.data["error"]) == (fact.number, fact.data["error"])
+        assert [entry.message.text for entry in session.transcript()] == ["1", "a"]
+        assert session.verify() == []
+
+    def test_iterating_yields_the_event_before_it_raises(self, session: Session) -> None:
+        session.append([user("1"), assistant("a")])
+
+        seen = []
+
+        async def main() -> None:
+            async for event in session.send("2", model=ScriptedModel([]), limits=Limits(turns=1)):
+                seen.append(event.type)
+
+        with pytest.raises(TurnLimit):
+            asyncio.run(main())
+        assert seen == ["session:turn_completed"]
+
+    def test_a_refusal_is_recorded_though_another_run_holds_the_session(self, session: Session) -> None:
+        session.append([user("1"), assistant("a")])
+        lease = Lease(session.log)
+        lease.take(session.row)
+        try:
+            stopped(session.send_sync, "2", model=ScriptedModel([]), limits=Limits(turns=1))
+        finally:
+            lease.release()
+        assert [fact.kind for fact in session.journal()][-1] == "turn_refused"
+
+    def test_the_last_turns_before_the_cap_are_announced(self, session: Session) -> None:
+        for n in range(43):
+            session.append([user(str(n)), assistant("a")])
+
+        def warnings() -> list[str]:
+            events = session.send_sync("q", model=ScriptedModel(["a"])).events
+            return [event.data["message"] for event in events if event.type == "session:warning"]
+
+        assert warnings() == []
+        assert warnings() == ["this is turn 45 of at most 50; fork it or raise Limits(turns=)"]
+
+    def test_the_cap_of_a_session_may_be_above_the_default(self, session: Session) -> None:
+        session.set(limits=Limits(turns=60))
+        for n in range(50):
+            session.append([user(str(n)), assistant("a")])
+        assert session.send_sync("q", model=ScriptedModel(["a"])).text == "a"
+        stopped(session.send_sync, "q", model=ScriptedModel(["a"]), limits=Limits(turns=51))
+
+    def test_replays_are_not_capped_by_the_default(self, session: Session) -> None:
+        for n in range(52):
+            session.append([user(str(n)), assistant("a")])
+        report = asyncio.run(session.replay(mode="strict"))
+        assert (report.stop_reason, report.turns, report.is_identical) == (None, 52, True)
+
+
+class TestDollars:
+    def test_dollars_are_microcents(self) -> None:
+        assert Limits(max_cost_dollars=0.25).max_cost_microcents == DOLLAR // 4
+        assert (
+            narrow(Limits(max_cost_dollars=2), {"max_cost_microcents": DOLLAR}).max_cost_microcents == DOLLAR
+        )
+
+    @pytest.mark.parametrize("dollars", [-1, float("nan"), float("inf"), "5", True])
+    def test_what_is_no_amount_is_refused(self, dollars: Any) -> None:
+        with pytest.raises(InvalidArgument, match="max_cost_dollars"):
+            Limits(max_cost_dollars=dollars)
+
+    def test_two_amounts_are_refused(self) -> None:
+        with pytest.raises(InvalidArgument, match="max_cost_microcents says it already"):
+            Limits(max_cost_dollars=1, max_cost_microcents=1)
+
+
+class TestResult:
+    def test_the_text_of_a_failed_turn_is_an_error_and_no_empty_string(self, session: Session) -> None:
+        result = session.send_sync("q", model=ScriptedModel([ModelError("m", "refused", "wait")]))
+        assert (result.status, result.answer) == ("failed", None)
+        with pytest.raises(TurnFailed, match="refused"):
+            _ = result.text
+
+    def test_raise_for_status_passes_an_answer_and_raises_what_has_none(self, session: Session) -> None:
+        assert session.send_sync("q", model=ScriptedModel(["a"])).raise_for_status().text == "a"
+        failed = session.send_sync("q", model=ScriptedModel([ModelError("m", "refused", "wait")]))
+        with pytest.raises(TurnFailed, match="refused") as caught:
+            failed.raise_for_status()
+        assert caught.value.status == "failed"

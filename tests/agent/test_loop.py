@@ -67,6 +67,7 @@ from bough.stores.conformance.writer import read_everything
 from bough.wire import PROVIDERS, Answer, find_provider
 from conftest import Store
 from support.interleaving import interleaved
+from support.stopped_runs import stopped
 
 NOW = Limits(pause=lambda failures: 0.0)
 
@@ -239,7 +240,7 @@ class TestStart:
         model = ScriptedModel(["a", ModelError("m", "no"), ask(("look", 1)), ask(("look", 2))], model="m-1")
         session.send_sync("q", model=model, tools=desk.tools())
         session.send_sync("q", model=model, tools=desk.tools())
-        session.send_sync("q", model=model, tools=desk.tools(), limits=Limits(rounds=2))
+        stopped(session.send_sync, "q", model=model, tools=desk.tools(), limits=Limits(rounds=2))
         facts = session.journal()
         started = [fact.data for fact in facts if fact.kind == "turn_started"]
         assert started[0] == {
@@ -660,7 +661,7 @@ class TestLimits:
     def test_past_the_turn_cap_nothing_leaves_and_nothing_is_stored(self, session: Session) -> None:
         session.append([user("1"), assistant("a")])
         model = ScriptedModel(["never"])
-        (event,) = session.send_sync("2", model=model, limits=Limits(turns=1)).events
+        (event,) = stopped(session.send_sync, "2", model=model, limits=Limits(turns=1)).events
         assert event.type == "session:turn_completed"
         assert event.data["stop_reason"] == "error"
         assert event.data["error"]["code"] == "turn_limit"
@@ -670,7 +671,9 @@ class TestLimits:
         self, session: Session, desk: Desk
     ) -> None:
         model = ScriptedModel(lambda request: ask(("look", 1)))
-        events = session.send_sync("q", model=model, tools=desk.tools(), limits=Limits(rounds=3)).events
+        events = stopped(
+            session.send_sync, "q", model=model, tools=desk.tools(), limits=Limits(rounds=3)
+        ).events
         assert len(model.requests) == 3
         assert events[-1].data["error"]["code"] == "turn_limit"
         assert session.transcript()[-1].message.text.startswith("(stopped:")
@@ -682,7 +685,9 @@ class TestLimits:
                 assistant("a"), usage=Usage(1_000_000, 0), provider="anthropic", model="claude-opus-4-5"
             )
         model = ScriptedModel(["never"], rates=Rates(0, 0))
-        (event,) = session.send_sync("more", model=model, limits=Limits(max_cost_microcents=100)).events
+        (event,) = stopped(
+            session.send_sync, "more", model=model, limits=Limits(max_cost_microcents=100)
+        ).events
         assert (event.data["error"]["code"], event.data["error"]["limit"]) == ("turn_limit", "cost")
         assert (model.requests, len(session.path())) == ([], 3)
 
@@ -1177,7 +1182,7 @@ class TestOtherWriters:
             ]
 
         limits = Limits(turns=2)
-        session.send_sync("q", model=ScriptedModel(answer), tools=[pay], limits=limits)
+        stopped(session.send_sync, "q", model=ScriptedModel(answer), tools=[pay], limits=limits)
         kinds = [entry.role or entry.kind for entry in session.path()]
         assert kinds[1:9] == ["settings", "user", "note", "note", "assistant", "note", "note", "tool"]
         result = next(entry for entry in session.path() if entry.role == "tool").message.results[0]
@@ -1614,7 +1619,7 @@ class TestQueue:
         self, store: Store, session: Session
     ) -> None:
         session.enqueue("one")
-        events = session.send_sync("two", model=ScriptedModel(["a"]), limits=Limits(turns=1)).events
+        events = stopped(session.send_sync, "two", model=ScriptedModel(["a"]), limits=Limits(turns=1)).events
         assert events[-1].data["error"]["code"] == "turn_limit"
         assert [entry.message.text for entry in session.transcript()] == ["one", "a"]
 
@@ -1672,12 +1677,14 @@ class TestSendingWithAKey:
 
     def test_however_the_turn_ended_the_same_is_told_again(self, store: Store) -> None:
         call = assistant(ToolCall("c", "look", {"order": 41}))
-        stopped = store.start()
+        ended = store.start()
         limits = Limits(rounds=1)
         tools = Desk().tools()
         for _ in range(2):
-            result = stopped.send_sync("x", model=ScriptedModel([call]), tools=tools, limits=limits, key="k")
-            assert (result.status, result.text) == ("stopped", "")
+            result = stopped(
+                ended.send_sync, "x", model=ScriptedModel([call]), tools=tools, limits=limits, key="k"
+            )
+            assert (result.status, result.answer) == ("stopped", None)
             assert result.error is not None
             assert result.error.code == "turn_limit"
         cancelled = store.start()

@@ -24,6 +24,7 @@ from bough import (
 from bough.errors import InvalidOperation, InvalidPosition
 from bough.models.prices import Rates
 from conftest import Store
+from support.stopped_runs import stopped
 
 NOW = Limits(pause=lambda failures: 0.0)
 
@@ -301,7 +302,7 @@ class TestLedger:
         self, session: Session, limits: Limits, calls: int
     ) -> None:
         model = ScriptedModel(lambda request: assistant(call("look")), rates=Rates(10, 10))
-        result = session.send_sync("q", model=model, tools=[look], limits=limits)
+        result = stopped(session.send_sync, "q", model=model, tools=[look], limits=limits)
         assert result.status == "stopped"
         assert len(model.requests) == calls
         assert result.usage == session.refresh().totals == session.usage_by_turn()[2]
@@ -309,7 +310,7 @@ class TestLedger:
         assert (result.usage.calls, result.usage.unknown_calls) == (calls, 0)
         assert session.fork().usage("path") == result.usage
         assert session.verify() == []
-        session.send_sync("again", model=model, tools=[look], limits=Limits(rounds=1))
+        stopped(session.send_sync, "again", model=model, tools=[look], limits=Limits(rounds=1))
         assert session.usage().calls == len(model.requests) == calls + 1  # the numbers of rows have no gap
         assert session.verify() == []
 
@@ -430,7 +431,7 @@ def test_the_cost_cap_reaches_the_children(session: Session) -> None:
 
     lines = [assistant(call("think", f"c{n}", n=n)) for n in range(5)]
     model = ScriptedModel(lines, rates=Rates(0, 0))
-    session.send_sync("q", model=model, tools=[think], limits=Limits(max_cost_microcents=50_000))
+    stopped(session.send_sync, "q", model=model, tools=[think], limits=Limits(max_cost_microcents=50_000))
     assert len(session.children()) == 1
     assert session.path()[-1].message.text.startswith("(stopped")
 

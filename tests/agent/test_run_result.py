@@ -13,6 +13,7 @@ import bough
 from bough import Limits, ScriptedModel, Session, Slow, ToolCall, ToolContext, assistant, system
 from bough.errors import InvalidOperation
 from bough.models.prices import Rates
+from support.stopped_runs import stopped
 
 
 @bough.tool(effect="idempotent")
@@ -77,10 +78,10 @@ class TestRunResult:
 
     def test_a_limit_stops_it_and_a_failing_model_fails_it(self, session: Session) -> None:
         session.send_sync("1", model=ScriptedModel(["one"]))
-        stopped = session.send_sync("2", model=ScriptedModel(["two"]), limits=Limits(turns=1))
-        assert stopped.status == "stopped"
-        assert stopped.error is not None
-        assert stopped.error.code == "turn_limit"
+        ended = stopped(session.send_sync, "2", model=ScriptedModel(["two"]), limits=Limits(turns=1))
+        assert ended.status == "stopped"
+        assert ended.error is not None
+        assert ended.error.code == "turn_limit"
         failed = session.send_sync("3", model=ScriptedModel([]))
         assert failed.status == "failed"
         assert failed.error is not None

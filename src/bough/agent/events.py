@@ -8,13 +8,14 @@ from the last number.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 from msgspec import Struct
 
 from ..core.entries import Entry, Settings
 from ..core.messages import Message
 from ..core.usage import Totals
+from ..errors import TurnFailed, TurnLimit
 from ..stores.base import Fact
 from .limits import LIMIT_CODE
 
@@ -69,8 +70,8 @@ class Event(Struct, frozen=True, omit_defaults=True):
     | session:approval_requested | seq and index of the call, call_id, name, arguments; of a task: session_id, task_of |
     | session:retry | model, why, seconds |
     | session:compacted | summary, first_kept, tokens_before, shortened (how many results), limit (tokens) |
-    | session:limit_passed | code, limit (cost), message |
-    | session:warning | code, message, session_id, call_id, name |
+    | session:limit_passed | code, limit (cost), message: the limit was passed, as on_exceed says |
+    | session:warning | code, message, session_id, call_id, name; code turn_limit_near: the last turns before the cap |
     | session:turn_completed | stop_reason; error (code, message) if it failed; at a limit also limit (turns, rounds, cost) |
     | any other | the data of its fact |
     """
@@ -158,13 +159,16 @@ class RunError(Struct, frozen=True):
 
     code: str
     message: str
+    limit: str | None = None
+    """The limit that was reached: turns, rounds or cost."""
 
 
 class RunResult(Struct, frozen=True, kw_only=True):
     """The result of a run."""
 
-    text: str = ""
-    """The final answer's text; empty if there is none."""
+    session_id: str
+    answer: str | None = None
+    """The final answer's text; None if there is none."""
     status: RunStatus
     """completed: the turn has its answer. waiting: a person must approve a call. failed: no model answered. stopped: a limit
     was reached. cancelled. interrupted: `Run.stop()` left the turn to another run. idle: there was nothing to resume."""
@@ -173,21 +177,59 @@ class RunResult(Struct, frozen=True, kw_only=True):
     error: RunError | None = None
     events: tuple[Event, ...] = ()
 
+    @property
+    def text(self) -> str:
+        """The final answer's text. Raises `TurnFailed` if the turn failed; empty if it waits, was cancelled or had
+        nothing to resume."""
+        if self.answer is None and self.status == "failed":
+            self.raise_for_status()
+        return self.answer or ""
 
-def run_result(events: Iterable[Event], usage: Totals) -> RunResult:
+    def raise_for_status(self) -> Self:
+        """Raise `TurnLimit` or `TurnFailed` unless the turn is completed, or there was nothing to resume."""
+        if self.status in ("completed", "idle"):
+            return self
+        reason = _REASONS.get(self.status, self.status) if self.error is None else self.error.message
+        if self.status == "stopped":
+            limit = (self.error and self.error.limit) or "turns"
+            raise TurnLimit(self.session_id, reason, limit=limit, result=self)
+        raise TurnFailed(self.session_id, reason, _NEXT[self.status], self.status)
+
+
+_REASONS = {
+    "waiting": "a tool call waits for a person",
+    "cancelled": "it was cancelled",
+    "interrupted": "its run was stopped",
+}
+_NEXT = {
+    "failed": "continue it with session.resume(…)",
+    "waiting": "decide with session.approve(call), then session.resume(…)",
+    "cancelled": "send the next input",
+    "interrupted": "continue it with session.resume(…)",
+}
+
+
+def run_result(session_id: str, events: Iterable[Event], usage: Totals) -> RunResult:
     """Return the result of a run that has ended, from its events."""
     events = tuple(events)
-    text, stop_reason, error = "", None, None
+    text, stop_reason, error = None, None, None
     for event in events:
         if event.type == "session:turn_started":
-            text, stop_reason, error = "", None, None
+            text, stop_reason, error = None, None, None
         elif is_whole_answer(event) and not event.data["calls"]:
             text = event.data["text"]
         elif event.type == "session:turn_completed":
             stop_reason = event.data["stop_reason"]
             data = event.data.get("error")
-            error = None if data is None else RunError(data["code"], data["message"])
-    return RunResult(text=text, status=_status(stop_reason, error), usage=usage, error=error, events=events)
+            error = None if data is None else RunError(data["code"], data["message"], data.get("limit"))
+    return RunResult(
+        session_id=session_id,
+        answer=text,
+        status=_status(stop_reason, error),
+        usage=usage,
+        error=error,
+        events=events,
+    )
 
 
 def _status(stop_reason: str | None, error: RunError | None) -> RunStatus:

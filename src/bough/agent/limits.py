@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from ..core.messages import Text, ToolCall, ToolResult
-from ..core.usage import Call, Usage, format_dollars
+from ..core.usage import MICROCENTS_PER_DOLLAR, Call, Usage, format_dollars
 from ..errors import InvalidArgument, plural
 from ..log import ledger
 from ..log.log import Log
@@ -28,13 +28,15 @@ DEFAULT_LIMIT = 50
 class Limits(Struct, frozen=True, kw_only=True):
     """How much a session may use: turns, model calls, money, context. Checked before anything is sent."""
 
-    turns: int = DEFAULT_LIMIT
-    """Maximum number of turns of a session; 0 means the default."""
-    rounds: int = DEFAULT_LIMIT
-    """Maximum number of model calls within one turn; 0 means the default."""
+    turns: int = 0
+    """Maximum number of turns of a session; 0: that of the session, or else 50."""
+    rounds: int = 0
+    """Maximum number of model calls within one turn; 0: that of the session, or else 50."""
     max_cost_microcents: int | None = None
     """Maximum cost of the session and its tasks; 100,000,000 microcents are a dollar. A call that would exceed it by its
     input alone is not made."""
+    max_cost_dollars: float | None = None
+    """The same in dollars: pass one of the two."""
     on_exceed: Literal["stop", "warn"] = "stop"
     """At the cost limit, or if a call has no price and so cannot be counted: refuse the next model call, or continue with
     a warning event."""
@@ -53,8 +55,23 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Seconds to wait after that many failures, unless the provider says how long."""
 
     def __post_init__(self) -> None:
+        if self.max_cost_dollars is not None:
+            microcents = to_microcents(self.max_cost_dollars, self.max_cost_microcents)
+            force_setattr(self, "max_cost_microcents", microcents)
         for name in _COUNTS:
             _check_count(name, getattr(self, name))
+
+
+def to_microcents(dollars: float | None, microcents: int | None) -> int | None:
+    """Return a maximum cost, given in one of the two units, in microcents."""
+    if dollars is None:
+        return microcents
+    if type(dollars) not in (int, float) or not 0 <= dollars < 1e9:
+        raise InvalidArgument("max_cost_dollars", dollars, "an amount of dollars")
+    amount = round(dollars * MICROCENTS_PER_DOLLAR)
+    if microcents not in (None, amount):
+        raise InvalidArgument("max_cost_dollars", dollars, "left out: max_cost_microcents says it already")
+    return amount
 
 
 _COUNTS = ("turns", "rounds", "max_cost_microcents", "context_tokens", "context_window", "max_messages")
@@ -100,8 +117,10 @@ def narrow(limits: Limits, session_limits: Mapping[str, Any] | None) -> Limits:
             continue
         _check_count(f"the session's limit {name}", own)
         if name in ("turns", "rounds"):
-            own, limit = own or DEFAULT_LIMIT, limit or DEFAULT_LIMIT
+            own, limit = own or limit or DEFAULT_LIMIT, limit or None
         narrowed[name] = own if limit is None else min(own, limit)
+    if "max_cost_microcents" in narrowed:
+        narrowed["max_cost_dollars"] = None
     on_exceed = (session_limits or {}).get("on_exceed")
     if on_exceed == "stop" or (on_exceed != "warn" and "max_cost_microcents" in narrowed):
         narrowed["on_exceed"] = "stop"  # the session's own limit is not for a run to pass
@@ -149,15 +168,19 @@ class NextCall(Struct, frozen=True):
 
 
 def check_turns(limits: Limits, session_id: str, turns: int) -> LimitHit | None:
-    """Return the limit that forbids another turn after this many."""
+    """Return the limit that forbids another turn after this many, or warns that the last ones have begun."""
     max_turns = limits.turns or DEFAULT_LIMIT
-    if turns < max_turns:
+    if turns + 1 < max_turns - max_turns // 10 or turns < max_turns < 10:
         return None
+    problem = f"the session has had its {plural(max_turns, 'turn')}"
+    if turns < max_turns:
+        problem = f"this is turn {turns + 1} of at most {max_turns}"
     return LimitHit(
         "turns",
-        f"the session has had its {plural(max_turns, 'turn')}",
+        problem,
         "fork it or raise Limits(turns=)",
         f"raise it with --max-turns N, or continue in a fork: bough fork {session_id}",
+        is_warning=turns < max_turns,
     )
 
 
@@ -227,7 +250,7 @@ def check_cost(limits: Limits, session_id: str, spending: Spending, next_call: N
     return LimitHit(
         "cost",
         f"{format_dollars(spent)} of {format_dollars(max_cost)} is spent{more}",
-        "raise Limits(max_cost_microcents=), 100,000,000 for each dollar",
+        "raise Limits(max_cost_dollars=)",
         f"raise it with --max-cost DOLLARS, or continue in a fork, which is charged separately: bough fork {session_id}",
         is_warning=limits.on_exceed == "warn",
     )
@@ -287,7 +310,9 @@ class LimitChecker:
     async def check_turn(self, turns: int, next_call: NextCall) -> LimitHit | None:
         """Return the limit that another turn, after this many, would exceed with its first model call."""
         hit = check_turns(self.limits, self._writer.log.session_id, turns)
-        return hit or await self.check_cost(next_call)
+        if hit is not None and not hit.is_warning:
+            return hit
+        return await self.check_cost(next_call) or hit
 
     async def check_call(self, rounds: int, next_call: NextCall) -> LimitHit | None:
         """Return the limit that another model call would exceed, after `rounds` in its turn."""

@@ -97,7 +97,7 @@ class Loop:
             await self._require_accepted(row, is_resumed=content is None)
             limit = None if content is None else await self._check_turn(row.turns, content)
             if limit is not None:
-                emit(_refusal_event(limit))
+                await self._refuse(limit)
                 return
             before, row = row, await self.writer.acquire(row)
             try:
@@ -112,7 +112,7 @@ class Loop:
                         row.turns, content
                     )  # another run has ended since it was checked
                     if limit is not None:
-                        emit(_refusal_event(limit))
+                        await self._refuse(limit)
                         return
                 await self._run(content if recorded is None else None, row, key)
             finally:
@@ -209,7 +209,7 @@ class Loop:
         row = await self.writer.run_blocking(self.log.store.session, self.log.session_id)
         limit = await self._check_turn(row.turns, content)
         if limit is not None:
-            self._emit(_refusal_event(limit))
+            await self._refuse(limit)
             return
         await self._turn(content, row, key=key)
 
@@ -233,9 +233,7 @@ class Loop:
             assert isinstance(message, Message)
             limit = await self._check_turn(row.turns, message)
             if limit is not None:
-                refused = Record("turn_refused", {"error": limit.data}, takes=queued.number)
-                await self.writer.record(refused)
-                self._emit(_refusal_event(limit, self.writer.journal_number))
+                await self._refuse(limit, takes=queued.number)
                 continue
             self.writer.is_one_shot = queued.number == one_shot
             await self._turn(message, row, takes=queued.number)
@@ -269,7 +267,14 @@ class Loop:
         caller = self.model_caller
         next_call = NextCall(caller.models[0], lambda: caller.request(message))
         limit = await self.limits.check_turn(turns, next_call)
+        if limit is not None and limit.is_warning and limit.limit == "turns":
+            self._emit(Event("session:warning", {**limit.data, "code": "turn_limit_near"}))
         return None if limit is None or limit.is_warning else limit
+
+    async def _refuse(self, limit: LimitHit, takes: int | None = None) -> None:
+        """Record that an input was refused, so that every watcher sees it. The input itself is not stored."""
+        await self.writer.record(Record("turn_refused", {"error": limit.data}, takes=takes))
+        self._emit(_refusal_event(limit, self.writer.journal_number))
 
     async def _start_turn(
         self, message: Message, row: SessionRow, takes: int | None, key: str | None

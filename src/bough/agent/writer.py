@@ -272,7 +272,8 @@ class Writer:
         await run_to_end(self._record, record)
 
     def _record(self, record: Record) -> None:
-        committed = self.log.record(**asdict(record), fence=self.lease.fence)
+        # Before it holds the lease it may say that it refuses an input.
+        committed = self.log.record(**asdict(record), fence=self.lease.fence or None)
         self.model_calls |= {call.call_id: call for call in record.calls}
         self.journal_number = committed.facts
 

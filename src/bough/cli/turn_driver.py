@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, Self
 
 from msgspec import Struct
@@ -22,7 +22,7 @@ from ..agent.tools.tool import PendingApproval
 from ..core.messages import Message
 from ..core.turns import OpenCall
 from ..engines.local import Run
-from ..errors import NotFound, SessionTrashed, TaskTrashed
+from ..errors import NotFound, SessionTrashed, TaskTrashed, TurnLimit
 from ..session import Session
 from .agent_options import CommandAgent
 from .rendering.error_text import TakenOver
@@ -102,9 +102,10 @@ async def _consume(run: Run, watcher: Watcher) -> Event | None:
     last = None
     # Closed at once if the watcher fails: that cancels the run, and the log records it.
     async with aclosing(aiter(run)) as events:
-        async for event in events:
-            watcher.watch(event)
-            last = event if event.type == "session:turn_completed" else last
+        with suppress(TurnLimit):  # its event says so
+            async for event in events:
+                watcher.watch(event)
+                last = event if event.type == "session:turn_completed" else last
     return last
 
 

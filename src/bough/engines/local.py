@@ -168,10 +168,13 @@ class Run:
         return self.result
 
     def _end(self, task: asyncio.Task[None]) -> None:
-        """Keep the result of the run, whose task is done, or raise its error."""
+        """Keep the result of the run, whose task is done; raise its error, or `TurnLimit` if a limit stopped it."""
         if not task.cancelled():
             task.result()
-        self._result = run_result(self._events, total(self._loop.writer.model_calls.values()))
+        spent = total(self._loop.writer.model_calls.values())
+        self._result = run_result(self._loop.log.session_id, self._events, spent)
+        if self._result.status == "stopped":
+            self._result.raise_for_status()
 
 
 class RunEvents:

@@ -19,7 +19,7 @@ from ..agent.tools.mcp.server import ToolLike, split_tools
 from ..core.context import fold_settings
 from ..core.entries import Settings
 from ..engines.local import ModelLike, Run, resolve_models
-from ..errors import BoughError, ModelUnavailable, SessionRunning, ToolsMissing
+from ..errors import BoughError, ModelUnavailable, SessionRunning, ToolsMissing, TurnLimit
 from ..log.lease import interrupt
 from ..models.availability import available_models
 from ..models.names import is_model_name
@@ -159,6 +159,8 @@ class ActiveRuns:
                 self._context.live.publish(name, event)
                 if not first.done():
                     first.set_result(event)
+        except TurnLimit:
+            pass  # its event says so
         except Exception as error:  # noqa: BLE001 – a model or tool may raise anything; the log records it
             if not first.done() and isinstance(error, BoughError):
                 first.set_exception(error)

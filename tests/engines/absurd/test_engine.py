@@ -357,7 +357,7 @@ class TestSending:
     def test_a_turn_limit_refuses_before_anything_is_stored(self, queue: AbsurdQueue) -> None:
         session = queue.store.start("a")
         session.append([user("hi"), assistant("ho")])
-        with pytest.raises(errors.LimitReached, match="its 1 turn"):
+        with pytest.raises(errors.TurnLimit, match="its 1 turn"):
             session.send("more", engine="absurd", queue=queue.name, limits=Limits(turns=1))
         assert session.row.leaf.seq == 2
 
@@ -374,7 +374,7 @@ class TestSending:
                 session.send("more", engine="absurd", queue=queue.name)
             else:
                 limits = Limits(turns=1) if who == "the sender" else None
-                with pytest.raises(errors.LimitReached, match="its 1 turn"):
+                with pytest.raises(errors.TurnLimit, match="its 1 turn"):
                     session.send("more", engine="absurd", queue=queue.name, limits=limits)
             if who != "the sender":
                 session.enqueue("and more", engine="absurd", queue=queue.name)

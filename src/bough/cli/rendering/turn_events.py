@@ -88,10 +88,8 @@ class Watcher:
                 if not data["summary"]:
                     how = "the newest results are shortened"
                 self.on_notice(f"the history was too long for {data['limit']:,} tokens; {how}")
-            case "session:limit_passed":
-                self.on_notice(data["command_message"])
-            case "session:warning":
-                self.on_notice(data["message"])
+            case "session:limit_passed" | "session:warning":
+                self.on_notice(data.get("command_message", data["message"]))
 
     def _message(self, seq: int) -> Message:
         message = self.session.path(since=seq - 1)[0].message

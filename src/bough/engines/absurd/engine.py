@@ -24,7 +24,7 @@ from ...core.entries import Settings
 from ...core.messages import Message, user
 from ...core.typed_json import converter
 from ...core.usage import MAX_COUNT
-from ...errors import InputsQueued, InvalidOperation, LimitReached, PostgresRequired, SessionRunning, TurnOpen
+from ...errors import InputsQueued, InvalidOperation, PostgresRequired, SessionRunning, TurnLimit, TurnOpen
 from ...log.changes import new_key
 from ...log.keyed_turn import KeyedTurn, find_turn
 from ...log.log import Log
@@ -211,8 +211,8 @@ def _spawning_log(
 def _check_turns(settings: Settings, row: SessionRow, limits: Limits | None) -> None:
     """Raise if the sender's or the session's limits allow no other turn. Without either, only the worker knows one."""
     stop = check_turns(narrow(limits or Limits(turns=MAX_COUNT), settings.limits), row.session_id, row.turns)
-    if stop is not None:
-        raise LimitReached(row.session_id, stop.problem, stop.hint, stop.command_hint)
+    if stop is not None and not stop.is_warning:
+        raise TurnLimit(row.session_id, stop.problem, stop.hint, stop.command_hint)
 
 
 def _recorded_task(log: Log, recorded: KeyedTurn, key: str, queue: str, agent: str | None) -> EnqueuedTask:
