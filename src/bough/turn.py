@@ -38,6 +38,7 @@ from .wire import Answer
 
 if TYPE_CHECKING:
     from .agent.call_status import CallStatus
+    from .agent.limits import Limits
     from .agent.tools.tool import Tool, ToolContext
     from .async_turn import AsyncTurn
 
@@ -95,6 +96,8 @@ class Turn:
         """What an earlier run of this keyed turn recorded."""
         self._is_closed = False
         """Whether that run ended the turn: nothing is written for it any more."""
+        self._caps: Limits | None = None
+        """The limits that were set on the session; the defaults of `send` do not hold here."""
         self._lease = Lease(log)
         self._async_turn: AsyncTurn
 
@@ -138,6 +141,7 @@ class Turn:
         if log.cursor.turn:
             log.keep_partial()  # what was shown of the answer to the input before this one
         before = log.store.session(log.session_id)
+        self._refuse_past_caps(before)
         self._fence = before.fence
         row = self._running_row(before)
         started = self._append(
@@ -161,8 +165,11 @@ class Turn:
 
     def _resume(self) -> None:
         """Take the lease, if the open turn is still where this handle is."""
+        from .agent.limits import session_caps
+
         log = self._log
         before = log.store.session(log.session_id)
+        self._caps = session_caps(log)
         row = self._running_row(before)
         data = {"turn": log.cursor.turn}
         log.record("turn_resumed", data=data, row=row, only_at_leaf=True, fence=before.fence)
@@ -171,6 +178,30 @@ class Turn:
         if draft is not None:  # our loop's answer broke off; this one asks again
             log.append([Draft(assistant(draft), finish=INTERRUPTED)])
         self._append_settings()
+
+    def _refuse_past_caps(self, row: SessionRow) -> None:
+        """Raise `TurnLimit` if the session's own limits allow no other turn. The refusal is recorded, the input is not."""
+        from .agent.limits import check_own_caps, session_caps
+
+        self._caps = session_caps(self._log)
+        if self._caps is not None and (hit := check_own_caps(self._log, self._caps, turns=row.turns)):
+            self._log.record("turn_refused", data={"error": hit.data})
+            raise hit.to_error(self._log.session_id)
+
+    def _stop_at_caps(self) -> None:
+        """End the turn in public and raise `TurnLimit` if the session's own limits allow no other model call."""
+        from .agent.limits import check_own_caps
+
+        log = self._log
+        if self._caps is None or log.cursor.open_calls or not log.cursor.turn:
+            return
+        if hit := check_own_caps(log, self._caps, rounds=log.cursor.step):
+            if self._call_id is not None:
+                dropped = {"call_id": self._call_id}
+                log.record("call_dropped", data=dropped, drops_call=self._call_id, fence=self._fence)
+            closing = Draft(assistant(f"(stopped: {hit})"), finish="error")
+            self._append(closing, key=None, data={"error": str(hit)})
+            raise hit.to_error(log.session_id)
 
     def _take_lease(self) -> None:
         """Hold the lease that the last commit took."""
@@ -398,6 +429,7 @@ class Turn:
             call_id, content, error=error, outcome=outcome, ends_turn=ends_turn, state=state, details=details
         )
         self._append(Draft(message), key=key)
+        self._stop_at_caps()
         return message
 
     # -- running tools -----------------------------------------------------------------------------
@@ -554,6 +586,7 @@ class Turn:
             appended = self._append(Draft(error_result(call.call, why)), key=None)
         stored = appended.payloads[0]
         assert isinstance(stored, Message)
+        self._stop_at_caps()
         return stored
 
     def _ledger(self, read: Answer, after: int) -> Call:

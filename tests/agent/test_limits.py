@@ -193,6 +193,46 @@ class TestTurns:
         assert (report.stop_reason, report.turns, report.is_identical) == (None, 52, True)
 
 
+class TestOwnLoop:
+    """Limits that were set on a session hold in one's own loop too; the defaults of `send` do not."""
+
+    def test_the_default_cap_does_not_hold(self, session: Session) -> None:
+        for n in range(52):
+            with session.turn(str(n)) as turn:
+                turn.answer(assistant("a"))
+        assert session.row.turns == 52
+
+    def test_past_the_sessions_turns_the_input_is_refused_and_not_stored(self, session: Session) -> None:
+        session.set(limits=Limits(turns=1))
+        with session.turn("1") as turn:
+            turn.answer(assistant("a"))
+        with pytest.raises(TurnLimit, match="its 1 turn"), session.turn("2"):
+            pass
+        assert [entry.message.text for entry in session.transcript()] == ["1", "a"]
+        assert [fact.kind for fact in session.journal()][-1] == "turn_refused"
+        assert session.row.status == "idle"
+
+    def test_past_the_sessions_rounds_the_turn_ends_in_public(self, session: Session) -> None:
+        session.set(limits=Limits(rounds=1))
+        with session.turn("1", model="anthropic:claude-opus-4-5") as turn:
+            turn.answer(assistant(ToolCall("c", "look", {})))
+            with pytest.raises(TurnLimit, match="called the model 1 time"):
+                turn.run(turn.open_tool_calls[0], lambda: "found")
+            assert turn.done
+        assert [entry.role for entry in session.path()][-3:] == ["assistant", "tool", "assistant"]
+        assert session.transcript()[-1].message.text.startswith("(stopped: ")
+        assert (session.row.status, session.row.holder) == ("failed", None)
+        assert session.verify() == []
+
+    def test_past_the_sessions_money_no_turn_begins(self, session: Session) -> None:
+        session.set(limits=Limits(max_cost_dollars=0.01))
+        model = {"provider": "anthropic", "model": "claude-opus-4-5"}
+        with session.turn("1") as turn:
+            turn.answer(assistant("a"), usage=bough.Usage(1_000_000, 0), **model)
+        with pytest.raises(TurnLimit, match=r"of \$0.01 is spent"), session.turn("2"):
+            pass
+
+
 class TestDollars:
     def test_dollars_are_microcents(self) -> None:
         assert Limits(max_cost_dollars=0.25).max_cost_microcents == DOLLAR // 4

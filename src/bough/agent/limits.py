@@ -10,9 +10,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
+from ..core.context import fold_settings
 from ..core.messages import Text, ToolCall, ToolResult
-from ..core.usage import MICROCENTS_PER_DOLLAR, Call, Usage, format_dollars
-from ..errors import InvalidArgument, plural
+from ..core.usage import MAX_COUNT, MICROCENTS_PER_DOLLAR, Call, Usage, format_dollars
+from ..errors import InvalidArgument, TurnLimit, plural
 from ..log import ledger
 from ..log.log import Log
 from ..models.model import Model, Request
@@ -145,6 +146,9 @@ class LimitHit(Struct, frozen=True):
     def command_text(self) -> str:
         return f"{self.problem}; {self.command_hint}"
 
+    def to_error(self, session_id: str) -> TurnLimit:
+        return TurnLimit(session_id, self.problem, self.hint, self.command_hint, self.limit)
+
     @property
     def data(self) -> dict[str, str]:
         """The error as events and facts contain it. One code for every limit, so that a client needs to know only one."""
@@ -194,6 +198,28 @@ def check_rounds(limits: Limits, session_id: str, rounds: int) -> LimitHit | Non
         "raise Limits(rounds=)",
         f"continue with another turn: bough run --resume {session_id} TEXT",
     )
+
+
+def session_caps(log: Log) -> Limits | None:
+    """Return the limits that were set on a session, for a loop of one's own; None if none were set."""
+    own = fold_settings(log.store.control_entries(log.session_id, leaf=log.leaf)).limits
+    if not own or not any(own.get(name) for name in ("turns", "rounds", "max_cost_microcents")):
+        return None
+    return narrow(Limits(turns=MAX_COUNT, rounds=MAX_COUNT), own)
+
+
+def check_own_caps(
+    log: Log, caps: Limits, *, turns: int | None = None, rounds: int | None = None
+) -> LimitHit | None:
+    """Return the limit of a session that forbids another turn or another model call of one's own loop."""
+    hit = None if turns is None else check_turns(caps, log.session_id, turns)
+    hit = hit if rounds is None else check_rounds(caps, log.session_id, rounds)
+    if hit is not None and not hit.is_warning:
+        return hit
+    if caps.max_cost_microcents is None or caps.on_exceed == "warn":
+        return None
+    spent = ledger.totals(log, "tree", None).cost_microcents
+    return None if spent < caps.max_cost_microcents else _spent_hit(caps, log.session_id, spent)
 
 
 class Spending:
@@ -247,6 +273,11 @@ def check_cost(limits: Limits, session_id: str, spending: Spending, next_call: N
     if spent + minimum <= max_cost and spent < max_cost:
         return None
     more = "" if spent >= max_cost else f", and the next call costs at least {format_dollars(minimum)}"
+    return _spent_hit(limits, session_id, spent, more)
+
+
+def _spent_hit(limits: Limits, session_id: str, spent: int, more: str = "") -> LimitHit:
+    max_cost = limits.max_cost_microcents or 0
     return LimitHit(
         "cost",
         f"{format_dollars(spent)} of {format_dollars(max_cost)} is spent{more}",

@@ -24,7 +24,7 @@ from ...core.entries import Settings
 from ...core.messages import Message, user
 from ...core.typed_json import converter
 from ...core.usage import MAX_COUNT
-from ...errors import InputsQueued, InvalidOperation, PostgresRequired, SessionRunning, TurnLimit, TurnOpen
+from ...errors import InputsQueued, InvalidOperation, PostgresRequired, SessionRunning, TurnOpen
 from ...log.changes import new_key
 from ...log.keyed_turn import KeyedTurn, find_turn
 from ...log.log import Log
@@ -212,7 +212,7 @@ def _check_turns(settings: Settings, row: SessionRow, limits: Limits | None) -> 
     """Raise if the sender's or the session's limits allow no other turn. Without either, only the worker knows one."""
     stop = check_turns(narrow(limits or Limits(turns=MAX_COUNT), settings.limits), row.session_id, row.turns)
     if stop is not None and not stop.is_warning:
-        raise TurnLimit(row.session_id, stop.problem, stop.hint, stop.command_hint)
+        raise stop.to_error(row.session_id)
 
 
 def _recorded_task(log: Log, recorded: KeyedTurn, key: str, queue: str, agent: str | None) -> EnqueuedTask:
