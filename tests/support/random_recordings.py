@@ -12,6 +12,7 @@ from msgspec import Struct
 import bough
 from bough import Limits, ScriptedModel, Session, ToolCall, ToolContext, assistant, system
 from conftest import Store
+from support.stopped_runs import stopped
 
 WORDS = ["yes", "no", "it is lost", "look again", "", "größer ☃"]
 
@@ -88,7 +89,7 @@ def host_action(session: Session, action: str | None) -> None:
         session.send_sync("nobody hears", model=ScriptedModel([]))
     elif action == "limit":
         model = ScriptedModel([assistant(ToolCall("x", "look", {"n": 1}))])
-        session.send_sync("too long", model=model, tools=TOOLS, limits=Limits(rounds=1))
+        stopped(session.send_sync, "too long", model=model, tools=TOOLS, limits=Limits(rounds=1))
     elif action == "rewind" and session.leaf.seq > 3:
         session.rewind(session.leaf.seq - 1, summary="left it")
 
