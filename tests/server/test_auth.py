@@ -22,7 +22,8 @@ import bough
 from bough import user
 from bough.errors import TokenRequired
 from bough.server.app import create_litestar
-from bough.server.auth import LOGIN, LOGIN_SECONDS, AccessSettings, Caller
+from bough.server.auth import LOGIN_SECONDS, AccessSettings, Caller
+from bough.server.capacity import LOGIN
 from bough.server.context import ServerContext
 from bough.server.host_header import host_name
 from bough.store import Store

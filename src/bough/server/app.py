@@ -31,6 +31,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from .. import __version__
 from .active_runs import ActiveRuns
 from .auth import AuthMiddleware, Caller, token_required
+from .capacity import Capacity, max_connections
 from .context import ServerContext
 from .jobs import Jobs
 from .problems import MEDIA_TYPE, ProblemDetails, Refusal, handle_error
@@ -96,6 +97,8 @@ TAGS = {
 
 EXIT_AT_ONCE = 130
 """The exit code after a second signal."""
+STALL_SECONDS = 30.0
+"""How long a caller may leave an answer unread."""
 MAX_WIDE_READS = 4
 """Requests at a time that read thousands of entries: each takes some ten megabytes."""
 
@@ -108,6 +111,7 @@ PROBLEMS = {
     409: "Conflict: the session moved, is running, is trashed, is past a limit, or exists already",
     413: "The body is too large",
     415: "The body has the wrong Content-Type",
+    429: "The caller has too many requests or event streams under way",
     500: "Internal error; look for `reference` in the server's log",
     503: "The store could not be reached, or the server is stopping",
     507: "The store is full",
@@ -207,17 +211,18 @@ def create_litestar(context: ServerContext) -> Litestar:
 
 
 def _with_middleware(app: Litestar, context: ServerContext) -> ASGIApp:
-    return observe_requests(AuthMiddleware(app, context.access), context.metrics)
+    return observe_requests(AuthMiddleware(app, context.access, Capacity(max_connections())), context.metrics)
 
 
 class Connection(H11Protocol):
-    """An HTTP connection that is closed unless it sends a complete request head in time.
+    """An HTTP connection that is closed unless it sends a complete request head, and reads its answers, in time.
 
     Half-sent heads and idle connections never keep others out: when there are too many connections, the oldest one
     without a request is closed.
     """
 
     _head_timer: asyncio.TimerHandle | None = None
+    _stall_timer: asyncio.TimerHandle | None = None
     _opened_at = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -236,6 +241,16 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._stop_timer()
+        self._stop_stall_timer()
+
+    def pause_writing(self) -> None:
+        """Give the caller time to read what was sent; one that does not would keep its place for ever."""
+        super().pause_writing()
+        self._stall_timer = self.loop.call_later(STALL_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_stall_timer()
 
     @property
     def _is_idle(self) -> bool:
@@ -253,19 +268,15 @@ class Connection(H11Protocol):
         if self._is_idle:
             self.transport.close()
 
+    def _stop_stall_timer(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
     def _stop_timer(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
-
-
-def max_connections() -> int:
-    """Return how many connections to accept: half of the files this process may open, at most 2,000."""
-    try:
-        import resource
-    except ModuleNotFoundError:  # Windows limits handles, not files
-        return 2_000
-    return min(2_000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
 
 
 class Server(SignalledServer):

@@ -17,13 +17,14 @@ from litestar.types import ASGIApp, Receive, Send
 from msgspec import Struct
 
 from ..errors import TokenRequired
+from .capacity import LOGIN, Capacity
 from .host_header import LOOPBACK, host_name, is_address, is_cross_site, is_loopback
 from .problems import MEDIA_TYPE, Refusal
 from .sender import ResponseSender
 
-MAX_REQUESTS = 2_000
 LOGIN_SECONDS = 7 * 24 * 3600
-IMPORT, LOGIN = "/api/import", "/api/login"
+LOGIN_BODY_SECONDS = 5.0
+IMPORT = "/api/import"
 _LOGIN = re.compile(r"([0-9]{1,12})\.([0-9a-f]{64})")
 _PORT = re.compile(r":([0-9]{1,5})$")
 _UNCLEAR = re.compile(rb"//|/\.\.?(?:/|$)|\\|[^/]/$|[\x00-\x20\x7f]")
@@ -57,7 +58,7 @@ class AccessSettings(Struct, frozen=True, kw_only=True):
     max_body_bytes: int = 1_000_000
     max_import_bytes: int = 256_000_000
     body_timeout: float = 30.0
-    """Seconds: the longest pause within a request body."""
+    """Seconds in which a request body has to come; of a bundle, the longest pause within it."""
 
     def __post_init__(self) -> None:
         tokens = [
@@ -136,9 +137,8 @@ def token_required() -> Refusal:
 class AuthMiddleware:
     """Checks every request and answers those it refuses."""
 
-    def __init__(self, app: ASGIApp, access: AccessSettings) -> None:
-        self.app, self.access = app, access
-        self._active = 0
+    def __init__(self, app: ASGIApp, access: AccessSettings, capacity: Capacity) -> None:
+        self.app, self.access, self._capacity = app, access, capacity
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -155,20 +155,22 @@ class AuthMiddleware:
             scope["method"] = "GET"  # answered like GET, by the sender without a body
         try:
             self._admit(scope, headers)
+            place = self._capacity.take(scope, scope["state"]["caller"])
         except Refusal as refusal:
             await _send_problem(sender, refusal)
             return
-        self._active += 1
         try:
-            await self.app(scope, _with_timeout(receive, self.access.body_timeout), sender)
+            await self.app(scope, self._with_timeout(receive, scope["path"]), sender)
         finally:
-            self._active -= 1
+            self._capacity.give(place)
+
+    def _with_timeout(self, receive: Receive, path: str) -> Receive:
+        seconds = self.access.body_timeout
+        if path == LOGIN:  # open to everybody, and short
+            seconds = min(seconds, LOGIN_BODY_SECONDS)
+        return _with_timeout(receive, seconds, is_long=path == IMPORT)
 
     def _admit(self, scope: Any, headers: dict[str, str]) -> None:
-        if self._active >= MAX_REQUESTS:
-            raise Refusal(
-                503, "too_many_requests", f"{MAX_REQUESTS:,} requests are being answered", "try later"
-            )
         hosts = [value for name, value in scope["headers"] if name.lower() == b"host"]
         if len(hosts) != 1 or not self.access.allows_host(headers["host"]):
             raise Refusal(
@@ -240,18 +242,25 @@ def login_cookie(headers: dict[str, str]) -> str | None:
     return next((value for key, _, value in pairs if key == name), None)
 
 
-def _with_timeout(receive: Receive, seconds: float) -> Receive:
-    """Time out while a body is being received. After its end, wait for a disconnect without limit."""
+def _with_timeout(receive: Receive, seconds: float, *, is_long: bool) -> Receive:
+    """Time out while a body is being received: after so many seconds in all, or without data if it is long.
+
+    After its end, wait for a disconnect without limit.
+    """
+    end = asyncio.get_running_loop().time() + seconds
     is_complete = False
 
     async def wait() -> Any:
-        nonlocal is_complete
+        nonlocal is_complete, end
         if is_complete:
             return await receive()
         try:
-            message = await asyncio.wait_for(receive(), seconds)
+            async with asyncio.timeout_at(end):
+                message = await receive()
         except TimeoutError:
-            raise Refusal(408, "too_slow", f"no data received for {seconds:g} s") from None
+            raise Refusal(408, "too_slow", f"the body did not come within {seconds:g} s") from None
+        if is_long:
+            end = asyncio.get_running_loop().time() + seconds
         is_complete = message["type"] != "http.request" or not message.get("more_body", False)
         return message
 

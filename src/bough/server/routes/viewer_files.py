@@ -17,7 +17,8 @@ from msgspec import Struct
 
 from ...exchange.exports.es_modules import join_modules
 from ...exchange.exports.html import read_viewer
-from ..auth import LOGIN, LOGIN_SECONDS, AccessSettings, cookie_name
+from ..auth import LOGIN_SECONDS, AccessSettings, cookie_name
+from ..capacity import LOGIN
 from ..openapi import complete
 from ..problems import Refusal
 from ..schemas import LoginInfo
