@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,9 +18,10 @@ import pytest
 import bough
 from bough import Attachment, Message, Text, ToolCall, ToolResult, assistant, user
 from bough.agent.model_call import StreamBuffer
+from bough.agent.tools.command_rules import reason_to_ask
 from bough.agent.tools.files import _FolderWalk
 from bough.agent.tools.http import _without_user
-from bough.agent.tools.shell import needs_approval
+from bough.agent.tools.scope import Scope
 from bough.cli.reference import _split_reference
 from bough.cli.rendering.turn_screen import _FENCE as SCREEN_FENCE
 from bough.cli.rendering.turn_screen import _ITEM as SCREEN_ITEM
@@ -135,7 +137,7 @@ SEARCHES: list[tuple[str, Callable[[str], object], list[str]]] = [
     ("a workflow", lambda text: (_OPENER.sub("", text), _SLUG.findall(text)), ["{", "{{", "a", "-"]),
     ("words to compare", _split, [" ", "a ", "\n", " \n", "a"]),
     ("an error of a provider", lambda text: _OVERFLOW.search(_mask(text, "secret-key")), ["input token count", "exceed", "exceeds the ", "input token count exceed", "secret-ke"]),
-    ("a command", lambda text: needs_approval(["sh", "-c", text]), ["git ", "git add ", "git -C ", "a/", "/git", "./", "git-"]),
+    ("a command", lambda text: reason_to_ask(Scope(Path("/"), "full"), ["sh", "-c", text]), ["git ", "git add ", "git -C ", "a/", "/git", "./", "git-"]),
     ("a glob", glob, ["{", "{,", ",", "{a,", "{}"]),
     ("one long glob", lambda text: glob("{" + text), [",", "a,", "a"]),
     ("a URL to show", _without_user, ["//", "//a", "a", "/", "@"]),

@@ -908,19 +908,27 @@ class Session:
         *,
         commands: Iterable[str] = (),
         hosts: Iterable[str] = (),
+        env: Iterable[str] = (),
     ) -> list[Tool]:
         """Tools for files, grep, shell and HTTP within the workspace's scope; `commands` is the shell's allow-list,
-        `hosts` names private hosts that HTTP may reach.
+        `hosts` names private hosts that HTTP may reach, `env` variables of this process that commands inherit.
         """
         from .agent.tools.workspace import workspace_tools
 
-        return workspace_tools(self.log, workspace, commands=commands, hosts=hosts)
+        return workspace_tools(self.log, workspace, commands=commands, hosts=hosts, env=env)
 
-    def shell(self, argv: Sequence[str], workspace: Workspace, *, commands: Iterable[str] = ()) -> str:
+    def shell(
+        self,
+        argv: Sequence[str],
+        workspace: Workspace,
+        *,
+        commands: Iterable[str] = (),
+        env: Iterable[str] = (),
+    ) -> str:
         """Run a command of the host, recorded like a model's tool call, and return its output."""
         from .agent.tools.workspace import run_shell
 
-        return run_shell(self.log, list(argv), workspace, commands)
+        return run_shell(self.log, list(argv), workspace, commands, env)
 
     def pending_approvals(self) -> list[PendingApproval]:
         """The tool calls that wait for a person, in this session and its tasks; pass them to `approve`."""

@@ -432,6 +432,8 @@ class TestTools:
 
     def test_what_a_workspace_may_do_wants_a_workspace(self, home: Path) -> None:
         assert bough("run", "hi", *MODEL, "--allow", "git", home=home).returncode == 2
+        done = bough("run", "hi", *MODEL, "--workspace", ".", "--env", "A=b", home=home)
+        assert (done.returncode, "name of an environment variable" in done.stderr) == (2, True)
 
 
 class TestResume:

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from ..agent.limits import Limits
 from ..agent.tools.mcp.server import McpServer, ToolLike, split_tools
+from ..agent.tools.scope import check_variable_names
 from ..agent.tools.tool import Tool, tool
 from ..core.context import changed_options
 from ..core.entries import Settings
@@ -62,6 +63,7 @@ class AgentOptions(Struct, frozen=True, kw_only=True):
     workspace: str | None = None
     scope: ScopeTier | None = None
     allow: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
     mcp: tuple[str, ...] = ()
     mcp_trust: bool = False
     mcp_approve: bool = False
@@ -116,7 +118,7 @@ class CommandAgent(Struct, frozen=True):
     def _workspace_tools(self, session: Session | None) -> list[Tool]:
         if self.workspace is None or session is None:
             return []
-        return session.workspace_tools(self.workspace, commands=self.options.allow)
+        return session.workspace_tools(self.workspace, commands=self.options.allow, env=self.options.env)
 
     def without_options_of(self, session: Session) -> CommandAgent:
         """Return the agent without its options, once the session has them: it may change them meanwhile."""
@@ -157,6 +159,7 @@ class CommandAgent(Struct, frozen=True):
             "--workspace": (options.workspace,),
             "--scope": (options.scope,),
             "--allow": options.allow,
+            "--env": options.env,
             "--mcp": options.mcp,
             "--max-cost": (options.max_cost,),
             "--on-exceed": (options.on_exceed,),
@@ -180,8 +183,9 @@ class CommandAgent(Struct, frozen=True):
 
 def agent_for(options: AgentOptions, session: Session | None) -> CommandAgent:
     """Build the agent. Refuses every invalid option, before anything is written."""
-    if options.workspace is None and (options.scope or options.allow):
-        raise CommandError("--scope and --allow need --workspace DIR")
+    if options.workspace is None and (options.scope or options.allow or options.env):
+        raise CommandError("--scope, --allow and --env need --workspace DIR")
+    check_variable_names(options.env)
     names = options.models or _own_models(session) or default_models()
     if not names:
         raise CommandError(NO_MODEL)
@@ -424,6 +428,12 @@ _AGENT = (
     ),
     click.option(
         "--allow", multiple=True, metavar="COMMAND", help="A command the shell tool may run; repeatable."
+    ),
+    click.option(
+        "--env",
+        multiple=True,
+        metavar="NAME",
+        help="A variable of your environment that these commands inherit besides PATH, HOME, LANG and the like; repeatable.",
     ),
     *mcp_options,
     click.option(

@@ -46,6 +46,7 @@ class ServerAgent(Struct, frozen=True):
     limits: Limits | None = None
     workspace: Workspace | None = None
     commands: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
     options: dict[str, Any] = {}
     """Options of its models' calls, for a session that has none of the same name."""
 
@@ -53,7 +54,7 @@ class ServerAgent(Struct, frozen=True):
         """Return its tools and those of the workspace, which store long output in this session."""
         if self.workspace is None:
             return list(self.tools)
-        return [*self.tools, *session.workspace_tools(self.workspace, commands=self.commands)]
+        return [*self.tools, *session.workspace_tools(self.workspace, commands=self.commands, env=self.env)]
 
     def find_model(self, name: str) -> Model | str:
         """Return its model of that name, or the name itself for a model the server does not configure."""

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from bough.agent.tools.command_rules import check, reason_to_ask
 from bough.agent.tools.scope import Scope, Tier
-from bough.agent.tools.shell import CommandResult, Shell, check, environment, needs_approval
+from bough.agent.tools.shell import CommandResult, Shell, environment
 from bough.errors import InvalidArgument, OutOfScope
 from support.processes import dies, is_alive, wait_until
 
@@ -166,12 +167,34 @@ class TestApproval:
             "sh -c '/usr/bin/git commit'",
             "sh -c 'git $WORD'",
             "xargs git commit",
+            "git grep -Osh x",
+            "git grep -nOsh x",
+            "git grep --open-files-in-pager=sh x",
+            "git grep --open-f=sh x",
+            "git grep -e -- --open-files-in-pager=sh",
+            "git fetch --upload-pack=./evil .",
+            "git fetch --upl=./evil .",
+            "git ls-remote --exec=./evil .",
+            "git clone -c core.fsmonitor=./evil . b",
+            "git init --template=evil",
+            "git --git-dir=evil status",
+            "git --work-tree=evil status",
+            "git diff --ext-diff",
+            "git log --output=x",
+            "git show --textconv",
+            "git cat-file --filters HEAD:x",
+            "git blame --contents x y",
+            "git help status",
+            "git status --help",
+            "git rebase --exec ./evil",
+            "git bisect run ./evil",
+            "git config core.fsmonitor ./evil",
         ],
     )
     def test_a_commit_wants_it_however_it_is_dressed(self, root: Path, line: str) -> None:
         argv = shlex.split(line)
-        assert needs_approval(argv)
-        with pytest.raises(OutOfScope, match="approval"):
+        assert reason_to_ask(Scope(root, "full"), argv)
+        with pytest.raises(OutOfScope, match="approve"):
             ran(root, argv, "full")
 
     @pytest.mark.parametrize(
@@ -180,6 +203,13 @@ class TestApproval:
             "git status",
             "git log --grep commit",
             "git -C src diff",
+            "git log --oneline -5 -p -n3 --format=%h -Sx -- src",
+            "git grep -nie x --and -e y -- src",
+            "git diff HEAD~1 --stat -U5 -M90%",
+            "git status -sb --porcelain=v2",
+            "git checkout -b x",
+            "git add -A",
+            "git init -qb main",
             "git --no-pager show commit",
             "git --version",
             "git",
@@ -190,8 +220,8 @@ class TestApproval:
             "echo digit commit",
         ],
     )
-    def test_the_rest_does_not(self, line: str) -> None:
-        assert not needs_approval(shlex.split(line))
+    def test_the_rest_does_not(self, root: Path, line: str) -> None:
+        assert reason_to_ask(Scope(root, "project"), shlex.split(line)) is None
 
     def test_a_yes_does_not_widen_the_tier(self, root: Path) -> None:
         with pytest.raises(OutOfScope, match="allow-list"):
@@ -199,49 +229,53 @@ class TestApproval:
 
     def test_a_yes_lets_it_run(self, root: Path) -> None:
         assert (
-            asyncio.run(shell(root, "sandboxed")[0].run_approved(["git", "commit", "-h"])).exit_code
+            asyncio.run(shell(root, "sandboxed")[0].run_approved(["git", "commit", "--dry-run"])).exit_code
             is not None
         )
 
 
 class TestEnvironment:
+    @pytest.mark.attack
     @pytest.mark.parametrize(
-        ("name", "value"),
+        "name",
         [
-            ("ANTHROPIC_API_KEY", "x"),
-            ("api_key", "x"),
-            ("APIKEY", "x"),
-            ("SSH_KEYS", "x"),
-            ("GITHUB_TOKEN", "x"),
-            ("TOKEN", "x"),
-            ("AWS_SESSION_TOKEN", "x"),
-            ("CLIENT_SECRET", "x"),
-            ("SECRET_KEY_BASE", "x"),
-            ("PASSWORD", "x"),
-            ("PGPASSWORD", "x"),
-            ("DB_PASSWD", "x"),
-            ("DB_PASS", "x"),
-            ("MYSQL_PWD", "x"),
-            ("GOOGLE_APPLICATION_CREDENTIALS", "x"),
-            ("SSH_AUTH_SOCK", "/run/agent"),
-            ("DATABASE_URL", "postgres://bough:hunter2@db/x"),
-            ("HTTPS_PROXY", "http://u:p@proxy:1"),
-            ("INNOCENT", "sk-" + "a" * 40),
-            ("INNOCENT", "ghp_" + "a" * 36),
-            ("INNOCENT", "AKIA" + "A" * 16),
-            ("INNOCENT", "-----BEGIN PRIVATE KEY-----"),
+            *("ANTHROPIC_API_KEY", "api_key", "GITHUB_TOKEN", "PGPASSWORD", "SSH_AUTH_SOCK", "DATABASE_URL"),
+            *(
+                "KUBECONFIG",
+                "NETRC",
+                "PIP_INDEX_URL",
+                "UV_INDEX_ACME_USERNAME",
+                "VAULT_ADDR",
+                "NPM_CONFIG__AUTH",
+            ),
+            *(
+                "SENTRY",
+                "SLACK_WEBHOOK",
+                "AZURE_CLIENT_ID",
+                "BORG_PASSCOMMAND",
+                "MNEMONIC",
+                "PINCODE",
+                "LC_SECRET",
+            ),
+            *("GIT_SSH_COMMAND", "GIT_EXTERNAL_DIFF", "LD_PRELOAD", "PYTHONSTARTUP", "BASH_ENV", "PATHS"),
         ],
     )
-    def test_secrets_are_not_inherited_at_any_tier(self, root: Path, name: str, value: str) -> None:
+    def test_a_variable_is_inherited_only_if_it_is_listed_or_named(self, root: Path, name: str) -> None:
         for tier in ("sandboxed", "project", "full"):
-            assert name not in environment(Scope(root, tier), {name: value})
+            assert name not in environment(Scope(root, tier), {name: "x"})
+            assert environment(Scope(root, tier, env=frozenset({name})), {name: "x"})[name] == "x"
 
     @pytest.mark.parametrize(
-        "name", ["PWD", "OLDPWD", "EDITOR", "GIT_AUTHOR_NAME", "KEYBOARD", "VIRTUAL_ENV", "CI"]
+        "name", ["HOME", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "TZ", "TMPDIR", "USER", "SHELL"]
     )
-    def test_other_names_are_inherited_from_tier_project_on(self, root: Path, name: str) -> None:
-        assert name in environment(Scope(root, "project"), {name: "x"})
-        assert name not in environment(Scope(root, "sandboxed"), {name: "x"})
+    def test_listed_ones_are_inherited_at_every_tier(self, root: Path, name: str) -> None:
+        for tier in ("sandboxed", "project", "full"):
+            assert environment(Scope(root, tier), {name: "x"})[name] == "x"
+
+    @pytest.mark.parametrize("name", ["", "A=b", "A B", "1A", "A\0"])
+    def test_what_is_no_name_is_refused(self, root: Path, name: str) -> None:
+        with pytest.raises(InvalidArgument, match="name of an environment variable"):
+            Scope(root, env=frozenset({name}))
 
     def test_path_leads_to_no_file_of_the_model(self, root: Path, tmp_path: Path) -> None:
         (tmp_path / "alias").symlink_to(root / "src")
@@ -250,12 +284,79 @@ class TestEnvironment:
         assert environment(Scope(root, "project"), path)["PATH"] == f"{root}/src:{tmp_path}/alias:/usr/bin"
 
     def test_a_command_sees_what_is_left(self, root: Path) -> None:
-        runner = Shell(
-            Scope(root, "full"), lambda data, mime: "x", {**ENVIRON, "MY_TOKEN": "hunter2", "A": "b"}
-        )
-        env_output = asyncio.run(runner.run(["env"])).output
+        scope = Scope(root, "full", env=frozenset({"A"}))
+        runner = Shell(scope, lambda data, mime: "x", {**ENVIRON, "MINE": "hunter2", "A": "b"})
+        env_output = asyncio.run(runner.run(["/usr/bin/env"])).output
         assert "hunter2" not in env_output
         assert "A=b" in env_output.splitlines()
+
+
+@pytest.mark.attack
+class TestProgramsThatRunPrograms:
+    """At tier sandboxed: sed, awk and their like need approval, and so do options that run a program."""
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "sed w/etc/x src/a.txt",
+            "sed -n e src/a.txt",
+            "sed -i s/a/b/ src/a.txt",
+            "awk 'BEGIN{system(\"id\")}'",
+            "gawk 1 src/a.txt",
+            "/usr/bin/awk 1",
+            "find . -exec id ;",
+            "find . -okdir id ;",
+            "sort --compress-program=id src/a.txt",
+            "sort --compress-prog id src/a.txt",
+            "sort --files0-from=src/a.txt",
+            "split --filter=id src/a.txt",
+            "rg --pre id x",
+            "fd -x id",
+            "tar xf a.tar --to-command=id",
+            "tar -Iid -xf a.tar",
+            "xargs -a src/a.txt id",
+            "env id",
+            "timeout 5 id",
+            "python3 -c 1",
+            "python3.11 -m http.server",
+            "perl -e 1",
+            "node x.js",
+            "sh src/a.txt",
+            "rsync -e id a b",
+            "less src/a.txt",
+        ],
+    )
+    def test_they_need_approval_although_they_are_allowed(self, root: Path, line: str) -> None:
+        argv = shlex.split(line)
+        scope = Scope(root, "sandboxed", frozenset({argv[0]}))
+        with pytest.raises(OutOfScope, match=r"a person must approve it|may be a path outside"):
+            asyncio.run(Shell(scope, lambda data, mime: "", ENVIRON).run(argv))
+        assert reason_to_ask(scope, argv)
+        assert reason_to_ask(Scope(root, "project", scope.commands), argv) is None
+
+    @pytest.mark.parametrize(
+        ("entry", "line"),
+        [
+            ("python3 -m pytest", "python3 -m pytest -x src"),
+            ("sh src/build.sh", "sh src/build.sh -c all"),
+            ("find", "find . -name '*.py'"),
+            ("sort", "sort -u src/a.txt"),
+            ("rg", "rg -n pre src"),
+            ("pytest", "pytest -k sed"),
+            ("make", "make test"),
+        ],
+    )
+    def test_an_entry_that_names_the_program_and_other_options_need_none(
+        self, root: Path, entry: str, line: str
+    ) -> None:
+        scope = Scope(root, "sandboxed", frozenset({entry}))
+        check(scope, shlex.split(line))
+        assert reason_to_ask(scope, shlex.split(line)) is None
+
+    @pytest.mark.parametrize("entry", ["python3", "python3 -m", "sh -c", "sed -n"])
+    def test_an_entry_that_names_no_program_does_not_help(self, root: Path, entry: str) -> None:
+        argv = [*entry.split(), "x"]
+        assert reason_to_ask(Scope(root, "sandboxed", frozenset({entry})), argv)
 
 
 class TestRun:
@@ -277,7 +378,7 @@ class TestRun:
             with pytest.raises(OutOfScope):
                 ran(root, ["/bin/sh", "-c", "echo x | cat"], tier)
         assert ran(root, ["/bin/sh", "-c", "echo x | cat"], "full").output == "x"
-        with pytest.raises(OutOfScope, match="approval"):
+        with pytest.raises(OutOfScope, match="approve"):
             ran(root, ["/bin/sh", "-c", "git add . && git commit -m x"], "full")
 
     def test_a_missing_program_is_an_error(self, root: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from bough import ScriptedModel, Session, ToolCall, Workspace, assistant
 from bough.agent.tools.workspace import workspace_tools
@@ -123,3 +124,13 @@ class TestShellOfTheHost:
         assert session.path()[-1].message.results[0].error
         assert session.row.status == "idle"
         assert session.verify() == []
+
+    def test_a_command_inherits_the_variables_that_were_named(
+        self, session: Session, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("KUBECONFIG", "VIRTUAL_ENV"):
+            monkeypatch.setenv(name, f"the {name}")
+        project = replace(workspace, fs_scope_tier="project")
+        output = session.shell(["env"], project, commands=["env"], env=["VIRTUAL_ENV"])
+        assert "VIRTUAL_ENV=the VIRTUAL_ENV" in output
+        assert "KUBECONFIG" not in output

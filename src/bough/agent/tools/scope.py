@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -29,6 +30,7 @@ _CAN_OPEN_BELOW = hasattr(os, "O_NOFOLLOW") and os.open in os.supports_dir_fd
 if _CAN_OPEN_BELOW:
     _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_VARIABLE_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _KERNEL_FOLDERS = tuple(PurePosixPath(folder) for folder in ("/proc", "/sys", "/dev"))
 """Never user files; /proc/self/environ contains the keys of this process."""
 
@@ -43,7 +45,9 @@ class Scope(Struct, frozen=True):
     | symbolic links | refused | refused | resolved before opening |
     | commands | on the allow-list, no argument that may be a path outside root or in `.git` | on the allow-list | any |
     | programs are looked up in | PATH without relative folders and those inside root | PATH without relative folders | PATH |
-    | environment | a short list of variables | all but what looks secret | all but what looks secret |
+    | commands that need a person's approval | a commit or what may be one; programs and options that run any program | a commit or what may be one | a commit or what may be one |
+    | git | in root's own repository, without hooks, no option that names a program, a setting or another repository | any | any |
+    | environment | a short list of variables, and those named in `env` | the same | the same |
     | shell scripts | no | no | yes |
 
     At every tier: no control character in a path, regular files and folders only (no device, pipe or socket),
@@ -54,9 +58,13 @@ class Scope(Struct, frozen=True):
     root: Path
     tier: Tier = "sandboxed"
     commands: frozenset[str] = frozenset()
-    """The first word or words of each allowed command: `pytest`, `git status`."""
+    """The first word or words of each allowed command: `pytest`, `git status`. Whoever allows a command allows what it
+    does: `pytest` and `make` run the code they find."""
+    env: frozenset[str] = frozenset()
+    """Names of variables that commands inherit besides PATH, HOME, USER, SHELL, TERM, TMPDIR, TZ, LANG and the like."""
 
     def __post_init__(self) -> None:
+        check_variable_names(self.env)
         if self.tier not in get_args(Tier):
             raise InvalidArgument("tier", self.tier, "sandboxed, project or full")
         if not _CAN_OPEN_BELOW:
@@ -64,8 +72,9 @@ class Scope(Struct, frozen=True):
         force_setattr(self, "root", Path(os.path.realpath(self.root)))
 
     @classmethod
-    def of(cls, workspace: Workspace, commands: Iterable[str] = ()) -> Scope:
-        return cls(Path(workspace.working_dir), workspace.fs_scope_tier, frozenset(commands))
+    def of(cls, workspace: Workspace, commands: Iterable[str] = (), env: Iterable[str] = ()) -> Scope:
+        folder = Path(workspace.working_dir)
+        return cls(folder, workspace.fs_scope_tier, frozenset(commands), frozenset(env))
 
     def locate(self, path: str) -> tuple[str, str]:
         """Return a folder and the path below it: the workspace's, or / for what is outside it."""
@@ -132,6 +141,12 @@ class Scope(Struct, frozen=True):
             else:
                 raise OutOfScope(path, f"it leads out of {self.root}")
         return tuple(names)
+
+
+def check_variable_names(names: Iterable[str]) -> None:
+    for name in names:
+        if not _VARIABLE_NAME.fullmatch(name):
+            raise InvalidArgument("env", name, "the name of an environment variable, without a value")
 
 
 def open_at(parent_fd: int, name: str, path: str) -> BinaryIO:

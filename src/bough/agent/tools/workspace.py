@@ -77,10 +77,16 @@ class Spills:
 
 
 def workspace_tools(
-    log: Log, workspace: Workspace, *, commands: Iterable[str] = (), hosts: Iterable[str] = ()
+    log: Log,
+    workspace: Workspace,
+    *,
+    commands: Iterable[str] = (),
+    hosts: Iterable[str] = (),
+    env: Iterable[str] = (),
 ) -> list[Tool]:
-    """Return the tools of one workspace. `commands` may be run by the shell, `hosts` reached by HTTP if private."""
-    scope = Scope.of(workspace, commands)
+    """Return the tools of one workspace. `commands` may be run by the shell and inherit the variables named in `env`;
+    `hosts` may be reached by HTTP if private."""
+    scope = Scope.of(workspace, commands, env)
 
     def files(spills: Spills) -> Files:
         return Files(scope, spills.store, spills.read, spills.record_write)
@@ -156,7 +162,9 @@ def _keep(ctx: ToolContext, spills: Spills) -> None:
         ctx.blobs.extend(spills.blobs)
 
 
-def run_shell(log: Log, argv: list[str], workspace: Workspace, commands: Iterable[str]) -> str:
+def run_shell(
+    log: Log, argv: list[str], workspace: Workspace, commands: Iterable[str], env: Iterable[str]
+) -> str:
     """Run a command for the host, recorded as a tool call of a model would be; return its output.
 
     The call is durable before it runs and its result afterwards, errors included. So context, compaction and
@@ -169,20 +177,19 @@ def run_shell(log: Log, argv: list[str], workspace: Workspace, commands: Iterabl
     lease = Lease(log)  # while it runs, no other process resumes its turn as an interrupted one
     lease.take(log.store.session(log.session_id))
     try:
-        stored = _run_shell(log, argv, workspace, commands, lease.fence)
+        tools = workspace_tools(log, workspace, commands=commands, env=env)
+        (shell,) = [tool for tool in tools if tool.name == "shell"]
+        stored = _run_shell(log, argv, shell, lease.fence)
     finally:
         lease.release()
     assert isinstance(stored, Message)
     return "".join(part.text for part in stored.results[0].content if isinstance(part, Text))
 
 
-def _run_shell(
-    log: Log, argv: list[str], workspace: Workspace, commands: Iterable[str], fence: int
-) -> Payload:
+def _run_shell(log: Log, argv: list[str], shell: Tool, fence: int) -> Payload:
     call = ToolCall(log.runtime.new_id("call"), "shell", {"argv": argv})
     started = ExtraFact("calls_started", {"seq": log.leaf.seq + 2, "indexes": [0]})
     log.append([Draft(user(f"$ {shlex.join(argv)}")), Draft(assistant(call))], facts=[started], fence=fence)
-    (shell,) = [tool for tool in workspace_tools(log, workspace, commands=commands) if tool.name == "shell"]
     context = ToolContext(log.idempotency_key(log.leaf.seq, 0), log.session_id, call, log.state)
     message = asyncio.run(shell.run(context))
     # An error ends the turn as well as a success: no model is called, and none is told so.

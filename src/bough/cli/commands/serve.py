@@ -188,6 +188,7 @@ def _agent(options: AgentOptions) -> ServerAgent:
         agent.limits,
         agent.workspace,
         options.allow,
+        options.env,
         agent.model_options,
     )
 

@@ -40,6 +40,7 @@ WORKER_OPTIONS = (
     "workspace",
     "scope",
     "allow",
+    "env",
     "max_cost",
     "on_exceed",
     "context_window",

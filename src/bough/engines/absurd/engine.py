@@ -56,6 +56,8 @@ class Agent(Struct, frozen=True):
     """A folder on the worker's machine for the tools that read, write and run commands there."""
     commands: tuple[str, ...] = ()
     """The commands its shell tool may run."""
+    env: tuple[str, ...] = ()
+    """The variables of the worker's environment that these commands inherit besides PATH, HOME, LANG and the like."""
     options: dict[str, Any] = {}
     """Options of its model's calls, for a session that has none of the same name."""
 
@@ -72,7 +74,7 @@ class Agent(Struct, frozen=True):
         """Return its tools with those of its workspace, which store output that is too long to show with the session."""
         if self.workspace is None:
             return self.tools_by_name()
-        own = workspace_tools(log, self.workspace, commands=self.commands)
+        own = workspace_tools(log, self.workspace, commands=self.commands, env=self.env)
         return split_tools([*self.tools, *own])[0]
 
 
