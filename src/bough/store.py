@@ -150,19 +150,21 @@ class Store:
         agent: str | None = None,
         seeds: Iterable[Appendable] = (),
         *,
-        fallback: Store | None = None,
+        fallback: Store | str | None = None,
         **options: Unpack[SessionOptions],
     ) -> Session:
         """Return the newest session of a conversation, or start one, atomically. `options` as for `start`.
 
-        With an `owner`, the newest of that owner. A conversation found only in `fallback`, an older store, is imported first, whole and once; after that the
-        older store is not read again.
+        With an `owner`, the newest of that owner. A conversation found only in `fallback`, an older store or the address
+        of a Redis that holds chats (`redis://…`, `redis://…?match=chat:*`), is imported first, whole and once; after
+        that `fallback` is not read again for it.
         """
         if fallback is not None:
-            from .exchange import copy
+            from .exchange import fallback as conversations
 
+            older = fallback if isinstance(fallback, str) else fallback.backend
             owner = options.get("owner")
-            copy.import_conversation(fallback.backend, self.backend, self.runtime, conversation_id, owner)
+            conversations.import_conversation(older, self.backend, self.runtime, conversation_id, owner)
         return self._start(self.backend.latest_or_create, agent, seeds, None, conversation_id, options)
 
     def start_task(

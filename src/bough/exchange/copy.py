@@ -1,4 +1,4 @@
-"""Copy sessions between stores without a file: deep copies, and conversations imported from an older store.
+"""Copy sessions between stores without a file.
 
 Whoever opens two stores and copies from one to the other trusts both: what was decided in one counts in the other, and
 what had come to it from elsewhere is still from elsewhere. A file is not trusted: `as_imported`.
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ..errors import IdConflict, SessionTrashed
+from ..errors import SessionTrashed
 from ..log.runtime import Runtime
-from ..stores.base import SessionQuery, StoreBackend
+from ..stores.base import StoreBackend
 from ..stores.transfer import ImportResult, SessionExport, SessionExports
 from .bundle.rename import with_new_ids
 
@@ -44,32 +44,3 @@ def copy_session(
     with source.export_sessions(session_id, children=True) as exports:
         result = import_exports(target, runtime, exports, new_id=new_id)
     return result.added[0] if new_id else session_id
-
-
-def import_conversation(
-    older: StoreBackend, store: StoreBackend, runtime: Runtime, conversation_id: str, owner: str | None
-) -> None:
-    """Import a conversation that is not here yet from an older store, its sessions oldest first; with an owner, that one's.
-
-    If two processes do so at once, the second import adds nothing; if the first has already continued the
-    conversation, its version wins.
-    """
-    if _has_conversation(store, conversation_id, owner):
-        return
-    rows = older.all_sessions(SessionQuery(conversation_id=conversation_id, owner=owner))  # newest first
-    session_ids = [row.session_id for row in rows][::-1]
-    try:
-        with older.export_sessions(*session_ids, children=True) as exports:
-            store.import_sessions(exports, runtime.now())
-    except IdConflict:
-        if not _has_conversation(store, conversation_id, owner):
-            raise
-
-
-def _has_conversation(store: StoreBackend, conversation_id: str, owner: str | None) -> bool:
-    """Count trashed sessions too: what was deleted here must not come back from the older store."""
-    queries = (
-        SessionQuery(conversation_id=conversation_id, owner=owner, trashed=trashed, limit=1)
-        for trashed in (False, True)
-    )
-    return any(store.sessions(query).sessions for query in queries)

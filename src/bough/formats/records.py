@@ -113,6 +113,8 @@ class SessionRecord(Struct, frozen=True):
     labels: dict[str, str] = {}
     """Labels by the key of the entry they name."""
     title: str | None = None
+    conversation_id: str | None = None
+    """The id under which the program that wrote it finds it again; None: the session id."""
     agent: str | None = None
     started_at: int | None = None
     state: dict[str, Any] | None = None

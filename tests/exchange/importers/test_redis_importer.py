@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bough.core.messages import ToolCall
+from bough.core.messages import ToolCall, assistant
 from bough.errors import BoughError, InvalidSource
 from bough.store import Store
 from support.import_sources import (
@@ -196,3 +196,50 @@ def run_server_answering(answer: bytes) -> Iterator[str]:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"redis://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
+
+
+class TestFallback:
+    """The migration plan: a conversation not yet moved is found under its own id, read once, then ours."""
+
+    VALUES = {
+        "message_store:conv-77": langchain_list(MESSAGES),
+        "chat:conv-78": json.dumps(PLAIN),
+        "conv-79": json.dumps(PLAIN),
+    }
+
+    @pytest.mark.parametrize(
+        ("conversation", "query"), [("conv-77", ""), ("conv-78", "?match=chat:*"), ("conv-79", "")]
+    )
+    def test_a_chat_not_yet_moved_is_read_once_under_its_own_id(
+        self, store: Store, conversation: str, query: str
+    ) -> None:
+        with run_server(self.VALUES) as (url, _):
+            ours = store.latest_or_start(conversation, "support", fallback=url + query)
+        assert ours.row.conversation_id == conversation
+        assert message_texts(ours)[-1] in ("It is lost.", "Ho")
+        with ours.turn("More?") as turn:
+            turn.answer(assistant("Ours now."))
+        again = store.latest_or_start(conversation, "support", fallback=url + query)  # the server is away
+        assert (again.session_id, again.leaf) == (ours.session_id, ours.leaf)
+
+    def test_an_import_of_the_whole_redis_finds_them_under_the_same_ids(self, store: Store) -> None:
+        with run_server(self.VALUES) as (url, _):
+            list(store.import_from("redis", url))
+        assert store.latest("conv-77") is not None
+        assert store.latest("conv-79") is not None
+
+    def test_the_chat_belongs_to_the_owner_that_asks(self, store: Store) -> None:
+        with run_server(self.VALUES) as (url, _):
+            assert store.latest_or_start("conv-77", fallback=url, owner="ann").row.owner == "ann"
+
+    def test_a_conversation_that_is_nowhere_is_started(self, store: Store) -> None:
+        with run_server(self.VALUES) as (url, server):
+            assert store.latest_or_start("conv-1", "support", fallback=url).row.seed_count == 0
+            assert set(server.commands) <= READ_COMMANDS
+
+    def test_a_redis_that_is_away_is_an_error_and_starts_nothing(self, store: Store) -> None:
+        with run_server({}) as (url, _):
+            pass
+        with pytest.raises(InvalidSource, match="redis"):
+            store.latest_or_start("conv-77", fallback=url)
+        assert list(store.all_sessions()) == []

@@ -49,6 +49,7 @@ class AdkSession(EntryTree):
         app, user = str(self.row["app_name"]), str(self.row["user_id"])
         return self.to_record(
             ":".join(quote(part, safe="@ ") for part in (app, user, str(self.row["id"]))),
+            conversation_id=str(self.row["id"]),
             agent=text_or_none(app),
             started_at=parse_time(self.row.get("create_time")),
             tags=known_texts(app=app, user=user),

@@ -78,9 +78,17 @@ class ToolImportResult(Struct, frozen=True):
 
 
 def import_session(
-    store: StoreBackend, runtime: Runtime, record: SessionRecord, *, new_id: bool = False
+    store: StoreBackend,
+    runtime: Runtime,
+    record: SessionRecord,
+    *,
+    new_id: bool = False,
+    owner: str | None = None,
 ) -> ToolImportResult:
-    """Import one session and its tasks, all or nothing; only the new entries of one that has grown."""
+    """Import one session and its tasks, all or nothing; only the new entries of one that has grown.
+
+    It belongs to `owner`, or else to the owner the store was opened for.
+    """
     redactor = runtime.redactor.with_own_count()
     title = None if record.title is None else redactor.redact_text(record.title)
     about = ToolImportResult(
@@ -93,7 +101,7 @@ def import_session(
     )
     if not record.has_content:
         return replace(about, losses=record.losses.for_people(redactor), error=NO_MESSAGES)
-    staging = MemoryStore(space=store.space, owner=store.owner)
+    staging = MemoryStore(space=store.space, owner=owner or store.owner)
     losses = LossReport()
     try:
         SessionBuilder(staging, runtime, record, losses).run()
@@ -187,7 +195,7 @@ class SessionBuilder:
 
     def _start(self, staging: StoreBackend, parent: Log | None) -> Log:
         record = self.record
-        conversation_id = record.session_id
+        conversation_id = record.conversation_id or record.session_id
         about: SessionOptions = {
             "owner": staging.owner,
             "title": record.title,

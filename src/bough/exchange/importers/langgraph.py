@@ -89,6 +89,7 @@ class LangGraphThread:
             f"{self.thread}:{self.namespace}" if self.namespace else self.thread,
             tuple(self.entries.values()),
             leaf=self.leaf,
+            conversation_id=None if self.namespace else self.thread,
             agent=self.namespace.rpartition("|")[2].partition(":")[0] or None,
             started_at=self.started_at,
             losses=self.losses,

@@ -58,6 +58,7 @@ class AgentsSession:
             self.name,
             tuple(self.entries.values()),
             leaf=self.leaf,
+            conversation_id=self.name,
             started_at=parse_time(row.get("created_at")),
             losses=self.losses,
             missing=("system prompt", "tool definitions", "options"),

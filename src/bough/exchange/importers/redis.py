@@ -6,6 +6,7 @@ Only sends commands that read. Keys with other content belong to other programs 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
@@ -30,6 +31,28 @@ LANGCHAIN_PREFIX = "message_store:"
 
 
 def read_sessions(source: str) -> Iterator[SessionRecord]:
+    """Read the chats of all keys, or of those that the address's `?match=chat:*` names."""
+    with _open(source) as (redis, pattern):
+        for key in sorted(set(redis.scan_iter(pattern, PAGE))):
+            session = _read_key(redis, key, pattern)
+            if session is not None:
+                yield session
+
+
+def read_conversation(source: str, conversation_id: str) -> SessionRecord | None:
+    """Read the chat of one conversation, by the key that the address's pattern, LangChain or its id alone gives it."""
+    with _open(source) as (redis, pattern):
+        prefixes = dict.fromkeys([pattern.removesuffix("*"), LANGCHAIN_PREFIX, ""])
+        for prefix in prefixes:
+            session = _read_key(redis, f"{prefix}{conversation_id}".encode(), pattern)
+            if session is not None and session.conversation_id == conversation_id:
+                return session
+    return None
+
+
+@contextmanager
+def _open(source: str) -> Iterator[tuple[Redis, str]]:
+    """Yield a connection and the pattern of the keys; raise `InvalidSource` for whatever goes wrong with it."""
     url = _parse_url(source)
     try:
         from redis.exceptions import RedisError
@@ -37,13 +60,9 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
         reason = "it needs the Python package redis: pip install 'bough[redis]'"
         raise InvalidSource("that address", "redis", reason) from None
     public_url = f"{url.scheme}://{url.hostname}:{url.port or PORT}{url.path}"  # without the password
-    pattern = parse_qs(url.query).get("match", ["*"])[0]
     try:
         with _connect(url) as redis:
-            for key in sorted(set(redis.scan_iter(pattern, PAGE))):
-                session = _read_key(redis, key)
-                if session is not None:
-                    yield session
+            yield redis, parse_qs(url.query).get("match", ["*"])[0]
     except (RedisError, OSError, ValueError, TypeError, IndexError) as error:  # also for another protocol
         raise InvalidSource(public_url, "redis", str(error) or type(error).__name__) from None
 
@@ -78,7 +97,7 @@ def _connect(url: SplitResult) -> Redis:
     )
 
 
-def _read_key(redis: Redis, key: bytes) -> SessionRecord | None:
+def _read_key(redis: Redis, key: bytes, pattern: str) -> SessionRecord | None:
     losses = LossReport()
     kind = redis.type(key)
     if kind == b"list":
@@ -91,7 +110,10 @@ def _read_key(redis: Redis, key: bytes) -> SessionRecord | None:
     missing = ("tool definitions", "options")
     if not has_messages(entries):
         return None
-    return SessionRecord("redis", name, tuple(entries), losses=losses, missing=missing)
+    conversation_id = name.removeprefix(pattern.removesuffix("*"))
+    return SessionRecord(
+        "redis", name, tuple(entries), conversation_id=conversation_id, losses=losses, missing=missing
+    )
 
 
 def _list_items(redis: Any, key: bytes) -> Iterator[object]:
