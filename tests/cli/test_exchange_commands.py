@@ -15,6 +15,7 @@ import pytest
 import bough as library
 from support.cli_store import write_store
 from support.paths import ROOT
+from support.server import LocalServer
 from support.terminal import BOUGH, Terminal, bough, environment
 
 TOOLS = '''
@@ -593,3 +594,73 @@ class TestCopy:
         assert (done.code, "not copied: ses_case: " in done.err, "--new-id" in done.err) == (1, True, True)
         with library.open(there) as other:
             assert other.session("ses_other")
+
+
+class TestDownload:
+    """`export --from`: a bundle of another machine's server, by its internal token."""
+
+    @pytest.fixture
+    def token(self, tmp_path: Path) -> Path:
+        file = tmp_path / "token.txt"
+        file.write_text("inside\n")
+        return file
+
+    def download(self, server: str, token: Path, target: Path, session: str = "ses_case") -> Any:
+        words = ("--from", server, "--token-file", str(token), "-o", str(target))
+        return bough("export", session, *words, store=target.parent / "other.db", home=target.parent)
+
+    def test_a_session_is_downloaded_and_is_the_same_bundle(
+        self, store_path: Path, token: Path, tmp_path: Path
+    ) -> None:
+        with library.open(store_path) as store, LocalServer(store, internal_token="inside") as server:
+            done = self.download(server.url, token, tmp_path / "got.bough")
+            store.session("ses_case").export(tmp_path / "own.bough")
+        assert done.code == 0, done.err
+        assert (tmp_path / "got.bough").read_bytes() == (tmp_path / "own.bough").read_bytes()
+
+    def test_a_refused_token_an_unknown_session_and_a_server_that_is_away_write_nothing(
+        self, store_path: Path, token: Path, tmp_path: Path
+    ) -> None:
+        target = tmp_path / "got.bough"
+        with library.open(store_path) as store, LocalServer(store, internal_token="inside") as server:
+            missing = self.download(server.url, token, target, "ses_none")
+            token.write_text("wrong")
+            refused = self.download(server.url, token, target)
+        away = self.download(server.url, token, target)
+        assert "the server refused the token" in refused.err
+        assert "has no session ses_none" in missing.err
+        assert "gave no bundle" in away.err
+        assert {refused.code, missing.code, away.code} == {1}
+        assert not target.exists()
+
+    @pytest.mark.parametrize(
+        ("server", "problem"),
+        [
+            ("http://agents.example.com", "in clear text"),
+            ("https://ann:pw@agents.example.com", "address of a server"),
+            ("ftp://agents.example.com", "address of a server"),
+        ],
+    )
+    def test_the_token_goes_nowhere_it_could_be_read(
+        self, token: Path, tmp_path: Path, server: str, problem: str
+    ) -> None:
+        done = self.download(server, token, tmp_path / "got.bough")
+        assert (done.code, problem in done.err) == (2, True)
+
+    def test_what_is_no_whole_bundle_is_not_written(self, token: Path, tmp_path: Path) -> None:
+        class Half(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(b'{"line":"bundle"')
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        with HTTPServer(("127.0.0.1", 0), Half) as server:
+            thread = Thread(target=server.handle_request)
+            thread.start()
+            done = self.download(f"http://127.0.0.1:{server.server_port}", token, tmp_path / "got.bough")
+            thread.join()
+        assert (done.code, "nothing was written" in done.err) == (1, True)
+        assert not (tmp_path / "got.bough").exists()

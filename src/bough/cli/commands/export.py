@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -51,6 +52,8 @@ _FORMATS_OF = {
     "--no-children": _WHOLE_SESSION,
     "--content": ("otel",),
     "--to": ("otel",),
+    "--from": ("bundle",),
+    "--token-file": ("bundle",),
 }
 """The formats each option applies to."""
 
@@ -83,6 +86,8 @@ _FORMATS_OF = {
 @click.option(
     "--redact/--no-redact", default=None, help="Mask secrets. Default: for every format but the bundle."
 )
+@click.option("--from", "server", metavar="URL", help="Bundle: download it from the server at this address.")
+@click.option("--token-file", metavar="FILE", help="With --from: the file with that server's internal token.")
 @click.option("--json", "is_json", is_flag=True, help="Print what was written as JSON.")
 @pass_location
 def export(
@@ -96,6 +101,8 @@ def export(
     content: bool,
     to: str | None,
     redact: bool | None,
+    server: str | None,
+    token_file: str | None,
     is_json: bool,
 ) -> None:
     """Export a session as a bundle, web page, Markdown, or another tool's format.
@@ -109,9 +116,25 @@ def export(
     bough export ses_3f --html -o case.html
     bough export ses_3f@7 --markdown
     bough export ses_3f --otel --to http://localhost:4318
+    bough export ses_3f --from https://agents.example.com --token-file token.txt
     """
-    typed = {"--blobs": blobs, "--no-children": no_children, "--content": content, "--to": to is not None}
+    typed = {
+        "--blobs": blobs,
+        "--no-children": no_children,
+        "--content": content,
+        "--to": to is not None,
+        "--from": server is not None,
+        "--token-file": token_file is not None,
+    }
     _check_options(format_, output, [name for name in typed if typed[name]], is_json=is_json)
+    if server is not None:
+        how = {"blobs": blobs, "children": not no_children, "redact": bool(redact)}
+        _download(
+            server, token_file, reference, _file_target(reference, format_, output, force=force), how, is_json
+        )
+        return
+    if token_file is not None:
+        raise CommandError("--token-file belongs to --from URL")
     position = resolve(location, reference)
     if position.leaf is not None and format_ in _WHOLE_SESSION:
         instead = f"bough fork {shlex.quote(reference)} starts a session that ends there"
@@ -185,8 +208,33 @@ def _export_whole(
         notify("no secrets found to mask")
 
 
+def _download(
+    server: str,
+    token_file: str | None,
+    session_id: str,
+    target: Path | BinaryIO,
+    how: dict[str, Any],
+    is_json: bool,
+) -> None:
+    """Write the bundle of a session of another machine's server."""
+    from ..remote_export import download, read_token  # imported late: nothing else needs it
+
+    with download(server, session_id, read_token(token_file), how) as bundle:
+        if not isinstance(target, Path):
+            shutil.copyfileobj(bundle, target)
+            return
+        with atomic_file(target) as file:
+            shutil.copyfileobj(bundle, file)
+    size = target.stat().st_size
+    print_json(path=str(target), bytes=size) if is_json else notify(f"{target}: {size:,} bytes")
+
+
 def _target(session: Session, format_: str, output: str | None, *, force: bool) -> Path | BinaryIO:
     """Return where the export goes; without a name, text goes to stdout."""
+    return _file_target(_stem(session, format_), format_, output, force=force)
+
+
+def _file_target(stem: str, format_: str, output: str | None, *, force: bool) -> Path | BinaryIO:
     if output == "-" or (output is None and format_ not in _FILES):
         if is_terminal() and sys.stdout.isatty() and format_ in _FILES:
             raise CommandError(
@@ -195,7 +243,7 @@ def _target(session: Session, format_: str, output: str | None, *, force: bool) 
         return sys.stdout.buffer
     target = Path(output or ".")
     if target.is_dir():
-        target /= export_file_name(_stem(session, format_), _ENDINGS[format_])
+        target /= export_file_name(stem, _ENDINGS[format_])
     check_target(target, force=force)
     return target
 

@@ -388,11 +388,9 @@ class SessionBuilder:
             self.losses.add(what, open_calls[0].call.id, len(open_calls))
 
     def _end(self) -> None:
-        row: dict[str, Any] = {
-            "status": "interrupted" if self.log.cursor.turn else "idle",
-            "holder": None,
-            "lease_until": None,
-        }
+        row: dict[str, Any] = {"holder": None, "lease_until": None}
+        if self.log.cursor.turn:
+            row["status"] = "interrupted"
         record = self.record
         models = (entry.model for entry in reversed(record.entries) if entry.model is not None)
         if (model := next(models, None)) is not None:
