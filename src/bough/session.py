@@ -291,17 +291,20 @@ class Session:
         summary: str | None = None,
         files: bool | str | os.PathLike[str] = False,
         skip_changed: bool = False,
+        accept_imported: bool = False,
     ) -> Cut:
         """Move the leaf back to `to`, or to the nearest legal position before it. Nothing is deleted.
 
         With `summary` the new branch starts with a summary of the one left behind, shown to the model. With `files` the
         files that the workspace tools wrote since are restored first, `plan_files` tells which; a folder restores there
-        only. Raises `FilesChanged` if one was changed elsewhere, unless `skip_changed` leaves those as they are.
+        only. Raises `FilesChanged` if one was changed elsewhere, unless `skip_changed` leaves those as they are. Files
+        that an import names are restored with `accept_imported=True` only, and only in the folder that `files` names.
         """
         cut = self.log.cut(to)
         if files is not False:
             self.log.raise_if_leased()
-            restored = self.plan_files(to, None if files is True else files)
+            folder = None if files is True else files
+            restored = self.plan_files(to, folder, accept_imported=accept_imported)
             from .agent.tools.file_rewind import restore_files
 
             restore_files(self.log, restored, skip_changed=skip_changed)
@@ -314,11 +317,13 @@ class Session:
         self.log.move(self.log.leaf_at(cut.at), drafts=drafts, data=data)
         return cut
 
-    def plan_files(self, to: int, folder: str | os.PathLike[str] | None = None) -> FilesPlan:
+    def plan_files(
+        self, to: int, folder: str | os.PathLike[str] | None = None, *, accept_imported: bool = False
+    ) -> FilesPlan:
         """What `rewind(to, files=…)` would do with the files that the workspace tools wrote after entry `to`."""
         from .agent.tools.file_rewind import plan_rewind
 
-        return plan_rewind(self.log, self.log.cut(to).at, folder)
+        return plan_rewind(self.log, self.log.cut(to).at, folder, accept_imported=accept_imported)
 
     def undo(self) -> Cut:
         """Rewind to before the latest input."""
@@ -327,7 +332,13 @@ class Session:
             raise InvalidPosition("undo", 0, self.leaf.seq)
         return self.rewind(turn - 1)
 
-    def redo(self, *, files: bool | str | os.PathLike[str] = False, skip_changed: bool = False) -> Leaf:
+    def redo(
+        self,
+        *,
+        files: bool | str | os.PathLike[str] = False,
+        skip_changed: bool = False,
+        accept_imported: bool = False,
+    ) -> Leaf:
         """Return to the branch that the last rewind left.
 
         With `files` the files that the workspace tools wrote there are written again first, as `rewind` restores them;
@@ -337,15 +348,18 @@ class Session:
             self.log.raise_if_leased()
             from .agent.tools.file_rewind import restore_files
 
-            plan = self.plan_redo_files(None if files is True else files)
+            folder = None if files is True else files
+            plan = self.plan_redo_files(folder, accept_imported=accept_imported)
             restore_files(self.log, plan, skip_changed=skip_changed)
         return self.log.redo()
 
-    def plan_redo_files(self, folder: str | os.PathLike[str] | None = None) -> FilesPlan:
+    def plan_redo_files(
+        self, folder: str | os.PathLike[str] | None = None, *, accept_imported: bool = False
+    ) -> FilesPlan:
         """What `redo(files=…)` would do with the files."""
         from .agent.tools.file_rewind import plan_redo
 
-        return plan_redo(self.log, folder)
+        return plan_redo(self.log, folder, accept_imported=accept_imported)
 
     def checkout(self, leaf: Leaf) -> Leaf:
         """Move to any position in this session's tree."""

@@ -24,15 +24,34 @@ def is_foreign(log: Log, entry: Entry | Leaf) -> bool:
 
     An entry without an owner counts as foreign: nobody can say any more who appended it.
     """
-    row = log.store.session(log.session_id)
-    if not row.imported_facts and row.parent_session is None:
-        return False
-    owners = {branch.branch: branch.session_id for branch in log.store.branches(log.session_id)}
-    owner_id = owners.get(entry.branch)
-    owner = None if owner_id is None else log.store.find_session(owner_id)
-    if owner is None:
-        return True
-    return entry.seq < _first_own_seq(log.store, owner.session_id, owner.imported_facts, entry.branch)
+    return ForeignEntries(log).contains(entry)
+
+
+class ForeignEntries:
+    """The entries of a session's tree that came with an import, for one who asks about many of them."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        row = log.store.session(log.session_id)
+        self._may_exist = bool(row.imported_facts) or row.parent_session is not None
+        self._first_own: dict[int, float] = {}
+        """By branch: the first entry that was appended here."""
+
+    def contains(self, entry: Entry | Leaf) -> bool:
+        if not self._may_exist:
+            return False
+        if entry.branch not in self._first_own:
+            self._first_own[entry.branch] = self._read_first_own(entry.branch)
+        return entry.seq < self._first_own[entry.branch]
+
+    def _read_first_own(self, branch: int) -> float:
+        store = self._log.store
+        owners = {each.branch: each.session_id for each in store.branches(self._log.session_id)}
+        owner_id = owners.get(branch)
+        owner = None if owner_id is None else store.find_session(owner_id)
+        if owner is None:
+            return float("inf")
+        return _first_own_seq(store, owner.session_id, owner.imported_facts, branch)
 
 
 def is_accepted(log: Log) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import random
 import resource
@@ -11,9 +12,10 @@ from typing import Any
 import pytest
 
 import bough
-from bough import ScriptedModel, Session, ToolCall, Workspace, assistant
+from bough import ScriptedModel, Session, ToolCall, Workspace, assistant, tool_result, user
 from bough.agent.tools import file_rewind
 from bough.core.drafts import Draft, ExtraFact
+from bough.core.file_changes import FileChange, to_details, version
 from bough.core.redact import Redactor
 from bough.errors import FilesChanged, InvalidOperation
 from bough.log.runtime import real_runtime
@@ -303,8 +305,155 @@ class TestBlobs:
         with bough.open("memory:") as other:
             copy = other.session(other.import_bundle(tmp_path / "s.bough").session_id)
             assert copy.verify() == []
-            assert kinds(copy, start) == {"a.txt": "restore"}
+            assert kinds(copy, start, folder=folder, accept_imported=True) == {"a.txt": "restore"}
         store.delete(session.session_id)
         store.purge(session.session_id)
         store.gc(grace=0)
         assert [store.blob(digest) for digest in digests] == [None, None]
+
+
+def forged(session: Session, root: object, path: str, text: str = "evil", mode: int = 0o755) -> None:
+    """Append a result that claims a file was written: before it held `text`, after it there was nothing to find."""
+    before, blob = version(text.encode(), mode, session.log.runtime.redactor)
+    after, _ = version(b"gone", 0o644, session.log.runtime.redactor)
+    assert blob is not None
+    details = to_details([FileChange(str(root), path, before, after)])
+    call = assistant(ToolCall("c", "write_file"))
+    session.append([user("q"), call])
+    result = tool_result("c", "ok", details=details)
+    session.log.append([Draft(result, blobs=(blob,))])
+
+
+def taken_in(session: Session, store: Store) -> Session:
+    bundle = io.BytesIO()
+    session.export(bundle, blobs=True)
+    bundle.seek(0)
+    return store.session(store.import_bundle(bundle).session_id)
+
+
+@pytest.mark.attack
+class TestImports:
+    """A bundle's paths and contents are a stranger's."""
+
+    @pytest.fixture
+    def elsewhere(self) -> Session:
+        return Store(MemoryStore()).start()
+
+    def refusal(self, session: Session, **how: Any) -> str:
+        (action,) = session.plan_files(0, **how).actions
+        assert (action.kind, action.is_imported) == ("refused", True)
+        return action.reason
+
+    def test_a_bundle_cannot_name_the_folder_that_is_written_to(
+        self, store: Store, elsewhere: Session, folder: Path
+    ) -> None:
+        forged(elsewhere, folder, "start.sh")
+        session = taken_in(elsewhere, store)
+        for how in ({}, {"accept_imported": True}, {"folder": folder}):
+            assert "came with an import" in self.refusal(session, **how)
+        with pytest.raises(FilesChanged, match="came with an import"):
+            session.rewind(0, files=True)
+        assert not (folder / "start.sh").exists()
+
+    def test_a_fork_of_an_import_and_a_session_that_went_on_here_refuse_it_too(
+        self, store: Store, elsewhere: Session, folder: Path
+    ) -> None:
+        forged(elsewhere, folder, "start.sh")
+        session = taken_in(elsewhere, store)
+        run(session, folder, write("ours.txt", "new"))
+        fork = session.fork()
+        for one in (session, fork):
+            plan = {action.path: (action.kind, action.is_imported) for action in one.plan_files(0).actions}
+            assert plan == {"start.sh": ("refused", True), "ours.txt": ("delete", False)}
+
+    def test_a_file_that_both_wrote_is_the_imports(
+        self, store: Store, elsewhere: Session, folder: Path
+    ) -> None:
+        forged(elsewhere, folder, "both.txt")
+        session = taken_in(elsewhere, store)
+        (folder / "both.txt").write_text("gone")
+        run(session, folder, write("both.txt", "ours"))
+        assert "came with an import" in self.refusal(session)
+
+    def test_accepted_it_is_restored_in_the_folder_that_is_named_and_is_no_program(
+        self, store: Store, elsewhere: Session, folder: Path
+    ) -> None:
+        forged(elsewhere, folder, "start.sh")
+        session = taken_in(elsewhere, store)
+        session.rewind(0, files=folder, accept_imported=True)
+        assert (folder / "start.sh").read_text() == "evil"
+        assert not os.access(folder / "start.sh", os.X_OK)
+
+    def test_a_file_keeps_its_own_mode(self, store: Store, elsewhere: Session, folder: Path) -> None:
+        forged(elsewhere, folder, "a.txt", mode=0o777)
+        (folder / "a.txt").write_text("gone")
+        (folder / "a.txt").chmod(0o600)
+        taken_in(elsewhere, store).rewind(0, files=folder, accept_imported=True)
+        assert (folder / "a.txt").stat().st_mode & 0o777 == 0o600
+
+    @pytest.mark.parametrize(
+        "path",
+        [
+            "../out.txt",
+            "/etc/out.txt",
+            "sub/../../out.txt",
+            ".git/hooks/pre-commit",
+            ".GIT/config",
+            "~/x",
+            "a\0b",
+        ],
+    )
+    def test_a_path_that_leads_out_of_it_or_to_programs_is_named_and_refused(
+        self, store: Store, elsewhere: Session, folder: Path, path: str
+    ) -> None:
+        forged(elsewhere, folder, path)
+        session = taken_in(elsewhere, store)
+        assert self.refusal(session, folder=folder, accept_imported=True)
+        with pytest.raises(FilesChanged):
+            session.rewind(0, files=folder, accept_imported=True)
+        session.rewind(0, files=folder, accept_imported=True, skip_changed=True)
+        assert list(folder.iterdir()) == []
+        assert not list(folder.parent.glob("out*"))
+
+    @pytest.mark.parametrize("root", ["/", "/etc", "/proc/self/cwd", "relative", "a\0b", ""])
+    def test_another_folder_is_refused_without_looking_at_it(
+        self, store: Store, elsewhere: Session, folder: Path, root: str
+    ) -> None:
+        forged(elsewhere, root, "out.txt")
+        session = taken_in(elsewhere, store)
+        assert "written elsewhere" in self.refusal(session, folder=folder, accept_imported=True)
+
+    def test_a_link_is_not_followed_and_other_names_of_a_file_keep_their_content(
+        self, store: Store, elsewhere: Session, folder: Path
+    ) -> None:
+        outside = folder.parent / "outside"
+        outside.mkdir()
+        (outside / "kept.txt").write_text("gone")
+        (folder / "linked").symlink_to(outside)
+        (folder / "hard.txt").hardlink_to(outside / "kept.txt")
+        forged(elsewhere, folder, "linked/kept.txt")
+        other = Store(MemoryStore()).start()
+        forged(other, folder, "hard.txt")
+        session = taken_in(elsewhere, store)
+        assert "symbolic link" in self.refusal(session, folder=folder, accept_imported=True)
+        taken_in(other, store).rewind(0, files=folder, accept_imported=True)
+        assert ((folder / "hard.txt").read_text(), (outside / "kept.txt").read_text()) == ("evil", "gone")
+
+    def test_a_redo_does_not_write_it(self, store: Store, elsewhere: Session, folder: Path) -> None:
+        forged(elsewhere, folder, "start.sh")
+        session = taken_in(elsewhere, store)
+        (folder / "start.sh").write_text("evil")
+        session.rewind(0)
+        with pytest.raises(FilesChanged, match="came with an import"):
+            session.redo(files=True)
+        assert (folder / "start.sh").read_text() == "evil"
+
+    def test_a_copy_between_two_stores_of_one_operator_is_restored_as_before(
+        self, store: Store, folder: Path
+    ) -> None:
+        there = Store(MemoryStore())
+        session = there.start()
+        start = run(session, folder, write("a.txt", "new"))
+        copy = there.copy(session, store)
+        copy.rewind(start, files=True)
+        assert not (folder / "a.txt").exists()

@@ -100,11 +100,16 @@ class Scope(Struct, frozen=True):
     @contextmanager
     def parent(self, path: str) -> Iterator[tuple[int, str]]:
         """Yield the descriptor of the folder of `path`, created if missing, and the name to write in it."""
+        base, names = self.check_writable(path)
+        with _open_folder(base, names[:-1], path, create=True) as parent_fd:
+            yield parent_fd, names[-1]
+
+    def check_writable(self, path: str) -> tuple[Path, tuple[str, ...]]:
+        """Raise OutOfScope if nothing may be written there; return the folder to start from and the names below it."""
         base, names = self._split_file(path)
         if self.tier != "full" and any(name.casefold() == ".git" for name in names):
             raise OutOfScope(path, "files in .git name programs that git runs")
-        with _open_folder(base, names[:-1], path, create=True) as parent_fd:
-            yield parent_fd, names[-1]
+        return base, names
 
     def _split_file(self, path: str) -> tuple[Path, tuple[str, ...]]:
         base, names = self._split(path)

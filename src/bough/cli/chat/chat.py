@@ -23,7 +23,7 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...agent.tools.file_rewind import FilesPlan
+from ...agent.tools.file_rewind import PlanFiles
 from ...core.codec import to_json
 from ...core.context import merge_options
 from ...core.entries import Entry
@@ -494,7 +494,7 @@ def _go_to(chat: Chat, leaf: Leaf) -> None:
     command = f"rewind {session.session_id}@{leaf.seq}"
     files = _offer_files(chat, partial(session.plan_files, leaf.seq), command) if is_back else False
     if is_back:
-        cut = cut_text(session.rewind(leaf.seq, files=files, skip_changed=True))
+        cut = cut_text(session.rewind(leaf.seq, files=files, skip_changed=True, accept_imported=True))
     else:
         cut = str(session.checkout(leaf).seq)
     chat.switch(session)
@@ -503,12 +503,12 @@ def _go_to(chat: Chat, leaf: Leaf) -> None:
     _print_unanswered(chat)
 
 
-def _offer_files(chat: Chat, make_plan: Callable[[str], FilesPlan], command: str) -> str | Literal[False]:
+def _offer_files(chat: Chat, make_plan: PlanFiles, command: str) -> str | Literal[False]:
     """Show which files of the agent change with a move, and ask whether to; return the folder if so."""
     if chat.agent.workspace is None:
         return False
     folder = chat.agent.workspace.working_dir
-    plan = make_plan(folder)
+    plan = make_plan(folder, accept_imported=True)  # it is shown, and asked about
     if not plan.changes:
         return False
     for line in plan.lines():
@@ -605,7 +605,7 @@ def _redo(chat: Chat, rest: str) -> None:
     files: str | Literal[False] = False
     with suppress(InvalidOperation):  # it goes to another branch, whose files are not known
         files = _offer_files(chat, chat.session.plan_redo_files, "redo")
-    leaf = chat.session.redo(files=files, skip_changed=True)
+    leaf = chat.session.redo(files=files, skip_changed=True, accept_imported=True)
     chat.switch(chat.session)
     chat.note(f"At entry {leaf.seq} again")
 

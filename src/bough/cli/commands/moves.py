@@ -11,7 +11,7 @@ from typing import Any
 import click
 from msgspec import Struct
 
-from ...agent.tools.file_rewind import FilesPlan, count_text
+from ...agent.tools.file_rewind import FilesPlan, PlanFiles, count_text
 from ...core.context import active_compactions
 from ...errors import FilesChanged, InvalidOperation, InvalidPosition
 from ...log.changes import Cut
@@ -30,6 +30,7 @@ from ..rendering.error_text import CommandError
 from ..rendering.output import (
     confirm_plan,
     for_terminal,
+    is_terminal,
     json_option,
     notify,
     plural,
@@ -87,16 +88,22 @@ class FileOptions(Struct, frozen=True):
     files: bool
     workspace: str | None
     skip_changed: bool
+    accept_imported: bool
     yes: bool
 
     def __post_init__(self) -> None:
-        if not self.files and (self.workspace or self.skip_changed or self.yes):
-            raise CommandError("--workspace, --skip-changed and --yes need --files")
+        if not self.files and (self.workspace or self.skip_changed or self.accept_imported or self.yes):
+            raise CommandError("--workspace, --skip-changed, --accept-imported and --yes need --files")
+
+    @property
+    def accepts_imported(self) -> bool:
+        """Whether files that an import names may be restored: by the option, or because the plan is shown and asked about."""
+        return self.accept_imported or (is_terminal() and not self.yes)
 
     def move(
         self,
         session: Session,
-        plan_files: Callable[[str], FilesPlan],
+        plan_files: PlanFiles,
         question: str,
         move: Callable[[str], Cut | None],
         *,
@@ -104,7 +111,7 @@ class FileOptions(Struct, frozen=True):
     ) -> int:
         """Show which files change with a move of the leaf, ask, and move; return the exit code."""
         folder = str(Path(self.workspace or ".").resolve())
-        plan = plan_files(folder)
+        plan = plan_files(folder, accept_imported=self.accepts_imported)
         _show_plan(plan, folder, skip_changed=self.skip_changed)
         report = {
             "session": {"id": session.session_id},
@@ -138,6 +145,11 @@ def file_options(help: str) -> Decorator:
         ),
         click.option(
             "--skip-changed", is_flag=True, help="With --files: skip files that cannot be restored."
+        ),
+        click.option(
+            "--accept-imported",
+            is_flag=True,
+            help="With --files: also restore what an import says was written in that folder.",
         ),
         yes_option,
     )
@@ -182,14 +194,20 @@ def rewind(
         session,
         partial(session.plan_files, seq),
         "Restore {} and rewind?",
-        lambda folder: session.rewind(seq, summary=summary, files=folder, skip_changed=options.skip_changed),
+        lambda folder: session.rewind(
+            seq,
+            summary=summary,
+            files=folder,
+            skip_changed=options.skip_changed,
+            accept_imported=options.accepts_imported,
+        ),
         is_json=is_json,
     )
 
 
 def _show_plan(plan: FilesPlan, folder: str, *, skip_changed: bool) -> None:
     """Show the plan; refuse one that cannot be carried out, and one for another folder."""
-    roots = sorted({action.root for action in plan.actions})
+    roots = sorted({action.root for action in plan.actions if not action.is_imported})
     if roots and folder not in roots:
         raise CommandError(
             f"the files are in {roots[0]}, and this is {folder}; go there, or pass --workspace {roots[0]}"
@@ -239,7 +257,9 @@ def redo(location: StoreLocation, reference: str, options: FileOptions, is_json:
         return 0
 
     def redo_files(folder: str) -> None:
-        session.redo(files=folder, skip_changed=options.skip_changed)
+        session.redo(
+            files=folder, skip_changed=options.skip_changed, accept_imported=options.accepts_imported
+        )
 
     return options.move(session, session.plan_redo_files, "Write {} and redo?", redo_files, is_json=is_json)
 
