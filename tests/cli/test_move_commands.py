@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import bough as library
 from support.terminal import bough
 
@@ -49,6 +51,29 @@ class TestRewind:
         done = bough("rewind", "ses_case", store=store_path)
         assert done.code == 2
         assert "ses_case@7" in done.err
+
+    @pytest.mark.attack
+    def test_a_bundle_cannot_say_which_files_are_restored(self, tmp_path: Path) -> None:
+        folder = tmp_path / "project"
+        folder.mkdir()
+        (tmp_path / "m.yaml").write_text(
+            "- calls: [{name: write_file, arguments: {path: a.txt, text: two}}]\n- done\n"
+        )
+        model = f"scripted:{tmp_path / 'm.yaml'}"
+        words = ("run", "go", "--model", model, "--workspace", folder)
+        bough(*words, store=tmp_path / "theirs.db", home=tmp_path)
+        bundle = tmp_path / "theirs.bough"
+        bough("export", "latest", "-o", bundle, "--blobs", store=tmp_path / "theirs.db", home=tmp_path)
+        store = tmp_path / "ours.db"
+        assert bough("import", bundle, store=store, home=tmp_path).code == 0
+        for words in (("--yes",), ("--yes", "--workspace", folder)):
+            refused = bough("rewind", "latest@0", "--files", *words, store=store, home=tmp_path)
+            assert (refused.code, (folder / "a.txt").read_text()) == (1, "two")
+            assert "a.txt (it came with an import" in refused.err
+        accepted = ("--workspace", folder, "--accept-imported", "--yes")
+        done = bough("rewind", "latest@0", "--files", *accepted, store=store, home=tmp_path)
+        assert (done.code, (folder / "a.txt").exists()) == (0, False)
+        assert "(from an import)" in done.err
 
     def test_rewind_restores_files_by_a_plan(self, tmp_path: Path) -> None:
         folder = tmp_path / "project"

@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import Any, Self
 
 from msgspec import Struct
@@ -22,7 +23,7 @@ from ..agent.tools.tool import PendingApproval
 from ..core.messages import Message
 from ..core.turns import OpenCall
 from ..engines.local import Run
-from ..errors import NotFound, SessionTrashed, TaskTrashed, TurnLimit
+from ..errors import ImportNotAccepted, NotFound, SessionTrashed, TaskTrashed, TurnLimit
 from ..session import Session
 from .agent_options import CommandAgent
 from .rendering.error_text import TakenOver
@@ -32,6 +33,8 @@ from .store_option import StoreLocation
 
 Ask = Callable[[OpenCall], bool | None]
 """Ask the user about a call: True allows it, False denies it, None decides later."""
+Accept = Callable[[ImportNotAccepted], bool]
+"""Ask the user whether what an import left open may run."""
 
 CANCELLED_CODE = 130
 
@@ -116,20 +119,26 @@ def run_turn(
     content: str | Message | None,
     watcher: Watcher,
     ask: Ask | None = None,
+    accept: Accept | None = None,
     *,
     one_shot: bool = False,
     key: str | None = None,
 ) -> TurnEnd:
     """Run one input, or the open turn, to its end, asking for the approvals it needs."""
     arguments = agent.run_arguments(session)
-    run = (
-        session.resume(**arguments)
-        if content is None
-        else session.send(content, **arguments, one_shot=one_shot, key=key)
+
+    resume: Callable[[], Run] = partial(session.resume, **arguments)
+    start = (
+        resume if content is None else partial(session.send, content, **arguments, one_shot=one_shot, key=key)
     )
     while True:
         try:
-            last = driver.drive(run, watcher)
+            last = driver.drive(start(), watcher)
+        except ImportNotAccepted as error:  # nothing was run or written
+            if accept is None or not accept(error):
+                raise
+            session.accept_imported()
+            continue
         except TaskTrashed:
             raise  # a task of this session, not the session itself
         except (NotFound, SessionTrashed) as error:
@@ -137,7 +146,7 @@ def run_turn(
         end = _end(last, tuple(session.pending_approvals()))
         if end.reason != "waiting" or ask is None or not _decide(session, end.waiting, ask):
             return end
-        run = session.resume(**arguments)
+        start = resume
 
 
 def _decide(session: Session, waiting: tuple[PendingApproval, ...], ask: Ask) -> bool:

@@ -13,13 +13,20 @@ from typing import Any
 
 import msgspec
 
-from ..agent.call_status import is_awaited_by_worker, read_call_status
+from ..agent.call_status import is_awaited_by_worker, is_task_of, read_call_status
 from ..agent.events import Event
 from ..agent.tools.mcp.server import ToolLike, split_tools
 from ..core.context import fold_settings
 from ..core.entries import Settings
 from ..engines.local import ModelLike, Run, resolve_models
-from ..errors import BoughError, ModelUnavailable, SessionRunning, ToolsMissing, TurnLimit
+from ..errors import (
+    BoughError,
+    ImportNotAccepted,
+    ModelUnavailable,
+    SessionRunning,
+    ToolsMissing,
+    TurnLimit,
+)
 from ..log.lease import interrupt
 from ..models.availability import available_models
 from ..models.names import is_model_name
@@ -84,10 +91,10 @@ class ActiveRuns:
             return False
         try:
             await self.resume(session, None)
-        except (SessionRunning, ToolsMissing, Refusal):
-            return (
-                False  # the approval is recorded; a process with the tool, that does not stop, runs the call
-            )
+        except (SessionRunning, ToolsMissing, ImportNotAccepted, Refusal):
+            # The approval is recorded; a process with the tool, that does not stop, runs the call. Or somebody accepts
+            # first what the import left open beside it.
+            return False
         return True
 
     def cancel(self, session_id: str) -> bool:
@@ -183,7 +190,9 @@ def _interrupt(store: Store, session_id: str) -> None:
         if row.holder is None:
             return
         for task_id in read_call_status(session.log).tasks:
-            _interrupt(store, task_id)
+            task = store.backend.find_session(task_id)
+            if task is not None and is_task_of(task, session_id):
+                _interrupt(store, task_id)
         interrupt(session.log, row)
 
 

@@ -133,6 +133,7 @@ class ToolCallView(Struct, kw_only=True):
     state: str | UnsetType = UNSET
     session_id: str | UnsetType = UNSET
     parent_call: dict[str, int] | UnsetType | None = UNSET
+    decided_elsewhere: str | UnsetType | None = UNSET
     omitted_chars: int | UnsetType = UNSET
 
 

@@ -36,10 +36,16 @@ def pending_approvals(session: Session, status: CallStatus) -> list[Json]:
         parent_call = {"seq": call.seq, "index": call.index}
         for task_call in status.task_approvals.get(position, ()):
             approvals.append(
-                {"session_id": task_call.session_id, **_call_view(task_call), "parent_call": parent_call}
+                {
+                    "session_id": task_call.session_id,
+                    **_call_view(task_call),
+                    "parent_call": parent_call,
+                    "decided_elsewhere": task_call.decided_elsewhere,
+                }
             )
         if position in status.approval_requested - status.decided:
-            approvals.append({"session_id": session.session_id, **_call_view(call), "parent_call": None})
+            view = {"session_id": session.session_id, **_call_view(call), "parent_call": None}
+            approvals.append({**view, "decided_elsewhere": status.decided_elsewhere.get(position)})
     return approvals[:MAX_CALLS]
 
 
@@ -57,6 +63,8 @@ def _state(status: CallStatus, position: CallPosition, is_driven: bool) -> str:
         return "approved"
     if position in status.approval_requested:
         return "waits_for_approval"
+    if position in status.unaccepted:
+        return "not_accepted"
     return "not_started" if status.has_recorded_starts else "no_start_recorded"
 
 

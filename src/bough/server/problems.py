@@ -34,6 +34,8 @@ class ProblemDetails(Struct, frozen=True, omit_defaults=True, kw_only=True):
     hint: str | None = None
     reference: str | None = None
     """Look for it in the server's log."""
+    plan: dict[str, Any] | None = None
+    """Of `import_not_accepted`: the `calls` and `inputs` that would run."""
 
     @property
     def body(self) -> bytes:
@@ -53,6 +55,8 @@ def problem_of(error: BaseException) -> ProblemDetails:
         return error.problem
     if isinstance(error, errors.StoreError):
         return _store_problem(error)
+    if isinstance(error, errors.ImportNotAccepted):
+        return _import_problem(error)
     if isinstance(error, errors.BoughError):
         return _problem(error.http_status, error.code, error.problem, error.command_hint or None)
     if isinstance(error, HTTPException):
@@ -75,6 +79,17 @@ def _problem(
     return ProblemDetails(
         title=_title(status), status=status, code=code, detail=detail, hint=hint, reference=reference
     )
+
+
+def _import_problem(error: errors.ImportNotAccepted) -> ProblemDetails:
+    """Say what an import left open would run, and which field of the request accepts it."""
+    plan = {
+        "calls": [call._asdict() for call in error.calls],
+        "inputs": [queued._asdict() for queued in error.inputs],
+    }
+    hint = "accept it with accept_imported in the request, or fork the session to go on without it"
+    problem = _problem(error.http_status, error.code, error.problem, hint)
+    return msgspec.structs.replace(problem, plan=plan)
 
 
 def _store_problem(error: errors.StoreError) -> ProblemDetails:

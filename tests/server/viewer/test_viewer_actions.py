@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -408,6 +409,33 @@ class TestRunning:
         assert line.evaluate(
             "one => one.scrollWidth <= one.clientWidth"
         )  # the time of a long model was cut off
+
+    @pytest.mark.attack
+    def test_what_an_import_left_open_is_shown_and_asked_about(
+        self, viewer: ViewerPage, served_store: ServedStore
+    ) -> None:
+        def take_in(store: bough.Store) -> str:
+            bundle = io.BytesIO()
+            with bough.open("memory:") as elsewhere:
+                theirs = elsewhere.start("support", title="Theirs")
+                theirs.append(
+                    [bough.user("q"), bough.assistant(bough.ToolCall("c1", "refund", {"order": 7}))]
+                )
+                theirs.export(bundle)
+            bundle.seek(0)
+            return store.import_bundle(bundle).session_id
+
+        session_id = served_store.read(take_in)
+        page = viewer.open(f"/s/{session_id}")
+        expect(page.locator(".card .badge")).to_have_text("left open elsewhere")
+        page.get_by_role("button", name="Resume", exact=True).click()
+        expect(page.locator("dialog")).to_contain_text('refund {"order":7}')
+        assert served_store.seq(session_id) == 2
+        page.get_by_role("button", name="Let it run").click()
+        expect(page.locator(".card")).to_have_attribute("data-outcome", "done")
+        (refused,) = viewer.console  # the browser logs it
+        assert "409" in refused
+        viewer.console.clear()
 
     def test_a_denied_call_says_so(self, viewer: ViewerPage, served_store: ServedStore) -> None:
         session_id = served_store.make("Do not pay", 0)

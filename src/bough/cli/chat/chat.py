@@ -47,6 +47,7 @@ from ..agent_options import (
 )
 from ..commands.export import export_file_name
 from ..config import load_config, parse_value
+from ..imports import accept_import, decided_elsewhere
 from ..picker import can_pick, pick
 from ..reference import Position, complete
 from ..rendering.error_text import CONFLICT, FAILURE, CommandError, describe_error
@@ -199,6 +200,7 @@ class Chat:
                 content,
                 self._watcher(),
                 self._ask if self.is_terminal else None,
+                accept_import if self.is_terminal else None,
             )
             self.agent = self.agent.without_options_of(session)
         except SessionRunning as error:
@@ -225,7 +227,7 @@ class Chat:
             notify(f"{click.style('✗', fg='red')} {safe(end.error['command_message'])}")
         if end.waiting:
             for call in end.waiting:
-                notify(f"waiting for approval: {call_text(call.call)}")
+                notify(f"waiting for approval: {call_text(call.call)}{decided_elsewhere(call)}")
             name = self.session.session_id
             notify(
                 "/resume asks you again"
@@ -278,7 +280,7 @@ class Chat:
         return True
 
     def _ask(self, call: OpenCall) -> bool | None:
-        click.echo(call_details(call.call))
+        click.echo(call_details(call.call) + decided_elsewhere(call))
         return self.confirm("Allow it?", default_on_abort=None)
 
     def confirm(self, question: str, *, default_on_abort: bool | None = False) -> bool | None:

@@ -23,6 +23,7 @@ from ..agent_options import (
     start_options,
     warn_missing_tools,
 )
+from ..imports import accept_import, accept_option, decided_elsewhere
 from ..reference import complete, required_reference
 from ..rendering.error_text import FAILURE, CommandError, print_error
 from ..rendering.output import (
@@ -56,6 +57,7 @@ from .worker import engine_option, enqueue_run, parse_engine
 @click.option(
     "--key", help="Send the input once, however often this runs; a repeat prints the recorded answer."
 )
+@accept_option
 @engine_option
 @json_option
 @pass_location
@@ -66,6 +68,7 @@ def run(
     options: AgentOptions,
     queue: bool,
     key: str | None,
+    accept_imported: bool,
     engine: str,
     is_json: bool,
 ) -> int:
@@ -89,9 +92,19 @@ def run(
         raise CommandError("--key needs TEXT, and the session it is unique in: --resume or --conversation")
     if absurd_queue is not None:
         return enqueue_run(
-            location, source, options, content, absurd_queue, queue_if_busy=queue, key=key, is_json=is_json
+            location,
+            source,
+            options,
+            content,
+            absurd_queue,
+            queue_if_busy=queue,
+            key=key,
+            accept_imported=accept_imported,
+            is_json=is_json,
         )
     session, agent = source.session(location, options)
+    if accept_imported:
+        session.accept_imported()
     if content is None and not _has_work(session):
         return _end_without_run(session, is_json=is_json)
     try:
@@ -116,6 +129,7 @@ def run(
     is_flag=True,
     help="End the turn with the part of its answer that was shown before it broke off.",
 )
+@accept_option
 @json_option
 @pass_location
 def resume(
@@ -125,6 +139,7 @@ def resume(
     rollback: bool,
     take_over: bool,
     keep_partial: bool,
+    accept_imported: bool,
     is_json: bool,
 ) -> int:
     """Continue a turn that was interrupted: after a crash, a failure or an approval.
@@ -135,6 +150,9 @@ def resume(
 
     If the process that ran it died on this machine, you can resume at once; otherwise half a minute after its last sign
     of life. --take-over does not wait; if the other run is still alive, it writes nothing more.
+
+    What an import left open, calls with an effect and queued inputs, is listed and asked about once; without a terminal
+    --accept-imported accepts it. An approval that was given elsewhere does not count here.
 
     Without a REFERENCE you pick one of the sessions whose turn is open.
 
@@ -170,6 +188,8 @@ def resume(
         return _end_without_run(session, is_json=is_json)
     if not _has_work(session):
         return _end_without_run(session, is_json=is_json)
+    if accept_imported:
+        session.accept_imported()
     return _run(location, session, agent_for(options, session), None, is_json=is_json)
 
 
@@ -262,7 +282,7 @@ def approve(
             where = (
                 "" if call.session_id == session.session_id else f"  (called by its task {call.session_id})"
             )
-            click.echo(f"{n}. {call_details(call.call)}{where}")
+            click.echo(f"{n}. {call_details(call.call)}{where}{decided_elsewhere(call)}")
     in_trash = read_call_status(session.log).trashed_tasks
     for task in dict.fromkeys(in_trash.values()):
         print_error(TaskTrashed(session.session_id, task).command_text)
@@ -326,8 +346,8 @@ def _run(
     before = session.row.totals
     watcher = JsonWatcher(session) if is_json else PlainWatcher(session)
     with Driver(location) as driver:
-        ask = _ask if is_terminal() else None
-        end = run_turn(driver, session, agent, content, watcher, ask, one_shot=True, key=key)
+        ask, accept = (_ask, accept_import) if is_terminal() else (None, None)
+        end = run_turn(driver, session, agent, content, watcher, ask, accept, one_shot=True, key=key)
         spent = difference(session.row.totals, before)
         if is_json:
             _print_json_end(session, end, spent)
@@ -338,7 +358,7 @@ def _run(
 
 
 def _ask(call: OpenCall) -> bool | None:
-    notify(call_details(call.call))
+    notify(call_details(call.call) + decided_elsewhere(call))
     try:
         return click.confirm("Allow it?", default=False, err=True)
     except click.Abort:
@@ -354,7 +374,7 @@ def _print_end(session: Session, agent: CommandAgent, end: TurnEnd, spent: Total
         notify(f"{click.style('bough:', fg='red')} {safe(end.error['command_message'])}")
     if end.waiting:
         for call in end.waiting:
-            notify(f"waiting for approval: {call_text(call.call)}")
+            notify(f"waiting for approval: {call_text(call.call)}{decided_elsewhere(call)}")
         notify(f"continue with: bough approve {name}, then {resume}")
     elif end.reason == "cancelled":
         notify(f"cancelled; everything so far is saved. Continue with: bough run --resume {name} TEXT")

@@ -388,7 +388,10 @@ def _open_call_lines(position: Position) -> Iterator[str]:
         elif place in status.started:
             mark = "started, outcome unknown" if runner is None else "started"
         elif place in status.approval_requested - status.decided:
-            mark = "waits for approval"
+            elsewhere = status.decided_elsewhere.get(place)
+            mark = "waits for approval" + (f"; {elsewhere} elsewhere" if elsewhere else "")
+        elif place in status.unaccepted - status.approved - status.denied:
+            mark = "left open elsewhere; it runs once it is accepted"
         elif runner is None and place not in status.decided and not status.has_recorded_starts:
             mark = "no start recorded: it may have run"
             unrecorded.append(call.call.name)

@@ -186,6 +186,7 @@ def enqueue_run(
     *,
     queue_if_busy: bool,
     key: str | None,
+    accept_imported: bool,
     is_json: bool,
 ) -> int:
     """Queue the input, or the open turn, as a task."""
@@ -201,6 +202,8 @@ def enqueue_run(
         )
     session = _session(location, source, options)
     where: dict[str, Any] = {"queue": queue, "agent": options.agent}
+    if accept_imported:
+        session.accept_imported()
     if content is None:
         if options.model_options:
             raise CommandError("--engine absurd: -o needs TEXT, the input from which the options hold")

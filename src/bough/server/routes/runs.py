@@ -31,6 +31,8 @@ class SendBody(Struct, forbid_unknown_fields=True):
     model: str | None = None
     options: dict[str, Any] | None = None
     """Options of the model's calls from here on; null removes one."""
+    accept_imported: bool = False
+    """Let inputs run that were queued elsewhere, before the session was imported; the problem `import_not_accepted` has them."""
 
 
 @post("/api/sessions/{session_id:str}/send", status_code=202, opt={"client": True}, tags=["running"])
@@ -47,6 +49,8 @@ async def send(request: ApiRequest, session_id: FromPath[str], data: JSONBody[Se
     runs.raise_if_stopping()  # an input that is queued now would wait for a run of another process
     _, caller = context_and_caller(request)
     model, options = (None, None) if caller.is_client else (data.model, data.options)
+    if data.accept_imported and not caller.is_client:
+        await asyncio.to_thread(session.accept_imported)
     key = request.headers.get("idempotency-key")
     check_callers_key(key)
     recorded = await asyncio.to_thread(find_turn, session.log, key, data.text)
@@ -94,6 +98,8 @@ class ResumeBody(Struct, forbid_unknown_fields=True):
     """End the run of another process that holds the session first."""
     keep_partial: bool = False
     """End the turn with what was shown of its answer before it broke off."""
+    accept_imported: bool = False
+    """Let calls and queued inputs run that an import left open; the problem `import_not_accepted` has them."""
 
 
 @post("/api/sessions/{session_id:str}/resume", status_code=202, tags=["running"])
@@ -116,6 +122,8 @@ async def resume(request: ApiRequest, session_id: FromPath[str], data: JSONBody[
             detail = f"no answer of session {session_id} broke off"
             raise Refusal(409, "nothing_partial", detail, "resume without keep_partial asks the model")
     else:
+        if data.accept_imported:
+            await asyncio.to_thread(session.accept_imported)
         await request.app.state.runs.resume(session, data.model, data.options)
     return SendResponse(last_fact=row.facts)
 

@@ -11,6 +11,7 @@ export class Problem extends Error {
     this.status = status;
     this.code = body.code ?? "";
     this.hint = body.hint ?? "";
+    this.plan = body.plan ?? null;
   }
   get text() { return this.hint ? `${sentence(this.message)}. ${sentence(this.hint)}` : sentence(this.message); }
 }

@@ -4,7 +4,7 @@
 import { sendJson, sessionPath } from "./api.js";
 import { approvalNode } from "./tool_cards.js";
 import { button, fill, h, icon, notice } from "./dom.js";
-import { whileDisabled } from "./dialogs.js";
+import { postAccepting, whileDisabled } from "./dialogs.js";
 import { plural, printable, sentence } from "./format.js";
 
 // A session that is marked running without a runner is written by a program of its own, which may still do so.
@@ -110,19 +110,23 @@ export class Composer {
     const sent = await whileDisabled(this.send, async () => {
       if (this.#edited) await sendJson("POST", sessionPath(this.host.id, "/rewind"), this.#edited);
       this.#endEdit();
-      const reply = await sendJson("POST", sessionPath(this.host.id, "/send"),
-        { text, ...(this.isRunning ? { queue: true } : {}) });
-      this.text.value = "";
-      this.#resize();
-      this.#keep();
-      if (reply.queued) {
-        notice("Queued: it will be sent when the current turn ends");
-        this.host.changed(); // queueing writes no fact, so no event reports it
-      }
+      const reply = await postAccepting(sessionPath(this.host.id, "/send"),
+        { text, ...(this.isRunning ? { queue: true } : {}) }, (accepted) => this.#sent(accepted));
+      if (reply) this.#sent(reply);
       return reply;
     });
     if (!sent) this.host.changed(); // refused: it may be in the trash, or run elsewhere, without an event that says so
     this.text.focus();
+  }
+
+  #sent(reply) {
+    this.text.value = "";
+    this.#resize();
+    this.#keep();
+    if (reply.queued) {
+      notice("Queued: it will be sent when the current turn ends");
+      this.host.changed(); // queueing writes no fact, so no event reports it
+    }
   }
 
   async #stop() {
@@ -131,7 +135,7 @@ export class Composer {
   }
 
   #resume(pressed, rollback) {
-    return whileDisabled(pressed, () => sendJson("POST", sessionPath(this.host.id, "/resume"), { rollback }));
+    return whileDisabled(pressed, () => postAccepting(sessionPath(this.host.id, "/resume"), { rollback }, () => this.host.changed()));
   }
 
   /** Keep what is typed, but not an edited message, which belongs to its turn. */

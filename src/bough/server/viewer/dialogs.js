@@ -186,6 +186,22 @@ export async function whileDisabled(button, act) {
   return result;
 }
 
+/** Post; if an import left something open that would run now, show it and ask first. `done` is called after the second try. */
+export async function postAccepting(path, body, done) {
+  try {
+    return await sendJson("POST", path, body);
+  } catch (problem) {
+    if (problem.code !== "import_not_accepted" || !problem.plan) throw problem;
+    const { calls, inputs } = problem.plan;
+    dialog("This was left open elsewhere", [
+      h("p.muted", "The session was imported. This would run now, because somebody elsewhere said so. Fork the session to go on without it."),
+      h("ul", calls.map((call) => h("li", h("strong", printable(call.name)), " ", h("code", printable(JSON.stringify(call.arguments))))),
+        inputs.map(({ text }) => h("li", "Queued input: ", printable(text)))),
+    ], "Let it run", async () => { await done(await sendJson("POST", path, { ...body, accept_imported: true })); });
+    return null;
+  }
+}
+
 /** Approve or deny a tool call; what happened is shown as a notice. */
 export function sendApproval(id, { session_id, seq, index, name }, allow, resume) {
   return attempt(async () => {

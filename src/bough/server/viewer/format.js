@@ -139,6 +139,7 @@ export const OUTCOMES = {
   task_in_trash: ["task is in the trash", "wait"],
   task_decided: ["task decided", "check"],
   approved: ["approved", "check"],
+  not_accepted: ["left open elsewhere", "wait"],
   not_started: ["not started", "wait"],
   no_start_recorded: ["no start recorded", "wait"],
   running: ["running", "wait"],

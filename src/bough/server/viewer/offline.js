@@ -159,9 +159,9 @@ function factsOf(session, { seq, index }) {
 
 /** Pending approvals of a call: its own, or those its tasks wait for. */
 function approvalsOf(session, call) {
-  if (call.state === "waits_for_approval") return [{ ...call, session_id: session.id, parent_call: null }];
+  if (call.state === "waits_for_approval") return [{ ...call, session_id: session.id, parent_call: null, decided_elsewhere: null }];
   const waits = factsOf(session, call).filter(({ kind }) => kind === "task_waits");
-  return waits.map((fact) => taskApproval(fact)).filter(Boolean).map((approval) => ({ ...approval, parent_call: { seq: call.seq, index: call.index } }));
+  return waits.map((fact) => taskApproval(fact)).filter(Boolean).map((approval) => ({ ...approval, parent_call: { seq: call.seq, index: call.index }, decided_elsewhere: null }));
 }
 
 /** The task's call named by a fact, if it still waits for approval. */

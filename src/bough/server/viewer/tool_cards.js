@@ -53,7 +53,7 @@ function outcomeOf(result, waiting) {
 /** A call that waits for approval, with all its arguments; one of a task links to its session. decide(allow, button) */
 export function approvalNode(call, words, decide) {
   return h("div.approval", { role: "group", "aria-label": `Approval of ${call.name}` },
-    h("div.approval-head", icon("wait"), h("span.grow", h("strong", printable(call.name)), words, call.parent_call && [" in ", taskLink(call)]),
+    h("div.approval-head", icon("wait"), h("span.grow", h("strong", printable(call.name)), words, call.parent_call && [" in ", taskLink(call)], elsewhere(call)),
       decide && button("check", "Approve", (event) => decide(true, event.currentTarget), { class: "primary" }),
       decide && button("denied", "Deny", (event) => decide(false, event.currentTarget))),
     h("div.approval-arguments", { tabindex: 0 }, ...argumentNodes(call)));
@@ -63,10 +63,15 @@ export function approvalNode(call, words, decide) {
 function approvalRow(approval, approve) {
   if (!approve && !approval.parent_call) return null;
   return h("div.approval-row", { role: "group", "aria-label": `Approval of ${approval.name}` },
-    approval.parent_call ? h("div.approval-question", h("strong", printable(approval.name)), " needs approval in ", taskLink(approval), ...argumentNodes(approval))
-      : h("span", "Allow this call?"),
+    approval.parent_call ? h("div.approval-question", h("strong", printable(approval.name)), " needs approval in ", taskLink(approval), elsewhere(approval), ...argumentNodes(approval))
+      : h("span", "Allow this call?", elsewhere(approval)),
     approve && button("check", "Approve", () => approve(approval, true), { class: "primary" }),
     approve && button("denied", "Deny", () => approve(approval, false)));
+}
+
+/** A decision that came with an import does not count here. */
+function elsewhere({ decided_elsewhere: decision }) {
+  return decision && ` It was ${decision} elsewhere, which does not count here.`;
 }
 
 /** Link to the waiting call in its session. */

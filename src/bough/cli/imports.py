@@ -1,0 +1,33 @@
+"""What came with an import, at the command line: the plan that is shown and asked about, and the option that accepts it."""
+
+from __future__ import annotations
+
+import click
+
+from ..core.turns import OpenCall
+from ..errors import ImportNotAccepted
+from .rendering.output import notify, safe
+
+accept_option = click.option(
+    "--accept-imported",
+    is_flag=True,
+    help="Let run what an import left open: calls with an effect, and queued inputs.",
+)
+
+
+def accept_import(error: ImportNotAccepted) -> bool:
+    """Show what an import left open, and ask whether it may run."""
+    notify(f"{error.session_id} came from elsewhere. This was left open there, and would run now:")
+    for line in error.lines:
+        notify(safe(f"  {line}"))
+    try:
+        return click.confirm("Let it run?", default=False, err=True)
+    except click.Abort:
+        notify()
+        return False
+
+
+def decided_elsewhere(call: OpenCall) -> str:
+    """Return how a decision of another store is shown: it does not count here."""
+    decision = getattr(call, "decided_elsewhere", None)
+    return "" if decision is None else f"  ({decision} elsewhere, which does not count here)"
