@@ -24,7 +24,11 @@ CALL_POINTS = ["call:1", "call:6", "call:2", "call:9", "call:13"]
 
 def run_process(path: Path, workers: int, point: str) -> bytes | None:
     """Return the report, or None if the process was killed."""
-    command = [sys.executable, "-m", "support.lab_process", str(path), str(workers), point]
+    return run_arguments(str(path), str(workers), point)
+
+
+def run_arguments(*arguments: str) -> bytes | None:
+    command = [sys.executable, "-m", "support.lab_process", *arguments]
     process = subprocess.run(command, cwd=TESTS, capture_output=True, env=os.environ, check=False)
     if process.returncode == -9:
         return None
@@ -46,6 +50,29 @@ def points(workers: int) -> list[str]:
         return CALL_POINTS[workers - 1 :: 2]
     draw = random.Random(workers)
     return [f"time:{draw.uniform(0.01, 0.4):.3f}" for _ in range(50)]
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(("dies_in", "limit"), [("replay", 18_000_000), ("judge", 1_200_000)])
+def test_killed_at_each_call_it_does_not_pass_its_limit(tmp_path: Path, dies_in: str, limit: int) -> None:
+    """A provider charges the call of a process that was killed: all that was reserved for it counts."""
+    path, log = write_cohort(tmp_path / "s.db", 1), tmp_path / "calls"
+    report = None
+    for _ in range(6):
+        report = run_arguments("limited", str(path), str(log), str(limit), dies_in)
+        if report is not None:
+            break
+    assert report is not None, "it never stopped"
+    assert b"larger --max-cost" in report
+    with open_store(path) as store:
+        reserved = [
+            fact.data["reserved"]
+            for row in store.all_sessions(relation="replay")
+            for fact in store.backend.facts_of_kind(row.session_id, "call_started")
+        ]
+    calls = log.read_text().splitlines().count(dies_in)
+    assert calls > 1
+    assert calls * max(reserved) <= limit
 
 
 @pytest.mark.parametrize("workers", [1, 3])

@@ -20,6 +20,7 @@ from bough.lab.report import LabReport
 from bough.lab.scorers import Judge, ScoredTurn
 from support.lab_sessions import RATES, noisy
 
+MAX_TOKENS = 5_000
 NOW = 2_000_000_000_000_000
 
 
@@ -33,14 +34,23 @@ def open_store(path: Path) -> Store:
     return store
 
 
+class Death:
+    """Kills the process at a model call. An object, because a number would make another lab of each moment."""
+
+    def __init__(self, at_call: int) -> None:
+        self.at_call, self.calls = at_call, 0
+
+    def count(self) -> None:
+        self.calls += 1
+        if self.calls == self.at_call:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 def run(store: Store, workers: int, kill_at_call: int = 0) -> LabReport:
-    calls = 0
+    death = Death(kill_at_call)
 
     def count() -> None:
-        nonlocal calls
-        calls += 1
-        if calls == kill_at_call:
-            os.kill(os.getpid(), signal.SIGKILL)
+        death.count()
 
     def judge(request: bough.Request) -> str:
         count()
@@ -60,7 +70,32 @@ def run(store: Store, workers: int, kill_at_call: int = 0) -> LabReport:
     )
 
 
+def run_limited(store: Store, log: Path, limit: int, dies_in: str) -> LabReport:
+    """Run a lab under a limit; the process dies at the first call of that kind, each of which is noted in `log`."""
+
+    def model_for(kind: str, answer: str) -> ScriptedModel:
+        def reply(request: bough.Request) -> str:
+            with log.open("a") as file:
+                file.write(f"{kind}\n")
+            if kind == dies_in:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return answer
+
+        return ScriptedModel(reply, model=kind, rates=RATES)
+
+    options = {"max_tokens": MAX_TOKENS} if dies_in == "replay" else None
+    baseline, candidate = model_for("baseline", "x"), model_for("replay", "x")
+    lab = store.lab("agent:support", baseline_model=baseline, model=candidate, options=options)
+    judge = Judge(model_for("judge", "score: 0.5")) if dies_in == "judge" else None
+    return lab.run_sync(workers=1, max_cost_microcents=limit, judge=judge)
+
+
 def main() -> None:
+    if sys.argv[1] == "limited":
+        with open_store(Path(sys.argv[2])) as store:
+            report = run_limited(store, Path(sys.argv[3]), int(sys.argv[4]), sys.argv[5])
+        sys.stdout.buffer.write(msgspec.json.encode(report))
+        return
     path, workers, point = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     kind, _, value = point.partition(":")
     if kind == "time":
@@ -73,4 +108,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    from support.lab_process import main as imported  # the types of `__main__` have other names
+
+    imported()

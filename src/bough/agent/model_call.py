@@ -19,7 +19,15 @@ from ..core.entries import Endpoint, Settings
 from ..core.messages import Message, Part, ToolCall
 from ..core.redact import Redactor, is_key_text
 from ..core.usage import Usage
-from ..errors import Fenced, InvalidMessage, InvalidValue, ModelError, TruncatedReply
+from ..errors import (
+    Fenced,
+    InvalidMessage,
+    InvalidValue,
+    ModelError,
+    ModelUnavailable,
+    Overloaded,
+    TruncatedReply,
+)
 from ..log.async_bridge import MANY_ENTRIES, run_long
 from ..log.changes import AppendResult
 from ..models.model import Delta, Model, Request
@@ -212,10 +220,16 @@ class ModelCaller:
         self.writer.call_id = self._failed_usage = None
         data = {"why": error.reason} if error.raw is None else {"why": error.reason, "raw": error.raw}
         data = {key: text.encode("utf-8", "replace").decode().replace("\0", "") for key, text in data.items()}
+        data |= refusal_data(call.call_id, error)
         await self.writer.record(Record("call_failed", data, calls=[call], replaces_call=True))
 
     async def _save(self, buffer: StreamBuffer) -> None:
         await self.writer.run_blocking(self.writer.save_draft, buffer.mark_saved(self.log.runtime.now()))
+
+
+def refusal_data(call_id: str, error: ModelError) -> dict[str, str]:
+    """Return what the fact of a failed call says if the provider refused it: it was not charged."""
+    return {"refused": call_id} if isinstance(error, Overloaded | ModelUnavailable) else {}
 
 
 class PeriodicSave:

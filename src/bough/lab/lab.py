@@ -32,7 +32,7 @@ from ..models.availability import available_models
 from ..models.model import Model, model_name
 from ..models.names import model_by_name
 from ..models.prices import price_of
-from ..stores.base import StoreBackend
+from ..stores.base import SessionRow, StoreBackend
 from .budget import CostBudget
 from .cell import CellSetup
 from .cell_work import CellWork
@@ -340,30 +340,47 @@ class Lab:
     def _cost_so_far(self, record: LabRecord) -> tuple[int, int]:
         """Return what the run has cost so far, by the ledger: its replays, finished or not, and its judge; and the most
         that calls may have cost which a crash cut off."""
-        spent, unknown = self._store.session(record.run_id).totals.cost_microcents, 0
+        row = self._store.session(record.run_id)
+        spent, unknown = row.totals.cost_microcents, self._cost_of_unpriced_calls(row, None)
         for cell in self.plan.cells():
             if cell.lane == "observed":
                 continue
-            session_id = cell.replay_id(self.run_id)
-            if (row := self._store.find_session(session_id)) is None:
-                continue
-            spent += row.totals.cost_microcents
-            if row.totals.unknown_calls:
-                unknown += self._cost_of_cut_off_calls(cell, session_id)
+            replay = self._store.find_session(cell.replay_id(self.run_id))
+            if replay is not None:
+                spent += replay.totals.cost_microcents
+                unknown += self._cost_of_unpriced_calls(replay, cell)
         return spent, unknown
 
-    def _cost_of_cut_off_calls(self, cell: Cell, session_id: str) -> int:
-        """Return the most that calls may have cost which a crash cut off: as the longest call of the session."""
-        count = sum(
-            call.usage.input_tokens is None and not call.failed for call in self._store.calls(session_id)
-        )
-        source = self._sources[cell.source]
-        model = self._model_of(cell)
-        if model is None or not count:
+    def _cost_of_unpriced_calls(self, row: SessionRow, cell: Cell | None) -> int:
+        """Return the most that calls may have cost which a crash cut off or which failed: what was reserved for them.
+
+        A call that was made without a limit has no reservation: it counts as the longest call of the session.
+        """
+        if not (row.totals.unpriced_calls or row.totals.unknown_calls):
+            return 0
+        started = self._store.facts_of_kind(row.session_id, "call_started")
+        reserved: dict[str, int] = {
+            fact.data["call_id"]: fact.data["reserved"] for fact in started if "reserved" in fact.data
+        }
+        failed = self._store.facts_of_kind(row.session_id, "call_failed")
+        refused = {fact.data.get("refused") for fact in failed}
+        unpriced = [
+            call
+            for call in self._store.calls(row.session_id)
+            if call.price is None and call.call_id not in refused
+        ]
+        unknown = [call for call in unpriced if call.call_id not in reserved and not call.failed]
+        known = sum(reserved.get(call.call_id, 0) for call in unpriced)
+        return known + (len(unknown) * self._longest_call(cell) if cell is not None else 0)
+
+    def _longest_call(self, cell: Cell) -> int:
+        """Return what the longest call of a cell may cost, by its recording."""
+        source, model = self._sources[cell.source], self._model_of(cell)
+        if model is None:
             return 0
         usage = Usage(source.longest_request, 2 * source.longest_answer, 0, 0)
         price = price_of(resolve_models(model)[0], usage)
-        return 0 if price is None else count * price.microcents
+        return 0 if price is None else price.microcents
 
     def _model_of(self, cell: Cell) -> ModelLike | None:
         """Return the model of a cell; None for the recorded answers."""

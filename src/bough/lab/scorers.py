@@ -20,6 +20,7 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..agent.model_call import refusal_data
 from ..core.context import Context, Item
 from ..core.entries import Entry, Settings
 from ..core.messages import user
@@ -28,7 +29,7 @@ from ..engines.local import ModelLike, resolve_models
 from ..errors import InvalidLab, ModelError, ModelUnavailable, Overloaded, TruncatedReply, shorten
 from ..models.model import Model, Request, model_name
 from ..models.prices import price_of
-from ..replay.replay_loop import CallMeter
+from ..replay.replay_loop import CallMeter, reservation_data
 from ..replay.turn_reader import TurnView, message_text, read_turns, result_text
 from ..wire import Answer
 from .cell import ModelUnreachable
@@ -266,7 +267,8 @@ class JudgeCaller:
             call = self._start()
             cost: int | None = None
             try:
-                await asyncio.to_thread(self._record.record_call, "call_started", call)
+                data = reservation_data(call, reserved)
+                await asyncio.to_thread(self._record.record_call, "call_started", call, data)
                 answer = await ask_judge(self._model, request)
                 cost = await self._store(turn, cell, call, answer)
                 return
@@ -306,7 +308,8 @@ class JudgeCaller:
 
     async def _fail(self, call: Call, error: ModelError) -> None:
         failed = replace(call, usage=error.usage or Usage(), failed=True)
-        await asyncio.to_thread(self._record.record_call, "call_failed", failed, {"why": error.reason})
+        data = {"why": error.reason, **refusal_data(call.call_id, error)}
+        await asyncio.to_thread(self._record.record_call, "call_failed", failed, data)
 
     async def _add_score(
         self,

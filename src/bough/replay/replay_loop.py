@@ -29,7 +29,8 @@ from ..core.messages import Message, ToolCall
 from ..core.prompt_path import PromptPath
 from ..core.tool_definitions import ToolSet, define_tools, read_tools
 from ..core.turns import OpenCall
-from ..errors import Overloaded
+from ..core.usage import Call
+from ..errors import ModelUnavailable, Overloaded
 from ..log.changes import AppendResult
 from ..log.log import Log
 from ..models.model import Model, Request
@@ -49,6 +50,11 @@ class Reservation(Struct, frozen=True):
     microcents: int = 0
     key: str = ""
     """Names it where several processes share a budget."""
+
+
+def reservation_data(call: Call, reserved: Reservation) -> dict[str, Any]:
+    """Return what the fact of a call's start says of its reservation."""
+    return {"call_id": call.call_id, "reserved": reserved.microcents} if reserved.microcents else {}
 
 
 class CallMeter(Protocol):
@@ -150,6 +156,10 @@ class ReplayWriter(Writer):
 
     # -- writing -----------------------------------------------------------------------------------
 
+    def announce_next_call(self, drafts: Sequence[Draft]) -> Call | None:
+        """Announce no call that is metered: it starts with what is reserved for it."""
+        return None if self.parts.meter is not None else super().announce_next_call(drafts)
+
     async def commit_append(self, append: Append) -> AppendResult:
         if not self.parts.uses_recorded_answers:
             return await super().commit_append(append)
@@ -227,13 +237,19 @@ class ReplayModelCaller(ModelCaller):
         reserved = await parts.meter.reserve(model, self.request())
         cost: int | None = None
         try:
+            await self._start(model, reserved)
             await super().call(model, emit)
             cost = self._latest_cost()
-        except Overloaded:  # refused, so it was not charged
+        except (Overloaded, ModelUnavailable):  # refused, so it was not charged
             cost = 0
             raise
         finally:
             await parts.meter.settle(reserved, cost)
+
+    async def _start(self, model: Model, reserved: Reservation) -> None:
+        """Make durable what the call may cost before it is made: after a crash nothing else tells."""
+        call = self.writer.announce_call(model)
+        await self.writer.record(Record("call_started", reservation_data(call, reserved), calls=[call]))
 
     def _latest_cost(self) -> int | None:
         call = next(reversed(self.writer.model_calls.values()))
