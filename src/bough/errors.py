@@ -60,6 +60,7 @@
     │   │   └── PromptTooLarge      what no compaction can shorten is too long; nothing was sent
     │   ├── TruncatedReply          the answer ended in the middle
     │   └── ModelUnavailable        no such model, no key, or its SDK is not installed
+    │       └── ModelRefused        named by stored data or a request, and not allowed by the operator
     ├── UnrecognizedReply           not a reply of a known provider
     ├── OutOfScope                  a path, command or address the workspace does not allow
     ├── PlatformUnsupported         what makes a feature safe is missing on this operating system
@@ -879,13 +880,15 @@ class UnknownProvider(BoughError):
 class ModelError(BoughError):
     """A model gave no answer."""
 
+    outcome = "gave no answer"
+
     def __init__(self, model: str, reason: str, hint: str = "", command_hint: str | None = None) -> None:
         self.model, self.reason = model, reason
         self.raw: str | None = None
         """What the model sent, if it could not be read."""
         self.usage: Usage | None = None
         """The `Usage` that is charged for the failed call, if it is known."""
-        super().__init__(f"{model} gave no answer: {reason}", hint, command_hint)
+        super().__init__(f"{model} {self.outcome}: {reason}", hint, command_hint)
 
 
 class Overloaded(ModelError):
@@ -950,6 +953,12 @@ class ModelUnavailable(ModelError):
     """No such model, no key, or its SDK is not installed; the hint names the variable or the extra."""
 
     exit_code = ExitCode.USAGE
+
+
+class ModelRefused(ModelUnavailable):
+    """A model that stored data or a request names, and that the operator did not allow. Nothing was sent or read."""
+
+    outcome = "was not asked"
 
 
 class UnrecognizedReply(BoughError):

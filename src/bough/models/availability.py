@@ -13,12 +13,17 @@ from importlib.util import find_spec
 from ..errors import ModelUnavailable
 from .clients.base import VendorClient
 from .model import Model
-from .names import model_by_name
+from .names import model_by_name, stored_model
 
 
-def available_models(names: Iterable[str]) -> list[Model]:
-    """Return the models of a chain; raise ModelUnavailable if none of them can answer."""
-    chain = [(name, model_by_name(name)) for name in names]
+def available_models(names: Iterable[str], *, stored_in: str | None = None) -> list[Model]:
+    """Return the models of a chain; raise ModelUnavailable if none of them can answer.
+
+    `stored_in` is the session whose stored data names them; without it the operator does.
+    """
+    chain = [
+        (name, model_by_name(name) if stored_in is None else stored_model(name, stored_in)) for name in names
+    ]
     problems = [_problem(name, model) for name, model in chain]
     if problems and all(problems):
         raise next(filter(None, problems))

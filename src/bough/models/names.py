@@ -1,15 +1,22 @@
-"""Find models by name: `anthropic:claude-…`, `openai-chat:…@http://127.0.0.1:8080/v1`."""
+"""Find models by name: `anthropic:claude-…`, `openai-chat:…@http://127.0.0.1:8080/v1`.
+
+Who gives a name decides what it may do. `model_by_name` takes the word of the operator: a flag, the configuration, the
+environment, code. `stored_model` takes a name that was read from a store, which may have come with a bundle: it names no
+file, and no address but those that the operator allows.
+"""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable
+import shlex
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ..errors import ModelUnavailable
+from ..errors import ModelRefused, ModelUnavailable
 from .model import Model
 from .scripted import load_script
+from .servers import VARIABLE, find_server, is_loopback, is_same_address
 
 if TYPE_CHECKING:
     from .clients.base import VendorClient
@@ -18,18 +25,61 @@ _URL = re.compile(r"@(?=https?://)")
 
 
 def model_by_name(name: str) -> Model:
-    """Return the model `provider:model`, or `provider:model@http://host/path` on another server."""
+    """Return the model `provider:model`, or `provider:model@http://host/path` on another server; by the operator's word."""
     prefix, _, rest = name.partition(":")
     if not is_model_name(name):
-        names = ", ".join(f"{names}:…" for names in _MAKERS)
+        names = ", ".join(f"{prefix}:…" for prefix in _PREFIXES)
         raise ModelUnavailable(name, "there is no model with this name", f"known names: {names}")
-    return _MAKERS[prefix](rest)
+    if prefix == "scripted":
+        return load_script(rest)
+    model, *address = _URL.split(rest, maxsplit=1)
+    return _client_class(prefix)(model, base_url=address[0] if address else None)
+
+
+def stored_model(name: str, session_id: str) -> Model:
+    """Return the model that stored data of a session names; raise ModelRefused for one that only an operator may name.
+
+    A loopback address that is not listed in $BOUGH_SERVERS gets no key.
+    """
+    if name.startswith("scripted:"):
+        raise ModelRefused(
+            name,
+            f"session {session_id} names a script, and stored data names no file to read",
+            f"pass the model yourself: model={name!r}",
+            f"name the model yourself: --model {shlex.quote(name)}",
+        )
+    address = address_of(name)
+    if address is None or _is_configured(name, address):
+        return model_by_name(name)
+    if not is_loopback(address):
+        allow = f"allow the address: {VARIABLE}={shlex.quote(address)}, or with a key of its own {shlex.quote(address + '=VARIABLE')}"
+        raise ModelRefused(
+            name,
+            f"its address {address} comes from session {session_id} and is not configured here, so that it gets neither the "
+            "history nor a key",
+            f"pass the model yourself if you trust the address: model={name!r}; or {allow}",
+            f"name the model yourself if you trust the address: --model {shlex.quote(name)}; or {allow}",
+        )
+    prefix, _, rest = name.partition(":")
+    return _client_class(prefix)(_URL.split(rest, maxsplit=1)[0], base_url=address, takes_key=False)
+
+
+def address_of(name: str) -> str | None:
+    """Return the address in a model's name; None if it has none, so that the vendor's own server is meant."""
+    _, *address = _URL.split(name, maxsplit=1)
+    return address[0] if address and is_model_name(name) and not name.startswith("scripted:") else None
+
+
+def _is_configured(name: str, address: str) -> bool:
+    """Whether the operator allows the address: by $BOUGH_SERVERS, or by the vendor's own variable such as OPENAI_BASE_URL."""
+    own = os.environ.get(_client_class(name.partition(":")[0]).url_variable)
+    return (own is not None and is_same_address(own, address)) or find_server(address, name) is not None
 
 
 def is_model_name(name: str) -> bool:
     """Whether a name has the form `provider:model`; a model of the host's own may have any other."""
     prefix, _, rest = name.partition(":")
-    return prefix in _MAKERS and bool(rest)
+    return prefix in _PREFIXES and bool(rest)
 
 
 _FAMILIES = {
@@ -50,19 +100,17 @@ def with_provider(name: str) -> str:
     return name if family is None or ":" in name else f"{_FAMILIES[family]}:{name}"
 
 
-def _client(module: str, class_name: str) -> Callable[[str], Model]:
-    def make(rest: str) -> Model:
-        model, *url = _URL.split(rest, maxsplit=1)
-        client: type[VendorClient] = getattr(import_module(f"{__package__}.clients.{module}"), class_name)
-        return client(model, base_url=url[0] if url else None)
-
-    return make
-
-
-_MAKERS: dict[str, Callable[[str], Model]] = {
-    "anthropic": _client("anthropic", "AnthropicModel"),
-    "openai": _client("openai_responses", "OpenAIModel"),
-    "openai-chat": _client("openai_chat", "OpenAIChatModel"),
-    "gemini": _client("gemini", "GeminiModel"),
-    "scripted": load_script,
+_CLIENTS = {
+    "anthropic": ("anthropic", "AnthropicModel"),
+    "openai": ("openai_responses", "OpenAIModel"),
+    "openai-chat": ("openai_chat", "OpenAIChatModel"),
+    "gemini": ("gemini", "GeminiModel"),
 }
+"""The module and the class of each provider's client."""
+_PREFIXES = (*_CLIENTS, "scripted")
+
+
+def _client_class(prefix: str) -> type[VendorClient]:
+    module, class_name = _CLIENTS[prefix]
+    client: type[VendorClient] = getattr(import_module(f"{__package__}.clients.{module}"), class_name)
+    return client

@@ -28,6 +28,8 @@ from ..wire import Answer
 from .model import Delta, Request
 from .prices import Rates
 
+MAX_SCRIPT_BYTES = 10_000_000
+
 
 class Broken(Struct, frozen=True):
     """Streams its text, then the connection breaks."""
@@ -128,7 +130,7 @@ def load_script(path: str) -> ScriptedModel:
 
 def _read_script(path: str) -> _ScriptFile:
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = _read_regular(path)
     except (OSError, UnicodeDecodeError) as error:
         raise ModelUnavailable(
             f"scripted:{path}", f"the script cannot be read ({error})", "pass a JSON or YAML file in UTF-8"
@@ -144,6 +146,19 @@ def _read_script(path: str) -> _ScriptFile:
         raise ModelUnavailable(
             f"scripted:{path}", f"the script has the wrong shape ({error})", "see docs/running.md"
         ) from None
+
+
+def _read_regular(path: str) -> str:
+    """Read a regular file: a device or a pipe may have no end, and reading it may change something."""
+    place = Path(path)
+    if not place.is_file():
+        place.stat()  # raises the error that says what is missing
+        raise OSError("it is not a regular file")
+    with place.open("rb") as file:
+        content = file.read(MAX_SCRIPT_BYTES + 1)
+    if len(content) > MAX_SCRIPT_BYTES:
+        raise OSError(f"it has more than {MAX_SCRIPT_BYTES:,} bytes")
+    return content.decode("utf-8")
 
 
 class _ScriptFile(Struct, frozen=True, forbid_unknown_fields=True):

@@ -35,6 +35,7 @@ from ...log.async_bridge import MANY_ENTRIES, run_blocking, run_long
 from ...wire import Answer, find_provider
 from ...wire.base import Request as History
 from ..model import Delta, Request
+from ..servers import VARIABLE, find_server
 from ..windows import read_overflow
 from .connections import HttpExchange, VendorConnection
 
@@ -123,10 +124,14 @@ class VendorClient(ABC):
     url_path: ClassVar[str] = ""
     """How a base URL usually ends."""
 
-    def __init__(self, model: str, *, base_url: str | None = None, key: str | None = None) -> None:
+    def __init__(
+        self, model: str, *, base_url: str | None = None, key: str | None = None, takes_key: bool = True
+    ) -> None:
+        """`takes_key=False`: for an address that nobody configured; it gets no key and nothing else of the environment."""
         self.model = model
         self._base_url = base_url
         self._key = key
+        self._takes_key = takes_key
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model!r})"
@@ -183,6 +188,13 @@ class VendorClient(ABC):
         base_url = self._url()
         if base_url and not base_url.startswith(("http://", "https://")):
             raise ModelUnavailable(self._name, "its base URL is invalid", "start it with http:// or https://")
+        if not self._takes_key:
+            return VendorConnection(sdk, http, NO_KEY, base_url, takes_environment=False)
+        server = None if base_url is None or self._key else find_server(base_url, self.name)
+        if server is not None:
+            return VendorConnection(
+                sdk, http, server.key(self.name) or NO_KEY, base_url, takes_environment=False
+            )
         key = self._key or next(filter(None, map(os.environ.get, self.key_variables)), None)
         if not key and not self._base_url:
             hint = f"set {' or '.join(self.key_variables)} in the environment"
@@ -233,7 +245,7 @@ class VendorClient(ABC):
         status = fault.status
         assert status is not None
         if status in (401, 403):
-            return ModelUnavailable(self._name, reason, f"check the key in {' or '.join(self.key_variables)}")
+            return ModelUnavailable(self._name, reason, self._key_hint(connection))
         if status in (404, 405):
             return ModelUnavailable(self._name, reason, self._url_hint(connection.base_url))
         if status == 429 and not _NEVER_FITS.search(fault.wording):
@@ -243,6 +255,11 @@ class VendorClient(ABC):
         if status == 408 or status >= 500:
             return Overloaded(self._name, f"{reason} ({status})", fault.retry_after)
         return ModelError(self._name, f"{reason} ({status})")
+
+    def _key_hint(self, connection: VendorConnection) -> str:
+        if connection.takes_environment:
+            return f"check the key in {' or '.join(self.key_variables)}"
+        return f"name the variable of its key: {VARIABLE}={connection.base_url}=VARIABLE"
 
     def _url_hint(self, base_url: str | None) -> str:
         hint = "check the model name and the base URL"

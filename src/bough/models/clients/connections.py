@@ -22,6 +22,20 @@ ROUND_TRIP_SECONDS = 1.0
 the server may have died over the request, which is told and counted as a failed call."""
 
 
+_KEY_HEADERS = ("authorization", "x-api-key", "x-goog-api-key")
+_PLAIN_HEADERS = (
+    "host",
+    "accept",
+    "accept-encoding",
+    "connection",
+    "content-length",
+    "content-type",
+    "transfer-encoding",
+    "user-agent",
+    "anthropic-version",
+)
+
+
 class VendorConnection(Struct, frozen=True):
     """What a call needs to reach a vendor: its SDK, the HTTP library, the key and the URL."""
 
@@ -29,6 +43,8 @@ class VendorConnection(Struct, frozen=True):
     http: Any
     key: str
     base_url: str | None
+    takes_environment: bool = True
+    """Whether the SDK may add headers of the environment, such as ANTHROPIC_CUSTOM_HEADERS or OPENAI_ORG_ID."""
 
     def __repr__(self) -> str:
         return f"VendorConnection({self.sdk.__name__})"  # without the key
@@ -198,6 +214,8 @@ class HttpExchange:
     def prepare(self, request: Any) -> None:
         self._is_new_connection = False
         request.extensions["trace"] = self.note_progress
+        if not self._connection.takes_environment:
+            _remove_added_headers(request, self._connection.key)
         if request.method != "POST":  # of a redirect to another page, which must not have the history
             return
         request.stream = self._connection.http.ByteStream(self.body)
@@ -241,6 +259,16 @@ class HttpExchange:
 
 _exchange: ContextVar[HttpExchange | None] = ContextVar("bough_http_exchange", default=None)
 """That of the call that the present task makes."""
+
+
+def _remove_added_headers(request: Any, key: str) -> None:
+    """Leave only the headers that a request needs, with this key in those that hold one."""
+    for name in list(request.headers):
+        if name in _KEY_HEADERS:
+            request.headers[name] = f"Bearer {key}" if name == "authorization" else key
+        # The SDKs themselves read those of Stainless, their generator, again.
+        elif name not in _PLAIN_HEADERS and not name.startswith("x-stainless-"):
+            del request.headers[name]
 
 
 def _present_exchange() -> HttpExchange:
