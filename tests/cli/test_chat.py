@@ -24,6 +24,7 @@ UP, CLEAR_LINE = "\x1b[A", "\x15"
 def home(tmp_path: Path) -> Path:
     (tmp_path / "tools.py").write_text(TOOLS)
     script(tmp_path, "One.", "Two.", "Three.", "Four.")
+    (tmp_path / "config.toml").write_text('[aliases]\nscript = "scripted:script.json"\n')
     return tmp_path
 
 

@@ -298,8 +298,8 @@ class TestOptions:
 
 class TestBareCommand:
     def test_the_flags_of_run_need_no_command(self, cli: Cli) -> None:
-        model = ("--model", "scripted:one.json")
-        cli("run", "hi", *model)
+        cli("config", "alias", "one", "scripted:one.json")
+        cli("run", "hi", "--model", "one")
         assert cli("--resume", "latest", "on")[1] == "Two.\n"
         assert cli("--store", "s.db", "--overwrite=latest", "--from-point", "2", "else")[1] == "Two.\n"
         assert cli("and on", "--copy", "latest")[1] == "Three.\n"

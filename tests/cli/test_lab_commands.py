@@ -51,7 +51,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def run(home: Path, *arguments: object, **variables: str) -> CommandResult:
-    return bough("lab", "run", *arguments, home=home, **variables)
+    return bough("lab", "run", *arguments, home=home, **{"BOUGH_MODEL": "scripted:old.json", **variables})
 
 
 def test_it_prints_the_plan_then_the_report_and_passes(home: Path) -> None:
@@ -213,6 +213,7 @@ def test_ctrl_c_ends_it_cleanly_and_the_same_command_goes_on(home: Path) -> None
     """The answers in flight are stored, so the ledger has every call once."""
     (home / "slow.py").write_text("import time\n\n\ndef slow(turn):\n    time.sleep(0.1)\n    return True\n")
     arguments = ("lab", "run", "agent:support", "--sample", "4", "--score", "slow.py", "--workers", "1")
+    arguments += ("--baseline-model", "scripted:old.json")
     with Terminal(*arguments, home=home) as terminal:
         terminal.wait_for("replays")
         terminal.interrupt("stopped; the same command continues where it stopped")

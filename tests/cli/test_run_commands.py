@@ -90,6 +90,7 @@ def vanish() -> str:
 def home(tmp_path: Path) -> Path:
     (tmp_path / "tools.py").write_text(TOOLS)
     script(tmp_path, "One.", "Two.", "Three.")
+    (tmp_path / "config.toml").write_text('[aliases]\nscript = "scripted:script.json"\n')
     return tmp_path
 
 
@@ -166,6 +167,7 @@ class TestRun:
     def test_the_next_of_the_chain_is_asked_and_the_chain_is_remembered(self, home: Path) -> None:
         script(home, name="dumb.json")
         chain = ("--model", "scripted:dumb.json", "--model", "scripted:script.json")
+        (home / "config.toml").write_text('model = ["scripted:script.json", "scripted:dumb.json"]\n')
         assert bough("run", "hi", *chain, home=home).stdout == "One.\n"
         assert bough("run", "--resume", "latest", "more", home=home).stdout == "Two.\n"
 

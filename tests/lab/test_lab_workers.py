@@ -344,8 +344,8 @@ class TestCommandLine:
         script = {"lines": ["It is lost."], "rates": {"input": 3, "output": 15}}
         (tmp_path / "plain.json").write_text(json.dumps(script))
         (tmp_path / "agents.py").write_text(
-            "from bough import ScriptedModel\nfrom bough.engines.absurd import Agent\n\n"
-            "support = Agent('support', ScriptedModel(['Hello.']))\n"
+            "from bough.engines.absurd import Agent\n\n"
+            f"support = Agent('support', 'scripted:{tmp_path}/plain.json')\n"
         )
         command = [sys.executable, "-m", "bough.cli.main", "--store", fleet.database.url, "worker"]
         options = ["--queue", fleet.queue, "--agents", str(tmp_path / "agents.py"), "--lease", "2s"]

@@ -73,7 +73,8 @@ class TestStored:
             assert server.requests == []
         text = refused.value.command_text
         assert all(
-            word in text for word in (foreign(server, provider), "ses_x", "--model", "BOUGH_SERVERS=", "was not asked")
+            word in text
+            for word in (foreign(server, provider), "ses_x", "--model", "BOUGH_SERVERS=", "was not asked")
         )
 
     @providers
@@ -153,7 +154,9 @@ class TestStoredAndConfigured:
 
     def test_a_list_that_cannot_be_read_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("BOUGH_SERVERS", "gpu:8000")
-        with pytest.raises(ModelUnavailable, match=r"\$BOUGH_SERVERS cannot be read at 'gpu:8000'; write http://"):
+        with pytest.raises(
+            ModelUnavailable, match=r"\$BOUGH_SERVERS cannot be read at 'gpu:8000'; write http://"
+        ):
             stored_model("openai-chat:m@http://gpu:8000/v1", "ses_x")
 
     def test_a_missing_key_of_a_listed_address_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:

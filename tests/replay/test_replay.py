@@ -719,9 +719,10 @@ class TestOverrides:
         assert "- temperature 0.5 → 1" in report.markdown()
 
     def test_another_prompt_or_option_alone_is_answered_by_the_recorded_model(
-        self, store: Store, tmp_path: Path
+        self, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "s.json").write_text('["a", "b"]')
+        monkeypatch.setenv("BOUGH_MODEL", f"scripted:{tmp_path}/s.json")
         session = store.start("s")
         session.send_sync("q", model=f"scripted:{tmp_path}/s.json")
         report = session.replay_sync(prompt="Be strict.")

@@ -30,10 +30,11 @@ from ..core.context import changed_options
 from ..core.entries import Settings
 from ..core.messages import system as system_message
 from ..core.usage import MICROCENTS_PER_DOLLAR
+from ..errors import ModelRefused, ModelUnavailable
 from ..log.workspace import WORKSPACE_TOOLS, ScopeTier, Workspace
 from ..models.availability import available_models
 from ..models.model import Model
-from ..models.names import is_model_name
+from ..models.names import is_model_name, stored_model
 from ..session import Session
 from ..store import Store
 from ..wire.options import check_options
@@ -154,7 +155,7 @@ class CommandAgent(Struct, frozen=True):
         """Return the options that select this agent again, as typed in a shell, with a leading space."""
         options = self.options
         flags = {
-            "--model": () if self.names == _own_models(session) else self.names,
+            "--model": () if self._is_known_by(session) else self.names,
             "--tools": options.tools,
             "--workspace": (options.workspace,),
             "--scope": (options.scope,),
@@ -172,6 +173,11 @@ class CommandAgent(Struct, frozen=True):
         ]
         return "".join(f" {shlex.quote(word)}" for word in words)
 
+    def _is_known_by(self, session: Session) -> bool:
+        """Whether the session's own data is enough to ask the same models again."""
+        names = self.names
+        return names == _own_models(session) and (_is_configured(names) or _are_allowed(names, session))
+
     def update_prompt(self, session: Session) -> None:
         """Append --system to an existing session as its new prompt, unless it is the prompt already."""
         prompt = session.log.fill(Settings(prompt=self.options.system)).prompt
@@ -186,11 +192,13 @@ def agent_for(options: AgentOptions, session: Session | None) -> CommandAgent:
     if options.workspace is None and (options.scope or options.allow or options.env):
         raise CommandError("--scope, --allow and --env need --workspace DIR")
     check_variable_names(options.env)
-    names = options.models or _own_models(session) or default_models()
+    own = () if session is None or options.models else _own_models(session)
+    names = options.models or own or default_models()
     if not names:
         raise CommandError(NO_MODEL)
     model_options = with_default_options(names[0], session, options.model_options)
-    models = available_models(names)
+    is_stored = session is not None and own and not _is_configured(own)
+    models = available_models(names, stored_in=session.session_id if session and is_stored else None)
     for model in models:
         check_options(model.provider, model_options)
     cost = None if options.max_cost is None else _microcents(options.max_cost)
@@ -235,18 +243,35 @@ def _microcents(dollars: float) -> int:
     return microcents
 
 
-def _own_models(session: Session | None) -> tuple[str, ...]:
+def _own_models(session: Session) -> tuple[str, ...]:
     """Return the models of the session's settings, else of the chain it was started with, else of its row."""
-    if session is None:
-        return ()
     model = session.log.settings().model
     if model is not None:
         return (model,)
     row, spec = session.row, _spec(session)
-    chain = tuple(spec.get("models", ()))
-    if chain[:1] == (row.model,):
-        return chain
+    chain = spec.get("models")
+    if isinstance(chain, list) and chain[:1] == [row.model] and all(isinstance(name, str) for name in chain):
+        return tuple(chain)
     return (row.model,) if row.model and is_model_name(row.model) else ()
+
+
+def _is_configured(names: Iterable[str]) -> bool:
+    """Whether the configuration and $BOUGH_MODEL have these names too, so that the operator gave them."""
+    config, name = load_config(), os.environ.get("BOUGH_MODEL")
+    return set(names) <= {
+        *config.resolve([*([name] if name else []), *config.models]),
+        *config.aliases.values(),
+    }
+
+
+def _are_allowed(names: Iterable[str], session: Session) -> bool:
+    """Whether a command asks the models that the session's data names."""
+    try:
+        for name in names:
+            stored_model(name, session.session_id)
+    except ModelUnavailable as error:
+        return not isinstance(error, ModelRefused)
+    return True
 
 
 def default_models() -> tuple[str, ...]:

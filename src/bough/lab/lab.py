@@ -28,9 +28,9 @@ from ..engines.blocking import blocking
 from ..engines.local import ModelLike, resolve_models
 from ..errors import EmptyCohort, InvalidArgument, InvalidLab, NotFound, StoreError
 from ..log.runtime import Runtime
-from ..models.availability import available_models
+from ..models.availability import available_models, check_available
 from ..models.model import Model, model_name
-from ..models.names import model_by_name
+from ..models.names import model_by_name, stored_model
 from ..models.prices import price_of
 from ..stores.base import SessionRow, StoreBackend
 from .budget import CostBudget
@@ -158,14 +158,17 @@ class Lab:
         """Raise ModelUnavailable for a name that cannot be called, before any money is spent."""
         if self._experiment.mode == "strict":
             return
-        models = (self._options.model, self._options.baseline_model)
-        names = [each for each in models if isinstance(each, str)]
-        if self._options.baseline_model is None:
-            names += [source.model for source in self.plan.cohort.sources if source.model is not None]
-        for name in dict.fromkeys(names):
-            # A worker has its own keys; here its models are only asked for their prices.
-            is_local = self._queue is None
-            self._models[name] = available_models([name])[0] if is_local else model_by_name(name)
+        # A worker has its own keys and servers; here its models are only asked for their prices.
+        is_local = self._queue is None
+        for name in (self._options.model, self._options.baseline_model):
+            if isinstance(name, str) and name not in self._models:
+                self._models[name] = available_models([name])[0] if is_local else model_by_name(name)
+        if self._options.baseline_model is not None:
+            return
+        for source in self.plan.cohort.sources:
+            if source.model is not None and source.model not in self._models:
+                model = stored_model(source.model, source.session_id, "baseline_model")
+                self._models[source.model] = check_available(model) if is_local else model
 
     def estimate(self, judge: Judge | None = None) -> Estimate:
         """Return what is left to do, and what it will cost if the answers are as long as the recorded ones."""

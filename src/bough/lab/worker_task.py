@@ -162,14 +162,17 @@ class WorkerRun:
         return None if name is None else self._model(name)
 
     def _model(self, name: str) -> ModelLike:
-        """Return the model of an agent that has this name, else the public one; one object for all cells."""
+        """Return the model of an agent that has this name, else the public one; one object for all cells.
+
+        The name is read from the store: an address is this worker's to allow.
+        """
         if name not in self._models:
             chains = [agent.models for agent in self._worker.agents.values()]
             known = {", ".join(model_name(each) or each.model for each in chain): chain for chain in chains}
             if name in known:
                 self._models[name] = known[name]
             elif is_model_name(name):
-                self._models[name] = available_models([name])[0]
+                (self._models[name],) = available_models([name], stored_in=self._record.run_id)
             else:
                 raise InvalidLab(
                     f"no agent of this worker has the model {name}",

@@ -21,18 +21,27 @@ def available_models(names: Iterable[str], *, stored_in: str | None = None) -> l
 
     `stored_in` is the session whose stored data names them; without it the operator does.
     """
-    chain = [
-        (name, model_by_name(name) if stored_in is None else stored_model(name, stored_in)) for name in names
-    ]
-    problems = [_problem(name, model) for name, model in chain]
+    if stored_in is None:
+        chain = [model_by_name(name) for name in names]
+    else:
+        chain = [stored_model(name, stored_in) for name in names]
+    problems = [_problem(model) for model in chain]
     if problems and all(problems):
         raise next(filter(None, problems))
-    return [model for _, model in chain]
+    return chain
 
 
-def _problem(name: str, model: Model) -> ModelUnavailable | None:
+def check_available(model: Model) -> Model:
+    """Return the model; raise ModelUnavailable if it cannot answer."""
+    if (problem := _problem(model)) is not None:
+        raise problem
+    return model
+
+
+def _problem(model: Model) -> ModelUnavailable | None:
     if not isinstance(model, VendorClient):
         return None
+    name = model.name
     if not _is_installed(model.package):
         hint = f'pip install "bough[{model.extra}]"'
         return ModelUnavailable(name, f"the package {model.package} is not installed", hint)

@@ -36,17 +36,21 @@ def model_by_name(name: str) -> Model:
     return _client_class(prefix)(model, base_url=address[0] if address else None)
 
 
-def stored_model(name: str, session_id: str) -> Model:
+def stored_model(name: str, session_id: str, option: str = "model") -> Model:
     """Return the model that stored data of a session names; raise ModelRefused for one that only an operator may name.
 
-    A loopback address that is not listed in $BOUGH_SERVERS gets no key.
+    The operator gave it if $BOUGH_MODEL is the same. A loopback address that is not listed in $BOUGH_SERVERS gets no
+    key. `option` is what an operator names a model with.
     """
+    if name == os.environ.get("BOUGH_MODEL"):
+        return model_by_name(name)
+    flag = f"--{option.replace('_', '-')} {shlex.quote(name)}"
     if name.startswith("scripted:"):
         raise ModelRefused(
             name,
             f"session {session_id} names a script, and stored data names no file to read",
-            f"pass the model yourself: model={name!r}",
-            f"name the model yourself: --model {shlex.quote(name)}",
+            f"pass the model yourself: {option}={name!r}",
+            f"name the model yourself: {flag}",
         )
     address = address_of(name)
     if address is None or _is_configured(name, address):
@@ -57,8 +61,8 @@ def stored_model(name: str, session_id: str) -> Model:
             name,
             f"its address {address} comes from session {session_id} and is not configured here, so that it gets neither the "
             "history nor a key",
-            f"pass the model yourself if you trust the address: model={name!r}; or {allow}",
-            f"name the model yourself if you trust the address: --model {shlex.quote(name)}; or {allow}",
+            f"pass the model yourself if you trust the address: {option}={name!r}; or {allow}",
+            f"name the model yourself if you trust the address: {flag}; or {allow}",
         )
     prefix, _, rest = name.partition(":")
     return _client_class(prefix)(_URL.split(rest, maxsplit=1)[0], base_url=address, takes_key=False)

@@ -34,7 +34,7 @@ from ..log import ledger
 from ..log.changes import Cut
 from ..log.log import Log
 from ..models.model import Model
-from ..models.names import is_model_name
+from ..models.names import is_model_name, stored_model
 from ..models.recorded import RecordedModel
 from ..wire.options import check_options
 from .compared_path import PathSide
@@ -117,7 +117,7 @@ class Replay:
                 "name a model: model=…",
                 "name one with --model",
             )
-        return resolve_models(name)
+        return [stored_model(name, row.session_id)]
 
     async def run(self) -> ReplayReport:
         """Replay all turns. MCP servers are connected only in a mode that may run their tools."""

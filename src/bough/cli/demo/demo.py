@@ -229,7 +229,7 @@ def show_durable_entries(presenter: Presenter, session: Session) -> None:
 
 def resume(presenter: Presenter, session: Session, before: dict[str, bytes]) -> None:
     presenter.heading("Resume: refund() has a verify function, which asks the bank")
-    code, _ = presenter.run("resume", short_id(session.session_id), "--tools", "shop.py")
+    code, _ = presenter.run("resume", short_id(session.session_id), *SHOP)
     presenter.claim("exit code", code, code == 0)
     presenter.claim("payments in the bank's ledger", payments(presenter), payments(presenter) == 1)
     session.refresh()
@@ -245,9 +245,7 @@ def resume(presenter: Presenter, session: Session, before: dict[str, bytes]) -> 
     )
     problems = session.verify()
     presenter.claim("problems found by verify", len(problems), not problems)
-    presenter.run(
-        "run", "--resume", short_id(session.session_id), "When will I see it?", "--tools", "shop.py"
-    )
+    presenter.run("run", "--resume", short_id(session.session_id), "When will I see it?", *SHOP)
     session.refresh()
 
 
