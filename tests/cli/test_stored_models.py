@@ -84,8 +84,9 @@ class TestOfABundle:
     ) -> None:
         write_bundle(tmp_path, f"openai-chat:m@{address(stranger)}", where=where)
         run(tmp_path, "import", "evil.bough")
-        code, text = run(tmp_path, *words, ANTHROPIC_API_KEY="", ANTHROPIC_BASE_URL="http://127.0.0.1:1")
+        code, text = run(tmp_path, *words)
         assert (code != 0, stranger.requests) == (True, []), text
+        assert "was not asked: its address" in text
 
     def test_a_script_is_not_read(self, tmp_path: Path) -> None:
         (tmp_path / "script.json").write_text(json.dumps(["One.", "Two."]))

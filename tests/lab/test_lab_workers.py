@@ -37,6 +37,7 @@ from bough.lab.worker_task import CellTasks
 from bough.models.model import Request
 from conftest import SOAK
 from support import lab_sessions, lab_worker
+from support.fake_providers import FakeProviders
 from support.lab_sessions import RATES, answer, ledger, noisy, record_sessions
 from support.postgres import Database, DatabaseHost
 from support.processes import end_workers
@@ -299,6 +300,22 @@ class TestWorker:
         tools = [lab_sessions.track, lab_sessions.look_up]
         lab = fleet.store.lab("ses_case_000", baseline_model=old, tools=tools, mode="dry", **how)
         assert lab.run_sync().status == "complete"
+
+    @pytest.mark.attack
+    def test_one_sends_nothing_to_an_address_that_only_the_store_names(
+        self, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(queue_runner.RETRY, "base_seconds", 0.01)
+        monkeypatch.setitem(queue_runner.RETRY, "max_seconds", 0.01)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret-0123456789")
+        fleet.start()
+        with FakeProviders() as stranger:
+            name = f"openai:m@{stranger.url_for('openai').replace('127.0.0.1', '0.0.0.0')}"
+            lab = fleet.store.lab("ses_case_000", baseline_model=name, engine="absurd", queue=fleet.queue)
+            report = lab.run_sync()
+            assert stranger.requests == []
+        assert f"{name} was not asked: its address" in (report.why or "")
+        assert "BOUGH_SERVERS" in (report.why or "")
 
     def test_a_cell_that_ends_its_workers_is_given_up_and_named(self, fleet: Fleet) -> None:
         lab, store = fleet.lab(engine="absurd", queue=fleet.queue), fleet.store

@@ -192,13 +192,13 @@ def agent_for(options: AgentOptions, session: Session | None) -> CommandAgent:
     if options.workspace is None and (options.scope or options.allow or options.env):
         raise CommandError("--scope, --allow and --env need --workspace DIR")
     check_variable_names(options.env)
-    own = () if session is None or options.models else _own_models(session)
-    names = options.models or own or default_models()
+    stored = () if session is None or options.models else _own_models(session)
+    names = options.models or stored or default_models()
     if not names:
         raise CommandError(NO_MODEL)
     model_options = with_default_options(names[0], session, options.model_options)
-    is_stored = session is not None and own and not _is_configured(own)
-    models = available_models(names, stored_in=session.session_id if session and is_stored else None)
+    is_foreign = session is not None and stored and not _is_configured(stored)
+    models = available_models(names, stored_in=session.session_id if session and is_foreign else None)
     for model in models:
         check_options(model.provider, model_options)
     cost = None if options.max_cost is None else _microcents(options.max_cost)
