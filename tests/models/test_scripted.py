@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 import bough
 from bough import ScriptedModel, ToolCall, assistant
-from bough.errors import ModelError, ModelUnavailable
+from bough.errors import ModelError, ModelUnavailable, TurnLimit
 from bough.models.names import model_by_name
 from bough.models.recorded import RecordedModel
+from bough.models.scripted import MAX_SCRIPT_BYTES
 from conftest import Store
 
 SCRIPT = """
@@ -36,7 +38,8 @@ def test_a_script_from_a_file_goes_on_where_the_last_process_stopped(
     place.write_text(SCRIPT if kind == "yaml" else lines)
     session = store.start()
     session.append([bough.user("q")])
-    session.resume_sync(model=f"scripted:{place}", tools=[look], limits=bough.Limits(rounds=1))
+    with pytest.raises(TurnLimit):
+        session.resume_sync(model=f"scripted:{place}", tools=[look], limits=bough.Limits(rounds=1))
     again = store.start()
     again.send_sync("q", model=f"scripted:{place}", tools=[look])
     assert [entry.message.text for entry in again.transcript()] == ["q", "It is there."]
@@ -62,6 +65,25 @@ def test_a_script_of_the_wrong_shape_is_named(tmp_path: Path, text: str, message
 def test_a_script_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelUnavailable, match="cannot be read"):
         model_by_name(f"scripted:{tmp_path / 'none.yaml'}")
+
+
+@pytest.mark.attack
+class TestFile:
+    @pytest.mark.parametrize("path", ["/dev/zero", "/"])
+    def test_only_a_regular_file_is_read(self, path: str) -> None:
+        with pytest.raises(ModelUnavailable, match="it is not a regular file"):
+            model_by_name(f"scripted:{path}")
+
+    def test_a_pipe_is_not_waited_for(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe.json")
+        with pytest.raises(ModelUnavailable, match="it is not a regular file"):
+            model_by_name(f"scripted:{tmp_path}/pipe.json")
+
+    def test_a_large_file_is_refused_with_the_limit(self, tmp_path: Path) -> None:
+        with (tmp_path / "large.json").open("wb") as file:
+            file.truncate(MAX_SCRIPT_BYTES + 1)
+        with pytest.raises(ModelUnavailable, match="it has more than 10,000,000 bytes"):
+            model_by_name(f"scripted:{tmp_path}/large.json")
 
 
 def test_a_script_that_ends_says_so(store: Store) -> None:
