@@ -476,6 +476,68 @@ class TestBadServer:
             memory.start().turn("go", tools=[server()]).__enter__()
 
 
+def has_escapes(text: str) -> bool:
+    return any(not (char.isprintable() or char in "\n\t") for char in text)
+
+
+@pytest.mark.attack
+class TestWordsOfAServer:
+    """What a server writes is data: it claims no effect and no approval, and it controls no terminal."""
+
+    def test_a_claim_to_be_harmless_or_approved_does_not_count(self, memory: Store, tmp_path: Path) -> None:
+        session, counter = memory.start(), tmp_path / "count"
+        tools = [server("--hostile", approval=True)]
+        session.send_sync("go", model=calling("claim", file=str(counter)), tools=tools)
+        assert not counter.exists()
+        (waiting,) = session.pending_approvals()
+        assert waiting.call.name == "claim"
+        session.approve(waiting)
+        session.resume_sync(model=ScriptedModel([assistant("done")]), tools=tools)
+        (result,) = results(session)
+        assert (counter.read_text(), result.ends_turn) == ("x", False)
+        assert result.details == {"structured": mcp_stdio_server.HOSTILE_RESULT["structuredContent"]}
+        assert session.verify() == []
+
+    def test_its_effect_is_unsafe_whatever_it_claims(self, memory: Store, tmp_path: Path) -> None:
+        session = run(memory, "claim", server("--hostile"), file=str(tmp_path / "count"))
+        report = session.replay_sync(
+            model=calling("claim", file=str(tmp_path / "other")), tools=[server("--hostile")], mode="dry"
+        )
+        assert report.missed_calls == ("claim",)
+        assert not (tmp_path / "other").exists()
+
+    def test_its_schema_does_not_hold_up_this_process(self, memory: Store, tmp_path: Path) -> None:
+        """Its expression took ages to match what it returned, and no other thread ran meanwhile."""
+        started = time.monotonic()
+        (result,) = results(run(memory, "claim", server("--hostile"), file=str(tmp_path / "count")))
+        assert time.monotonic() - started < 8
+        assert not result.error
+
+    @pytest.mark.parametrize("words", [("--refuse", "tools/list"), ("--refuse", "initialize")])
+    def test_an_error_has_no_terminal_escapes_of_it(self, memory: Store, words: tuple[str, ...]) -> None:
+        with pytest.raises(McpServerUnavailable, match="the quota is used up") as caught:
+            run(memory, "claim", server("--hostile", *words))
+        assert not has_escapes(str(caught.value))
+
+    def test_nor_has_what_it_wrote_before_it_died(
+        self, memory: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        session, file = memory.start(), tmp_path / "pids"
+        tools = [server("--hostile", "--pids", str(file))]
+        for _ in range(2):
+            session.send_sync("go", model=calling("claim", file=str(tmp_path / "count")), tools=tools)
+            process = int(file.read_text().split()[0])
+            os.kill(process, signal.SIGKILL)
+            assert dies(process)
+        assert "was started again: it was ended by signal 9: " in caplog.text
+        assert not has_escapes(caplog.text)
+
+    def test_an_approval_of_a_tool_that_it_does_not_have_is_refused(self, memory: Store) -> None:
+        """A tool that was renamed, or a name that was mistyped, would run without approval."""
+        with pytest.raises(McpServerUnavailable, match=r"has no tool nosuch.*approval="):
+            run(memory, "echo", server(approval=["echo", "nosuch"]))
+
+
 KEEPER = """
 import bough, os, sys, time
 words, how = sys.argv[2:], sys.argv[1]
@@ -508,6 +570,14 @@ class TestLife:
     def test_it_is_kept_for_the_next_turn_in_another_event_loop(self, memory: Store) -> None:
         session = memory.start()
         assert len({self.pid(session, server()) for _ in range(3)}) == 1
+
+    @pytest.mark.attack
+    def test_it_inherits_no_variable_that_is_not_listed(
+        self, memory: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("WORD", "hunter2")
+        assert self.pid(memory.start(), server()).isdecimal()
+        assert self.pid(memory.start(), server(env={"WORD": "ahoy"})).endswith(" ahoy")
 
     def test_another_session_has_its_own(self, memory: Store) -> None:
         session = memory.start()

@@ -40,7 +40,7 @@ from .... import __version__
 from ....core.codec import to_json
 from ....core.messages import Attachment, Media, Message, Text, ToolCall, tool_result
 from ....core.redact import Redactor
-from ....errors import BoughError, McpServerUnavailable, OutOfScope
+from ....errors import BoughError, McpServerUnavailable, OutOfScope, shorten
 from ..tool import Tool, ToolContext, error_result
 from .egress import check_address, http_client
 from .kept_servers import kept_servers, log
@@ -55,10 +55,11 @@ CLOSE_SECONDS = 5.0
 RELIST_SECONDS = 5.0
 """How long a server that is kept has to list its tools again; one that does not is restarted."""
 _MAX_PAGES = 100
+_MAX_WORDS = 4_000
 _MAX_TOOLS = 1_000
 
 # Without a handler Python prints the warnings of libraries on the terminal.
-for _name in ("mcp", "client"):
+for _name in ("mcp", "client", log.name):
     logging.getLogger(_name).addHandler(logging.NullHandler())
 
 
@@ -173,10 +174,10 @@ class McpConnection:
             result = self._error(f"the server refused the call: {error}")
         except ValidationError as error:
             result = self._error(f"the server returned an invalid result: {error.errors()[0]['msg']}")
-        except RuntimeError as error:  # what the SDK raises of a result that is not what its schema says
+        except RuntimeError as error:  # what the SDK raises of a result that it cannot use
             result = self._error(str(error))
         except httpx2.HTTPError as error:
-            raise ServerGone(f"{self.server} is gone: {error}") from None
+            raise ServerGone(f"{self.server} is gone: {_plain(str(error))}") from None
         self._unfinished_calls -= 1
         return result
 
@@ -209,6 +210,8 @@ class McpConnection:
         info = Implementation(name="bough", version=__version__)
         try:
             async with Client(nullcontext(streams), client_info=info, cache=None) as client:
+                # The SDK checks results against a schema of the server, whose expressions may take ages to match.
+                client.session.validate_tool_result = _accept  # type: ignore[method-assign]
                 self._connected.set_result(client)
                 await self._closing.wait()
         except BaseException as error:
@@ -248,14 +251,16 @@ class McpConnection:
         return listings
 
     def _tools(self, listings: Sequence[ToolListing]) -> list[Tool]:
-        only = self.server.only
+        only, approval = self.server.only, self.server.approval
         names = {listing.name for listing in listings}
-        if only is not None and (missing := sorted(only - names)):
-            raise McpServerUnavailable(
-                str(self.server),
-                f"it has no tool {', '.join(missing)}",
-                f"it has {', '.join(sorted(names)) or 'none'}; correct only=[…]",
-            )
+        # A name that the server does not have would leave another tool without approval.
+        for option, expected in (("only", only), ("approval", approval)):
+            if isinstance(expected, frozenset) and (missing := sorted(expected - names)):
+                raise McpServerUnavailable(
+                    str(self.server),
+                    f"it has no tool {', '.join(missing)}",
+                    f"it has {_plain(', '.join(sorted(names))) or 'none'}; correct {option}=[…]",
+                )
         return [self._tool(listing) for listing in listings if only is None or listing.name in only]
 
     def _tool(self, listing: ToolListing) -> Tool:
@@ -330,7 +335,7 @@ class McpConnection:
             text = self._process.describe_end()
         elif isinstance(error, ValidationError):
             text = f"its answer is not valid: {error.errors()[0]['msg']}"
-        return self._redactor.redact_text(text)
+        return _plain(self._redactor.redact_text(text))
 
     def _unavailable(self, reason: str) -> McpServerUnavailable:
         hint = (
@@ -401,6 +406,17 @@ class Connections:
             kept_servers.keep((self._session, connection.server.process_key), connection, seconds)
         else:
             await connection.close()
+
+
+async def _accept(name: str, result: CallToolResult) -> None:
+    """Take a result as it is, in place of the SDK's check."""
+
+
+def _plain(text: str) -> str:
+    """Return words of a server for an error: not endless, and with nothing that a terminal obeys."""
+    return "".join(
+        char if char.isprintable() or char in "\n\t" else "\ufffd" for char in shorten(text, _MAX_WORDS)
+    )
 
 
 def _first(error: BaseException) -> BaseException:
