@@ -9,9 +9,11 @@ from msgspec.structs import replace
 
 from bough import ScriptedModel, Session, ToolCall, Workspace, assistant
 from bough.agent.tools.workspace import workspace_tools
+from bough.log.log import Log
 from bough.log.workspace import WORKSPACE_TOOLS
 from bough.wire import PROVIDERS, find_provider
 from conftest import Store
+from replay.test_no_effects import guard_process
 
 
 @pytest.fixture
@@ -134,3 +136,53 @@ class TestShellOfTheHost:
         output = session.shell(["env"], project, commands=["env"], env=["VIRTUAL_ENV"])
         assert "VIRTUAL_ENV=the VIRTUAL_ENV" in output
         assert "KUBECONFIG" not in output
+
+
+class TestDryRun:
+    """The migration plan: a dry run of a tool with an effect returns what it would have done, and does nothing."""
+
+    def replayed(self, session: Session, workspace: Workspace, name: str, arguments: dict) -> str:
+        session.send_sync("go", model=ScriptedModel(["done"]))
+        model = ScriptedModel([assistant(ToolCall("c", name, arguments)), "done"])
+        tools = session.workspace_tools(workspace, commands=["rm"])
+        with guard_process() as tripped:
+            report = session.replay_sync(model=model, tools=tools, mode="dry")
+        assert (report.stop_reason, report.dry_runs, tripped) == (None, {name: 1}, [])
+        path = session.log.store.session(report.replay)
+        replay = Session(Log(session.log.store, path, session.log.runtime))
+        assert [r.outcome for entry in replay.path() if entry.message for r in entry.message.results] == [
+            "dry_run"
+        ]
+        return results(replay)[0]
+
+    def test_write_file_shows_the_difference(self, session: Session, workspace: Workspace) -> None:
+        text = self.replayed(session, workspace, "write_file", {"path": "hello.py", "text": "print('ho')\n"})
+        assert "-print('hello')\n+print('ho')" in text
+        assert Path(workspace.working_dir, "hello.py").read_text() == "print('hello')\n"
+
+    def test_write_file_of_a_new_folder_creates_none(self, session: Session, workspace: Workspace) -> None:
+        text = self.replayed(session, workspace, "write_file", {"path": "new/a.txt", "text": "a\n"})
+        assert text.startswith("--- /dev/null\n+++ b/new/a.txt")
+        assert not Path(workspace.working_dir, "new").exists()
+
+    def test_edit_file_shows_the_difference(self, session: Session, workspace: Workspace) -> None:
+        arguments = {"path": "hello.py", "old": "hello", "new": "ho"}
+        assert "+print('ho')" in self.replayed(session, workspace, "edit_file", arguments)
+
+    def test_shell_shows_the_command(self, session: Session, workspace: Workspace) -> None:
+        text = self.replayed(session, workspace, "shell", {"argv": ["rm", "hello.py"]})
+        assert text.startswith("would run rm hello.py in ")
+        assert Path(workspace.working_dir, "hello.py").exists()
+
+    def test_http_request_shows_the_request(self, session: Session, workspace: Workspace) -> None:
+        arguments = {"method": "POST", "url": "https://example.com/x", "body": "b"}
+        text = self.replayed(session, workspace, "http_request", arguments)
+        assert text == "would send POST https://example.com/x\nb"
+
+    @pytest.mark.parametrize("path", ["../outside.txt", ".git/config", "/etc/passwd"])
+    def test_a_preview_shows_no_file_out_of_scope(
+        self, session: Session, workspace: Workspace, path: str
+    ) -> None:
+        text = self.replayed(session, workspace, "write_file", {"path": path, "text": "x"})
+        assert "out of scope" in text.lower() or "OutOfScope" in text
+        assert "not yours" not in text

@@ -16,6 +16,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from difflib import unified_diff
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from operator import attrgetter
@@ -63,6 +64,9 @@ class Snapshot(Struct, frozen=True):
     size: int = 0
     mode: int = 0
 
+
+MAX_COMPARED_LINES = 5_000
+"""Longer files are previewed by their size: comparing lines takes time that grows with the square of their number."""
 
 OnWrite = Callable[[str, str, Snapshot | None, Snapshot], None]
 """Called after a write with the root, the path below it, and the file before and after."""
@@ -122,30 +126,41 @@ class Files:
 
     def edit_file(self, path: str, old: str, new: str) -> str:
         """Replace `old`, which must occur exactly once, by `new`. All other bytes stay the same."""
-        old_bytes, new_bytes = _encode("old", old), _encode("new", new)
-        if not old_bytes or old_bytes == new_bytes:
-            raise InvalidArgument("old", old, "text from the file that differs from new")
         with self._scope.parent(path) as (parent_fd, name):
             before_stat = _stat_writable(parent_fd, name, path)
             if before_stat is None:
                 raise FileNotFoundError(2, os.strerror(2), path)
             with open_at(parent_fd, name, path) as file:
                 data = _check_size(file.read(_MAX_FILE_BYTES + 1), path)
-            if b"\r\n" in data and data.count(b"\r\n") == data.count(b"\n"):
-                # read_file does not show carriage returns, so `old` and `new` need not contain them.
-                old_bytes, new_bytes = _to_crlf(old_bytes), _to_crlf(new_bytes)
-            start = data.find(old_bytes)
-            if start < 0:
-                raise InvalidArgument("old", old, f"text exactly as it is in {path}; read the file again")
-            if data.find(old_bytes, start + 1) >= 0:
-                raise InvalidArgument(
-                    "old", old, f"text that occurs once in {path}; include surrounding lines"
-                )
-            edited = data[:start] + new_bytes + data[start + len(old_bytes) :]
+            edited, line = _edit(data, path, old, new)
             replace_file(parent_fd, name, edited, before_stat)
             mode = stat.S_IMODE(before_stat.st_mode)
             self._report_write(path, Snapshot(data, mode=mode), edited, _mode(parent_fd, name))
-        return f"edited {path} at line {data[:start].count(10) + 1}"
+        return f"edited {path} at line {line}"
+
+    def preview_write(self, path: str, text: str) -> str:
+        """Return the difference that `write_file` would make; nothing is written."""
+        self._scope.check_writable(path)
+        try:
+            before = self._bytes(path)
+        except FileNotFoundError:
+            before = b""
+        return self._difference(path, before, _encode("text", text))
+
+    def preview_edit(self, path: str, old: str, new: str) -> str:
+        """Return the difference that `edit_file` would make; nothing is written."""
+        self._scope.check_writable(path)
+        before = self._bytes(path)
+        return self._difference(path, before, _edit(before, path, old, new)[0])
+
+    def _difference(self, path: str, before: bytes, after: bytes) -> str:
+        if before == after:
+            return f"would leave {path} as it is"
+        if max(before.count(b"\n"), after.count(b"\n")) > MAX_COMPARED_LINES or b"\0" in before + after:
+            return f"would write {path}: {len(after):,} bytes instead of {len(before):,}"
+        old, new = (text_of(data).splitlines(keepends=True) for data in (before, after))
+        lines = unified_diff(old, new, f"a/{path}" if before else "/dev/null", f"b/{path}")
+        return truncate("".join(lines), self._spill)
 
     def list_files(self, pattern: str = "**/*", folder: str = ".") -> str:
         """List files by a glob: `*` and `?` match within a name, `**` any folders; `*.py` matches at any depth.
@@ -416,6 +431,22 @@ def _check_size(data: bytes, path: str) -> bytes:
     if len(data) > _MAX_FILE_BYTES:
         raise InvalidArgument("path", path, f"a file of at most {_MAX_FILE_BYTES:,} bytes")
     return data
+
+
+def _edit(data: bytes, path: str, old: str, new: str) -> tuple[bytes, int]:
+    """Return a file's bytes with `old`, which must occur exactly once, replaced by `new`, and the line it begins in."""
+    old_bytes, new_bytes = _encode("old", old), _encode("new", new)
+    if not old_bytes or old_bytes == new_bytes:
+        raise InvalidArgument("old", old, "text from the file that differs from new")
+    if b"\r\n" in data and data.count(b"\r\n") == data.count(b"\n"):
+        # read_file does not show carriage returns, so `old` and `new` need not contain them.
+        old_bytes, new_bytes = _to_crlf(old_bytes), _to_crlf(new_bytes)
+    start = data.find(old_bytes)
+    if start < 0:
+        raise InvalidArgument("old", old, f"text exactly as it is in {path}; read the file again")
+    if data.find(old_bytes, start + 1) >= 0:
+        raise InvalidArgument("old", old, f"text that occurs once in {path}; include surrounding lines")
+    return data[:start] + new_bytes + data[start + len(old_bytes) :], data[:start].count(10) + 1
 
 
 def _encode(argument: str, text: str) -> bytes:

@@ -101,6 +101,15 @@ class HttpTools:
         response = self.fetch(method, url, headers or {}, None if body is None else body.encode())
         return self._response_text(response)
 
+    def preview(
+        self, method: str, url: str, headers: dict[str, str] | None = None, body: str | None = None
+    ) -> str:
+        """Return the request that would be sent; nothing is sent, and no name is resolved."""
+        if method not in _METHODS:
+            raise InvalidArgument("method", method, ", ".join(_METHODS))
+        lines = [f"{name}: {value}" for name, value in _check_headers(headers or {}).items()]
+        return "\n".join([f"would send {method} {_without_user(url)}", *lines, *([body] if body else [])])
+
     def fetch(
         self, method: str, url: str, headers: Mapping[str, str] = {}, body: bytes | None = None
     ) -> HttpResponse:

@@ -71,6 +71,11 @@ class Shell:
             )
         return await self.run_approved(argv, timeout)
 
+    def preview(self, argv: list[str], timeout: float | None = None) -> str:
+        """Return the command that would run; nothing is run."""
+        check(self._scope, argv)
+        return f"would run {command_line(argv)} in {self._scope.root}"
+
     async def run_approved(self, argv: list[str], timeout: float | None = None) -> CommandResult:
         """Run a command that a person approved; what the tier forbids is still refused."""
         check(self._scope, argv)

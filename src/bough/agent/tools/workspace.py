@@ -113,14 +113,38 @@ def workspace_tools(
     make = partial(_workspace_tool, log)
     return [
         make("read", lambda spills: files(spills).read_file),
-        make("idempotent", lambda spills: files(spills).write_file),
-        make("unsafe", lambda spills: files(spills).edit_file, verify=was_edited),
+        make(
+            "idempotent",
+            lambda spills: files(spills).write_file,
+            preview=lambda spills: files(spills).preview_write,
+        ),
+        make(
+            "unsafe",
+            lambda spills: files(spills).edit_file,
+            verify=was_edited,
+            preview=lambda spills: files(spills).preview_edit,
+        ),
         make("read", lambda spills: files(spills).list_files),
         make("read", lambda spills: files(spills).grep),
         make("read", lambda spills: files(spills).read_spill),
-        make("unsafe", lambda spills: shell(spills).run, name="shell"),
-        make("unsafe", lambda spills: shell(spills).run_approved, name="shell_approved", approval=True),
-        make("unsafe", lambda spills: http(spills).http_request),
+        make(
+            "unsafe",
+            lambda spills: shell(spills).run,
+            name="shell",
+            preview=lambda spills: shell(spills).preview,
+        ),
+        make(
+            "unsafe",
+            lambda spills: shell(spills).run_approved,
+            name="shell_approved",
+            approval=True,
+            preview=lambda spills: shell(spills).preview,
+        ),
+        make(
+            "unsafe",
+            lambda spills: http(spills).http_request,
+            preview=lambda spills: http(spills).preview,
+        ),
     ]
 
 
@@ -131,15 +155,24 @@ def _workspace_tool(
     *,
     name: str | None = None,
     verify: Callable[..., Any] | None = None,
+    preview: Callable[[Spills], Callable[..., str]] | None = None,
     approval: bool = False,
 ) -> Tool:
     """Make a tool of the function that `bind` returns for the spills of one call.
 
-    The model sees the function's parameters and docstring, and its name unless `name` is passed.
+    The model sees the function's parameters and docstring, and its name unless `name` is passed. `preview` returns the
+    function that says what the tool would do, for a dry run.
     """
     function = bind(Spills(log))
 
     async def run(ctx: ToolContext, **arguments: Any) -> Any:
+        return await call(bind, ctx, arguments)
+
+    async def run_dry(ctx: ToolContext, **arguments: Any) -> Any:
+        assert preview is not None
+        return await call(preview, ctx, arguments)
+
+    async def call(bind: Callable[[Spills], Callable[..., Any]], ctx: ToolContext, arguments: Any) -> Any:
         spills = Spills(log, is_repeated=ctx.is_repeated)
         result = bind(spills)(**arguments)
         result = await result if inspect.isawaitable(result) else result
@@ -152,7 +185,13 @@ def _workspace_tool(
     run.__signature__ = inspect.Signature([*parameters, context])  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in [*parameters, context]}
     run.__doc__ = inspect.getdoc(function)
-    return tool(effect=effect, name=name or function.__name__, verify=verify, approval=approval)(run)
+    return tool(
+        effect=effect,
+        name=name or function.__name__,
+        verify=verify,
+        dry_run=None if preview is None else run_dry,
+        approval=approval,
+    )(run)
 
 
 def _keep(ctx: ToolContext, spills: Spills) -> None:
