@@ -41,6 +41,7 @@ from bough.log.workspace import Workspace
 from bough.models.clients.base import _OVERFLOW, _mask
 from bough.models.model import Delta
 from bough.models.names import _URL as MODEL_URL
+from bough.proxy.credentials import SecretMask
 from bough.replay.turn_comparison import _split
 from bough.stores.transfer import blob_references
 from bough.wire import find_provider
@@ -119,6 +120,7 @@ SEARCHES: list[tuple[str, Callable[[str], object], list[str]]] = [
          "-", "sk-", "task-", "sk-ant-", "sk-proj-", "ghp_", "github_pat_", "AKIA", "AIza", "xoxb-", "a", "correct horse "],
     ),
     ("bytes to redact", lambda text: redactor.may_contain_secret(to_json(text, "t")), [KEY_BEGIN, "-----BEGIN A", "sk-", "a", "AKIA"]),
+    ("a key that a server repeats", SecretMask(["a" * 40, "ab" * 20, "k-Zq8t0P7hN2kLx9vYcR3"]).json, ["a", "ab", "abababab", "k-Zq8t0P", "Zq8t0P7hN2kLx9v ", "aaaaaaa "]),
     ("a tool call to redact", redact_call, [KEY_BEGIN, "[redacted ", "[redacted", "[", "[redacted NAME] "]),
     ("an appended message", append, [KEY_BEGIN, "[redacted ", "data:a/b;base64,", ";base64,"]),
     ("a stream", stream, [KEY_BEGIN, KEY_BEGIN + KEY_END, "-----BEGIN ", "sk-", "a b ", "correct horse "]),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gzip
+import html
 import json
 import signal
 import threading
@@ -13,10 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 import anthropic
 import apsw
+import httpx
 import openai
 import pytest
 from google import genai
@@ -320,6 +324,132 @@ def test_a_secret_that_a_server_repeats_in_its_error_is_masked(tmp_path: Path) -
         (session,) = proxy.sessions()
         assert "Incorrect API key provided: [redacted]" in str(session.row.error)
         assert SHAPED_KEY not in str(store.backend.journal(session.session_id))
+
+
+OWN_KEY = "gw/Zq8-t0P+7hN2kLx==9vYc"
+"""A key of no vendor's shape, that the store does not know."""
+USER_KEY = "ann:Tq8zt0P77hN2kLx9vYcR3"
+OWN_KEYS = {
+    "bearer": ({"authorization": f"Bearer {OWN_KEY}"}, "", OWN_KEY),
+    "no scheme": ({"authorization": OWN_KEY}, "", OWN_KEY),
+    "x-api-key": ({"x-api-key": OWN_KEY}, "", OWN_KEY),
+    "x-goog-api-key": ({"x-goog-api-key": OWN_KEY}, "", OWN_KEY),
+    "api-key": ({"api-key": OWN_KEY}, "", OWN_KEY),
+    "own header": ({"X-Gateway-Token": OWN_KEY}, "", OWN_KEY),
+    "cookie": ({"cookie": f"theme=dark; session={OWN_KEY}"}, "", OWN_KEY),
+    "query": ({}, f"?alt=json&key={quote(OWN_KEY, safe='')}", OWN_KEY),
+    "basic": (
+        {"authorization": f"Basic {base64.b64encode(USER_KEY.encode()).decode()}"},
+        "",
+        USER_KEY.partition(":")[2],
+    ),
+}
+
+
+def repetitions(key: str) -> list[tuple[str, str]]:
+    """Texts in which a server may repeat the key, each with the part of it that tells the key."""
+    data = key.encode()
+    within = base64.b64encode(b"Bearer " + data + b"\r\n").decode()
+    of_address = base64.urlsafe_b64encode(b"k=" + data).decode()
+    return [
+        (f"Incorrect key {key}.", key),
+        (json.dumps({"headers": {"authorization": f"Bearer {key}", key: 1}}), key),
+        (json.dumps(json.dumps({"authorization": key})), key),
+        (f"https://gateway.example/?key={quote(key, safe='')}&x=1", quote(key, safe="")),
+        (f"https://gateway.example/?key={quote(key, safe='').lower()}", quote(key, safe="").lower()),
+        (f"<p>{html.escape(key)}</p>", html.escape(key)),
+        (base64.b64encode(data).decode(), base64.b64encode(data).decode()[:-4]),
+        (within, within[12:-8]),
+        (of_address, of_address[4:-4]),
+        (data.hex(), data.hex()),
+        (f"The key {key[:17]}… is unknown.", key[:16]),
+        (f"The key …{key[-17:]} is unknown.", key[-16:]),
+    ]
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    ("how", "place"),
+    [
+        *((how, "bearer") for how in ("page", "answer", "stream", "call", "model", "broken")),
+        *(("error", place) for place in OWN_KEYS),
+    ],
+)
+def test_a_key_of_the_program_is_stored_nowhere_whoever_repeats_it(
+    tmp_path: Path, how: str, place: str
+) -> None:
+    """Six of eight ways to repeat a key that is of no vendor's shape left it in the store in clear."""
+    headers, query, key = OWN_KEYS[place]
+    told = repetitions(key)
+    with bough.open(tmp_path / "recorded.db") as store, recording(store, repeat(how, told)) as proxy:
+        body = {"model": f"m {key}", "messages": [user(f"My key is {key}."), user("Hello")], "user": key}
+        url = f"{proxy.url('openai-chat')}/chat/completions{query}"
+        reply = httpx.post(url, json=body, headers={"user-agent": f"{key}/1 agent", **headers})
+        assert reply.status_code == {"error": 401, "page": 502}.get(how, 200)
+        proxy.close()
+        (session_id,) = proxy.recorder.sessions
+        session = store.session(session_id)
+        stored = "\n".join([*proxy.recorder.gaps, *proxy.lines, str(session.row), str(session.journal())])
+        assert "My key is [redacted]." in texts(session)
+        session.export(tmp_path / "session.bough")
+    for file in tmp_path.iterdir():
+        data = file.read_bytes()
+        stored += (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode("latin-1")
+    for text, secret in told:
+        assert secret not in stored, text
+
+
+def repeat(how: str, told: list[tuple[str, str]]) -> Reply:
+    """A reply that repeats all of it, in the way that is asked for."""
+    text = " ".join(text for text, _ in told)
+    match how:
+        case "error":
+            return ErrorReply(401, text)
+        case "page":
+            return RawReply(f"<html>{text}</html>".encode(), 502, "text/html")
+        case "answer":
+            return Completion(text)
+        case "stream":  # each event has a few letters of it
+            pieces = [text[at : at + 5] for at in range(0, len(text), 5)]
+            chunks = [{"choices": [{"index": 0, "delta": {"content": piece}}]} for piece in pieces]
+            chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+            return RawReply(b"".join(b"data: %s\n\n" % json.dumps(chunk).encode() for chunk in chunks))
+        case "call":
+            return Completion("", "", (Call("call_1", "login", json.dumps({"headers": {text: text}})),))
+        case "model":
+            message = {
+                "role": "assistant",
+                "content": "hi",
+                "reasoning_content": text,
+                "headers": {text: text},
+            }
+            data = {"id": text, "model": text, "choices": [{"message": message, "finish_reason": "stop"}]}
+            return RawReply(json.dumps(data).encode(), content_type="application/json")
+        case _:
+            chunk = {"choices": [{"index": 0, "delta": {"content": text}}]}
+            return RawReply(b"data: %s\n\ndata: {" % json.dumps(chunk).encode())
+
+
+@pytest.mark.attack
+def test_a_key_that_another_answer_repeated_is_masked_in_the_history_too(store: Store) -> None:
+    """A program that changes its key sends back what the server said of the one before."""
+    with recording(store, Completion(f"Your key is {OWN_KEY}."), Completion("ok")) as proxy:
+        url = f"{proxy.url('openai-chat')}/chat/completions"
+        history = [user("hi"), assistant(f"Your key is {OWN_KEY}."), user("thanks")]
+        for count, key in ((1, OWN_KEY), (3, "another-key-of-the-program")):
+            body = {"model": "m", "messages": history[:count], "stream": True}
+            httpx.post(url, json=body, headers={"authorization": f"Bearer {key}"})
+        (session,) = proxy.sessions()
+        assert texts(session) == ["hi", "Your key is [redacted].", "thanks", "ok"]
+
+
+def test_the_word_that_local_servers_want_for_a_key_is_no_secret(store: Store) -> None:
+    with recording(store, Completion("lm-studio is a program")) as proxy:
+        body = {"model": "m", "messages": [user("What is lm-studio?")], "stream": True}
+        url = f"{proxy.url('openai-chat')}/chat/completions"
+        httpx.post(url, json=body, headers={"authorization": "Bearer lm-studio"})
+        (session,) = proxy.sessions()
+        assert texts(session) == ["What is lm-studio?", "lm-studio is a program"]
 
 
 def test_the_session_of_a_sub_agent_is_a_task_of_the_one_that_called_it(store: Store) -> None:

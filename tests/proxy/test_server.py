@@ -7,6 +7,8 @@ import gzip
 import json
 import ssl
 import subprocess
+import tracemalloc
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -64,9 +66,9 @@ async def upstream(handler: Handler, tls: ssl.SSLContext | None = None) -> Async
 
 
 @asynccontextmanager
-async def proxied(url: str) -> AsyncIterator[tuple[int, Calls]]:
+async def proxied(url: str, *origins: str) -> AsyncIterator[tuple[int, Calls]]:
     calls = Calls()
-    proxy = Proxy(find_upstreams({}, {"openai": f"{url}/v1", "anthropic": url}), calls)
+    proxy = Proxy(find_upstreams({}, {"openai": f"{url}/v1", "anthropic": url}), calls, origins)
     address = await proxy.start()
     try:
         yield int(address.rpartition(":")[2]), calls
@@ -311,6 +313,184 @@ def test_what_cannot_be_forwarded_says_why(request_: bytes, status: int, message
             assert [call.end for call in calls.ended] == (["unreachable"] if status == 502 else [])
 
     asyncio.run(main())
+
+
+async def accept(head: bytes, body: bytes, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+
+
+async def statuses_of(port: int, requests: list[bytes]) -> list[int]:
+    return [int((await exchange(port, request)).split(b" ")[1]) for request in requests]
+
+
+@pytest.mark.attack
+def test_a_page_of_another_site_sends_nothing() -> None:
+    """A page could post to the proxy as a form does, without asking: calls of a model, and a store full of them."""
+    foreign = [
+        ("Origin: https://evil.example",),
+        ("Origin: https://evil.example", "Content-Type: text/plain", "Sec-Fetch-Site: cross-site"),
+        ("Origin: null",),
+        ("Origin: http://127.0.0.1:3000",),
+        ("Origin: http://127.0.0.1", "Origin: https://evil.example"),
+        ("Sec-Fetch-Site: cross-site",),
+        ("Sec-Fetch-Site: same-site",),
+    ]
+    requests = [post(CHAT, b"{}", *headers) for headers in foreign]
+    requests += [request.replace(b"POST", b"GET", 1) for request in requests]
+
+    async def main() -> None:
+        async with upstream(accept) as url, proxied(url) as (port, calls):
+            assert await statuses_of(port, requests) == [403] * len(requests)
+            refusal = await exchange(port, requests[0])
+            assert b"start the proxy with --allow-origin https://evil.example" in refusal
+            assert (calls.calls, calls.ended, calls.passed) == ([], [], [])
+            assert (
+                await statuses_of(port, [post(CHAT), post(CHAT, b"{}", "Sec-Fetch-Site: none")]) == [200] * 2
+            )
+        async with upstream(accept) as url, proxied(url, "http://127.0.0.1:3000") as (port, _):
+            assert await statuses_of(port, requests[:4]) == [403, 403, 403, 200]
+
+    asyncio.run(main())
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    "host",
+    [
+        *(
+            "evil.example",
+            "[::1].evil",
+            "[::1]:80.evil",
+            "127.0.0.1.evil",
+            "localhost.",
+            "localhost:80:80",
+            "::1",
+        ),
+        *(
+            "evil@localhost",
+            "localhost\r\nHost: evil.example",
+            "127.0.0.1:99999",
+            "",
+            "localhost, evil.example",
+        ),
+    ],
+)
+def test_a_foreign_host_is_refused(host: str) -> None:
+    request = post(CHAT).replace(b"Host: 127.0.0.1", f"Host: {host}".encode())
+
+    async def main() -> None:
+        async with upstream(accept) as url, proxied(url) as (port, calls):
+            assert await statuses_of(port, [request]) == [403]
+            assert calls.ended == []
+
+    asyncio.run(main())
+
+
+class TestMemory:
+    """Traffic passes whatever its length; copies of it do not fill the memory."""
+
+    LENGTH, PIECE = 40_000_000, 250_000
+
+    async def upload(self, port: int, path: str, length: int) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n"
+        writer.write(head.encode())
+        for at in range(0, length, self.PIECE):
+            writer.write(b"x" * min(self.PIECE, length - at))
+            await writer.drain()
+        response = await reader.read()
+        writer.close()
+        return response
+
+    @staticmethod
+    @asynccontextmanager
+    async def sink(received: list[int]) -> AsyncIterator[str]:
+        """A server that reads bodies piece by piece, and says how long they were."""
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            head = Head.parse(await reader.readuntil(b"\r\n\r\n"))
+            left = length = int(head.get(b"content-length"))
+            while left:
+                left -= len(await reader.read(min(left, 65_536)))
+            received.append(length)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+            await writer.drain()
+            writer.close()
+
+        listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        listening.close()
+
+    @pytest.mark.attack
+    @pytest.mark.parametrize(("path", "ends"), [("/openai/v1/files", []), (CHAT, ["too long"])])
+    def test_a_long_upload_passes_and_is_not_kept(
+        self, path: str, ends: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(server, "MAX_COPY_BYTES", 2_000_000)
+        received: list[int] = []
+
+        async def main() -> int:
+            async with self.sink(received) as url, proxied(url) as (port, calls):
+                tracemalloc.start()
+                try:
+                    response = await self.upload(port, path, self.LENGTH)
+                    return tracemalloc.get_traced_memory()[1]
+                finally:
+                    tracemalloc.stop()
+                    assert response.startswith(b"HTTP/1.1 200")
+                    assert [call.end for call in calls.ended] == ends
+
+        peak = asyncio.run(main())
+        assert received == [self.LENGTH]
+        assert peak < self.LENGTH / 3
+
+    @pytest.mark.attack
+    def test_many_uploads_at_once_pass_and_as_many_are_kept_as_there_is_room_for(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(server, "MAX_COPIES_BYTES", 3_500_000)
+        received: list[int] = []
+
+        async def main() -> Calls:
+            async with self.sink(received) as url, proxied(url) as (port, calls):
+                uploads = (self.upload(port, CHAT, 1_000_000) for _ in range(8))
+                responses = await asyncio.gather(*uploads)
+                assert all(response.startswith(b"HTTP/1.1 200") for response in responses)
+                for _ in range(3):  # the room was given back
+                    await self.upload(port, CHAT, 1_000_000)
+                return calls
+
+        calls = asyncio.run(main())
+        assert received == [1_000_000] * 11
+        assert [call.end for call in calls.ended[-3:]] == ["complete"] * 3
+        ends = Counter(call.end for call in calls.ended[:8])
+        assert set(ends) <= {"complete", "too long"}
+        assert ends["too long"] >= 1
+
+    @pytest.mark.attack
+    def test_requests_that_come_ahead_are_not_read_without_end(self) -> None:
+        """While an answer came, everything that followed on the connection was read into memory."""
+        is_over = asyncio.Event()
+
+        async def stall(head: bytes, *rest: object) -> None:
+            await is_over.wait()
+
+        async def main() -> None:
+            async with upstream(stall) as url, proxied(url) as (port, _):
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(post(CHAT))
+
+                async def send_ahead() -> None:
+                    for _ in range(600):  # 60 MB; the buffers of both sides hold a few
+                        writer.write(b"x" * 100_000)
+                        await asyncio.wait_for(writer.drain(), 0.5)
+
+                with pytest.raises(TimeoutError):
+                    await send_ahead()
+                is_over.set()
+                writer.transport.abort()
+
+        asyncio.run(main())
 
 
 def test_an_upstream_with_a_wrong_certificate_is_refused(

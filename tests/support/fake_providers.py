@@ -256,6 +256,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _provider(path: str) -> str:
+    path = path.partition("?")[0]
     if path.endswith("/messages"):
         return "anthropic"
     if path.endswith("/chat/completions"):

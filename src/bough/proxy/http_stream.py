@@ -241,14 +241,14 @@ class Body(Protocol):
     """Follows the bytes of a body."""
 
     pieces: list[bytes]
-    """Its bytes as they came."""
+    """Its bytes as they came, unless they were dropped."""
 
     @property
     def is_complete(self) -> bool: ...
 
     @property
     def length(self) -> int:
-        """How many bytes have come."""
+        """How many bytes it keeps."""
         ...
 
     def content(self) -> bytes:
@@ -259,12 +259,24 @@ class Body(Protocol):
         """Return how many of these bytes belong to the body."""
         ...
 
+    def drop(self) -> None:
+        """Forget what has come, and keep nothing of what comes."""
+        ...
+
 
 class _StoredBody:
     """The bytes of a body, as they came."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
+        self._is_kept = True
+
+    def drop(self) -> None:
+        self.pieces, self._is_kept = [], False
+
+    def _keep(self, data: bytes) -> None:
+        if self._is_kept:
+            self.pieces.append(data)
 
     @property
     def length(self) -> int:
@@ -288,7 +300,7 @@ class LengthBody(_StoredBody):
     def feed(self, data: bytes) -> int:
         own = data[: self._missing]
         self._missing -= len(own)
-        self.pieces.append(own)
+        self._keep(own)
         return len(own)
 
 
@@ -298,7 +310,7 @@ class OpenBody(_StoredBody):
     is_complete = False
 
     def feed(self, data: bytes) -> int:
-        self.pieces.append(data)
+        self._keep(data)
         return len(data)
 
 
@@ -332,7 +344,7 @@ class ChunkedBody(_StoredBody):
                 raise BadMessage("a chunk whose length does not end")
         self._missing = max(0, at - length)
         own = min(at, length)
-        self.pieces.append(data if own == length else data[:own])
+        self._keep(data if own == length else data[:own])
         return own
 
     def _end_line(self, line: bytes) -> int:

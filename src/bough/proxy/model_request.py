@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from msgspec import Struct
@@ -47,10 +47,12 @@ class ModelRequest(Struct, frozen=True):
         return self.previous_response is not None or self.conversation is not None
 
 
-def read_request(provider: str, path_model: str | None, body: bytes) -> ModelRequest:
-    """Raises `UnrecognizedReply` if the body is not a request of this provider."""
+def read_request(
+    provider: str, path_model: str | None, body: bytes, mask: Callable[[Any], Any] = lambda value: value
+) -> ModelRequest:
+    """Raises `UnrecognizedReply` if the body is not a request of this provider. `mask` hides secrets in a JSON value."""
     try:
-        data = to_dict(decode_repaired(body))
+        data = to_dict(mask(decode_repaired(body)))
     except INVALID_JSON as error:
         raise UnrecognizedReply(f"a request that is not JSON: {error}") from None
     history = data.get(find_provider(provider).history)
@@ -67,7 +69,7 @@ def read_request(provider: str, path_model: str | None, body: bytes) -> ModelReq
         conversation = conversation.get("id")
     return ModelRequest(
         provider,
-        path_model or str(data.get("model") or "unknown"),
+        mask(path_model) or str(data.get("model") or "unknown"),
         _VOLATILE.sub("", prompt).strip(),
         tuple(messages),
         tuple(_tools(data.get("tools"))),

@@ -44,6 +44,7 @@ from ..session import Session
 from ..stores.base import SessionQuery, SessionRow
 from ..wire import Answer, find_provider
 from ..wire.base import HistoryMessage
+from .credentials import SecretMask
 from .history import history_digests
 from .model_request import ModelRequest, read_request
 from .reply_stream import decompress, read_reply
@@ -67,6 +68,8 @@ RETRY_MICROSECONDS = 10 * 60 * 1_000_000
 """How long the same first request counts as a repeated one, and not as a new conversation."""
 MAX_ATTEMPTS, MAX_PAUSE_SECONDS = 100, 0.05
 """How often, and how soon, a write is tried again after another recorder moved the session: five seconds at most."""
+MAX_SECRETS = 64
+"""How many keys of programs are remembered: a history may repeat what an answer to another key said."""
 MIN_PROMPT_LENGTH = 16
 """A shorter input is not taken for the prompt of a task only because a call contains it."""
 CONVERSATION_STORED = "conversation_stored"
@@ -125,6 +128,9 @@ class Recorder(Listener):
         """Set when the thread ends: a join that Ctrl-C interrupts takes a running thread for one that has ended."""
         self._lock = threading.Lock()
         self._waiting_bytes = 0
+        self._secrets: dict[str, None] = {}
+        """The keys that programs sent, the latest last."""
+        self._mask = SecretMask()
         threading.Thread(target=self._work, name="bough-recorder", daemon=True).start()
 
     def finish(self, seconds: float | None = None) -> bool:
@@ -223,7 +229,8 @@ class Recorder(Listener):
                 return
             except Exception as error:  # noqa: BLE001 - whatever the store or a reply raises: the traffic goes on
                 if job.is_ended:  # a request that was not recorded is recorded with its answer
-                    self.gaps.append(error.problem if isinstance(error, BoughError) else repr(error))
+                    why = error.problem if isinstance(error, BoughError) else repr(error)
+                    self.gaps.append(self._mask.text(why))
             self._job = None
             if job.is_ended:
                 self._positions.pop(job.call.number, None)
@@ -232,6 +239,7 @@ class Recorder(Listener):
 
     def _record_job(self, job: Job) -> None:
         """Write a job, and try again while the store is away; raises one of OUTAGES when the recorder is closing."""
+        self._remember(job.call.secrets)
         while True:
             try:
                 self._record_end(job.call) if job.is_ended else self._record_request(job.call)
@@ -247,16 +255,23 @@ class Recorder(Listener):
             self.outage = None
             self._notify("the store is back, and what waited for it is recorded")
 
+    def _remember(self, secrets: Sequence[str]) -> None:
+        """Mask these from now on."""
+        if any(secret not in self._secrets for secret in secrets):
+            latest = [*(old for old in self._secrets if old not in secrets), *secrets]
+            self._secrets = dict.fromkeys(latest[-MAX_SECRETS:])
+            self._mask = SecretMask(self._secrets)
+
     def _record_request(self, call: ApiCall) -> None:
         self._positions[call.number] = _retry_if_stale(lambda: self._append_request(call))
 
     def _record_end(self, call: ApiCall) -> None:
         if call.end == "too long":
-            self.gaps.append("a request or response was too long to be recorded")
+            self.gaps.append("a request or response was too long to be recorded, or too many were under way")
             return
         if not call.request:  # the program left before its request was complete, or nobody waited for it
             if call.end == "unreachable":
-                self.gaps.append(call.error)
+                self.gaps.append(self._mask.text(call.error))
             elif call.end == "complete":
                 self.gaps.append(f"the server answered {call.status} before the request was complete")
             return
@@ -270,7 +285,7 @@ class Recorder(Listener):
     def _append_request(self, call: ApiCall) -> CallPosition:
         """Append what is new in the request, and announce the call."""
         body = decompress(call.request, call.request_encoding)
-        request = read_request(call.provider, call.path_model, body)
+        request = read_request(call.provider, call.path_model, body, self._mask.json)
         stored = self._find_stored(request)
         start = _history_start(request, stored)
         digests = [start, *history_digests(request.messages, start)]
@@ -392,7 +407,7 @@ class Recorder(Listener):
 
     def _start(self, request: ModelRequest, call: ApiCall) -> Session:
         seeds = [system(request.system)] if request.system else []
-        program = call.client.partition("/")[0].partition(" ")[0] or "unknown"
+        program = self._mask.text(call.client).partition("/")[0].partition(" ")[0] or "unknown"
         tags = {"recorded_from": program}
         model = f"{request.provider}:{request.model}"
         parent_id = self._parent_id(request)
@@ -478,6 +493,7 @@ class Recorder(Listener):
             return
         try:
             reply = read_reply(call.provider, call.content_type, call.content_encoding, call.response)
+            reply.data, reply.error = self._mask.json(reply.data), self._mask.text(reply.error)
             if call.status >= 400 or reply.data is None:
                 why = f"the server answered {call.status}"
                 if not call.status:
@@ -541,6 +557,7 @@ class Recorder(Listener):
             log.record("call_failed", data={"why": why}, calls=[row], replaces_call=True, row=status)
 
     def _fail(self, position: CallPosition, call: ApiCall, why: str) -> None:
+        why = self._mask.text(why)
         row = replace(self._ledger_row(position, call, None), failed=True)
         ended = "cancelled" if call.end == "cancelled" else "failed"
         status = {"status": ended, "error": why, "holder": None}

@@ -9,6 +9,7 @@ import asyncio
 import json
 import socket
 import ssl
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import count
@@ -17,16 +18,21 @@ from typing import Literal
 
 from msgspec import Struct
 
-from .http_stream import BadMessage, Body, ByteStream, Head
+from ..server.host_header import LOOPBACK, host_name, is_cross_site
+from .credentials import request_secrets
+from .http_stream import MAX_AHEAD_BYTES, BadMessage, Body, ByteStream, Head
 from .upstreams import Upstream, call_provider
 
 CONNECT_SECONDS = 30.0
 KEPT_CONNECTION_SECONDS = 1.0
 """A kept connection that fails sooner was closed before the request came; later, the upstream may have worked on it."""
 MAX_COPY_BYTES = 64 * 1024 * 1024
-"""A longer request or response passes, but is not recorded."""
+"""A call whose request and response are longer together passes, but is not recorded."""
+MAX_COPIES_BYTES = 256 * 1024 * 1024
+"""What the copies of all calls under way may take. A call on top of it passes unrecorded."""
+MAX_RESENT_BYTES = 16 * 1024 * 1024
+"""What is kept of an upload for the case that a kept connection turns out closed."""
 _READABLE_ENCODINGS = (b"gzip", b"deflate", b"identity")
-_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
 class ApiCall(Struct):
@@ -41,6 +47,8 @@ class ApiCall(Struct):
     client: str
     """The program that called, by its own words."""
     started_at: int
+    secrets: tuple[str, ...] = ()
+    """What the request proved itself with: stored nowhere, whoever repeats it."""
     request: bytes = b""
     request_encoding: str = ""
     status: int = 0
@@ -70,8 +78,12 @@ class Listener:
 class Proxy:
     """Listens on loopback and forwards to the upstreams."""
 
-    def __init__(self, upstreams: tuple[Upstream, ...], listener: Listener) -> None:
-        self.upstreams, self.listener = upstreams, listener
+    def __init__(
+        self, upstreams: tuple[Upstream, ...], listener: Listener, allowed_origins: Sequence[str] = ()
+    ) -> None:
+        """Pages of other sites may not send requests, except those of `allowed_origins`."""
+        self.upstreams, self.listener, self.allowed_origins = upstreams, listener, allowed_origins
+        self.room_for_copies = MAX_COPIES_BYTES
         self.call_numbers = count(1)
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -159,7 +171,8 @@ class ClientConnection:
         method, target, *_ = head.first_line.split(b" ")
         upstream, path = self._route(head, target.decode("latin-1"))
         call = self._begin_call(head, method, upstream, path)
-        upload = Upload(_for_upstream(head, method, upstream, path), head.request_body())
+        copy = CallCopy(self._proxy, is_wanted=call is not None)
+        upload = Upload(_for_upstream(head, method, upstream, path), copy.of(head.request_body()), copy)
         self._download = None
         try:
             download = await self._exchange(upload, upstream, method, call)
@@ -168,14 +181,18 @@ class ClientConnection:
                 call.end, call.error = "unreachable", str(refusal)
             raise
         finally:
+            if copy.is_too_long and call is not None:
+                call.end = "too long"
             self._end_call(call, self._download)
+            copy.release()
         is_whole = upload.body.is_complete and download.is_complete
         return is_whole and not (head.is_closing or download.head.is_closing)
 
     def _route(self, head: Head, target: str) -> tuple[Upstream, str]:
         host = head.get(b"host").decode("latin-1")
-        if (host.rpartition(":")[0] or host) not in _LOOPBACK:
+        if host_name(host) not in LOOPBACK:
             raise _Refusal("403 Forbidden", f"this proxy answers on 127.0.0.1 only, not as {host!r}")
+        self._refuse_other_sites(head, host)
         for upstream in self._proxy.upstreams:
             if target == upstream.prefix or target.startswith((upstream.prefix + "/", upstream.prefix + "?")):
                 return upstream, target.removeprefix(upstream.prefix)
@@ -183,6 +200,17 @@ class ClientConnection:
         self._proxy.listener.refused(path)
         bases = ", ".join(f"http://{host}{upstream.prefix}" for upstream in self._proxy.upstreams)
         raise _Refusal("404 Not Found", f"no upstream for {path}; set the base URL to one of {bases}")
+
+    def _refuse_other_sites(self, head: Head, host: str) -> None:
+        """Refuse what a page of another site makes a browser send: it would call models, and fill the store."""
+        origin, site = (head.get(name).decode("latin-1") or None for name in (b"origin", b"sec-fetch-site"))
+        if origin in self._proxy.allowed_origins or not is_cross_site(origin, site, host):
+            return
+        who = "a page of another site" if origin is None else f"a page of {origin}"
+        hint = "" if origin is None else f"; if it may, start the proxy with --allow-origin {origin}"
+        raise _Refusal(
+            "403 Forbidden", f"this proxy takes requests of programs, and {who} sent this one{hint}"
+        )
 
     def _begin_call(self, head: Head, method: bytes, upstream: Upstream, path: str) -> ApiCall | None:
         wire = call_provider(path) if method == b"POST" else None
@@ -193,7 +221,10 @@ class ClientConnection:
         client = head.get(b"user-agent").decode("latin-1")
         encoding = head.get(b"content-encoding").decode("latin-1").lower()
         number, now = next(self._proxy.call_numbers), time_ns() // 1000
-        return ApiCall(number, provider, upstream.name, model, client, now, request_encoding=encoding)
+        secrets = request_secrets(head, path)
+        return ApiCall(
+            number, provider, upstream.name, model, client, now, secrets, request_encoding=encoding
+        )
 
     def _end_call(self, call: ApiCall | None, download: Download | None) -> None:
         if call is None:
@@ -204,9 +235,7 @@ class ClientConnection:
             call.content_type = download.head.get(b"content-type").decode("latin-1")
             call.content_encoding = download.head.get(b"content-encoding").decode("latin-1").lower()
             call.body = download.body
-            if download.is_too_long:
-                call.end = "too long"
-            elif not call.end and download.is_complete:
+            if not call.end and download.is_complete:
                 call.end = "complete"
         call.end = call.end or ("cancelled" if self._is_client_gone else "cut")
         self._proxy.listener.call_ended(call)
@@ -216,6 +245,7 @@ class ClientConnection:
     ) -> Download:
         """Send the request and pass the response on. A kept connection that turns out closed is opened anew, once."""
         is_kept = self._server is not None and self._server[0] == upstream and self._server[1].is_open
+        upload.can_be_resent = is_kept
         server = await self._connect(upstream)
         loop = asyncio.get_running_loop()
         latest = loop.time() + KEPT_CONNECTION_SECONDS
@@ -224,7 +254,7 @@ class ClientConnection:
         except (ConnectionError, EOFError):
             if self._is_client_gone:
                 raise ConnectionResetError from None
-            if not is_kept or self._has_response_begun or loop.time() > latest:
+            if not upload.can_be_resent or self._has_response_begun or loop.time() > latest:
                 hint = "" if upstream.is_tls else "; if it speaks TLS, its address begins with https://"
                 raise _Refusal(
                     "502 Bad Gateway", f"{upstream.display_url} closed the connection without an answer{hint}"
@@ -257,7 +287,7 @@ class ClientConnection:
     ) -> Download:
         sending = asyncio.ensure_future(self._send(upload, server, call))
         try:
-            download = await self._receive(server, method)
+            download = await self._receive(server, method, upload.copy)
         finally:
             sending.cancel()
             with suppress(asyncio.CancelledError, ConnectionError, BadMessage):
@@ -275,27 +305,26 @@ class ClientConnection:
             if data:
                 own = body.feed(data)
                 client.buffer[:0] = data[own:]
-                upload.sent.append(data[:own])
+                upload.add(data[:own])
                 server.write(data[:own])
                 await server.drain()
             elif not await client.fill():
                 self._is_client_gone = True
                 server.abort()
                 return
-        if call is not None and not call.request:
-            request = body.content()
-            if len(request) > MAX_COPY_BYTES:
-                call.end = "too long"
-            else:
-                call.request = request
-                self._proxy.listener.request_sent(call)
+        if call is not None and not call.request and not upload.copy.is_too_long:
+            call.request = body.content()
+            self._proxy.listener.request_sent(call)
         while await client.fill():
-            if self._is_tunnel:  # otherwise the next request came already; it waits
+            if self._is_tunnel:
                 server.write(client.take())
+                await server.drain()
+            elif len(client.buffer) > MAX_AHEAD_BYTES:
+                return  # the next requests came already, and wait
         self._is_client_gone = True
         server.abort()
 
-    async def _receive(self, server: ByteStream, method: bytes) -> Download:
+    async def _receive(self, server: ByteStream, method: bytes, copy: CallCopy) -> Download:
         """Pass the response on as it comes."""
         client = self._client
         raw = await server.read_head()
@@ -306,7 +335,7 @@ class ClientConnection:
             raise EOFError
         self._has_response_begun = True
         client.write(raw)
-        self._download = download = Download(head, head.response_body(method))
+        self._download = download = Download(head, copy.of(head.response_body(method)), copy)
         if head.status == 101:  # another protocol, such as WebSocket, until one side closes
             self._is_tunnel = True
             server.write(self._client.take())
@@ -315,30 +344,75 @@ class ClientConnection:
         return download
 
 
+class CallCopy:
+    """The copy of one call: its request and its response, unless they are too long or too many calls are under way.
+
+    Whether there is one makes no difference to what passes.
+    """
+
+    def __init__(self, proxy: Proxy, *, is_wanted: bool) -> None:
+        self._proxy, self._is_wanted = proxy, is_wanted
+        self._bodies: list[Body] = []
+        self._length = 0
+        self.is_too_long = False
+
+    def of(self, body: Body) -> Body:
+        """Return the body, which keeps what comes of it as long as there is a copy."""
+        self._bodies.append(body)
+        if not self._is_wanted:
+            body.drop()
+        return body
+
+    def count(self, length: int) -> None:
+        """Count bytes that came; drop the copy if they are too many."""
+        if not self._is_wanted:
+            return
+        self._length += length
+        self._proxy.room_for_copies -= length
+        if self._length > MAX_COPY_BYTES or self._proxy.room_for_copies < 0:
+            self.is_too_long, self._is_wanted = True, False
+            for body in self._bodies:
+                body.drop()
+            self.release()
+
+    def release(self) -> None:
+        """Give back the room that it takes; what was recorded of it waits elsewhere."""
+        self._proxy.room_for_copies += self._length
+        self._length = 0
+
+
 class Upload:
     """A request on its way, with what was sent so far: a connection that turns out closed gets it again."""
 
-    def __init__(self, head: bytes, body: Body) -> None:
-        self.head, self.body = head, body
+    def __init__(self, head: bytes, body: Body, copy: CallCopy) -> None:
+        self.head, self.body, self.copy = head, body, copy
         self.sent: list[bytes] = []
+        self._length = 0
+        self.can_be_resent = False
+        """Whether `sent` is all that was sent: only of what is not too long, on a connection that was kept."""
+
+    def add(self, data: bytes) -> None:
+        """Take what is sent."""
+        self.copy.count(len(data))
+        self._length += len(data)
+        self.can_be_resent &= self._length <= MAX_RESENT_BYTES
+        if self.can_be_resent:
+            self.sent.append(data)
+        else:
+            self.sent.clear()
 
 
 class Download:
     """A response on its way."""
 
-    def __init__(self, head: Head, body: Body) -> None:
-        self.head, self.body = head, body
+    def __init__(self, head: Head, body: Body, copy: CallCopy) -> None:
+        self.head, self.body, self._copy = head, body, copy
         self.is_ended = False
         """Whether the upstream closed the connection."""
-        self.is_too_long = False
-        self._length = 0
 
     def add(self, data: bytes) -> int:
         own = self.body.feed(data)
-        self._length += own
-        if self._length > MAX_COPY_BYTES:
-            self.body.pieces.clear()
-            self.is_too_long = True
+        self._copy.count(own)
         return own
 
     @property

@@ -79,12 +79,27 @@ _upstream_option = click.option(
     help="Where requests go: anthropic=…, openai=… or gemini=…; repeatable. Default: the base URL in the environment, else the vendor.",
 )
 
+_origin_option = click.option(
+    "--allow-origin",
+    "origins",
+    multiple=True,
+    metavar="ORIGIN",
+    help="A site whose pages may send requests, such as http://localhost:3000; repeatable. Default: programs only.",
+)
+
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @_upstream_option
+@_origin_option
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @pass_location
-def record(location: StoreLocation, /, upstreams: tuple[Upstream, ...], command: tuple[str, ...]) -> None:
+def record(
+    location: StoreLocation,
+    /,
+    upstreams: tuple[Upstream, ...],
+    origins: tuple[str, ...],
+    command: tuple[str, ...],
+) -> None:
     """Run a program and record its model calls.
 
     \b
@@ -100,7 +115,7 @@ def record(location: StoreLocation, /, upstreams: tuple[Upstream, ...], command:
         raise ProgramMissing(command[0])
     store = location.open_or_create()
     with _recorder(location, store) as recorder:
-        code = asyncio.run(_run(command, upstreams, recorder))
+        code = asyncio.run(_run(command, upstreams, origins, recorder))
     _report(location, store, recorder, command[0])
     sys.exit(code)
 
@@ -115,13 +130,16 @@ def record(location: StoreLocation, /, upstreams: tuple[Upstream, ...], command:
     help="0 picks a free port.",
 )
 @_upstream_option
+@_origin_option
 @pass_location
-def proxy(location: StoreLocation, /, port: int, upstreams: tuple[Upstream, ...]) -> None:
+def proxy(
+    location: StoreLocation, /, port: int, upstreams: tuple[Upstream, ...], origins: tuple[str, ...]
+) -> None:
     """Record every program whose model's base URL is set to this proxy; Ctrl-C stops it."""
     store = location.open_or_create()
     with _recorder(location, store) as recorder:
         try:
-            asyncio.run(_serve(port, upstreams, recorder, location.display_url))
+            asyncio.run(_serve(port, upstreams, origins, recorder, location.display_url))
         except OSError as error:
             # Asyncio's own text repeats the address.
             why = os.strerror(error.errno) if error.errno else str(error)
@@ -173,12 +191,14 @@ def _record_elsewhere(location: StoreLocation, recorder: Recorder, calls: int) -
     )
 
 
-async def _run(command: tuple[str, ...], upstreams: tuple[Upstream, ...], recorder: Recorder) -> int:
+async def _run(
+    command: tuple[str, ...], upstreams: tuple[Upstream, ...], origins: tuple[str, ...], recorder: Recorder
+) -> int:
     """Run the command with the proxy; return its exit code."""
     from ...proxy.server import Proxy
     from ...proxy.upstreams import child_environment
 
-    proxy = Proxy(upstreams, recorder)
+    proxy = Proxy(upstreams, recorder, origins)
     address = await proxy.start()
     try:
         environment = child_environment(os.environ, address, upstreams)
@@ -203,10 +223,12 @@ async def _run(command: tuple[str, ...], upstreams: tuple[Upstream, ...], record
         await proxy.close()
 
 
-async def _serve(port: int, upstreams: tuple[Upstream, ...], recorder: Recorder, url: str) -> None:
+async def _serve(
+    port: int, upstreams: tuple[Upstream, ...], origins: tuple[str, ...], recorder: Recorder, url: str
+) -> None:
     from ...proxy.server import Proxy
 
-    proxy = Proxy(upstreams, recorder)
+    proxy = Proxy(upstreams, recorder, origins)
     address = await proxy.start(port)
     stop = asyncio.Event()
     with signal_handlers(
