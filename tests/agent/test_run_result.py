@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -144,3 +145,37 @@ def test_an_input_is_durable_after_two_reads(tmp_path: Path, monkeypatch: pytest
     session.send_sync("hi", model=ScriptedModel(["hello"]))
     operations = [name for name in operations if name != "life_token"]  # known since the file was opened
     assert operations[: operations.index("commit") + 1] == ["path", "lease", "session", "commit"]
+
+
+class TestBookkeeping:
+    @pytest.mark.parametrize("awaited", ["session:calls_started", "session:task_started"])
+    def test_starts_are_told_while_the_call_runs(self, session: Session, awaited: str) -> None:
+        """The tool ends only once its caller has seen that it started; the events came with the result."""
+
+        async def main() -> list[bough.Event]:
+            seen, events = asyncio.Event(), []
+
+            class Waiting(ScriptedModel):
+                async def stream(self, request: bough.Request) -> AsyncIterator[bough.Delta | bough.Answer]:
+                    await asyncio.wait_for(seen.wait(), 20)
+                    async for piece in super().stream(request):
+                        yield piece
+
+            @bough.tool(effect="read")
+            async def work(order: int, ctx: bough.ToolContext) -> str:
+                if awaited == "session:task_started":
+                    return await ctx.task("do it", models=[Waiting(["Done."])])
+                await asyncio.wait_for(seen.wait(), 20)
+                return "worked"
+
+            async for event in session.send("q", model=ScriptedModel([calls("work"), "ok"]), tools=[work]):
+                events.append(event)
+                if event.type == awaited:
+                    seen.set()
+            return events
+
+        events = asyncio.run(main())
+        (result,) = [event for event in events if event.type == "session:tool_result"]
+        assert not result.data["error"]
+        numbers = [event.journal_number for event in events if event.journal_number is not None]
+        assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 
 import bough
 from bough import (
+    Broken,
     Limits,
     Note,
     ReplayReport,
@@ -146,6 +147,18 @@ class TestStrict:
         assert ids(replayed(store, report)) == ids(session)
         assert replayed(store, report).state == session.state
         assert desk.did == []
+
+    @pytest.mark.parametrize("before", [[], [ask(("look", 1))]], ids=["first answer", "after a tool"])
+    def test_a_turn_that_broke_off_and_was_resumed_is_the_same(
+        self, store: Store, desk: Desk, before: list[Any]
+    ) -> None:
+        session, limits = store.start(), Limits(tries=1)
+        model = ScriptedModel([*before, Broken("Half an answ")])
+        session.send_sync("q", model=model, tools=desk.tools(), limits=limits)
+        session.resume_sync(model=ScriptedModel(["Whole."]), tools=desk.tools(), limits=limits)
+        report = session.replay_sync()
+        assert [row.kind for row in report.rows] == ["same"]
+        assert (report.is_same, report.stop_reason) == (True, None)
 
     def test_a_recorded_answer_is_no_model_call(self, store: Store, session: Session) -> None:
         report = session.replay_sync()

@@ -23,7 +23,7 @@ from ..log.log import Log
 from ..models.model import Model
 from ..stores.base import NewSession, SessionRow
 from .call_status import MAX_TASK_DEPTH, ancestors, is_task_of, pending_approvals
-from .events import Event
+from .events import Emit, Event, ignore
 from .limits import LimitChecker, Limits
 from .tools.mcp.server import McpServer, for_one_turn, split_tools
 from .tools.tool import TaskNeedsApproval, TaskOptions, Tool
@@ -59,12 +59,16 @@ class TaskRunner:
     ) -> None:
         self.warnings: list[Event] = []
         """Warnings for the author of a tool that no event was sent for yet, those of tasks included."""
+        self.emit: Emit = ignore
+        """Called when a task is recorded as started."""
         self._writer, self._models, self._limits, self._build_loop = writer, models, limits, build_loop
 
     async def run(self, key: str, text: str, task: TaskOptions) -> str:
         """Let a child session answer `text`; return its final answer."""
         run_blocking, parent = self._writer.run_blocking, self._writer.log
-        row = await run_blocking(_find_or_start, parent, key, task.agent, task.seeds)
+        row, number = await run_blocking(_find_or_start, parent, key, task.agent, task.seeds)
+        if number is not None:
+            self.emit(Event("session:task_started", {}, number))
         log = Log(parent.store, row, parent.runtime)
         tools, servers = split_tools(task.tools)
         cursor = await run_blocking(lambda: log.cursor)
@@ -153,11 +157,14 @@ def _check_task(log: Log, task: SessionRow) -> None:
         )
 
 
-def _find_or_start(log: Log, key: str, agent: str | None, seeds: Sequence[Message]) -> SessionRow:
+def _find_or_start(
+    log: Log, key: str, agent: str | None, seeds: Sequence[Message]
+) -> tuple[SessionRow, int | None]:
+    """Return the session of a task, and the number of the fact that it was started, if that was now."""
     child_id = task_id(log, key, log.batch_since)
     if (existing := log.store.find_session(child_id)) is not None:
         _check_task(log, existing)
-        return existing
+        return existing, None
     depth = len(ancestors(log))
     if depth >= MAX_TASK_DEPTH:
         raise InvalidOperation(
@@ -166,7 +173,7 @@ def _find_or_start(log: Log, key: str, agent: str | None, seeds: Sequence[Messag
     log.runtime.redactor.check_name(agent, "agent")
     # Recorded in the parent before it exists: a child can be missing, but never unknown.
     data = {"child": child_id, "seq": log.leaf.seq, "task": _task_name(log, key)}
-    log.record("task_started", data=data)
+    started = log.record("task_started", data=data)
     parent, now = log.store.session(log.session_id), log.runtime.now()
     written = build_entries(
         Cursor(), [Draft(seed) for seed in seeds], now, seed=True, redactor=log.runtime.redactor
@@ -185,4 +192,4 @@ def _find_or_start(log: Log, key: str, agent: str | None, seeds: Sequence[Messag
         updated_at=now,
     )
     new = NewSession(row, new_key(log.runtime), seeds=written.entries, blobs=written.blobs)
-    return log.store.create(new)[0]
+    return log.store.create(new)[0], started.facts

@@ -21,7 +21,7 @@ from ..core.tool_definitions import ToolSet, ToolSpec, define_tools
 from ..core.turns import OpenCall
 from ..errors import BoughError, Fenced, SessionTrashed, StaleLeaf
 from .call_status import CallPosition, CallStatus, read_call_status
-from .events import Emit, Event
+from .events import Emit, Event, ignore
 from .import_plan import require_accepted
 from .tasks import TaskRunner, task_id
 from .tools.mcp.server import McpServer, load_connections, merge_tools
@@ -81,6 +81,7 @@ class ToolRunner:
     ) -> None:
         self.writer, self.log = writer, writer.log
         self.tools, self.tasks = tools, tasks
+        self._emit: Emit = ignore
         self._servers = servers
         self.connections: Connections | None = None
         """The MCP servers, once they are connected. Closing them leaves them to the next run of the session, or ends them
@@ -140,6 +141,7 @@ class ToolRunner:
         status: CallStatus,
         emit: Emit,
     ) -> None:
+        self._emit = self.tasks.emit = emit
         if status.needing_acceptance(open_calls, self.allowed()):
             await self.writer.run_blocking(require_accepted, self.log, self.allowed(), inputs=False)
         for call in status.needing_request(open_calls, self.tools):
@@ -247,6 +249,7 @@ class ToolRunner:
         if not was_started:
             # Not part of the answer's commit: it needed an approval, or another process made the answer.
             await self.writer.record(Record("calls_started", {"seq": call.seq, "indexes": [call.index]}))
+            self._emit(Event("session:calls_started", {}, self.writer.journal_number))
         return call, await self._run(tool, context)
 
     async def _read_inputs(self, calls: Sequence[OpenCall]) -> list[CallInput]:

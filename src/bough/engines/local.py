@@ -213,6 +213,10 @@ async def _cancel(task: asyncio.Task[None]) -> None:
         await asyncio.wait([task])
 
 
+BOOKKEEPING = ("session:calls_started", "session:task_started")
+"""Facts of a run that are events by themselves."""
+
+
 class EventNumbers:
     """Completes the events of a run with the facts between them, so that their numbers have no gap.
 
@@ -235,15 +239,29 @@ class EventNumbers:
         if event.journal_number is None or event.type == "session:started":
             return [event]
         await self._read(event.journal_number)
+        if event.type in BOOKKEEPING:
+            return self._bookkeeping()
         before: list[Event] = []
         while self._events:
             fact = self._events.popleft()
             if fact.type == event.type and (
                 event.type != "session:answer" or fact.data.get("seq") == event.data["seq"]
             ):
-                return [*before, replace(event, journal_number=fact.journal_number)]
+                return [
+                    *before,
+                    replace(event, journal_number=fact.journal_number),
+                    *self._bookkeeping(),
+                ]
             before.append(fact)
         return [*before, replace(event, journal_number=None)]
+
+    def _bookkeeping(self) -> list[Event]:
+        """Take the next events that no announcement stands for: they are told at once. Those after an event that is
+        announced later wait for it."""
+        events = []
+        while self._events and self._events[0].type in BOOKKEEPING:
+            events.append(self._events.popleft())
+        return events
 
     async def rest(self) -> list[Event]:
         """Return the events of the facts that the loop did not announce."""

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..core.entries import Entry
+from ..core.entries import INTERRUPTED, Entry
 from ..core.messages import Media, Message, Reasoning, Text, ToolCall, ToolResult
 
 _sorted = msgspec.json.Encoder(order="sorted")
@@ -56,11 +56,14 @@ def read_turns(path: Sequence[Entry]) -> list[TurnView]:
 
 
 def _turn(input_message: Message, entries: Sequence[Entry]) -> TurnView:
+    """An answer that broke off and was asked for again is no step: the answer after it stands for it."""
     steps: list[Step] = []
+    is_broken_off = False
     for entry in entries:
         message = entry.message
         if message is not None and message.role == "assistant":
-            steps.append(_step(entry, message))
+            steps[len(steps) - is_broken_off :] = [_step(entry, message)]
+            is_broken_off = entry.finish == INTERRUPTED and not message.calls
         elif message is not None and message.role == "tool":
             steps[-1] = _with_results(steps[-1], entry, message)
     return TurnView(entries[0].turn, input_message, tuple(steps), entries[-1].seq)
