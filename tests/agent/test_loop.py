@@ -61,6 +61,7 @@ from bough.errors import (
     ToolsNotAllowed,
 )
 from bough.log import lease
+from bough.log.doctor import session_health
 from bough.models.model import Delta
 from bough.models.prices import Rates
 from bough.stores.conformance.writer import read_everything
@@ -1622,6 +1623,36 @@ class TestQueue:
         events = stopped(session.send_sync, "two", model=ScriptedModel(["a"]), limits=Limits(turns=1)).events
         assert events[-1].data["error"]["code"] == "turn_limit"
         assert [entry.message.text for entry in session.transcript()] == ["one", "a"]
+
+
+class TestQueueInTheTrash:
+    @pytest.mark.parametrize("how", ["send", "resume"])
+    def test_inputs_that_were_queued_before_the_trash_run_after_it(self, store: Store, how: str) -> None:
+        session = store.start()
+        for text in ("one", "two"):
+            session.enqueue(text)
+        store.delete(session.session_id)
+        store.restore(session.session_id)
+        warnings = [
+            one.message for one in session_health(store.backend, store.runtime) if one.level == "warning"
+        ]
+        assert f"{session.session_id} has 2 queued inputs, and nothing runs it" in warnings
+        model = ScriptedModel(lambda _: "a")
+        session = store.session(session.session_id)
+        if how == "send":
+            session.send_sync("three", model=model)
+        else:
+            session.resume_sync(model=model)
+        inputs = [entry.message.text for entry in session.path() if entry.role == "user" and entry.message]
+        assert inputs == (["one", "two", "three"] if how == "send" else ["one", "two"])
+        assert store.backend.inbox(session.session_id) == []
+
+    def test_a_turn_that_was_open_before_the_trash_goes_on_after_it(self, store: Store) -> None:
+        session = store.start()
+        session.append([user("q")])
+        store.delete(session.session_id)
+        store.restore(session.session_id)
+        assert session.resume_sync(model=ScriptedModel(["a"])).text == "a"
 
 
 class TestSendingWithAKey:

@@ -1421,6 +1421,43 @@ class TestWorker:
             wait_until(queue.is_done)
         assert queue.task()[2]["stop_reason"] == "gone"
 
+    @pytest.mark.parametrize("how", ["sent", "queued", "queued behind a turn"])
+    def test_what_was_accepted_before_the_trash_is_answered_after_it(
+        self, queue: AbsurdQueue, how: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its task ended as that of a session that is gone, and nothing ever answered the input."""
+        monkeypatch.setattr(absurd_worker, "TRASH_SECONDS", 0.05)
+        agent = Agent("a", ScriptedModel(lambda request: "Yes."))
+        session = queue.store.start("a")
+        if how != "queued":
+            session.send("first", engine="absurd", queue=queue.name)
+        if how != "sent":
+            session.enqueue("hello", engine="absurd", queue=queue.name)
+        queue.store.delete(session.session_id)
+        sleeping = f"select 1 from absurd.r_{queue.name} where state = 'sleeping'"
+        with queue.working(agent):
+            wait_until(lambda: queue.database.run(sleeping))
+            assert session.refresh().facts == queue.store.session(session.session_id).row.facts
+            queue.store.restore(session.session_id)
+            wait_until(queue.is_done)
+        session.refresh()
+        expected = {"sent": ["first"], "queued": ["hello"]}.get(how, ["first", "hello"])
+        texts = [entry.message.text for entry in session.path() if entry.message]
+        assert texts == [text for each in expected for text in (each, "Yes.")]
+
+    def test_a_session_that_is_purged_ends_its_task_in_the_trash(
+        self, queue: AbsurdQueue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(absurd_worker, "TRASH_SECONDS", 0.05)
+        session = queue.send("hello")
+        queue.store.delete(session.session_id)
+        sleeping = f"select 1 from absurd.r_{queue.name} where state = 'sleeping'"
+        with queue.working(Agent("a", by_step("Yes."))):
+            wait_until(lambda: queue.database.run(sleeping))
+            queue.store.purge(session.session_id)
+            wait_until(queue.is_done)
+        assert queue.task()[2]["stop_reason"] == "gone"
+
     def test_a_cancelled_task_writes_nothing_more(self, queue: AbsurdQueue) -> None:
         session = queue.store.start("a")
         run = session.send("hello", engine="absurd", queue=queue.name)

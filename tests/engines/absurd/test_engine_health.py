@@ -52,6 +52,34 @@ def add_worker(queue: AbsurdQueue, name: str, seconds_ago: int) -> None:
 
 
 class TestDoctor:
+    def test_an_input_that_no_task_answers_is_a_problem(self, queue: AbsurdQueue) -> None:
+        """Such an input waited for ever, and nobody was told."""
+        lost, waiting = queue.send("hello"), queue.send("hello")
+        in_the_trash = queue.send("hello")
+        queue.store.delete(in_the_trash.session_id)
+        with queue.store.start("a").turn("of one's own loop"):
+            assert doctor(queue)[0] == 0
+            for session in (lost, in_the_trash):
+                where = f"params ->> 'session' = '{session.session_id}'"
+                queue.database.run(
+                    f"select absurd.cancel_task('{queue.name}', task_id) from absurd.t_{queue.name} where {where}"
+                )
+            code, findings = doctor(queue)
+            [problem] = [finding for finding in findings if finding["level"] == "problem"]
+            assert code == 1
+            assert problem["message"].startswith(f"{lost.session_id} has an input that waits for a worker")
+            assert problem["fix"].startswith(f"bough run --engine absurd --resume {lost.session_id}")
+            queue.store.restore(in_the_trash.session_id)
+            named = [one["sessions"] for one in doctor(queue)[1] if one["level"] == "problem"]
+            assert sorted(named) == sorted([[lost.session_id], [in_the_trash.session_id]])
+            for session in (lost, in_the_trash):
+                session.resume(engine="absurd", queue=queue.name)
+            assert doctor(queue)[0] == 0
+        with queue.working(Agent("a", ScriptedModel(lambda _: "Yes."))):
+            wait_until(queue.is_done)
+        for session in (lost, waiting, in_the_trash):
+            assert session.refresh().status == "idle"
+
     def test_waiting_tasks_are_a_problem_once_no_worker_lives(self, queue: AbsurdQueue) -> None:
         assert doctor(queue)[0] == 0
         queue.send("hello")
@@ -95,6 +123,7 @@ class TestDoctor:
         session = queue.send("hello")
         reason = """'{"name": "$ClaimTimeout"}'"""
         queue.database.run(f"update absurd.r_{queue.name} set state = 'failed', failure_reason = {reason}")
+        session.resume(engine="absurd", queue=queue.name)  # as the queue tries it again
         for number in (1, 2):
             add_worker(queue, f"host:{number}", seconds_ago=40)
             assert doctor(queue)[0] == 0

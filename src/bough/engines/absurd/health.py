@@ -64,6 +64,19 @@ where run.state = 'failed' and available_at > now() - make_interval(mins => %s) 
   and task.state not in ('completed', 'cancelled')
   and failure_reason ->> 'name' in ('ProcessDied', '$ClaimTimeout') limit %s
 """
+# Sessions whose open turn is a worker's: it was enqueued since it was started, and nobody runs it.
+SELECT_ENQUEUED = """
+select session.id from bough.session cross join lateral (
+    select journal.kind from bough.journal where journal.session_number = session.number
+      and journal.kind in ('turn_started', 'turn_ended', 'enqueued') order by journal.number desc limit 1) as latest
+where session.space = %s and session.status = 'running' and session.trashed_at is null and session.holder is null
+  and latest.kind = 'enqueued'
+order by session.active_at limit %s
+"""
+SELECT_UNFINISHED = """
+select params ->> 'session' from absurd.{runs} as run join absurd.{tasks} as task using (task_id)
+where run.state in ('pending', 'sleeping', 'running') and task_name like 'bough-%%' limit %s
+"""
 
 
 class WorkerStatus(Struct, frozen=True):
@@ -132,7 +145,34 @@ def engine_health(store: PostgresStore) -> list[Finding]:
             message = f"{role!r} may not use the schema absurd: no worker can run and no turn can be enqueued"
             fix = "bough --store URL migrate --engine absurd, as the role that owns the schema"
             return [Finding("problem", message, fix)]
-    return [finding for status in queue_statuses(store) for finding in findings_of(status)]
+    findings = [finding for status in queue_statuses(store) for finding in findings_of(status)]
+    return [*findings, *_lost_turns(store)]
+
+
+def _lost_turns(store: PostgresStore) -> list[Finding]:
+    """Name sessions whose input was accepted for a worker, and whose task does not exist any more."""
+    lost = store.connections.read_snapshot(lambda connection: _find_lost_turns(connection, store.space))
+    return [
+        Finding(
+            "problem",
+            f"{session_id} has an input that waits for a worker, and no task of a queue that answers it",
+            f"bough run --engine absurd --resume {session_id}, or bough resume {session_id}",
+            sessions=(session_id,),
+        )
+        for session_id in lost[:MOST_NAMED]
+    ]
+
+
+def _find_lost_turns(connection: Connection, space: str) -> list[str]:
+    waiting = [name for (name,) in _rows(connection, SELECT_ENQUEUED, (space, MOST_COUNTED))]
+    may_use = any(may_use for may_use, _ in _rows(connection, SELECT_RIGHTS))
+    for (queue,) in _rows(connection, SELECT_QUEUES) if waiting and may_use else []:
+        tasks = _rows(connection, SELECT_UNFINISHED.format(**queue_tables(queue)), (MOST_COUNTED,))
+        if len(tasks) == MOST_COUNTED:  # so many that the others are not known
+            return []
+        sessions = {name for (name,) in tasks}
+        waiting = [name for name in waiting if name not in sessions]
+    return waiting
 
 
 def findings_of(status: QueueStatus) -> list[Finding]:

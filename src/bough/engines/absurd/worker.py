@@ -74,6 +74,8 @@ CANCEL_POLL_SECONDS = 1.0
 CLIENT_INPUT_POLL_SECONDS = 1.0
 BUSY_SECONDS = 1.0
 """How long a task sleeps while another runner has its session."""
+TRASH_SECONDS = 15
+"""How often the task of a session in the trash looks whether it was restored."""
 SHUTDOWN_SECONDS = 5.0
 DEATH_PAUSE_SECONDS = 1.0
 """How long a task waits after its process died, times the number of deaths."""
@@ -493,6 +495,8 @@ class TaskRun:
     def run(self) -> dict[str, Any]:
         try:
             row = self._store.session(self._params.session)
+            if row.trashed_at is not None:
+                raise SessionTrashed(row.session_id)
             log = ClaimedLog(self._store, row, self._runtime, self._claim)
             log.replay()
             agent = self._load_agent(log)
@@ -510,7 +514,11 @@ class TaskRun:
                     raise SuspendTask
                 if not self._is_waiting(log, agent.tools):
                     return self._result(log)
-        except (NotFound, SessionTrashed) as error:
+        except SessionTrashed:
+            # It may be restored, and then its input is answered: an ended task would never be.
+            self._claim.reschedule(TRASH_SECONDS)
+            raise SuspendTask from None
+        except NotFound as error:
             return {"stop_reason": "gone", "why": str(error)}
 
     def _load_agent(self, log: ClaimedLog) -> LoadedAgent | None:
