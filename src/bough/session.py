@@ -569,15 +569,19 @@ class Session:
         context_tokens: int | None = None,
         files_read: Sequence[str] | None = None,
         files_changed: Sequence[str] | None = None,
+        usage: object = None,
+        model: str | None = None,
     ) -> Compaction:
         """Show the model a summary in place of everything before `first_kept` (default: the newest turn).
 
         Nothing is deleted; `uncompact` restores the earlier context. `replaces_earlier=True` says that the summary
         covers what earlier summaries said; otherwise all are shown. Without a summary one is written without a model.
         With `context_tokens` the context is made to fit as `send` does it: older turns, then steps of the newest turn,
-        then long results, which are shortened.
+        then long results, which are shortened. `usage` and `model` are of the call that wrote the summary, as for
+        `record_call`: the ledger charges it with the entry.
         """
         from .agent.compaction import manual_compaction  # late: few sessions are compacted
+        from .agent.host_call import host_call
 
         compaction = manual_compaction(
             self.log,
@@ -588,7 +592,9 @@ class Session:
             files_read=files_read,
             files_changed=files_changed,
         )
-        self.append([compaction])
+        leaf = self.leaf
+        calls = [] if usage is None else [host_call(self.log, usage, model, "compaction")]
+        self.log.append([Draft(compaction)], after=leaf, calls=calls)
         return compaction
 
     def uncompact(self) -> Uncompaction:
@@ -613,6 +619,29 @@ class Session:
     def usage(self, view: UsageView = "own", since: Leaf | None = None) -> Totals:
         """Sums of the ledger. Raises InvalidPosition if `since` is not on the path."""
         return ledger.totals(self.log, view, since)
+
+    def record_call(
+        self,
+        usage: object,
+        *,
+        model: str | None = None,
+        purpose: str = "host",
+        failed: bool = False,
+        key: str | None = None,
+    ) -> Call:
+        """Record a model call of your own in the ledger, such as one for a title: it is counted, nothing is appended.
+
+        `usage` is a `Usage` or the reply of an SDK, which also names its model; `model` is a name such as
+        "anthropic:claude-…". Recorded again under its `key`, it is counted once.
+        """
+        from .agent.host_call import host_call
+
+        check_callers_key(key)
+        check_text(purpose, "purpose")
+        call = host_call(self.log, usage, model, purpose, failed=failed)
+        data = {"purpose": purpose, "call_id": call.call_id}
+        self.log.record("call_recorded", data=data, calls=[call], key=key)
+        return call
 
     def usage_by_turn(self) -> dict[int, Totals]:
         """What each turn of the path cost."""

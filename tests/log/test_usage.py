@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bough import Leaf, Session, Totals, Usage, assistant
+from bough import BoughError, Leaf, Session, Totals, Usage, assistant, user
 from bough.core.usage import total
 from bough.errors import InvalidPosition
 from bough.models.prices import price
@@ -153,3 +153,52 @@ def test_usage_is_conserved(steps: list[tuple[str, int]]) -> None:
         assert session.usage().input_tokens == totals.get(session.session_id, 0)
         assert total(session.model_calls()) == session.row.totals
     assert sum(session.usage().input_tokens for session in sessions) == sum(totals.values())
+
+
+class TestCallsOfTheHost:
+    def test_a_call_of_the_host_is_counted_and_appends_nothing(self, store: Store) -> None:
+        session = store.start()
+        session.append([user("q"), assistant("a")])
+        leaf = session.leaf
+        call = session.record_call(Usage(100, 5), model="anthropic:claude-opus-4-5", purpose="title")
+        assert (call.purpose, call.provider, call.model) == ("title", "anthropic", "claude-opus-4-5")
+        assert call.price is not None
+        assert session.leaf == leaf
+        assert (session.usage().calls, session.usage().input_tokens) == (1, 100)
+        assert session.verify() == []
+
+    def test_recorded_again_under_its_key_it_is_counted_once(self, store: Store) -> None:
+        session = store.start()
+        for _ in range(2):
+            session.record_call(Usage(100, 5), model="m", key="title-1")
+        assert session.usage().calls == 1
+
+    def test_a_reply_of_an_sdk_says_what_it_used_and_who_answered(self, store: Store) -> None:
+        reply = {
+            "id": "msg_1",
+            "type": "message",
+            "role": "assistant",
+            "model": "claude-opus-4-5",
+            "content": [{"type": "text", "text": "A title"}],
+            "stop_reason": "end_turn",
+            "usage": {"input_tokens": 40, "output_tokens": 3},
+        }
+        session = store.start()
+        call = session.record_call(reply, purpose="title")
+        assert (call.model, call.usage.input_tokens) == ("claude-opus-4-5", 40)
+
+    def test_the_call_that_wrote_a_summary_is_charged_with_it(self, store: Store) -> None:
+        session = store.start()
+        for n in range(3):
+            session.append([user("old " * 50), assistant(f"answer {n} " * 50)])
+        session.compact("They talked.", usage=Usage(900, 20), model="anthropic:claude-opus-4-5")
+        (call,) = session.model_calls()
+        assert (call.purpose, call.after_seq) == ("compaction", session.leaf.seq - 1)
+        assert session.usage("path").input_tokens == 900
+        assert session.verify() == []
+
+    def test_what_says_nothing_of_its_use_is_refused(self, store: Store) -> None:
+        session = store.start()
+        with pytest.raises(BoughError):
+            session.record_call({"nonsense": True})
+        assert session.usage().calls == 0
