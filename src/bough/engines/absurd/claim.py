@@ -50,9 +50,9 @@ LOCK_RUN = f"""
 # of the server loses has written nothing, and its worker finds it lost.
 CLAIM = """
 select claimed.* from (
-    select set_config('enable_sort', 'off', true) || set_config('enable_bitmapscan', 'off', true)
-        || set_config('enable_seqscan', 'off', true) || set_config('enable_hashjoin', 'off', true)
-        || set_config('synchronous_commit', 'off', true) as options
+    select pg_catalog.set_config('enable_sort', 'off', true) || pg_catalog.set_config('enable_bitmapscan', 'off', true)
+        || pg_catalog.set_config('enable_seqscan', 'off', true) || pg_catalog.set_config('enable_hashjoin', 'off', true)
+        || pg_catalog.set_config('synchronous_commit', 'off', true) as options
 ) as planner cross join lateral absurd.claim_task(
     case when planner.options is not null then %s end, %s, %s, %s) as claimed
 """
@@ -114,7 +114,10 @@ class CursorHandle:
         self._handle, self._options = handle, options
         self._rows: list[Any] = []
 
-    def execute(self, query: Any, values: Values = ()) -> None:
+    def execute(self, query: str, values: Values = ()) -> None:
+        query = query.replace(
+            " make_interval(", " pg_catalog.make_interval("
+        )  # all that Absurd calls by its bare name
         self._rows = self._handle.execute(query, values, **self._options)
 
     def fetchone(self) -> Any:
@@ -255,9 +258,7 @@ class Claim:
 
     def reschedule(self, seconds: float) -> None:
         """Return the claim: after so many seconds any worker may take the task."""
-        query = (
-            "select absurd.schedule_run(%s, %s, absurd.current_time() + make_interval(secs => %s::float8))"
-        )
+        query = "select absurd.schedule_run(%s, %s, absurd.current_time() + pg_catalog.make_interval(secs => %s::float8))"
         self.connections.execute(query, (self.queue, self.run_id, str(seconds)))
 
 

@@ -25,13 +25,13 @@ MAX_DEATHS = 10
 
 # Of the present step: from the last run that ended a step on. What a run failed with otherwise does not matter.
 SELECT_DEATHS = """
-select count(*) filter (where failure_reason ->> 'name' = %(alone)s), count(*),
-       (array_agg(case when failure_reason ->> 'name' = %(alone)s then failure_reason ->> 'message'
+select pg_catalog.count(*) filter (where failure_reason ->> 'name'::text = %(alone)s), pg_catalog.count(*),
+       (pg_catalog.array_agg(case when failure_reason ->> 'name'::text = %(alone)s then failure_reason ->> 'message'::text
                        else 'its worker fell silent' end order by attempt desc))[1]
 from absurd.{runs} where task_id = %(task_id)s and attempt < %(attempt)s
-  and failure_reason ->> 'name' in (%(alone)s, %(silent)s)
+  and failure_reason ->> 'name'::text in (%(alone)s, %(silent)s)
   and attempt >= coalesce((
-    select max(attempt) from absurd.{runs} as run
+    select pg_catalog.max(attempt) from absurd.{runs} as run
     where run.task_id = %(task_id)s
       and exists (select 1 from absurd.{checkpoints} where task_id = %(task_id)s and owner_run_id = run.run_id)), 0)
 """
@@ -39,12 +39,12 @@ from absurd.{runs} where task_id = %(task_id)s and attempt < %(attempt)s
 RETURN_ATTEMPT = """
 update absurd.{tasks} set max_attempts = max_attempts + 1 where task_id = %(task_id)s and exists (
     select 1 from absurd.{runs} where task_id = %(task_id)s and attempt = %(attempt)s - 1
-      and failure_reason ->> 'name' in (%(alone)s, %(silent)s))
+      and failure_reason ->> 'name'::text in (%(alone)s, %(silent)s))
 """
 USE_UP_ATTEMPTS = "update absurd.{tasks} set max_attempts = attempts where task_id = %(task_id)s"
 FAIL_RUN = """
-select absurd.fail_run(%s, %s, jsonb_build_object('name', %s::text, 'message', %s::text),
-                       absurd.current_time() + make_interval(secs => %s))
+select absurd.fail_run(%s, %s, pg_catalog.jsonb_build_object('name', %s::text, 'message', %s::text),
+                       absurd.current_time() + pg_catalog.make_interval(secs => %s::float8))
 """
 
 

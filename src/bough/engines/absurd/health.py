@@ -140,7 +140,7 @@ def _rows(connection: Connection, query: str, values: Any = None) -> list[Any]:
 
 def engine_health(store: PostgresStore) -> list[Finding]:
     """Findings about the queues: waiting tasks without a worker, workers that die, tasks of others."""
-    for may_use, role in store.connections.query(SELECT_RIGHTS):
+    for may_use, role in store.connections.read_snapshot(lambda connection: _rows(connection, SELECT_RIGHTS)):
         if not may_use:
             message = f"{role!r} may not use the schema absurd: no worker can run and no turn can be enqueued"
             fix = "bough --store URL migrate --engine absurd, as the role that owns the schema"

@@ -25,10 +25,10 @@ create table if not exists absurd.bough_worker (
 );
 grant select, insert, update, delete on absurd.bough_worker to {service}
 """
-DELETE_OLD = "delete from absurd.bough_worker where seen_at < now() - interval '1 day'"
+DELETE_OLD = "delete from absurd.bough_worker where seen_at < pg_catalog.now() - interval '1 day'"
 WRITE = """
 insert into absurd.bough_worker (queue, name, started_at, seen_at, lease, slots, agents)
-values (%s, %s, %s, now(), %s, %s, %s) on conflict (queue, name, started_at) do update set seen_at = now()
+values (%s, %s, %s, pg_catalog.now(), %s, %s, %s) on conflict (queue, name, started_at) do update set seen_at = pg_catalog.now()
 """
 DELETE = "delete from absurd.bough_worker where queue = %s and name = %s and started_at = %s"
 

@@ -22,8 +22,8 @@ from ...errors import (
     NewerFormat,
 )
 from ...stores.postgres.connections import store_error
+from ...stores.postgres.schema import SAFE_PATH, lock_schema, plain_errors, safe_transaction, service_role
 from ...stores.postgres.schema import VERSION as SCHEMA_VERSION
-from ...stores.postgres.schema import lock_schema, plain_errors, service_role
 from ...stores.postgres.url import Address
 from . import registry
 from .queue import DEFAULT_QUEUE
@@ -55,6 +55,18 @@ grant select on absurd.queues to {service};
 INDEX_CLAIM = """
 create index if not exists {index} on absurd.{runs} (available_at, run_id) where state in ('pending', 'sleeping')
 """
+# Absurd's functions call others by their bare names, also when a client's is in the caller's search path.
+PIN_FUNCTIONS = f"""
+do $$
+declare
+    called regprocedure;
+begin
+    for called in select oid from pg_proc where pronamespace = 'absurd'::regnamespace and prokind = 'f' loop
+        execute format('alter function %s set search_path = {SAFE_PATH}', called);
+    end loop;
+end
+$$
+"""
 GRANT_TABLE = "grant select, insert, update, delete on absurd.{table} to {service}"
 
 
@@ -76,7 +88,7 @@ def install(url: str, queue: str = DEFAULT_QUEUE) -> InstallResult:
     with (
         address.connect() as connection,
         plain_errors(address, connection, command),
-        connection.transaction(),
+        safe_transaction(connection),
     ):
         _check_ours(connection, address.safe_url)
         lock_schema(connection)
@@ -84,6 +96,7 @@ def install(url: str, queue: str = DEFAULT_QUEUE) -> InstallResult:
         connection.execute("select absurd.create_queue(%s)", (queue,))
         names = {"index": sql.Identifier(f"r_{queue}_bc"), "runs": sql.Identifier(f"r_{queue}")}
         connection.execute(sql.SQL(INDEX_CLAIM).format(**names))
+        connection.execute(PIN_FUNCTIONS)
         _grant(connection, queue, service_role(connection))
     return InstallResult(before, VERSION, queue)
 

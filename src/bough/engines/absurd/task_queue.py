@@ -25,7 +25,7 @@ BATCH = 200
 SELECT_STATES = """
 select task.idempotency_key, task.state,
        coalesce(task.state = 'running' and run.claim_expires_at > absurd.current_time(), false),
-       (select failed.failure_reason ->> 'message' from absurd.{runs} as failed
+       (select failed.failure_reason ->> 'message'::text from absurd.{runs} as failed
         where failed.task_id = task.task_id and failed.state = 'failed' order by failed.attempt desc limit 1)
 from absurd.{tasks} as task left join absurd.{runs} as run on run.run_id = task.last_attempt_run
 where task.idempotency_key = any(%s)

@@ -86,7 +86,7 @@ IS_READ_ONLY = "select pg_is_in_recovery() or current_setting('default_transacti
 EXTEND = "select absurd.extend_claim(%s, %s, %s)"
 # All claims of a worker at once. A run that one of its own transactions has locked at this moment is left out.
 EXTEND_ALL = """
-update absurd.{runs} set claim_expires_at = absurd.current_time() + make_interval(secs => %s)
+update absurd.{runs} set claim_expires_at = absurd.current_time() + pg_catalog.make_interval(secs => %s::float8)
 where run_id in (
     select run_id from absurd.{runs} where run_id = any(%s::uuid[]) and state = 'running' and claim_expires_at is not null
     for no key update skip locked)

@@ -55,7 +55,7 @@ from bough.session where id = %(id)s and (%(owner)s::text is null or owner = %(o
 SELECT_KEY = f"""
 select {FACT_COLUMNS} from bough.journal where session_number = %s and key = %s order by number desc limit 1
 """
-IS_CALLERS_KEY = f"left(journal.key, 1) <> '{MADE_KEY}'"
+IS_CALLERS_KEY = f"pg_catalog.left(journal.key, 1) <> '{MADE_KEY}'"
 SELECT_CALLERS_KEY = f"""
 select {FACT_COLUMNS} from bough.journal where session_number = %s and key = %s and {IS_CALLERS_KEY} order by number desc limit 1
 """
@@ -349,9 +349,9 @@ def _head(shape: Shape, condition: str) -> str:
     sets += TOTALS_REPLACED if shape.has_started_call else TOTALS if shape.has_calls else ""
     sets += "".join(f", {name} = %(set_{name})s" for name in shape.columns)
     if shape.has_tags:
-        sets += ", tags = jsonb_strip_nulls(coalesce(session.tags, '{}') || %(tags)s::text::jsonb)"
+        sets += ", tags = pg_catalog.jsonb_strip_nulls(coalesce(session.tags, '{}') || %(tags)s::text::jsonb)"
     if shape.branch == "open":
-        sets += ", branch = nextval('bough.branch_id'), seq = %(last_seq)s"
+        sets += ", branch = pg_catalog.nextval('bough.branch_id'), seq = %(last_seq)s"
     elif shape.branch != "none":
         sets += ", seq = %(last_seq)s"
     elif shape.moves:

@@ -31,9 +31,9 @@ LOCK = "select 1 from bough.lock where number = 1024 + (hashtextextended(%s, 0) 
 # A fork takes it with a statement of its own: one that waited for a lock has a snapshot from before it waited. In a
 # pipeline nobody reads its rows before the next statement runs, so a missing row must fail (division by zero).
 SHARE_LOCK = Statement.parse(f"""
-select 1 / count(*) from (
+select 1 / pg_catalog.count(*) from (
     select 1 from bough.lock
-    where {SET_LOCK_TIMEOUT} and number = 1024 + (hashtextextended(%(space)s, 0) & 1023) for share) as held
+    where {SET_LOCK_TIMEOUT} and number = 1024 + (pg_catalog.hashtextextended(%(space)s, 0) & 1023::bigint) for share) as held
 """)
 # Always taken before one of those, from other rows: no deadlock.
 LOCK_CONVERSATION = "select 1 from bough.lock where number = hashtextextended(%s, 1) & 1023 for update"
@@ -61,7 +61,7 @@ def statement(seeds: int, tool_calls: int, *, is_fork: bool) -> Statement:
     entries += f"{tool_calls_part('created', tool_calls)}," if tool_calls else ""
     return Statement.parse(f"""
 with numbers as materialized (
-    select nextval('bough.session_number') as number, nextval('bough.branch_id') as branch
+    select pg_catalog.nextval('bough.session_number') as number, pg_catalog.nextval('bough.branch_id') as branch
     where {SET_SPACE} and {SET_LOCK_TIMEOUT} -- for another client that is creating the same id
       and not exists (select 1 from bough.session where {SET_SPACE} and session.id = %(id)s)
       {f"and exists ({POSITION_EXISTS})" if is_fork else ""}

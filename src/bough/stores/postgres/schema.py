@@ -99,7 +99,7 @@ def migrate(url: str, *, service: str | None = None, client: str = "bough_client
     address = replace(
         Address.parse(url), is_prepared=False
     )  # a file of several statements cannot be prepared
-    with address.connect() as connection, plain_errors(address, connection), connection.transaction():
+    with address.connect() as connection, plain_errors(address, connection), safe_transaction(connection):
         _check_server(connection, address.safe_url)
         _check_owner(connection, address.safe_url)
         lock_schema(connection)
@@ -109,6 +109,14 @@ def migrate(url: str, *, service: str | None = None, client: str = "bough_client
 def service_role(connection: psycopg.Connection[Any]) -> str:
     """Return the role that the policies of the service name, or the default if there are none yet."""
     return str(_fetch_value(connection, SELECT_SERVICE) or DEFAULT_SERVICE)
+
+
+@contextlib.contextmanager
+def safe_transaction(connection: psycopg.Connection[Any]) -> Iterator[None]:
+    """Run the block in a transaction in which nothing of a client can run: see `SAFE_PATH`."""
+    with connection.transaction():
+        connection.execute(f"set local search_path = {SAFE_PATH}")
+        yield
 
 
 @contextlib.contextmanager
@@ -165,7 +173,7 @@ def scrub(url: str) -> None:
     Locks each table exclusively meanwhile. The write-ahead log still has its copies until it is recycled or archived.
     """
     address = replace(Address.parse(url), is_prepared=False)
-    with address.connect() as connection, plain_errors(address, connection):
+    with address.connect(search_path=SAFE_PATH) as connection, plain_errors(address, connection):
         row = connection.execute(SELECT_OWNER).fetchone()
         if row is not None and not row[2]:  # PostgreSQL would skip each table with a warning
             raise _not_the_owner(connection, address.safe_url, row[0])
@@ -190,7 +198,6 @@ def _migrate(connection: psycopg.Connection[Any], url: str, service: str, client
     before = int(_fetch_value(connection, SELECT_VERSION))
     if before > VERSION:
         raise NewerFormat(url, str(before), str(VERSION))
-    connection.execute("set local search_path = bough")
     for version in range(before + 1, VERSION + 1):
         file = MIGRATIONS[version]
         if file is not None:
@@ -279,6 +286,11 @@ def _check_server(connection: psycopg.Connection[Any], url: str) -> None:
 def check_schema(connection: psycopg.Connection[Any], url: str) -> None:
     """Raise unless the schema exists, may be used and has this version."""
     _check_server(connection, url)
+    with safe_transaction(connection):
+        _check_schema(connection, url)
+
+
+def _check_schema(connection: psycopg.Connection[Any], url: str) -> None:
     row = connection.execute(SELECT_RIGHTS).fetchone()
     assert row is not None
     user, exists, may_use = row

@@ -10,10 +10,10 @@
 --
 -- Bodies are JSON bytes exactly as hashed; convert_from(body, 'UTF8') shows them. Times are microseconds, UTC.
 
-create sequence session_number;
-create sequence branch_id;
+create sequence bough.session_number;
+create sequence bough.branch_id;
 
-create table session (
+create table bough.session (
     number              bigint primary key default nextval('bough.session_number'), -- never reused
     id                  text collate "C" not null unique,
     space               text collate "C" not null,         -- tenant; every policy compares it
@@ -56,36 +56,36 @@ create table session (
     active_at           bigint not null,                   -- lists are sorted by it: the last input or move of the leaf, and within a run the last step to a minute; a step that does not change it leaves every index alone
     needs_indexing      boolean not null default true      -- it may have text that the search index lacks; an append sets it, whoever indexes the session clears it. A flag, because comparing each session with its search_progress reads all of them for every search
 ) with (fillfactor = 70); -- every append rewrites the row: with free space on its page no index is touched
-create index session_by_conversation on session (space, conversation_id, number);
-create index session_by_space on session (space, number);
-create index session_by_parent on session (parent_session) where parent_session is not null;
+create index session_by_conversation on bough.session (space, conversation_id, number);
+create index session_by_space on bough.session (space, number);
+create index session_by_parent on bough.session (parent_session) where parent_session is not null;
 -- For the public's access to a session: by owner, then by id. Its collation differs from the column's, so that the
 -- unique index of ids cannot be used instead: it would read rows of other owners, and the number of pages would show.
-create index session_by_owner on session (space, owner, id collate "POSIX");
+create index session_by_owner on bough.session (space, owner, id collate "POSIX");
 -- For the lists people ask for, each in the order of last activity. A count by status reads nothing else.
-create index session_by_activity on session (space, active_at, number);
-create index session_by_status on session (space, status, active_at, number) where trashed_at is null;
-create index session_by_agent on session (space, agent, active_at, number) where agent is not null;
-create index session_by_owner_activity on session (space, owner, active_at, number) where owner is not null;
-create index session_in_trash on session (space, active_at, number) where trashed_at is not null;
-create index session_needs_indexing on session (space, number) where needs_indexing;
+create index session_by_activity on bough.session (space, active_at, number);
+create index session_by_status on bough.session (space, status, active_at, number) where trashed_at is null;
+create index session_by_agent on bough.session (space, agent, active_at, number) where agent is not null;
+create index session_by_owner_activity on bough.session (space, owner, active_at, number) where owner is not null;
+create index session_in_trash on bough.session (space, active_at, number) where trashed_at is not null;
+create index session_needs_indexing on bough.session (space, number) where needs_indexing;
 
 -- A row for each tag of each session, in both orders of lists. The tag is a hash of its name and value, which may be longer
 -- than an index allows; lists compare the tags themselves as well.
-create table session_tag (
+create table bough.session_tag (
     space          text collate "C" not null,
     tag_hash       bytea not null,
     session_number bigint not null,
     active_at      bigint not null,
     primary key (space, tag_hash, session_number)
 );
-create index session_tag_by_activity on session_tag (space, tag_hash, active_at, session_number);
-create function tag_hash(name text, value text) returns bytea
+create index session_tag_by_activity on bough.session_tag (space, tag_hash, active_at, session_number);
+create function bough.tag_hash(name text, value text) returns bytea
 language sql immutable strict parallel safe
 return substring(sha256(convert_to(name || U&'\001f' || value, 'UTF8')) for 16);
 
 -- Triggers keep the tags and the flag in step, whoever writes. `when` costs an append nothing to speak of.
-create function sync_session() returns trigger
+create function bough.sync_session() returns trigger
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
     if tg_op = 'UPDATE' then
@@ -113,18 +113,18 @@ begin
     return null;
 end
 $$;
-create trigger session_starts after insert on session
-for each row when (new.tags is not null) execute function sync_session();
-create trigger session_changes after update on session
+create trigger session_starts after insert on bough.session
+for each row when (new.tags is not null) execute function bough.sync_session();
+create trigger session_changes after update on bough.session
 for each row when (
     (new.facts <> old.facts and not new.needs_indexing) or new.tags is distinct from old.tags
     or (new.tags is not null and new.active_at <> old.active_at)
-) execute function sync_session();
-create trigger session_ends after delete on session
-for each row when (old.tags is not null) execute function sync_session();
+) execute function bough.sync_session();
+create trigger session_ends after delete on bough.session
+for each row when (old.tags is not null) execute function bough.sync_session();
 
-create table session_detail (
-    session_number bigint primary key references session (number),
+create table bough.session_detail (
+    session_number bigint primary key references bough.session (number),
     space          text collate "C" not null,
     spec           text,
     policy         text,
@@ -132,8 +132,8 @@ create table session_detail (
     state          text
 );
 
-create table draft (
-    session_number bigint primary key references session (number),
+create table bough.draft (
+    session_number bigint primary key references bough.session (number),
     space          text collate "C" not null,
     branch         bigint not null,
     seq            bigint not null,
@@ -142,17 +142,17 @@ create table draft (
     at             bigint not null
 );
 
-create table branch (
+create table bough.branch (
     id             bigint primary key default nextval('bough.branch_id'),
     space          text collate "C" not null,
     session_number bigint not null,  -- no foreign key: a branch outlives its purged session while a fork needs it
-    parent         bigint references branch (id),
+    parent         bigint references bough.branch (id),
     parent_seq     bigint not null
 );
-create index branch_by_session on branch (session_number);
-create index branch_by_parent on branch (parent) where parent is not null;
+create index branch_by_session on bough.branch (session_number);
+create index branch_by_parent on bough.branch (parent) where parent is not null;
 
-create table entry (
+create table bough.entry (
     branch   bigint not null,
     seq      bigint not null,
     space    text collate "C" not null,
@@ -170,10 +170,10 @@ create table entry (
     body     bytea not null,     -- measured: text loads 1.2 times slower, jsonb 2 times, and reorders
     primary key (branch, seq)
 );
-create index entry_public on entry (branch, seq) where not internal;
-create index entry_non_message on entry (branch, seq) where kind is not null;
+create index entry_public on bough.entry (branch, seq) where not internal;
+create index entry_non_message on bough.entry (branch, seq) where kind is not null;
 
-create table tool_call (
+create table bough.tool_call (
     branch bigint not null,
     hash   bigint not null,
     seq    bigint not null,
@@ -181,7 +181,7 @@ create table tool_call (
     primary key (branch, hash, seq)
 );
 
-create table usage (
+create table bough.usage (
     session_number     bigint not null,
     number             bigint not null,
     space              text collate "C" not null,
@@ -207,10 +207,10 @@ create table usage (
 -- Which calls belong to an entry, so that a page of a long session reads only the calls of its entries. Most sessions have
 -- fewer calls than this and never touch it; a call of a long one writes 80 bytes more to the log. `case`, because under a
 -- policy `coalesce` keeps PostgreSQL from using it.
-create index usage_by_entry on usage (session_number, branch, (case when answer_seq is null then after_seq else answer_seq end))
+create index usage_by_entry on bough.usage (session_number, branch, (case when answer_seq is null then after_seq else answer_seq end))
     where number > 256;
 
-create table journal (
+create table bough.journal (
     session_number bigint not null,
     number         bigint not null,
     space          text collate "C" not null,
@@ -226,12 +226,12 @@ create table journal (
     primary key (session_number, number)
 );
 
-create index journal_key on journal (session_number, key) where left(key, 1) <> '~';
+create index journal_key on bough.journal (session_number, key) where left(key, 1) <> '~';
 -- Labels without reading the journal; an append of anything else does not touch it.
-create index journal_label on journal (session_number, number) where kind = 'labelled';
+create index journal_label on bough.journal (session_number, number) where kind = 'labelled';
 
-create table inbox (
-    session_number bigint not null references session (number),
+create table bough.inbox (
+    session_number bigint not null references bough.session (number),
     number         bigint not null,
     space          text collate "C" not null,
     owner          text collate "C",
@@ -242,7 +242,7 @@ create table inbox (
     primary key (session_number, number)
 );
 
-create table blob (
+create table bough.blob (
     number bigint primary key generated always as identity,
     space  text collate "C" not null,
     hash   text collate "C" not null,
@@ -252,19 +252,19 @@ create table blob (
     bytes  bytea not null,
     unique (space, hash)
 );
-alter table blob alter column bytes set storage external; -- images do not compress, and parts of it are read
-create table blob_use (
+alter table bough.blob alter column bytes set storage external; -- images do not compress, and parts of it are read
+create table bough.blob_use (
     branch      bigint not null,
     seq         bigint not null,
-    blob_number bigint not null references blob (number), -- deleting a blob waits for a transaction that has just used it
+    blob_number bigint not null references bough.blob (number), -- deleting a blob waits for a transaction that has just used it
     space       text collate "C" not null,
     primary key (branch, seq, blob_number)
 );
-create index blob_use_by_blob on blob_use (blob_number);
+create index blob_use_by_blob on bough.blob_use (blob_number);
 
 -- The search index: words without text or order, each with a letter for its column. It yields candidates, which are
 -- read and compared as in any other store. An entry too large for a tsvector is always a candidate.
-create table search (
+create table bough.search (
     id             bigint not null,     -- branch << 32 | seq; seq 0 of a first branch: the session's title
     space          text collate "C" not null,
     session_number bigint not null,     -- reported as the match: the entry's session or, after its purge, the oldest fork that needs the entry
@@ -272,8 +272,8 @@ create table search (
     words          tsvector not null,
     primary key (space, id)             -- a search walks the newest entries of its space first
 );
-create index search_by_word on search using gin (words);
-create table search_progress (
+create index search_by_word on bough.search using gin (words);
+create table bough.search_progress (
     session_number bigint primary key,
     space          text collate "C" not null,
     facts          bigint not null,
@@ -282,18 +282,18 @@ create table search_progress (
 
 -- Rows to lock, without content, for operations that must exclude each other. Not advisory locks: every login can take
 -- those, and can see others take them.
-create table lock (
+create table bough.lock (
     number integer primary key
 );
 
 -- A login with a row here is that owner, whatever it sets; any other is the owner that its settings name.
-create table login (
+create table bough.login (
     role  regrole primary key,
     space text collate "C" not null check (space <> ''),
     owner text collate "C" not null check (owner <> '')
 );
 -- The same by name. A dump has no roles: where they are missing the rows of `login` are lost, and doctor compares.
-create table login_by_name (
+create table bough.login_by_name (
     role    text primary key,
     role_id oid not null,
     space   text collate "C" not null,
@@ -302,7 +302,7 @@ create table login_by_name (
 
 -- The part of an entry that the public may read: its text, without reasoning, calls or handles. A NUL is shown as
 -- U+FFFD. The function's body is parsed when it is created: no setting of the caller changes what its strings mean.
-create function message_text(body bytea) returns text
+create function bough.message_text(body bytea) returns text
 language sql immutable strict parallel safe return (
     select coalesce(string_agg(part ->> 'text', '' order by position), '')
     from json_array_elements(
@@ -312,7 +312,7 @@ language sql immutable strict parallel safe return (
 );
 
 -- For people: each message of each session's active path, exactly once, in the current space.
-create view active_message with (security_invoker = true) as
+create view bough.active_message with (security_invoker = true) as
 with recursive line (number, branch, last) as (
     select number, branch, seq from bough.session where trashed_at is null
     union all
@@ -331,6 +331,6 @@ where entry.kind is null;
 
 -- The policies compare nullif(space, ''), of which PostgreSQL knows nothing: it expects a row in two hundred, and so reads
 -- all of them rather than the first page of an index. With these it knows how many spaces there are.
-create statistics session_space on (nullif(space, '')) from session;
-create statistics session_tag_space on (nullif(space, '')) from session_tag;
-create statistics search_space on (nullif(space, '')) from search;
+create statistics bough.session_space on (nullif(space, '')) from bough.session;
+create statistics bough.session_tag_space on (nullif(space, '')) from bough.session_tag;
+create statistics bough.search_space on (nullif(space, '')) from bough.search;

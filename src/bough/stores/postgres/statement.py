@@ -116,12 +116,12 @@ def shares_statements(connection: Connection) -> bool:
     There one client's name may be another's statement. A pooler has a process number of its own, and one that supports
     prepared statements gives them names of its own.
     """
-    if _fetch_one(connection, "select pg_backend_pid()") == (connection.info.backend_pid,):
+    if _fetch_one(connection, "select pg_catalog.pg_backend_pid()") == (connection.info.backend_pid,):
         return False
     name = f"bough_{token_hex(16)}"
     with connection.transaction():
         connection.pgconn.prepare(name.encode(), b"select 1")
-        query = f"select count(*) from pg_prepared_statements where name = '{name}'"
+        query = f"select pg_catalog.count(*) from pg_prepared_statements where name = '{name}'"
         is_shared = _fetch_one(connection, query) == (1,)
         if is_shared:
             connection.execute(f"deallocate {name}", prepare=False)

@@ -128,8 +128,8 @@ with recursive me as materialized (
     ) as under
 )
 select null::bigint, null::bigint, null::bigint, null, null::boolean, null, null, null::bytea, null::bigint, null::bytea,
-    convert_to(json_build_array(to_json(me), (
-        select json_agg(json_build_array(id, parent, parent_seq, session_number)) from line
+    pg_catalog.convert_to(pg_catalog.json_build_array(pg_catalog.to_json(me), (
+        select pg_catalog.json_agg(pg_catalog.json_build_array(id, parent, parent_seq, session_number)) from line
     ){{detail}})::text, 'UTF8')
 from me
 union all
@@ -172,7 +172,7 @@ DETAIL = "".join(
     f", (select session_detail.{name} from bough.session_detail where session_detail.session_number = me.number)"
     for name in ("spec", "policy", "workspace", "state")
 )
-DETAIL += ", (select count(*) from bough.inbox where inbox.session_number = me.number)"
+DETAIL += ", (select pg_catalog.count(*) from bough.inbox where inbox.session_number = me.number)"
 PUBLIC_ONLY = " and not entry.internal"
 CONTROL_ENTRIES_ONLY = " and entry.kind is not null and entry.kind <> 'note'"
 SELECT_WITH_DETAIL = f"""
@@ -369,15 +369,15 @@ where {SET_SPACE} and session.space = %(space)s and (%(owner)s::text is null or 
   and session.active_at >= %(since)s::bigint - {ACTIVITY_STEP}
 """
     count_statuses = f"""
-select known.status, counted.number from unnest(array{list(STATUSES)}) as known (status), lateral (
-    select count(*) as number from (
+select known.status, counted.number from pg_catalog.unnest(array{list(STATUSES)}) as known (status), lateral (
+    select pg_catalog.count(*) as number from (
         select 1 from bough.session
         where {SET_SPACE} and session.space = (select %(space)s) and session.status = known.status and session.trashed_at is null
         order by session.active_at desc, session.number desc limit (select %(most)s::bigint)) as listed) as counted
 where counted.number > 0
 """
     count_own_statuses = f"""
-select status, least(count(*), %(most)s) from bough.session
+select status, least(pg_catalog.count(*), %(most)s) from bough.session
 where {SET_SPACE} and space = %(space)s and owner = %(owner)s and trashed_at is null group by status
 """
     queued_source = f"""

@@ -49,13 +49,13 @@ with recursive line (id) as (
 SELECT_BRANCHES = f"""
 {TREE}
 select branch.id, session.id, branch.parent, branch.parent_seq,
-       coalesce((select max(entry.seq) from bough.entry where entry.branch = branch.id), branch.parent_seq)
+       coalesce((select pg_catalog.max(entry.seq) from bough.entry where entry.branch = branch.id), branch.parent_seq)
 from line join bough.branch on branch.id = line.id left join bough.session on session.number = branch.session_number
 where {SET_SPACE} order by branch.id
 """
 SELECT_STORED = f"""
 select {ENTRY_COLUMNS}, entry.role,
-       (select string_agg(blob.hash, ' ') from bough.blob_use join bough.blob on blob.number = blob_number
+       (select pg_catalog.string_agg(blob.hash, ' ') from bough.blob_use join bough.blob on blob.number = blob_number
         where blob_use.branch = entry.branch and blob_use.seq = entry.seq)
 from bough.session join bough.branch on branch.session_number = session.number join bough.entry on entry.branch = branch.id
 where {MINE} order by entry.branch, entry.seq

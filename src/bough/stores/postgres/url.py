@@ -50,6 +50,10 @@ HINTS = (
         "nothing answers there: check the host and port of the URL, and the firewall",
     ),
     (
+        "unsupported startup parameter",
+        "connect to the server itself, not through a pooler: this needs settings of its own",
+    ),
+    (
         "too many clients|too many connections|remaining connection slots|no more connections",
         "use fewer connections, ?connections=N, or a pooler, or raise max_connections or the limit that is named",
     ),
@@ -108,9 +112,14 @@ class Address(Struct, frozen=True):
     def _has_timeout(self) -> bool:
         return "PGCONNECT_TIMEOUT" in os.environ or "connect_timeout" in conninfo_to_dict(self.url)
 
-    def connect(self) -> psycopg.Connection[Any]:
+    def connect(self, search_path: str | None = None) -> psycopg.Connection[Any]:
+        """Connect; with `search_path` for maintenance that cannot run in a transaction, which would set it."""
+        options = self.connect_options
+        if search_path is not None:
+            own = conninfo_to_dict(self.url).get("options") or os.environ.get("PGOPTIONS", "")
+            options["options"] = f"{own} -c search_path={search_path.replace(' ', '')}"
         try:
-            return psycopg.connect(self.url, **self.connect_options)
+            return psycopg.connect(self.url, **options)
         except psycopg.Error as error:
             reason = first_line(error)
             hint = next((hint for pattern, hint in HINTS if re.search(pattern, reason)), None)
