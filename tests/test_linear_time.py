@@ -36,18 +36,21 @@ from bough.exchange.exports.workflow import _OPENER, _SLUG
 from bough.exchange.exports.yaml import to_yaml
 from bough.formats.jsonl import _LONE_SURROGATE
 from bough.formats.langchain import DATA_URL
+from bough.lab.case_file import ExpectedCall
 from bough.log.original_calls import restore_call
 from bough.log.workspace import Workspace
-from bough.models.clients.base import _OVERFLOW, _mask
+from bough.models.clients.base import _OVERFLOW, _mask, body_text
 from bough.models.model import Delta
 from bough.models.names import _URL as MODEL_URL
 from bough.proxy.credentials import SecretMask
 from bough.replay.turn_comparison import _split
+from bough.stores.postgres.url import HINTS
 from bough.stores.transfer import blob_references
 from bough.wire import find_provider
 from bough.wire.anthropic.rules import _BASE64
 from bough.wire.openai_chat.rules import _IMAGE, _LINK, _PDF
 from bough.wire.tool_pairs import legal_name
+from support.patterns import Use, hostile_texts, uses
 
 LENGTH = 20_000
 KEY_BEGIN = "-----BEGIN RSA PRIVATE KEY-----\n"
@@ -61,7 +64,7 @@ def seconds(work: Callable[[], object]) -> float:
     times = []
     for _ in range(3):
         start = time.process_time()
-        with suppress(BoughError):  # refusing is an answer too
+        with suppress(BoughError, ValueError):  # refusing is an answer too
             work()
         times.append(time.process_time() - start)
     return min(times)
@@ -151,6 +154,8 @@ SEARCHES: list[tuple[str, Callable[[str], object], list[str]]] = [
     ("base64", _BASE64.fullmatch, ["A", "AAAA", "AAAA=", "="]),
     ("an image", lambda text: (_IMAGE.fullmatch("data:image/png;base64,iVBORw0KGgo" + text), _PDF.fullmatch(text)), ["A", "A=", "data:"]),
     ("a link", _LINK.fullmatch, ["https://", "https://a", "https://a "]),
+    ("an error page", lambda text: body_text("<html>" + text), ["<title>", "<title", "<h1 ", "<", "<style>", "<script ", "<style", ">", "<!--"]),
+    ("an expected call", lambda text: ExpectedCall.parse(f"f({text})"), [" ", "...", ",", ", ...", "(", "{", "\n"]),
 ]  # fmt: skip
 
 
@@ -162,3 +167,63 @@ def test_four_times_the_text_takes_about_four_times_as_long(
         text = piece * (LENGTH // len(piece) + 1)
         short, long = seconds(partial(search, text)), seconds(partial(search, text * 4))
         assert long <= 8 * short + 0.005, f"{piece!r}: {short:.4f} s, then {long:.4f} s"
+
+
+DYNAMIC = {
+    "agent/tools/files.py:grep": "a pattern of the model's, in a process of its own that is given a time",
+    "cli/config.py:pattern": "a name in the user's own file",
+    "cli/rendering/error_text.py:use": "the names of the commands",
+    "core/redact.py:_SEARCHES": "the shapes of secrets, which are searched above",
+    "core/redact.py:__init__": "the secrets, which are searched above",
+    "core/redact.py:shapes": "the secrets, which are searched above",
+    "core/search_text.py:match": "the words of a query",
+    "exchange/exports/es_modules.py:word": "a name in the viewer's own modules",
+    "lab/case_file.py:text_pattern": "the words, or the pattern, of a case that the user wrote",
+    "log/original_calls.py:pattern": "the placeholders of a call, which are filled in above",
+    "models/clients/openai_chat.py:_adapt": "the name of a field",
+    "models/windows.py:match": "one of a few patterns, in text that is cut before",
+    "stores/postgres/url.py:hint": "one of HINTS",
+}
+"""The patterns that are made while the program runs, and why that is all right."""
+ALL_USES, DYNAMIC_PLACES = uses()
+ALL_USES |= {Use("stores/postgres/url.py:HINTS", pattern, 0, "search") for pattern, _ in HINTS}
+
+
+class TestEveryPattern:
+    def test_is_known(self) -> None:
+        assert set(DYNAMIC) == DYNAMIC_PLACES
+        assert len(ALL_USES) > 150
+
+    @pytest.mark.parametrize("use", sorted(ALL_USES), ids=lambda use: f"{use.place}.{use.function}")
+    def test_takes_time_in_proportion_to_the_text(self, use: Use) -> None:
+        assert slow_text(use) is None
+
+    @pytest.mark.parametrize(
+        ("pattern", "function"),
+        [
+            (r"\s+(?=[a-z_]+=)", "split"),
+            (r",?\s*(\.\.\.|…)\s*}$", "sub"),
+            (r"<(title|h1)[^>]*>(.*?)</\1>", "search"),
+            (r"<(style|script)\b.*?</\1>|<[^>]*>", "sub"),
+            (r'database ".*" does not exist', "search"),
+            (r"\$\{(\w+)(?::-([^}]*))?\}", "sub"),
+        ],
+    )
+    def test_that_is_slow_is_caught(self, pattern: str, function: str) -> None:
+        assert slow_text(Use("here", pattern, 0, function)) is not None
+
+
+def slow_text(use: Use) -> str | bytes | None:
+    """Return the beginning of a text that takes much more than four times as long when it is four times as long."""
+    search = use.run()
+    for text in hostile_texts(use):
+        length, start = LENGTH // 2, time.process_time()
+        search(text(length))
+        once = time.process_time() - start
+        if once < 0.001:
+            continue
+        if once < 0.02:  # long enough to be measured
+            length *= 4
+        if seconds(partial(search, text(length))) > 8 * seconds(partial(search, text(length // 4))) + 0.005:
+            return text(60)
+    return None

@@ -20,7 +20,7 @@ from ..errors import BoughError
 from .rendering.error_text import CommandError
 
 _NAMED = re.compile(r"([a-z][a-z0-9_-]{0,30})=(.+)", re.DOTALL)
-_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+_VARIABLE = re.compile(r"\$\{(\w++)(?::-([^{}]*+))?\}")
 
 
 class ServerEntry(Struct, frozen=True, rename="camel"):

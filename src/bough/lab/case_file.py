@@ -29,7 +29,6 @@ from .case_scorers import CaseScorer
 SUFFIX = ".case.toml"
 FORMAT = 1
 _CALL = re.compile(r"(?P<name>[^\s(]+)(?:\((?P<arguments>.*)\))?", re.DOTALL)
-_OPEN_END = re.compile(r",?\s*(\.\.\.|…)\s*}$")
 
 
 class ExpectedCall(Struct, frozen=True):
@@ -50,7 +49,7 @@ class ExpectedCall(Struct, frozen=True):
         if match["arguments"] is None:
             return cls(match["name"])
         body = match["arguments"].strip()
-        closed = _OPEN_END.sub("}", body)
+        closed = _without_open_end(body)
         try:
             arguments = msgspec.json.decode(closed or "{}", type=dict[str, Any])
         except msgspec.MsgspecError as error:
@@ -208,6 +207,15 @@ def text_pattern(text: str) -> re.Pattern[str]:
     if not text.strip():
         raise ValueError("an empty text is in every answer")
     return re.compile(r"\s+".join(map(re.escape, text.split())), re.IGNORECASE)
+
+
+def _without_open_end(body: str) -> str:
+    """Return the arguments without the dots at their end, which allow others."""
+    inner = body.removesuffix("}").rstrip()
+    listed = inner.removesuffix("...").removesuffix("…")
+    if inner == body or listed == inner:
+        return body
+    return listed.rstrip().removesuffix(",") + "}"
 
 
 def call_text(call: ToolCall) -> str:

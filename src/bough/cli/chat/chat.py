@@ -62,7 +62,7 @@ from .line_input import TerminalInput, read_piped, read_plain
 if TYPE_CHECKING:
     from rich.console import Console
 
-_NEXT_OPTION = re.compile(r"\s+(?=[a-z_]+=)")
+_NEXT_OPTION = re.compile(r"(?<!\s)\s++(?=[a-z_]++=)")
 TURNS_AT_START = 2
 MAX_LEFT = 5
 """Messages left behind that are printed."""

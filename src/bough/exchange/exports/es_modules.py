@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
-_IMPORT = re.compile(r'^import (?:\{([^}]*)\} from )?"\./([\w.-]+)";\n', re.MULTILINE)
-_LIST = re.compile(r"^export \{([^}]*)\};\n", re.MULTILINE)
+_IMPORT = re.compile(r'^import (?:\{([^{}]*+)\} from )?"\./([\w.-]+)";\n', re.MULTILINE)
+_LIST = re.compile(r"^export \{([^{}]*+)\};\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async function|function|class|const)\b)", re.MULTILINE)
 _UNSUPPORTED = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
 # Text that would end a script element, or hide its end. In a literal, the escape means the same.

@@ -74,8 +74,8 @@ _TEXT_KEYS = (
 )
 """Where an error body has its text, at any depth."""
 _HTML = re.compile(r"\s*<(!doctype|html|head|body|h1|center|title)\b", re.IGNORECASE)
-_HTML_TITLE = re.compile(r"<(title|h1)[^>]*>(.*?)</\1>", re.IGNORECASE | re.DOTALL)
-_TAGS = re.compile(r"<(style|script)\b.*?</\1>|<[^>]*>", re.IGNORECASE | re.DOTALL)
+_HEADINGS = ("title", "h1")
+_HIDDEN_TAGS = ("style", "script")
 _STATUS_BY_KIND = {
     "invalid_request_error": 400,
     "context_length_exceeded": 400,
@@ -343,8 +343,7 @@ def body_text(body: object) -> str:
     if isinstance(body, str):
         if not is_page(body):
             return body.strip()
-        title = _HTML_TITLE.search(body)
-        return " ".join(_TAGS.sub(" ", title[2] if title else body).split())
+        return _page_text(body)
     if isinstance(body, list):
         return "; ".join(filter(None, map(body_text, body)))
     if not isinstance(body, Mapping):
@@ -358,6 +357,27 @@ def body_text(body: object) -> str:
     # What a router was told by the server behind it.
     raw = metadata.get("raw") if isinstance(metadata, Mapping) else None
     return f"{text}: {raw}" if raw else text
+
+
+def _page_text(page: str) -> str:
+    """Return the first heading of a page, or all its text if it has none."""
+    texts: list[str] = []
+    hidden = heading = ""
+    for piece in page.split("<")[1:]:
+        tag, _, text = piece.partition(">")
+        name = (tag.split(maxsplit=1) or [""])[0].lower()
+        if hidden:
+            hidden = "" if name == f"/{hidden}" else hidden
+        elif name in _HIDDEN_TAGS:
+            hidden = name
+        elif heading and name == f"/{heading}":
+            break
+        elif name in _HEADINGS and not heading:
+            heading, texts = name, [text]
+            continue
+        if not hidden:
+            texts.append(text)
+    return " ".join(" ".join(texts).split())
 
 
 def is_page(body: str) -> bool:

@@ -29,10 +29,10 @@ HINTS = (
     ("password authentication failed", "check the password: in the URL, PGPASSWORD or ~/.pgpass"),
     ("no password supplied", "give a password: in the URL, PGPASSWORD or ~/.pgpass"),
     (
-        'database ".*" does not exist',
+        'database "[^"]*+" does not exist',
         "create it, createdb -E UTF8 -T template0 NAME, then run bough --store URL migrate",
     ),
-    ('role ".*" does not exist', "create the role, createuser NAME, or name another one in the URL"),
+    ('role "[^"]*+" does not exist', "create the role, createuser NAME, or name another one in the URL"),
     (
         "no pg_hba.conf entry",
         "the server refuses this host, role or encryption: see its pg_hba.conf, try ?sslmode=require",
