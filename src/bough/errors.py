@@ -140,9 +140,9 @@ class BoughError(Exception):
     http_status = 400
 
     def __init__(self, problem: str, hint: str = "", command_hint: str | None = None) -> None:
-        self.problem, self.hint = problem, hint
+        self.problem, self.hint = without_passwords(problem), hint
         self.command_hint = hint if command_hint is None else command_hint
-        super().__init__(_join(problem, hint))
+        super().__init__(_join(self.problem, hint))
 
     def __init_subclass__(cls) -> None:
         cls.code = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
@@ -155,6 +155,21 @@ class BoughError(Exception):
 
 def _join(problem: str, hint: str) -> str:
     return f"{problem}; {hint}" if hint else problem
+
+
+def without_passwords(text: str) -> str:
+    """Return the text without the passwords of the URLs in it."""
+    if "://" not in text or "@" not in text:
+        return text
+    first, *rest = text.split("://")
+    return "://".join([first, *map(_without_password, rest)])
+
+
+def _without_password(after_scheme: str) -> str:
+    url = (after_scheme.split(maxsplit=1) or [""])[0]
+    login, at, _ = url.rpartition("@")
+    _, colon, password = login.partition(":")
+    return after_scheme.replace(f":{password}@", ":…@", 1) if at and colon and password else after_scheme
 
 
 def shorten(text: str, length: int = 80) -> str:

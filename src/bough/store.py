@@ -545,8 +545,6 @@ def open(
         return Store(_postgres(address, space, owner), real_runtime(redactor))
     if address == ":memory:":
         raise NotAStore(address, 'for a store in memory use "memory:"')
-    if "://" in address:
-        raise NotAStore(address, "only paths, memory: and postgresql:// are known")
     from .stores.sqlite.store import SqliteStore
 
     file = SqliteStore(address, space=space, owner=owner, synchronous=synchronous, key=key)

@@ -28,7 +28,7 @@ import click
 from click.shell_completion import CompletionItem
 from msgspec import Struct
 
-from ..errors import InvalidOption
+from ..errors import InvalidArgument, InvalidOption
 from .option_group import Decorator
 from .rendering.error_text import CommandError
 
@@ -177,10 +177,15 @@ def get_value(key: str) -> Any:
 def without_secrets(key: str, value: Any) -> Any:
     """Return a value as it may be printed: a store's URL without its password, and nothing in the form of a key."""
     from ..core.redact import Redactor  # late: most commands print no configuration
+    from ..stores import check_store_url, is_postgres_url
     from ..stores.postgres.url import Address
 
-    if key == "store" and isinstance(value, str) and value.startswith(("postgresql://", "postgres://")):
-        value = Address.parse(value).safe_url
+    if key == "store" and isinstance(value, str):
+        try:
+            check_store_url(value)
+            value = Address.parse(value).safe_url if is_postgres_url(value) else value
+        except InvalidArgument:
+            value = "… (not the address of a store)"
     return Redactor().redact_json(value)
 
 

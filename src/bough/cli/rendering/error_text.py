@@ -38,7 +38,7 @@ def print_error(text: str) -> None:
     from .output import safe  # late: `bough --help` needs none of it
 
     color = False if os.environ.get("NO_COLOR") else None
-    text = suggestions.complete(text)
+    text = errors.without_passwords(suggestions.complete(text))
     click.echo(f"{click.style('bough:', fg='red')} {safe(text)}", err=True, color=color)
 
 
