@@ -51,7 +51,7 @@ from ..imports import accept_import, decided_elsewhere
 from ..picker import can_pick, pick
 from ..reference import Position, complete
 from ..rendering.error_text import CONFLICT, FAILURE, CommandError, describe_error
-from ..rendering.output import bold, clip, dim, notify, plural, safe, width
+from ..rendering.output import bold, clip, dim, echo, notify, plural, safe, width
 from ..rendering.turn_events import PlainWatcher, Watcher, call_details, call_text
 from ..run_source import cut_text, pick_session, reject_naming_options, resolve_runnable
 from ..store_option import StoreLocation, pass_location
@@ -157,7 +157,7 @@ class Chat:
             try:
                 self._reload()
                 if self.is_terminal:
-                    click.echo()
+                    echo()
                 draft, self.draft = self.draft, ""
                 code = self._handle(read(draft))
             except (EOFError, LeaveChat):
@@ -192,7 +192,7 @@ class Chat:
         before = session.row.totals
         try:
             if self.is_terminal:
-                click.echo()
+                echo()
             end = run_turn(
                 self._driver,
                 session,
@@ -280,14 +280,14 @@ class Chat:
         return True
 
     def _ask(self, call: OpenCall) -> bool | None:
-        click.echo(call_details(call.call) + decided_elsewhere(call))
+        echo(call_details(call.call) + decided_elsewhere(call))
         return self.confirm("Allow it?", default_on_abort=None)
 
     def confirm(self, question: str, *, default_on_abort: bool | None = False) -> bool | None:
         try:
             return click.confirm(question, default=False)
         except click.Abort:
-            click.echo()
+            echo()
             return default_on_abort
 
     # -- greeting and output ---------------------------------------------------------------------------
@@ -382,16 +382,16 @@ class Chat:
             message = entry.message
             if message is None or not message.text:
                 continue
-            click.echo()
+            echo()
             if message.role == "user":
-                click.echo(f"{click.style('›', fg='cyan', bold=True)} {safe(message.text)}")
+                echo(f"{click.style('›', fg='cyan', bold=True)} {safe(message.text)}")
             else:
                 self.render(message.text)
 
     def render(self, text: str) -> None:
         """Print text, as Markdown in a terminal."""
         if not self.is_terminal:
-            click.echo(safe(text))
+            echo(safe(text))
             return
         from ..rendering.turn_screen import render_markdown
 
@@ -404,7 +404,7 @@ class Chat:
     def _farewell(self) -> None:
         if self._session is not None:
             if self.is_terminal:
-                click.echo()
+                echo()
             notify(f"Continue with: bough chat --resume {self._session.session_id}")
 
 
@@ -440,8 +440,8 @@ def run_command(chat: Chat, text: str) -> None:
 def _help(chat: Chat, rest: str) -> None:
     wide = max(len(f"{name} {command.arguments}") for name, command in COMMANDS.items())
     for name, command in COMMANDS.items():
-        click.echo(f"  {f'{name} {command.arguments}':<{wide}}  {dim(command.help)}")
-    click.echo(dim('\n  End a line with \\ to continue it; put several lines between """ and """.'))
+        echo(f"  {f'{name} {command.arguments}':<{wide}}  {dim(command.help)}")
+    echo(dim('\n  End a line with \\ to continue it; put several lines between """ and """.'))
 
 
 def _tree(chat: Chat, rest: str) -> None:
@@ -452,7 +452,7 @@ def _tree(chat: Chat, rest: str) -> None:
         return
     lines = list(session.tree_lines(width=width() - len("   ◀ leaf")))
     if not (chat.is_terminal and can_pick()):
-        click.echo("\n".join(safe(line.text) for line in lines))
+        echo("\n".join(safe(line.text) for line in lines))
         notify(dim("/tree N goes to entry N, /tree BRANCH:N to one of another branch"))
         return
     index = pick(
@@ -551,7 +551,7 @@ def _rewind(chat: Chat, rest: str) -> None:
     texts = [entry.message.text for entry in inputs if entry.message is not None]
     if not (chat.is_terminal and can_pick()):
         for entry, text in zip(inputs, texts, strict=True):
-            click.echo(f"  /rewind {entry.seq - 1:<4} before › {clip(text, width() - 24)}")
+            echo(f"  /rewind {entry.seq - 1:<4} before › {clip(text, width() - 24)}")
         return
     rows = [f"{entry.seq:>4}  {clip(text, 200)}" for entry, text in zip(inputs, texts, strict=True)]
     index = pick(rows, "Go back to before which message?", start=len(rows) - 1)
@@ -569,9 +569,9 @@ def _show(chat: Chat, rest: str) -> None:
         raise CommandError(f"there is no entry {seq}; /tree lists the entries")
     leaf = chat.session.log.leaf_at(seq)
     [entry] = chat.session.log.store.path(chat.session.session_id, leaf=leaf, newest=1).entries
-    click.echo(dim(f"{entry.seq} {entry.role or entry.kind} {entry.model or ''}".rstrip()))
+    echo(dim(f"{entry.seq} {entry.role or entry.kind} {entry.model or ''}".rstrip()))
     text = entry.message.text if entry.message is not None else ""
-    chat.render(text) if text else click.echo(describe_entry(entry))
+    chat.render(text) if text else echo(describe_entry(entry))
 
 
 def _fork(chat: Chat, rest: str) -> None:
@@ -624,14 +624,14 @@ def _compact(chat: Chat, rest: str) -> None:
 
 def _usage(chat: Chat, rest: str) -> None:
     own, path = chat.session.usage(), chat.session.usage("path")
-    click.echo(f"  this session  {plural(own.calls, 'call')}, {format_tokens(own)}, {format_cost(own)}")
-    click.echo(f"  this path     {plural(path.calls, 'call')}, {format_tokens(path)}, {format_cost(path)}")
-    click.echo(f"  next request  {chat.session.window_use()}")
+    echo(f"  this session  {plural(own.calls, 'call')}, {format_tokens(own)}, {format_cost(own)}")
+    echo(f"  this path     {plural(path.calls, 'call')}, {format_tokens(path)}, {format_cost(path)}")
+    echo(f"  next request  {chat.session.window_use()}")
 
 
 def _model(chat: Chat, rest: str) -> None:
     if not rest:
-        click.echo("  " + ", then ".join(chat.agent.names))
+        echo("  " + ", then ".join(chat.agent.names))
         others = [name for name in chat.known_models() if name not in chat.agent.names]
         if others:
             notify(dim(f"  others used here: {', '.join(others)}"))
@@ -665,7 +665,7 @@ def _options(chat: Chat, rest: str) -> None:
         names = ", ".join(OPTIONS.get(chat.provider, COMMON))
         chat.note(f"No options are set. /options temperature=0 sets one; {chat.provider} has: {names}")
     for name, value in in_force.items():
-        click.echo(f"  {name}={safe(to_json(value, name).decode())}")
+        echo(f"  {name}={safe(to_json(value, name).decode())}")
 
 
 def _parse_options(text: str) -> dict[str, Any]:
@@ -692,7 +692,7 @@ def _export(chat: Chat, rest: str) -> None:
 def _title(chat: Chat, rest: str) -> None:
     if rest:
         chat.session.title(rest)
-    click.echo(f"  {safe(chat.session.row.title or '(no title)')}")
+    echo(f"  {safe(chat.session.row.title or '(no title)')}")
 
 
 def _tools(chat: Chat, rest: str) -> None:
@@ -703,7 +703,7 @@ def _tools(chat: Chat, rest: str) -> None:
     for tool in tools:
         about = tool.spec.description.partition("\n")[0]
         asks = ", needs approval" if tool.approval else ""
-        click.echo(f"  {bold(tool.name)} {dim(f'({tool.effect}{asks})')} {safe(about)}")
+        echo(f"  {bold(tool.name)} {dim(f'({tool.effect}{asks})')} {safe(about)}")
 
 
 def _resume(chat: Chat, rest: str) -> None:

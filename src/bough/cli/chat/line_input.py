@@ -9,11 +9,10 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 
-import click
 import msgspec
 
 from ..rendering.error_text import CommandError
-from ..rendering.output import safe
+from ..rendering.output import echo, safe
 from ..store_option import default_store
 
 MAX_HISTORY = 1_000
@@ -67,7 +66,7 @@ def read_plain(draft: str) -> str:
     A draft is printed, to be copied.
     """
     if draft:
-        click.echo(safe(draft))
+        echo(safe(draft))
     return read_input(lambda is_more: input("… " if is_more else "› "))
 
 

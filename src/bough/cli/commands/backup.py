@@ -14,6 +14,7 @@ from ...stores.sqlite.health import format_of
 from ..rendering.error_text import CommandError, check_target
 from ..rendering.output import (
     confirm_plan,
+    echo,
     force_option,
     json_option,
     notify,
@@ -52,7 +53,7 @@ def backup(location: StoreLocation, to: str | None, force: bool, is_json: bool) 
     if is_json:
         print_json(backup={"path": str(target), "bytes": target.stat().st_size})
     else:
-        click.echo(str(target))
+        echo(str(target))
 
 
 @click.command()
@@ -118,9 +119,9 @@ def migrate(
             format=_version_text(max(version, FORMAT)),
         )
     elif version < FORMAT:
-        click.echo(f"{location.url} now has format {_version_text(FORMAT)}")
+        echo(f"{location.url} now has format {_version_text(FORMAT)}")
     else:
-        click.echo(f"{location.url} has format {_version_text(version)}; nothing to do")
+        echo(f"{location.url} has format {_version_text(version)}; nothing to do")
     return 0
 
 
@@ -160,7 +161,7 @@ def _migrate_server(
     if is_json:
         print_json(**report)
     else:
-        click.echo("\n".join(lines))
+        echo("\n".join(lines))
     return 0
 
 

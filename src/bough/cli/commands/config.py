@@ -22,7 +22,7 @@ from ..config import (
     without_secrets,
 )
 from ..rendering.error_text import FAILURE, CommandError
-from ..rendering.output import for_terminal, json_option, notify, print_json
+from ..rendering.output import echo, json_option, notify, print_json
 
 
 @click.group(invoke_without_command=True)
@@ -55,7 +55,7 @@ def show(is_json: bool = False) -> None:
         return
     notify(f"{settings.path}{'' if settings.path.exists() else ' (not there yet)'}")
     for key, value in _lines(settings):
-        click.echo(for_terminal(f"{key} = {_text(without_secrets(key, value))}"))
+        echo(f"{key} = {_text(without_secrets(key, value))}")
 
 
 def _values(config: Config) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def _text(value: Any) -> str:
 @config.command()
 def path() -> None:
     """Print where the file is."""
-    click.echo(config_path())
+    echo(str(config_path()))
 
 
 @config.command()
@@ -101,7 +101,7 @@ def get(key: str, is_json: bool) -> int:
     if is_json:
         print_json(key=key, value=shown)
     elif value is not None:
-        click.echo(for_terminal(_text(shown)))
+        echo(_text(shown))
     if value is None:
         notify(f"{key} is not set in {config_path()}; bough config set {shlex.quote(key)} VALUE sets it")
         return FAILURE
@@ -173,7 +173,7 @@ def alias(ctx: click.Context, name: str | None, model: str | None, is_json: bool
         print_json(aliases=listed)
         return 0
     for one, value in listed.items():
-        click.echo(for_terminal(f"{one} = {value}"))
+        echo(f"{one} = {value}")
     if not aliases:
         notify("there is no alias yet; bough config alias NAME MODEL makes one")
     return 0

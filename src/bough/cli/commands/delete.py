@@ -20,6 +20,7 @@ from ..reference import complete, complete_trashed, resolve_stored_session
 from ..rendering.output import (
     clip,
     confirm_plan,
+    echo,
     json_option,
     notify,
     plural,
@@ -70,7 +71,7 @@ def restore(location: StoreLocation, references: tuple[str, ...], is_json: bool)
     if is_json:
         print_json(restored=restored)
     else:
-        click.echo("\n".join(restored))
+        echo("\n".join(restored))
 
 
 @click.command()
@@ -115,9 +116,7 @@ def purge(
             f"; {one.kept_entries} entries remain until their forks are purged" if one.kept_entries else ""
         )
         blobs = plural(one.blobs, "attachment")
-        click.echo(
-            f"deleted {plural(len(one.sessions), 'session')}, {one.entries:,} entries, {blobs}{remaining}"
-        )
+        echo(f"deleted {plural(len(one.sessions), 'session')}, {one.entries:,} entries, {blobs}{remaining}")
     if not purged[-1].scrubbed:
         notify(
             "another process is reading the file, so its write-ahead log is cleaned by the next purge or gc"
@@ -171,7 +170,7 @@ def gc(
     if is_json:
         print_json(dropped_blobs=dropped, purged=[row.session_id for row in old], trashed=trashed)
     else:
-        click.echo(
+        echo(
             f"deleted {plural(dropped, 'attachment')} and {plural(len(old), 'session')}, moved {plural(len(trashed), 'session')} to the trash"
         )
     return 0

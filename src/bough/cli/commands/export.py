@@ -20,6 +20,7 @@ from ...session import Session
 from ..reference import reference, resolve
 from ..rendering.error_text import CommandError, check_target
 from ..rendering.output import (
+    echo,
     for_terminal,
     force_option,
     format_options,
@@ -266,7 +267,7 @@ def export_file_name(session_id: str, ending: str) -> str:
 def _write_text(target: Path | BinaryIO, pieces: Iterable[str], *, is_json: bool) -> None:
     if not isinstance(target, Path):
         for piece in pieces:
-            click.echo(for_terminal(piece).encode(), nl=False)
+            echo(for_terminal(piece).encode(), nl=False)
         return
     size = 0
     with atomic_file(target) as file:

@@ -18,6 +18,7 @@ from ..reference import complete, resolve_session
 from ..rendering.error_text import suggestions
 from ..rendering.output import (
     confirm_plan,
+    echo,
     json_option,
     notify,
     plural,
@@ -54,7 +55,7 @@ def verify(
         print_json(sessions=sessions, problems=problems)
     else:
         for problem in problems:
-            click.echo(str(problem))
+            echo(str(problem))
         notify(f"{plural(sessions, 'session')}, {plural(len(problems), 'problem')}")
         if problems:
             notify(StoreDamaged(location.display_url, "").command_hint)
@@ -106,11 +107,11 @@ def doctor(location: StoreLocation, other: str | None, fix: bool, yes: bool, is_
     if is_json:
         print_json(backend=location.display_url, healthy=not _has_problems(findings), findings=findings)
     else:
-        click.echo(location.display_url)
+        echo(location.display_url)
         for finding in findings:
             mark, colour = _MARKS[finding.level]
             hint = click.style(f"  → {finding.fix}", dim=True) if finding.fix else ""
-            click.echo(f"{click.style(mark, fg=colour)} {safe(finding.message)}{hint}")
+            echo(f"{click.style(mark, fg=colour)} {safe(finding.message)}{hint}")
     if fix and _fix(location, yes=yes):
         findings = _check_health(location)
     return int(_has_problems(findings))

@@ -22,6 +22,7 @@ from ..reference import complete, resolve_stored_session
 from ..rendering.error_text import CommandError
 from ..rendering.output import (
     confirm_plan,
+    echo,
     json_option,
     notify,
     plural,
@@ -111,7 +112,7 @@ def import_(
             notify(
                 f"{name}: {plural(len(report.added), 'session')}, {report.entries:,} entries{existing}{missing}"
             )
-            click.echo(report.session_id)
+            echo(report.session_id)
     if is_json:
         print_json(imported=reports)
     return 0
@@ -135,7 +136,7 @@ def import_from_tool(
         print_json(imported=reports, dry_run=is_dry)
     else:
         for result in reports:
-            click.echo(safe("  ".join([result.session_id, *_outcome(result)])))
+            echo(safe("  ".join([result.session_id, *_outcome(result)])))
         for line in _summary_lines(reports, is_dry=is_dry):
             notify(safe(line))
     return int(any(result.error for result in reports))

@@ -17,7 +17,7 @@ from ...exchange.importers import IMPORTERS
 from ...exchange.importers.inotify import RESCAN_SECONDS, ChangeSignal
 from ...exchange.importers.watch import SourceChange, Watch, WatchedFolder
 from ..rendering.error_text import CommandError
-from ..rendering.output import clip, encode_line, notify, plural, safe, to_json_value, width
+from ..rendering.output import clip, echo, encode_line, notify, plural, safe, to_json_value, width
 from ..store_option import StoreLocation
 
 SETTLE_SECONDS = 0.3
@@ -121,11 +121,11 @@ class WatchOutput:
                 self._print_json(change, to_json_value(result))
             else:
                 outcome = f"failed: {result.error}" if result.error else f"{result.entries:,} entries"
-                click.echo(safe("  ".join(filter(None, [result.session_id, outcome, result.title]))))
+                echo(safe("  ".join(filter(None, [result.session_id, outcome, result.title]))))
         sys.stdout.flush()
 
     def _print_json(self, change: SourceChange, fields: dict[str, object]) -> None:
-        click.echo(encode_line({"tool": change.tool, "path": change.source, **fields}))
+        echo(encode_line({"tool": change.tool, "path": change.source, **fields}))
 
     def status(self) -> None:
         """Show one line at a terminal, over the last one."""

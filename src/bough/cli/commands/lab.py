@@ -25,6 +25,7 @@ from ..reference import is_title, resolve_stored_session
 from ..rendering.error_text import CommandError, print_error
 from ..rendering.output import (
     confirm_plan,
+    echo,
     encode_report,
     force_option,
     format_age,
@@ -344,7 +345,7 @@ def ls(location: StoreLocation, is_json: bool) -> None:
         for run in runs
     ]
     for line in table(cells, ("run", "started", "status", "cohort")):
-        click.echo(line)
+        echo(line)
 
 
 @lab.command()
@@ -424,7 +425,7 @@ def cohort_save(
         return
     for skipped in saved.skipped:
         notify(safe(f"left out: {len(skipped.session_ids):,} {skipped.reason}"))
-    click.echo(f"saved {plural(len(saved.sources), 'session')} as {name}; bough lab run {name} replays them")
+    echo(f"saved {plural(len(saved.sources), 'session')} as {name}; bough lab run {name} replays them")
 
 
 @cohort.command("ls")
@@ -440,7 +441,7 @@ def cohort_ls(location: StoreLocation, is_json: bool) -> None:
         notify("there is no saved cohort yet; bough lab cohort save NAME COHORT saves one")
         return
     for line in table([(name, f"{len(ids):,}") for name, ids in saved.items()], ("cohort", "sessions")):
-        click.echo(line)
+        echo(line)
 
 
 @cohort.command("rm")

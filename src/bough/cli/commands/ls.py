@@ -16,6 +16,7 @@ from ..reference import complete, resolve_stored_session
 from ..rendering.error_text import CommandError
 from ..rendering.output import (
     clip,
+    echo,
     format_age,
     format_time,
     json_option,
@@ -141,7 +142,7 @@ def _pair(tag: str) -> tuple[str, str]:
 def _print(page: SessionPage, names: dict[str, str], now: int) -> None:
     head = ("SESSION", "ACTIVE", "STATUS", "TURNS", "COST", "MODEL", "TITLE")
     rows = [_line(row, names[row.session_id], now) for row in page.sessions]
-    click.echo("\n".join(table(rows, head, drop_first=("MODEL", "TURNS", "COST", "ACTIVE", "STATUS"))))
+    echo("\n".join(table(rows, head, drop_first=("MODEL", "TURNS", "COST", "ACTIVE", "STATUS"))))
     if page.next:
         print_next_page(page.next)
 

@@ -6,7 +6,7 @@ import click
 
 from ...agent.tools.mcp.server import shadowing_file
 from ..rendering.error_text import CommandError, needs_extra
-from ..rendering.output import notify
+from ..rendering.output import echo, notify
 from ..store_option import StoreLocation, pass_location
 
 PORT = 8379
@@ -63,7 +63,7 @@ def mcp(location: StoreLocation, http: bool, host: str, port: int, token: str | 
         ) from None
 
     def ready() -> None:
-        click.echo(web.address)
+        echo(web.address)
         notify(f"serving {location.display_url}, read only; Ctrl-C stops it")
 
     web.run(ready)

@@ -29,7 +29,7 @@ from ..reference import (
 from ..rendering.error_text import CommandError
 from ..rendering.output import (
     confirm_plan,
-    for_terminal,
+    echo,
     is_terminal,
     json_option,
     notify,
@@ -79,7 +79,7 @@ def fork(
         print_json(session={"id": new.session_id}, parent=position.session.session_id, cut=new.cut)
         return
     _print_cut(new.cut)
-    click.echo(new.session_id)
+    echo(new.session_id)
 
 
 class FileOptions(Struct, frozen=True):
@@ -315,9 +315,9 @@ def compact(
         print_json(session={"id": session.session_id}, leaf=session.leaf, compaction=compaction)
         return
     if compaction.summary:
-        click.echo(f"the model now receives a summary of everything before entry {compaction.first_kept}")
+        echo(f"the model now receives a summary of everything before entry {compaction.first_kept}")
     for seq, length in compaction.shortened:
-        click.echo(f"the model now receives {length:,} characters of each result at entry {seq}")
+        echo(f"the model now receives {length:,} characters of each result at entry {seq}")
 
 
 @click.command()
@@ -335,7 +335,7 @@ def uncompact(location: StoreLocation, reference: str, is_json: bool) -> None:
     if is_json:
         print_json(session={"id": session.session_id}, leaf=session.leaf, cancels=cancelled.cancels)
         return
-    click.echo(
+    echo(
         f"the compaction at entry {cancelled.cancels} is cancelled; the model receives the earlier context again"
     )
 
@@ -356,7 +356,7 @@ def title(location: StoreLocation, reference: str, words: tuple[str, ...], is_js
     if is_json:
         print_json(session={"id": session.session_id}, title=session.row.title)
     elif not words:
-        click.echo(for_terminal(session.row.title or ""))
+        echo(session.row.title or "")
 
 
 @click.command()
@@ -381,7 +381,7 @@ def tag(location: StoreLocation, reference: str, tags: tuple[str, ...], is_json:
         print_json(session={"id": session.session_id}, tags=now)
         return
     for name, value in sorted(now.items()):
-        click.echo(for_terminal(f"{name}={value}"))
+        echo(f"{name}={value}")
 
 
 def _print_cut(cut: Cut | None) -> None:
@@ -394,7 +394,7 @@ def _print_position(session: Session, cut: Cut | None, *, is_json: bool) -> None
         print_json(session={"id": session.session_id}, leaf=session.leaf, cut=cut)
         return
     _print_cut(cut)
-    click.echo(f"{session.session_id} is at {session.leaf}")
+    echo(f"{session.session_id} is at {session.leaf}")
 
 
 @click.command()
@@ -421,4 +421,4 @@ def label(location: StoreLocation, reference: str, words: tuple[str, ...], is_js
         )
     elif not words:
         for leaf, name in labels.items():
-            click.echo(f"{session.session_id}@{leaf}  {for_terminal(name)}")
+            echo(f"{session.session_id}@{leaf}  {name}")

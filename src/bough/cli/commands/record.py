@@ -19,7 +19,7 @@ import click
 from ...core.usage import format_cost, format_tokens
 from ...errors import BoughError, NotFound
 from ..rendering.error_text import CommandError
-from ..rendering.output import notify, plural
+from ..rendering.output import echo, notify, plural
 from ..signals import Callbacks, signal_handlers
 from ..store_option import StoreLocation, default_store, pass_location
 
@@ -235,7 +235,7 @@ async def _serve(
         asyncio.get_running_loop(), dict.fromkeys((signal.SIGINT, *_end_signals()), stop.set)
     ):
         for upstream in upstreams:
-            click.echo(f"export {upstream.variables[0]}={address}{upstream.prefix}")
+            echo(f"export {upstream.variables[0]}={address}{upstream.prefix}")
         notify(f"recording to {url}; Ctrl-C stops it")
         await stop.wait()
         await proxy.close()

@@ -21,6 +21,7 @@ from ..option_group import complete_file
 from ..reference import required_reference, resolve
 from ..rendering.error_text import CommandError, print_error
 from ..rendering.output import (
+    echo,
     force_option,
     json_option,
     notify,
@@ -264,7 +265,7 @@ def test(
 def _print_report(report: RegressionReport, *, quiet: bool) -> None:
     for result in report.cases:
         if not quiet or result.status != "passed":
-            click.echo("\n".join(map(safe, result.lines())))
+            echo("\n".join(map(safe, result.lines())))
     passed = report.count("passed")
     words = [
         f"{report.count(status)} {status}"

@@ -21,6 +21,7 @@ from ..option_group import complete_file
 from ..reference import bundle_file, complete, reference, resolve
 from ..rendering.error_text import CommandError, check_target, print_error
 from ..rendering.output import (
+    echo,
     encode_report,
     force_option,
     format_options,
@@ -210,9 +211,9 @@ def write_report(report: bytes | str, file: BinaryIO | None) -> None:
     if file is not None:
         file.write((report.encode() if isinstance(report, str) else report) + b"\n")
     elif isinstance(report, str):
-        click.echo("\n".join(map(_colour, safe(report).split("\n"))))
+        echo("\n".join(map(_colour, safe(report).split("\n"))))
     else:
-        click.echo(report)
+        echo(report)
 
 
 def report_text(report: Any, format_: str | None) -> bytes | str:

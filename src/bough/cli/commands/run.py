@@ -29,6 +29,7 @@ from ..rendering.error_text import FAILURE, CommandError, print_error
 from ..rendering.output import (
     confirm_plan,
     dim,
+    echo,
     encode_line,
     is_terminal,
     json_option,
@@ -282,7 +283,7 @@ def approve(
             where = (
                 "" if call.session_id == session.session_id else f"  (called by its task {call.session_id})"
             )
-            click.echo(f"{n}. {call_details(call.call)}{where}{decided_elsewhere(call)}")
+            echo(f"{n}. {call_details(call.call)}{where}{decided_elsewhere(call)}")
     in_trash = read_call_status(session.log).trashed_tasks
     for task in dict.fromkeys(in_trash.values()):
         print_error(TaskTrashed(session.session_id, task).command_text)
@@ -403,4 +404,4 @@ def _print_json_end(session: Session, end: TurnEnd | None, spent: Totals) -> Non
         "waiting": () if end is None else end.waiting,
         "usage": spent,
     }
-    click.echo(encode_line(result))
+    echo(encode_line(result))

@@ -15,6 +15,7 @@ from ..rendering.output import (
     bold,
     clip,
     dim,
+    echo,
     format_time,
     json_option,
     notify,
@@ -114,9 +115,9 @@ def _print(hits: Sequence[SearchHit], names: dict[str, str]) -> None:
         groups.setdefault(hit.session_id, []).append(hit)
     for n, (session_id, group) in enumerate(groups.items()):
         count = plural(len(group), "hit")
-        click.echo(f"{chr(10) if n else ''}{bold(clip(names[session_id], width() - 12))}  {dim(count)}")
+        echo(f"{chr(10) if n else ''}{bold(clip(names[session_id], width() - 12))}  {dim(count)}")
         for hit in group:
-            click.echo(_line(hit))
+            echo(_line(hit))
 
 
 def _line(hit: SearchHit) -> str:

@@ -18,7 +18,7 @@ from ..agent_options import AgentOptions, agent_for, agent_options, command_tool
 from ..json_log import log_format_option, start_log
 from ..mcp_option import connect_once
 from ..rendering.error_text import CommandError, needs_extra
-from ..rendering.output import is_terminal
+from ..rendering.output import echo, is_terminal
 from ..store_option import StoreLocation, pass_location
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def serve(
     wants_page = is_terminal() and sys.stdout.isatty() if opens is None else opens
 
     def ready() -> None:
-        click.echo(address)
+        echo(address)
         report(f"serving {location.display_url}; Ctrl-C stops it")
         if wants_page:
             webbrowser.open(address)

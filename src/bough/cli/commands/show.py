@@ -29,6 +29,7 @@ from ..rendering.output import (
     bold,
     clip,
     dim,
+    echo,
     encode_json,
     encode_line,
     format_time,
@@ -83,11 +84,11 @@ def show(
             **_open_calls_data(session),
         )
         return
-    click.echo("\n".join(_header_lines(session, is_whole=last is None)))
+    echo("\n".join(_header_lines(session, is_whole=last is None)))
     visible = (entry for entry in path if trace or entry.message is not None)
     print_lines("\n".join(_entry_lines(entry, full=full)) for entry in visible)
     for line in (*_open_call_lines(position), *_queued_lines(position)):
-        click.echo(line)
+        echo(line)
 
 
 @click.command()
@@ -165,10 +166,10 @@ def tree(location: StoreLocation, reference: str, is_json: bool) -> None:
             related=[as_data(row) for row in related],
         )
         return
-    click.echo(session.tree(width=width(160)))
+    echo(session.tree(width=width(160)))
     names = headings(session.log.store, related)
     for row in related:
-        click.echo(
+        echo(
             dim(f"  {row.relation} at {row.parent_seq}: {row.session_id}  {clip(names[row.session_id], 60)}")
         )
 
@@ -210,11 +211,11 @@ def context(
     if not context_.system and not context_.items:
         notify("nothing: there are no messages yet")
     for text in context_.system:
-        click.echo("\n".join(_message_lines("system", Message("system", (Text(text),)), full=True)))
+        echo("\n".join(_message_lines("system", Message("system", (Text(text),)), full=True)))
     for name, text in _request_settings(session, context_):
-        click.echo("\n".join(_message_lines(name, Message("system", (Text(text),)), full=True)))
+        echo("\n".join(_message_lines(name, Message("system", (Text(text),)), full=True)))
     for item in context_.items:
-        click.echo("\n".join(_message_lines(item.message.role, item.message, full=True)))
+        echo("\n".join(_message_lines(item.message.role, item.message, full=True)))
     notify(dim(str(used)))
     return 0
 
@@ -244,9 +245,9 @@ def _print_cache_check(session: Session, provider: str, *, is_json: bool) -> int
     if is_json:
         print_json(provider=provider, difference=difference)
     elif difference is None:
-        click.echo("the request begins with the previous one, byte for byte; the provider's cache stays warm")
+        echo("the request begins with the previous one, byte for byte; the provider's cache stays warm")
     else:
-        click.echo(safe(str(difference)))
+        echo(safe(str(difference)))
     return 0 if difference is None else 1
 
 
@@ -460,9 +461,9 @@ def _show_entry(position: Position, *, is_json: bool) -> None:
     if is_json:
         print_json(entry=entry_data(entry), usage=total(calls) if calls else None)
         return
-    click.echo("\n".join(_entry_lines(entry, full=True)))
+    echo("\n".join(_entry_lines(entry, full=True)))
     spent = f" · {format_cost(total(calls))} · {format_tokens(total(calls))}" if calls else ""
-    click.echo(
+    echo(
         dim(
             f"      {entry.entry_id.hex()} · turn {entry.turn} · step {entry.step} · {format_time(entry.at)}{spent}"
         )

@@ -15,7 +15,7 @@ from ...core.usage import MAX_COUNT
 from ...session import Session
 from ...stores.base import Fact
 from ..reference import reference, resolve_session
-from ..rendering.output import encode_line, iso
+from ..rendering.output import echo, encode_line, iso
 from ..store_option import StoreLocation, pass_location
 from .show import entry_data
 
@@ -45,7 +45,7 @@ def tail(location: StoreLocation, reference: str, follow: bool, last: int, after
     session = resolve_session(location, reference)
     last_number = max(0, session.row.facts - last) if after is None else min(after, MAX_COUNT)
     for fact in _facts(session, last_number, follow=follow):
-        click.echo(encode_line(_line(session, fact)))
+        echo(encode_line(_line(session, fact)))
         sys.stdout.flush()  # a reader of the pipe gets each line at once
 
 

@@ -18,7 +18,7 @@ from ...session import Session, UsageView
 from ...stores.counts import QUARTER, UsageColumn, sum_usage
 from ..reference import complete, resolve
 from ..rendering.error_text import CommandError
-from ..rendering.output import clip, json_option, print_json, table, to_json_value
+from ..rendering.output import clip, echo, json_option, print_json, table, to_json_value
 from ..store_option import StoreLocation, pass_location
 
 _GROUPS = ("day", "model", "agent", "session", "purpose", "bucket")
@@ -86,14 +86,10 @@ def usage(
     if len(rows) != 1:
         rows.append(_line("total", whole))
     head = ("", "CALLS", "INPUT", "CACHED", "OUTPUT", "COST")
-    click.echo(
-        "\n".join(table(rows, head, drop_first=("CACHED", "INPUT", "OUTPUT", "CALLS"), clip_last=False))
-    )
+    echo("\n".join(table(rows, head, drop_first=("CACHED", "INPUT", "OUTPUT", "CALLS"), clip_last=False)))
     if stored is not None:
         rows = list(_storage_rows(stored, turns))
-        click.echo(
-            "\n".join(["", *table(rows, ("STORED", "COUNT", "BYTES", "BYTES A TURN"), clip_last=False)])
-        )
+        echo("\n".join(["", *table(rows, ("STORED", "COUNT", "BYTES", "BYTES A TURN"), clip_last=False)]))
 
 
 def _storage_rows(stored: SessionStorage, turns: int) -> Iterator[tuple[str, ...]]:

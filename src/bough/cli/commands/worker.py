@@ -24,7 +24,7 @@ from ..agent_options import AgentOptions, load_module
 from ..json_log import log_format_option, start_log
 from ..option_group import complete_file
 from ..rendering.error_text import CommandError, needs_extra
-from ..rendering.output import notify, plural, print_json
+from ..rendering.output import echo, notify, plural, print_json
 from ..run_source import Source, reject_naming_options, resolve_runnable
 from ..store_option import StoreLocation, pass_location
 
@@ -228,7 +228,7 @@ def enqueue_run(
     if is_json:
         print_json(sent=task)
     else:
-        click.echo(task.session_id)
+        echo(task.session_id)
         notify(f"task {task.task_id} in queue {queue!r}; follow it with: bough tail -f {task.session_id}")
     return 0
 

@@ -29,7 +29,7 @@ from ...session import Session
 from ...store import Store
 from ...store import open as open_store
 from ...wire import PROVIDERS, find_provider, render
-from ..rendering.output import bold, clip, dim, fit_line, print_json, width
+from ..rendering.output import bold, clip, dim, echo, fit_line, print_json, width
 
 SHOP = ("--model", "scripted:support.json", "--tools", "shop.py")
 AGENT = (*SHOP, "--system", "@prompt.txt", "--title", "Order 41")
@@ -120,7 +120,7 @@ class Presenter:
 
     def show(self, text: str = "") -> None:
         if not self.is_quiet:
-            click.echo(text)
+            echo(text)
 
     def heading(self, title: str) -> None:
         self._headings += 1

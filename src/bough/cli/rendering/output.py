@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import wraps
-from itertools import accumulate, islice
+from itertools import accumulate, cycle, islice
 from typing import Any, Protocol
 from unicodedata import category, east_asian_width
 
@@ -27,6 +27,9 @@ MIN_LAST_COLUMN = 12
 
 # Characters a terminal obeys and JSON does not escape: C1 controls (one equals ESC [) and bidirectional overrides.
 _CONTROL = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+
+_STYLE = re.compile(r"(\x1b\[(?:0|1|2|3[0-7])m)")
+"""What this program styles text with."""
 
 json_option = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 force_option = click.option("--force", is_flag=True, help="Overwrite an existing file.")
@@ -80,14 +83,31 @@ def encode_report(data: dict[str, Any]) -> bytes:
     return msgspec.json.format(encode_line(data), indent=2)
 
 
+def echo(text: str | bytes = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print text for people, with every control in it made visible but the styles of this program; bytes as they are.
+
+    Every text of a command goes through here: what a store holds may come from a stranger, and a pipe may end in a
+    terminal. Only data that was asked for as it is, an export or an answer, does not.
+    """
+    click.echo(text if isinstance(text, bytes) else guard(text), err=err, nl=nl)
+
+
+def guard(text: str) -> str:
+    """Return text with its controls made visible, except for line ends and the styles that `click.style` adds."""
+    return "".join(
+        piece if is_style else safe(piece)
+        for piece, is_style in zip(_STYLE.split(text), cycle((False, True)))
+    )
+
+
 def print_json(**data: Any) -> None:
     """Print one JSON object to stdout."""
-    click.echo(encode_report(data))
+    echo(encode_report(data))
 
 
 def notify(text: str = "") -> None:
     """Print a notice to stderr, apart from the data."""
-    click.echo(suggestions.complete(text), err=True)
+    echo(suggestions.complete(text), err=True)
 
 
 def dim(text: str) -> str:
@@ -106,7 +126,7 @@ def print_lines(lines: Iterable[str]) -> None:
     """Print lines, 500 at a time: each `echo` is a write of its own."""
     remaining = iter(lines)
     while chunk := list(islice(remaining, 500)):
-        click.echo("\n".join(chunk))
+        echo("\n".join(chunk))
 
 
 def is_terminal() -> bool:
@@ -122,7 +142,7 @@ def confirm_plan(question: str, *, yes: bool) -> bool:
         notify("nothing was done; pass --yes to confirm, since there is no terminal to ask at")
         return False
     try:
-        return click.confirm(question, err=True)
+        return click.confirm(guard(question), err=True)
     except click.Abort:
         notify()  # the cursor is behind the question
         raise

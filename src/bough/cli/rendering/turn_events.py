@@ -14,7 +14,7 @@ from ...agent.events import Event, is_whole_answer
 from ...core.codec import to_json
 from ...core.messages import Message, Outcome, Text, ToolCall, ToolResult
 from ...session import Session
-from .output import clip, dim, encode_line, notify, safe, width
+from .output import clip, dim, echo, encode_line, notify, safe, width
 
 MARKS: dict[Outcome, str] = {
     "done": "✓",
@@ -126,13 +126,13 @@ class PlainWatcher(Watcher):
         if self._is_terminal:
             piece = safe(text) if self._streamed else safe(text).lstrip()
             self._streamed += piece
-            click.echo(piece, nl=False)
+            echo(piece, nl=False)
 
     def on_answer(self, message: Message) -> None:
         text, on_delta = message.text, self._streamed
         self._streamed = ""
         if self._is_terminal:
-            click.echo("" if on_delta else safe(text), nl=bool(text))
+            echo("" if on_delta else safe(text), nl=bool(text))
         elif not message.calls:
             # Unchanged, since a pipe gets data; except for what UTF-8 cannot encode.
             click.echo(text.encode("utf-8", "replace").decode(), color=True)
@@ -145,7 +145,7 @@ class PlainWatcher(Watcher):
 
     def on_notice(self, text: str) -> None:
         if self._streamed:
-            click.echo()
+            echo()
             self._streamed = ""
         notify(dim(f"  {safe(text)}"))
 
@@ -154,4 +154,4 @@ class JsonWatcher(Watcher):
     """Prints every event as a line of JSON to stdout, deltas too."""
 
     def watch(self, event: Event) -> None:
-        click.echo(encode_line(event))
+        echo(encode_line(event))
