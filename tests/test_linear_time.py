@@ -6,6 +6,7 @@ took 64 s to append. Each search is given text made for it, once and four times 
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,7 +19,7 @@ import pytest
 import bough
 from bough import Attachment, Message, Text, ToolCall, ToolResult, assistant, user
 from bough.agent.model_call import StreamBuffer
-from bough.agent.tools.command_rules import reason_to_ask
+from bough.agent.tools.command_rules import _PROGRAM_OPTIONS, reason_to_ask
 from bough.agent.tools.files import _FolderWalk
 from bough.agent.tools.http import _without_user
 from bough.agent.tools.scope import Scope
@@ -170,6 +171,7 @@ def test_four_times_the_text_takes_about_four_times_as_long(
 
 
 DYNAMIC = {
+    "agent/tools/command_rules.py:option": "one of _PROGRAM_OPTIONS",
     "agent/tools/files.py:grep": "a pattern of the model's, in a process of its own that is given a time",
     "cli/config.py:pattern": "a name in the user's own file",
     "cli/rendering/error_text.py:use": "the names of the commands",
@@ -187,6 +189,10 @@ DYNAMIC = {
 """The patterns that are made while the program runs, and why that is all right."""
 ALL_USES, DYNAMIC_PLACES = uses()
 ALL_USES |= {Use("stores/postgres/url.py:HINTS", pattern, 0, "search") for pattern, _ in HINTS}
+ALL_USES |= {
+    Use("agent/tools/command_rules.py:_PROGRAM_OPTIONS", pattern, re.DOTALL.value, "fullmatch")
+    for pattern in _PROGRAM_OPTIONS.values()
+}
 
 
 class TestEveryPattern:
