@@ -1,9 +1,19 @@
-"""The page of names is true: every test it cites is there."""
+"""The page of names is true: every test it cites is there, and every name of ours."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import inspect
 import re
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+import bough
+from bough.stores.base import SessionDetail
+from support.suggestions import suggested_commands
 
 TESTS = Path(__file__).parent
 PAGE = (TESTS.parent / "docs/mapping.md").read_text()
@@ -16,6 +26,83 @@ def test_every_test_that_is_cited_is_there() -> None:
     for home, name in cited:
         files = [*CONFORMANCE.glob("*.py")] if home == "conformance" else [TESTS / home]
         assert any(f"def {name}(" in file.read_text() for file in files), f"{home}::{name}"
+
+
+HOMES: dict[str, type] = {
+    "session": bough.Session,
+    "store": bough.Store,
+    "turn": bough.Turn,
+    "Entry": bough.Entry,
+    "Event": bough.Event,
+    "Leaf": bough.Leaf,
+    "Limits": bough.Limits,
+    "LogEvent": bough.LogEvent,
+    "Message": bough.Message,
+    "SessionDetail": SessionDetail,
+    "SessionRow": bough.SessionRow,
+    "StoreBackend": bough.StoreBackend,
+    "ToolCall": bough.ToolCall,
+    "ToolContext": bough.ToolContext,
+    "ToolResult": bough.ToolResult,
+    "Totals": bough.Totals,
+    "Usage": bough.Usage,
+    "Workspace": bough.Workspace,
+}
+"""The names that stand before a dot on the page, and what they are."""
+
+
+def own_names() -> Iterator[str]:
+    """Yield the code of the column that says what things are called here."""
+    for line in PAGE.splitlines():
+        if line.startswith("| ") and "::test_" in line:
+            yield from re.findall(r"`([^`]+)`", line.split(" | ")[1])
+
+
+def test_every_name_of_ours_exists() -> None:
+    count = 0
+    for code in own_names():
+        for home, name in re.findall(r"\b(\w+)\.([a-z]\w*)", code):
+            if home in HOMES:
+                assert hasattr(HOMES[home], name), code
+                count += 1
+            elif home == "bough" and hasattr(bough, name):
+                count += 1
+            elif home in ("bough", "core", "log", "agent", "engines", "wire", "stores"):
+                module = re.match(r"(?:bough\.)?([\w.]*\w)", code)
+                assert module is not None
+                assert find_name(module[1]), code
+                count += 1
+        for home, arguments in re.findall(r"\b(\w+(?:\.\w+)?)\(([^)]*=[^)]*)\)", code):
+            function = find_function(home)
+            for name in re.findall(r"(\w+)=", arguments) if function is not None else ():
+                assert name in inspect.signature(function).parameters or takes_options(function), code
+                count += 1
+    assert count > 60
+
+
+def find_name(dotted: str) -> bool:
+    """Whether `core.state.fold_state`, or a module, exists in the package."""
+    home, _, name = dotted.rpartition(".")
+    with suppress(ImportError):
+        return bool(home) and hasattr(importlib.import_module(f"bough.{home}"), name)
+    return importlib.util.find_spec(f"bough.{dotted}") is not None
+
+
+def find_function(name: str) -> Any:
+    home, _, member = name.rpartition(".")
+    if home in HOMES:
+        return getattr(HOMES[home], member)
+    found = getattr(bough, name, None) if not home else None
+    return found if callable(found) else None
+
+
+def takes_options(function: Any) -> bool:
+    kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
+    return inspect.Parameter.VAR_KEYWORD in kinds
+
+
+def test_every_command_exists() -> None:
+    assert sum(len(suggested_commands(code)) for code in own_names()) > 3
 
 
 def test_every_line_of_a_table_cites_one() -> None:
