@@ -84,6 +84,7 @@
         ├── ServerUnreachable       no connection to the database server
         ├── MigrationNeeded         the database has no Bough schema, or an older one
         ├── MissingPermission       the database role lacks a permission
+        ├── UnsafeRights            the database lets others read or write what is not theirs; nothing was done
         ├── PostgresRequired        an engine that needs PostgreSQL
         ├── EngineNotInstalled      the database lacks the engine's schema or queue
         ├── UnknownCommit           the connection broke during a commit and did not come back
@@ -1194,6 +1195,19 @@ class MissingPermission(StoreError):
             hint
             or f"to open a store, grant bough_service to {role} (or the service role you chose); to migrate, grant the "
             "permission to create a schema and roles",
+        )
+
+
+class UnsafeRights(StoreError):
+    """Rights in a database that let others than the service read or write what is not theirs."""
+
+    def __init__(self, location: str, rights: Sequence[str]) -> None:
+        self.location, self.rights = location, tuple(rights)
+        named, more = rights[:5], len(rights) - 5
+        super().__init__(
+            f"{location} gives rights away, so nothing was done: {'; '.join(named)}{f'; {more} more' if more > 0 else ''}",
+            "run bough --store URL migrate as the role that owns the schema: it revokes what was granted; an administrator "
+            "revokes a membership and drops a trigger. What a person should see on purpose, grant to another role",
         )
 
 

@@ -10,12 +10,13 @@ import psycopg
 import pytest
 
 import bough
-from bough import ScriptedModel, ToolCall, Usage, assistant, user
+from bough import ScriptedModel, ToolCall, Usage, assistant, errors, user
 from bough.engines.absurd.claim import AbsurdClient, Claim, ConnectionHandle
 from bough.engines.absurd.deaths import TaskDeaths
 from bough.engines.absurd.engine import Agent
 from bough.engines.absurd.health import engine_health
 from bough.engines.absurd.queue import queue_tables
+from bough.engines.absurd.schema import install
 from bough.engines.absurd.task_queue import TaskQueue
 from bough.engines.absurd.worker import LeaseRenewer, OnlyRunClient, Worker
 from bough.log.doctor import session_health
@@ -107,6 +108,16 @@ class TestWhatAClientPlanted:
                 wait_until(lambda: tasks.states(["other"])["other"].state == "sleeping")
                 assert [finding.level for finding in engine_health(queue.store.backend)] == ["ok"]
             assert reports == []
+
+    def test_functions_of_the_engine_that_would_run_it_are_not_used(
+        self, planted: Database, url: str
+    ) -> None:
+        with contextlib.closing(AbsurdQueue(planted)) as queue:
+            planted.run("alter function absurd.emit_event reset search_path")
+            with pytest.raises(errors.EngineNotInstalled, match="that a client's could take the place of"):
+                queue.send("look")
+            install(planted.owner_url, queue.name)
+            queue.send("look")
 
     def test_it_never_runs_when_a_worker_renews_its_leases_or_dies(self, planted: Database, url: str) -> None:
         with contextlib.closing(AbsurdQueue(planted)) as queue:

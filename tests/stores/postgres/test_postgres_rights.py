@@ -9,11 +9,16 @@ import psycopg
 import pytest
 
 import bough
-from bough import Evidence, Store, ToolCall, assistant, system, tool_result, user
+from bough import Evidence, Store, ToolCall, assistant, errors, system, tool_result, user
 from bough.core.drafts import Draft
 from bough.core.messages import Reasoning, Text
+from bough.engines.absurd.schema import install
+from bough.stores.postgres.health import rights_health
+from bough.stores.postgres.rights import RightsDifferences, compare_rights
+from bough.stores.postgres.schema import SAFE_PATH, migrate
+from bough.stores.postgres.store import PostgresStore
 from support.paths import ROOT
-from support.postgres import TABLES, Database
+from support.postgres import TABLES, Database, DatabaseHost
 
 VIEWS = ("public_session", "public_message", "public_fact", "public_input")
 SECRETS = ("seed-secret", "inner-secret", "thought-secret", "sealed-secret", "state-secret", "spec-secret")
@@ -269,8 +274,8 @@ class TestWhatTheDatabaseSays:
 
     def test_no_policy_is_for_everybody_or_for_clients(self, database: Database) -> None:
         owner = psycopg.conninfo.conninfo_to_dict(database.owner_url)["user"]
-        roles_used = {role for (roles,) in database.run("select roles from pg_policies") for role in roles}
-        assert roles_used == {"bough_service", owner}
+        policies = database.run("select roles, qual from pg_policies where qual <> 'false'")
+        assert {role for roles, _ in policies for role in roles} == {"bough_service", owner}
 
     def test_the_client_has_these_rights_and_no_others(self, database: Database) -> None:
         query = "select relname from pg_class where relnamespace = 'bough'::regnamespace and {} order by 1"
@@ -306,6 +311,172 @@ class TestWhatTheDatabaseSays:
             "debug_print_plan=off",
         )  # a plan shows how many rows others have
         assert {tuple(config or ())[:2] for (config,) in rows} == {safe}
+
+
+@pytest.fixture
+def generous(postgres: DatabaseHost) -> Iterator[Database]:
+    """A database whose administrator lets everybody and both roles do everything with whatever the owner creates."""
+    database = Database(postgres, "generous")
+    roles = "public, bough_client, bough_service"
+    kinds = ("tables", "sequences", "functions", "schemas")
+    for kind in kinds:
+        database.run(f"alter default privileges grant all on {kind} to {roles}")
+    database.run("drop schema bough cascade")
+    migrate(database.owner_url)
+    yield database
+    for kind in kinds:
+        database.run(f"alter default privileges revoke all on {kind} from {roles}")
+
+
+def rights(database: Database) -> RightsDifferences:
+    with psycopg.connect(database.owner_url) as connection:
+        connection.execute(f"set local search_path = {SAFE_PATH}")
+        return compare_rights(connection)
+
+
+@pytest.mark.attack
+class TestWhatAnAdministratorGranted:
+    def test_migrate_takes_back_what_is_granted_by_default(self, generous: Database) -> None:
+        install(generous.owner_url)
+        assert rights(generous) == RightsDifferences()
+        ask(generous, "select * from bough.public_session")
+        for forbidden in ("bough.session", "absurd.t_bough", "absurd.queues"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                ask(generous, f"select * from {forbidden}")
+
+    @pytest.mark.parametrize(
+        ("grant", "revoke", "named"),
+        [
+            (
+                "grant select on {} to public",
+                "revoke all on {} from public",
+                "public select on table bough.session",
+            ),
+            (
+                "grant insert (title) on {} to bough_client",
+                "revoke insert (title) on {} from bough_client",
+                "bough_client insert (title) on table bough.session",
+            ),
+            (
+                "grant execute on function bough.bind to public",
+                "revoke all on function bough.bind from public",
+                "public execute on function bough.bind(regrole,text,text)",
+            ),
+            (
+                "grant usage on sequence bough.branch_id to bough_client",
+                "revoke all on sequence bough.branch_id from bough_client",
+                "bough_client usage on sequence bough.branch_id",
+            ),
+            (
+                "grant create on schema bough to bough_client",
+                "revoke create on schema bough from bough_client",
+                "bough_client create on schema bough",
+            ),
+            (
+                "grant bough_service to bough_client",
+                "revoke bough_service from bough_client",
+                "bough_client is a member of bough_service",
+            ),
+            (
+                "grant pg_read_all_data to bough_client",
+                "revoke pg_read_all_data from bough_client",
+                "bough_client is a member of pg_read_all_data",
+            ),
+            (
+                "alter role bough_client bypassrls",
+                "alter role bough_client nobypassrls",
+                "bough_client bypasses row level security",
+            ),
+        ],
+    )
+    def test_a_right_too_many_is_named_and_the_store_not_opened(
+        self, database: Database, grant: str, revoke: str, named: str
+    ) -> None:
+        database.run(grant.format("bough.session"))
+        try:
+            with pytest.raises(errors.UnsafeRights, match="nothing was done") as raised:
+                bough.open(database.url)
+            assert raised.value.rights == (named,)
+            if "role" not in grant and "on " in grant:
+                assert migrate(database.owner_url).warnings == ()
+                bough.open(database.url).close()
+            else:
+                assert named in migrate(database.owner_url).warnings
+        finally:
+            database.run(revoke.format("bough.session"))
+
+    def test_a_trigger_of_a_client_runs_neither_as_the_service_nor_as_who_migrates(
+        self, database: Database
+    ) -> None:
+        """With all rights on a table comes that of creating triggers there."""
+        database.run("grant trigger on bough.migration, bough.session to bough_client")
+        database.run("create schema if not exists theirs; grant all on schema theirs to public")
+        with psycopg.connect(database.client_url) as client:
+            client.execute(
+                "create function theirs.mine() returns trigger language plpgsql as "
+                "$$ begin raise exception 'ran as %', current_user; end $$"
+            )
+            for table in ("migration", "session"):
+                client.execute(
+                    f"create trigger mine before insert on bough.{table} execute function theirs.mine()"
+                )  # type: ignore[arg-type]
+        try:
+            for use in (lambda: bough.open(database.url), lambda: migrate(database.owner_url)):
+                with pytest.raises(
+                    errors.UnsafeRights, match=r"'mine' on bough\.session runs a function of bough_person"
+                ):
+                    use()
+        finally:
+            database.run(
+                "drop schema theirs cascade; revoke trigger on bough.migration, bough.session from bough_client"
+            )
+
+    def test_a_right_that_the_service_lacks_is_named(self, database: Database) -> None:
+        database.run("revoke insert on bough.journal from bough_service")
+        try:
+            with pytest.raises(
+                errors.MissingPermission, match=r"bough_service insert on table bough\.journal"
+            ):
+                bough.open(database.url)
+            assert migrate(database.owner_url).warnings == ()
+        finally:
+            database.run("grant insert on bough.journal to bough_service")
+
+    def test_what_doctor_says(self, database: Database) -> None:
+        database.run(
+            "grant update on bough.entry to bough_service; grant create on schema public to bough_client"
+        )
+        try:
+            with bough.open(database.url) as store:
+                assert isinstance(store.backend, PostgresStore)
+                findings = {finding.message: finding.level for finding in rights_health(store.backend)}
+            assert findings == {
+                "a right too many: bough_service update on table bough.entry": "warning",
+                "bough_client may create in the schema 'public', which is in the search path; "
+                "Bough calls nothing there, other programs may": "warning",
+            }
+            (warning,) = migrate(database.owner_url).warnings
+            assert warning == "bough_client may create in the schema 'public', which is in the search path"
+        finally:
+            database.run("revoke create on schema public from bough_client")
+        with bough.open(database.url) as store:
+            assert isinstance(store.backend, PostgresStore)
+            assert rights_health(store.backend) == []
+
+    def test_a_migration_for_another_client_role_takes_the_rights_of_the_former(
+        self, database: Database
+    ) -> None:
+        database.run("drop role if exists other_client")
+        migrate(database.owner_url, client="other_client")
+        try:
+            assert rights(database) == RightsDifferences()
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                ask(database, "select * from bough.public_session")
+            assert migrate(database.owner_url).warnings == (), "it keeps the role that it has"
+        finally:
+            migrate(database.owner_url, client="bough_client")
+            database.run("drop role other_client")
+        ask(database, "select * from bough.public_session")
 
 
 def test_tool_results_are_internal_and_so_are_their_calls(database: Database, store: Store) -> None:

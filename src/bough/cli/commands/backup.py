@@ -67,8 +67,7 @@ def backup(location: StoreLocation, to: str | None, force: bool, is_json: bool) 
 @click.option(
     "--client-role",
     metavar="NAME",
-    default="bough_client",
-    show_default=True,
+    show_default="the one it has, else bough_client",
     help="PostgreSQL: role that sees public entries only.",
 )
 @click.option(
@@ -87,7 +86,7 @@ def migrate(
     location: StoreLocation,
     yes: bool,
     service_role: str | None,
-    client_role: str,
+    client_role: str | None,
     engine: str | None,
     queue: str,
     is_json: bool,
@@ -126,7 +125,13 @@ def migrate(
 
 
 def _migrate_server(
-    location: StoreLocation, service: str | None, client: str, queue: str | None, *, yes: bool, is_json: bool
+    location: StoreLocation,
+    service: str | None,
+    client: str | None,
+    queue: str | None,
+    *,
+    yes: bool,
+    is_json: bool,
 ) -> int:
     """Create or upgrade our schema and, with a queue, Absurd's after it."""
     from ...stores.postgres.schema import migrate as migrate_schema
@@ -134,15 +139,24 @@ def _migrate_server(
     install_absurd = None if queue is None else load_absurd(location)
     where = location.display_url
     role = service or "bough_service (or the service role it has)"
+    public = client or "bough_client (or the client role it has)"
     notify(
-        f"{where}: create or upgrade the schema bough, and the roles {role} and {client} if they are missing"
+        f"{where}: create or upgrade the schema bough, and the roles {role} and {public} if they are missing; "
+        "what else these roles and everybody may do with it is revoked"
     )
     if queue is not None:
         notify(f"{where}: install the schema absurd and the queue {queue!r}, and grant them to {role}")
     if not confirm_plan("Migrate?", yes=yes):
         return 1
     done = migrate_schema(location.url, service=service, client=client)
-    report: dict[str, Any] = {"backend": where, "format_before": done.before, "format": done.after}
+    report: dict[str, Any] = {
+        "backend": where,
+        "format_before": done.before,
+        "format": done.after,
+        "warnings": done.warnings,
+    }
+    for warning in done.warnings:
+        notify(f"warning: {warning}")
     lines = [
         f"{where} has schema {done.after}; nothing to do"
         if done.before == done.after

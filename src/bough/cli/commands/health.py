@@ -137,9 +137,11 @@ def _check_health(location: StoreLocation) -> list[Finding]:
         findings += session_health(store.backend, store.runtime, lambda: step(next(counter), None))
         if location.is_postgres:
             from ...engines.absurd.health import engine_health
+            from ...stores.postgres.health import rights_health
             from ...stores.postgres.store import PostgresStore
 
             assert isinstance(store.backend, PostgresStore)
+            findings += rights_health(store.backend)
             findings += engine_health(store.backend)
         return findings
 

@@ -22,7 +22,8 @@ from ...errors import (
     NewerFormat,
 )
 from ...stores.postgres.connections import store_error
-from ...stores.postgres.schema import SAFE_PATH, lock_schema, plain_errors, safe_transaction, service_role
+from ...stores.postgres.rights import Roles, close_tables
+from ...stores.postgres.schema import DEFAULT_SERVICE, SAFE_PATH, lock_schema, plain_errors, safe_transaction
 from ...stores.postgres.schema import VERSION as SCHEMA_VERSION
 from ...stores.postgres.url import Address
 from . import registry
@@ -43,7 +44,8 @@ from (select oid, coalesce(has_schema_privilege(oid, 'usage'), false) as may_use
 SELECT_QUEUE = """
 select absurd.get_schema_version(), to_regclass(format('absurd.%%I', 't_' || %s)) is not null,
        coalesce(has_table_privilege(to_regclass(format('absurd.%%I', 't_' || %s)), 'select, insert'), false),
-       to_regclass('absurd.bough_worker') is not null
+       to_regclass('absurd.bough_worker') is not null,
+       not exists (select from pg_proc where pronamespace = 'absurd'::regnamespace and prokind = 'f' and proconfig is null)
 """
 # Absurd's functions run with the rights of the caller.
 GRANT = """
@@ -97,7 +99,8 @@ def install(url: str, queue: str = DEFAULT_QUEUE) -> InstallResult:
         names = {"index": sql.Identifier(f"r_{queue}_bc"), "runs": sql.Identifier(f"r_{queue}")}
         connection.execute(sql.SQL(INDEX_CLAIM).format(**names))
         connection.execute(PIN_FUNCTIONS)
-        _grant(connection, queue, service_role(connection))
+        _grant(connection, queue, Roles.read(connection).service or DEFAULT_SERVICE)
+        close_tables(connection, "absurd")
     return InstallResult(before, VERSION, queue)
 
 
@@ -147,13 +150,19 @@ def _check_queue(connection: psycopg.Connection[Any], where: str, queue: str) ->
         raise EngineNotInstalled(where, queue, "has no schema of Absurd yet")
     if not may_use:
         raise MissingPermission(where, user, "it may not use the schema absurd", _grant_hint(queue))
-    version, has_queue, may_write, has_registry = fetch_row(connection, SELECT_QUEUE, [queue, queue])
+    version, has_queue, may_write, has_registry, is_pinned = fetch_row(
+        connection, SELECT_QUEUE, [queue, queue]
+    )
     _check_not_newer(where, version)
     if version != VERSION:
         raise EngineNotInstalled(where, queue, f"has schema {version} of Absurd, this Bough needs {VERSION}")
     if not has_queue or not has_registry:
         raise EngineNotInstalled(
             where, queue, "has no registry of workers" if has_queue else f"has no queue {queue!r}"
+        )
+    if not is_pinned:  # it was migrated by somebody else
+        raise EngineNotInstalled(
+            where, queue, "has functions of Absurd that a client's could take the place of"
         )
     if not may_write:
         raise MissingPermission(where, user, f"it may not use the queue {queue!r}", _grant_hint(queue))

@@ -1,26 +1,11 @@
--- Rights and policies. Every `bough migrate` runs this file; running it again loses nothing.
--- {owner}, {service} and {client} are names of roles.
+-- Policies, and what the public may call. Every `bough migrate` runs this file; running it again loses nothing. Then it
+-- revokes every right and grants those that `rights.py` lists. {owner}, {service} and {client} are names of roles.
 --
 -- The owner creates the tables; row level security is forced, so it applies to the owner, too. An application's login
 -- is a member of the service role, which reads and writes one space, named by `bough.space` in each transaction. The
 -- client role reads the public views and inserts into one of them, for the space and owner in `bough.space` and
 -- `bough.owner`; it has no right on any table, sequence or index behind them. Without those settings neither role
 -- sees anything. A login that is bound (`bough.bind`, at the end) is always one owner, whatever it sets.
-
-revoke all on schema bough from public;
-revoke all on all tables in schema bough from public, {client};
-revoke all on all sequences in schema bough from public, {client};
-revoke all on all functions in schema bough from public, {client};
-grant usage on schema bough to {service}, {client};
-grant select on bough.migration to {service};
-grant select, insert, update, delete on bough.session, bough.session_detail, bough.draft, bough.branch,
-    bough.usage, bough.inbox, bough.blob, bough.search_progress, bough.session_tag to {service};
-grant select, insert, delete on bough.entry, bough.tool_call, bough.journal, bough.blob_use to {service}; -- these are never updated
-grant select (id, space, session_number, at), insert, delete on bough.search to {service};
-grant select on bough.active_message to {service};
-grant select, update on bough.lock to {service}; -- to lock rows: the policy allows no update
-grant usage on sequence bough.session_number, bough.branch_id to {service};
-grant execute on function bough.message_text(bytea), bough.tag_hash(text, text) to {service};
 
 -- -- rows -----------------------------------------------------------------------------------------------
 
@@ -49,6 +34,7 @@ begin
         execute format('alter table bough.%I force row level security', name);
         execute format('drop policy if exists service on bough.%I', name);
         execute format('drop policy if exists reader on bough.%I', name);
+        execute format('drop policy if exists client on bough.%I', name);
         continue when name in ('migration', 'lock', 'login', 'login_by_name'); -- belong to no space
         execute format('create policy service on bough.%I to {service} using (%s) with check (%s)', name, mine, mine);
     end loop;
@@ -67,6 +53,7 @@ create policy service on bough.migration for select to {service} using (true);
 create policy reader on bough.lock to {owner} using (true) with check (true);
 create policy service on bough.lock to {service} using (true) with check (false);
 create policy reader on bough.login to {owner} using (true) with check (true);
+create policy client on bough.login to {client} using (false); -- allows nothing, and tells the next migration its name
 create policy reader on bough.login_by_name to {owner} using (true) with check (true);
 insert into bough.lock select generate_series(0, 2047) on conflict do nothing;
 
@@ -104,10 +91,6 @@ set enable_seqscan = off set enable_indexscan = off as $$
       and search.id + 0 >= first and search.id + 0 < last
     order by search.id desc limit max_rows
 $$;
-revoke all on function bough.match_words(tsquery, bigint, bigint, integer),
-    bough.match_newest(tsquery, bigint, bigint, integer, integer) from public;
-grant execute on function bough.match_words(tsquery, bigint, bigint, integer),
-    bough.match_newest(tsquery, bigint, bigint, integer, integer) to {service};
 
 -- -- the public -----------------------------------------------------------------------------------------
 
@@ -173,8 +156,6 @@ create or replace function bough.spaces_with_client_input() returns table (space
 language sql stable security definer set search_path = pg_catalog, pg_temp set debug_print_plan = off as $$
     select distinct inbox.space from bough.inbox where inbox.key is null
 $$;
-revoke all on function bough.spaces_with_client_input() from public;
-grant execute on function bough.spaces_with_client_input() to {service};
 
 -- Input for a session of the caller: always a user message, always text. The error does not show whether a session
 -- is missing or another owner's.
@@ -221,20 +202,12 @@ create or replace view bough.public_input with (security_barrier) as select * fr
 create or replace trigger queue_input instead of insert on bough.public_input
     for each row execute function bough.queue_input();
 
-revoke all on function bough.own_sessions(), bough.own_messages(text), bough.own_facts(text, bigint),
-    bough.own_inputs(), bough.queue_input() from public;
-
 -- -- logins ---------------------------------------------------------------------------------------------
 
 create or replace function bough.grant_client(who regrole) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-    execute format('grant usage on schema bough to %s', who);
-    execute format('grant execute on function bough.own_sessions(), bough.own_messages(text), '
-                   'bough.own_facts(text, bigint), bough.own_inputs() to %s', who);
-    execute format('grant select on bough.public_session, bough.public_message, bough.public_fact, '
-                   'bough.public_input to %s', who);
-    execute format('grant insert (session_id, text) on bough.public_input to %s', who);
+    execute format({client_grants}, who);
 end
 $$;
 
@@ -274,17 +247,11 @@ language sql stable security definer set search_path = pg_catalog, pg_temp set d
       and not exists (select from bough.login join pg_roles on oid = login.role where rolname = login_by_name.role)
     order by 1
 $$;
-revoke all on function bough.lost_logins() from public;
-grant execute on function bough.lost_logins() to {service};
 
 -- For the owner of the schema: a role that is missing shall stay so.
 create or replace function bough.forget_login(missing text) returns void
 language sql set search_path = pg_catalog, pg_temp as $$
     delete from bough.login_by_name where login_by_name.role = missing
 $$;
-revoke all on function bough.forget_login(text) from public;
-
-revoke all on function bough.grant_client(regrole), bough.bind(regrole, text, text), bough.unbind(regrole) from public;
 delete from bough.login where not exists (select from pg_roles where oid = role); -- dropped roles
-select bough.grant_client('{client}'::regrole);
 select bough.grant_client(role) from bough.login;

@@ -27,6 +27,16 @@ from ...errors import (
     StoreError,
     StoreFull,
     StoreReadOnly,
+    UnsafeRights,
+)
+from .rights import (
+    SELECT_PATH,
+    Roles,
+    client_grants,
+    compare_rights,
+    foreign_triggers,
+    grant_all,
+    open_schemas,
 )
 from .url import Address, first_line
 
@@ -73,11 +83,7 @@ SELECT_OWNER = """
 select pg_get_userbyid(nspowner), pg_has_role(nspowner, 'member'), pg_has_role(nspowner, 'usage')
 from pg_namespace where nspname = 'bough'
 """
-SELECT_SERVICE = """
-select rolname from pg_policy cross join unnest(polroles) as role join pg_roles on pg_roles.oid = role
-where polrelid = to_regclass('bough.session') and polname = 'service'
-"""
-DEFAULT_SERVICE = "bough_service"
+DEFAULT_SERVICE, DEFAULT_CLIENT = "bough_service", "bough_client"
 ROLE_NAME = re.compile("[a-z_][a-z0-9_]{0,62}")
 
 
@@ -85,13 +91,16 @@ class MigrationResult(Struct, frozen=True):
     before: int
     """0: there was no schema."""
     after: int
+    warnings: tuple[str, ...] = ()
+    """What only an administrator of the database can change, in words."""
 
 
-def migrate(url: str, *, service: str | None = None, client: str = "bough_client") -> MigrationResult:
+def migrate(url: str, *, service: str | None = None, client: str | None = None) -> MigrationResult:
     """Create the schema or migrate it to this version, as the role of `url`, which then owns it.
 
     Creates the roles if they are missing, without the right to log in: grant them to the logins that need them. Without
-    `service` the schema keeps the service role it has; a new one gets `bough_service`.
+    their names the schema keeps the roles it has; a new one gets `bough_service` and `bough_client`. Revokes what else
+    these roles and everybody may do with it.
     """
     for name in (service, client):
         if name is not None and not ROLE_NAME.fullmatch(name):
@@ -99,16 +108,26 @@ def migrate(url: str, *, service: str | None = None, client: str = "bough_client
     address = replace(
         Address.parse(url), is_prepared=False
     )  # a file of several statements cannot be prepared
-    with address.connect() as connection, plain_errors(address, connection), safe_transaction(connection):
-        _check_server(connection, address.safe_url)
-        _check_owner(connection, address.safe_url)
-        lock_schema(connection)
-        return _migrate(connection, address.safe_url, service or service_role(connection), client)
+    with address.connect() as connection, plain_errors(address, connection):
+        path = _fetch_value(connection, SELECT_PATH)
+        with safe_transaction(connection):
+            _check_server(connection, address.safe_url)
+            _check_owner(connection, address.safe_url)
+            lock_schema(connection)
+            roles = Roles.read(connection)
+            done = _migrate(
+                connection,
+                address.safe_url,
+                service or roles.service or DEFAULT_SERVICE,
+                client or roles.client or DEFAULT_CLIENT,
+            )
+            return replace(done, warnings=_warnings(connection, path))
 
 
-def service_role(connection: psycopg.Connection[Any]) -> str:
-    """Return the role that the policies of the service name, or the default if there are none yet."""
-    return str(_fetch_value(connection, SELECT_SERVICE) or DEFAULT_SERVICE)
+def _warnings(connection: psycopg.Connection[Any], path: list[str]) -> tuple[str, ...]:
+    """Return which rights differ though all were granted anew, and where others may create."""
+    found = compare_rights(connection)
+    return *found.dangerous, *found.missing, *found.needless, *open_schemas(connection, path)
 
 
 @contextlib.contextmanager
@@ -193,6 +212,7 @@ def _migrate(connection: psycopg.Connection[Any], url: str, service: str, client
     if not _fetch_value(connection, SCHEMA_EXISTS):
         connection.execute(CREATE_SCHEMA)
     _refuse_prerelease(connection, url)
+    _refuse_triggers(connection, url)
     # The policies of a dump that was restored as another owner name the former one. `RIGHTS` forces them again.
     connection.execute("alter table bough.migration no force row level security")
     before = int(_fetch_value(connection, SELECT_VERSION))
@@ -204,10 +224,19 @@ def _migrate(connection: psycopg.Connection[Any], url: str, service: str, client
             connection.execute(_file(file))
         connection.execute("insert into bough.migration (version) values (%s)", (version,))
     _compress(connection)
+    former = Roles.read(connection)
     names = {"owner": _current_role(connection), "service": service, "client": client}
-    roles = sql.SQL(_file(RIGHTS)).format(**{k: sql.Identifier(v) for k, v in names.items()})
-    connection.execute(roles)
+    identifiers = {key: sql.Identifier(name) for key, name in names.items()}
+    connection.execute(sql.SQL(_file(RIGHTS)).format(client_grants=client_grants(), **identifiers))
+    grant_all(connection, Roles(service, client), former)
     return MigrationResult(before, VERSION)
+
+
+def _refuse_triggers(connection: psycopg.Connection[Any], url: str) -> None:
+    """Raise if writing would run another role's function, with the rights of who migrates."""
+    triggers = foreign_triggers(connection)
+    if triggers:
+        raise UnsafeRights(url, triggers)
 
 
 def _refuse_prerelease(connection: psycopg.Connection[Any], url: str) -> None:
@@ -311,3 +340,11 @@ def _check_schema(connection: psycopg.Connection[Any], url: str) -> None:
         raise MigrationNeeded(url, version, VERSION)
     if version > VERSION:
         raise NewerFormat(url, str(version), str(VERSION))
+    rights = compare_rights(connection)
+    if rights.dangerous:
+        raise UnsafeRights(url, rights.dangerous)
+    if rights.missing:
+        why = f"it needs the rights that migrate grants: {rights.missing[0]}"
+        raise MissingPermission(
+            url, user, why, "run bough --store URL migrate, as the role that owns the schema"
+        )
