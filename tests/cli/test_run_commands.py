@@ -846,3 +846,32 @@ class TestImports:
             assert terminal.wait() == (0 if effects else 1)
         book = home / "book"
         assert len(book.read_text().splitlines() if book.exists() else []) == effects
+
+    def test_no_program_file_folder_or_tier_of_a_bundle_is_used_or_proposed(self, home: Path) -> None:
+        """What runs, and how far its tools reach, is what the options here say."""
+        (home / "evil.py").write_text('import pathlib; pathlib.Path("ran").touch()')
+        workspace = library.Workspace(working_dir="/", fs_scope_tier="full")
+        spec = {"tools": ["evil.py"], "mcp": ["touch ran"], "workspace": "/", "allow": ["sh"]}
+        open_call = library.ToolCall("c1", "shell", {"argv": ["touch", "ran"]})
+        with library.open("memory:") as elsewhere:
+            session = elsewhere.start("support", workspace=workspace, spec=spec)
+            session.append([library.user("q"), library.assistant(open_call)])
+            session.export(home / "theirs.bough")
+        bough("import", "theirs.bough", home=home)
+        name = session.session_id
+        script(home, {"calls": [{"name": "read_file", "arguments": {"path": "/etc/hostname"}}]}, "", "Done.")
+        resume = bough("resume", name, *MODEL, home=home)
+        assert (resume.code, "shell, which is not loaded" in resume.err) == (2, True)
+        bough("resume", name, "--rollback", home=home)
+        done = bough("run", "hi", "--resume", name, *MODEL, home=home)
+        fork = bough("fork", name, home=home).out.strip()
+        shown = [bough(verb, one, home=home) for verb in ("show", "resume") for one in (name, fork)]
+        for each in (resume, done, *shown):
+            assert not any(text in each.out + each.err for text in ("evil.py", "touch ran", "--workspace /"))
+        assert not (home / "ran").exists()
+        results = [
+            r
+            for e in library.open(home / "agent.db").session(name).path()
+            for r in (e.message.results if e.message else ())
+        ]
+        assert [result.error for result in results] == [True], "it has no tool"

@@ -31,6 +31,7 @@ from ..core.entries import Settings
 from ..core.messages import system as system_message
 from ..core.usage import MICROCENTS_PER_DOLLAR
 from ..errors import ModelRefused, ModelUnavailable
+from ..log.imports import has_foreign_detail
 from ..log.workspace import WORKSPACE_TOOLS, ScopeTier, Workspace
 from ..models.availability import available_models
 from ..models.model import Model
@@ -321,7 +322,12 @@ def _hint(session: Session) -> str:
 
 
 def original_flags(session: Session) -> str:
-    """Return the --tools, --mcp and --workspace the session was started with, as typed in a shell, with a leading space."""
+    """Return the --tools, --mcp and --workspace the session was started with, as typed in a shell, with a leading space.
+
+    None of an imported session: its commands and files are a stranger's, and nobody should be told to run them.
+    """
+    if has_foreign_detail(session.log):
+        return ""
     spec = _spec(session)
     was = [
         (flag, source)

@@ -15,6 +15,8 @@ from .log import Log
 
 ACCEPTED = "import_accepted"
 """The fact that somebody here accepted what an import left open. One that came with an import accepts nothing."""
+MAX_FORKS = 1_000
+"""Parents that are looked at: a forged ring of forks must end too."""
 PAGE = 256
 """Facts read at once."""
 
@@ -52,6 +54,18 @@ class ForeignEntries:
         if owner is None:
             return float("inf")
         return _first_own_seq(store, owner.session_id, owner.imported_facts, branch)
+
+
+def has_foreign_detail(log: Log) -> bool:
+    """Whether the session's agent and workspace, as they are stored, came with an import: a fork has those of its parent."""
+    row = log.store.find_session(log.session_id)
+    for _ in range(MAX_FORKS):
+        if row is None or row.imported_facts:
+            return True
+        if row.relation not in ("fork", "replay") or row.parent_session is None:
+            return False
+        row = log.store.find_session(row.parent_session)
+    return True
 
 
 def is_accepted(log: Log) -> bool:

@@ -219,13 +219,14 @@ def _check_turns(settings: Settings, row: SessionRow, limits: Limits | None) -> 
 
 def _recorded_task(log: Log, recorded: KeyedTurn, key: str, queue: str, agent: str | None) -> EnqueuedTask:
     """Return the task of an input that was sent before. If it is unanswered and its task is gone or failed, it gets one."""
-    for fact in log.store.journal(log.session_id, recorded.fact_number):
+    row = log.store.session(log.session_id)
+    # An import does not say which queue of this store is used.
+    for fact in log.store.journal(log.session_id, max(recorded.fact_number, row.imported_facts)):
         if fact.kind == "enqueued":
             queue = fact.data["queue"]
             break
         if fact.kind == "appended":
             break
-    row = log.store.session(log.session_id)
     _, spawning = _spawning_log(log, row, queue, agent, key)
     if not spawning.find_task() and recorded.is_open:
         task_log, spawning = _spawning_log(log, row, queue, agent, new_key(log.runtime))

@@ -22,7 +22,7 @@ SIGNALS = ("approved", "denied", "task_decided", CANCEL_REQUESTED)
 # Under the session's lock: how many signals there are with the new one, and the queue of the latest task that waits.
 SELECT_WAITING = """
 select count(*) filter (where journal.kind in ('approved', 'denied', 'task_decided', 'cancel_requested')),
-       (array_agg(journal.data order by journal.number desc) filter (where journal.kind = 'waiting'))[1]::json ->> 'queue'
+       (array_agg(journal.data order by journal.number desc) filter (where journal.kind = 'waiting' and journal.number > session.imported_facts))[1]::json ->> 'queue'
 from bough.journal join bough.session on session.number = journal.session_number
 where session.id = %s
 """
@@ -78,10 +78,11 @@ def request_cancel(log: Log) -> bool:
 
 
 def _is_task(log: Log, row: SessionRow) -> bool:
-    """Whether a task runs the open turn, or will: it was enqueued since it started, or it waits as one."""
+    """Whether a task runs the open turn, or will: it was enqueued since it started, or it waits as one. Tasks are not
+    imported with their session."""
     if (row.holder or "").startswith("absurd:"):
         return True
-    for fact in log.facts_backwards():
+    for fact in log.facts_backwards(row.imported_facts):
         if fact.kind == "enqueued" or (fact.kind == "waiting" and "queue" in fact.data):
             return True
         if fact.kind in ("turn_started", "turn_ended"):
