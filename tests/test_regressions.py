@@ -13,6 +13,7 @@ import pytest
 
 import bough as library
 from bough import assistant, errors, system, user
+from bough.cli.commands.export import export_file_name
 from support.cli_store import write_store
 from support.terminal import BOUGH, Terminal, bough, environment
 
@@ -30,7 +31,7 @@ def hostile(tmp_path: Path) -> Path:
     place = tmp_path / "h.db"
     with library.open(place) as store:
         session = store.start(
-            f"agent {ESCAPE}", [system("You help.")], session_id="../up/x", title=f"title {ESCAPE}"
+            f"agent {ESCAPE}", [system("You help.")], session_id="ses_enemy", title=f"title {ESCAPE}"
         )
         session.tag(**{f"name {ESCAPE}": f"value {ESCAPE}"})
         session.append([user(f"q \x9b31m \u202e {ESCAPE}"), assistant("a")])
@@ -298,15 +299,12 @@ class TestExport:
         assert target.read_text() == "old"
         assert [one.name for one in tmp_path.iterdir() if "kept" in one.name] == ["kept.md"]
 
-    def test_an_id_chosen_by_a_stranger_chooses_no_folder(self, hostile: Path, tmp_path: Path) -> None:
-        home = tmp_path / "deep" / "home"
-        home.mkdir(parents=True)
-        (tmp_path / "deep" / "up").mkdir()
-        done = bough("export", "latest", home=home, store=hostile)
-        assert done.code == 0, done.err
-        (file,) = home.glob("*.bough")
-        assert file.name.isprintable()
-        assert list((tmp_path / "deep" / "up").iterdir()) == []
+    @pytest.mark.parametrize("session_id", ["../up/x", "..", "/etc/x", f"a{ESCAPE}"])
+    def test_an_id_chosen_by_a_stranger_chooses_no_folder(self, session_id: str) -> None:
+        name = export_file_name(session_id, ".bough")
+        assert name.isprintable()
+        assert Path(name).name == name
+        assert not name.startswith(".")
 
 
 class TestBundle:
@@ -319,7 +317,10 @@ class TestBundle:
         body = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
         end["sha256"] = sha256(body).hexdigest()
         (tmp_path / "b.bough").write_bytes(body + json.dumps(end).encode() + b"\n")
-        with library.open("memory:") as store, pytest.raises(errors.InvalidBundle, match="cannot be printed"):
+        with (
+            library.open("memory:") as store,
+            pytest.raises(errors.InvalidBundle, match=r"cannot be printed|has the character"),
+        ):
             store.import_bundle(tmp_path / "b.bough")
 
 

@@ -42,6 +42,7 @@
     │   ├── NotJson                 NaN, a non-string key, an object JSON cannot express
     │   ├── NotText                 another type where text is expected
     │   ├── InvalidText             a lone surrogate, or a NUL in a plain text column
+    │   ├── InvalidId               an id that a URL or a file name would read as another
     │   ├── InvalidCount            usage that is not a count of tokens or money
     │   ├── InvalidArgument         an argument out of its range
     │   ├── InvalidOption           an option of a model call that the provider lacks, or refuses the value of
@@ -789,6 +790,16 @@ class InvalidText(InvalidValue):
             f"{field} contains {reason}",
             "clean it first, for example text.encode('utf-8', 'replace').decode() or text.replace('\\0', '')",
             "type it again, or check your terminal's locale or the file it comes from",
+        )
+
+
+class InvalidId(InvalidValue):
+    def __init__(self, session_id: str, reason: str) -> None:
+        self.session_id = session_id
+        super().__init__(
+            f"the session id {shorten(session_id)!r} has {reason}: in a URL or a file name it would be another one",
+            "use letters, digits and - _ . : @, or let Bough choose; new_id=True imports or copies a session under a new id",
+            "use letters, digits and - _ . : @, or let Bough choose; --new-id imports or copies a session under a new id",
         )
 
 

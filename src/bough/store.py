@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from .core.codec import check_text
 from .core.drafts import Blob
+from .core.ids import check_id
 from .core.media import digest, referenced_digest
 from .core.messages import Media
 from .core.redact import Redactor
@@ -179,6 +180,7 @@ class Store:
     ) -> Session:
         """Start a child session with its own log. The parent records it before it exists, so no child is ever unknown."""
         self.runtime.redactor.check_name(session_id, "session id")  # before the parent records it
+        check_id(session_id)
         self._check_owner(options.get("owner"))
         session_id = session_id or self.runtime.new_id("ses")
         parent.log.record("task_started", data={"child": session_id, "seq": parent.leaf.seq})

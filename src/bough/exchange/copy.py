@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from ..core.ids import check_id
 from ..errors import SessionTrashed
 from ..log.runtime import Runtime
 from ..stores.base import StoreBackend
@@ -20,7 +21,17 @@ def import_exports(
 ) -> ImportResult:
     if new_id:
         exports = SessionExports(with_new_ids(exports.sessions, runtime.new_id), exports.blobs)
-    return store.import_sessions(exports, runtime.now())
+    return store.import_sessions(with_checked_ids(exports), runtime.now())
+
+
+def with_checked_ids(exports: SessionExports) -> SessionExports:
+    """Return the same sessions; `InvalidId` at the first whose id may not be one here."""
+
+    def check(export: SessionExport) -> SessionExport:
+        check_id(export.row.session_id)
+        return export
+
+    return SessionExports(map(check, exports.sessions), exports.blobs)
 
 
 def as_imported(exports: SessionExports) -> SessionExports:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..errors import IdConflict, InvalidSource
 from ..log.runtime import Runtime
 from ..stores.base import SessionQuery, StoreBackend
+from .copy import import_exports
 
 
 def import_conversation(
@@ -24,7 +25,7 @@ def import_conversation(
     session_ids = [row.session_id for row in rows][::-1]
     try:
         with older.export_sessions(*session_ids, children=True) as exports:
-            store.import_sessions(exports, runtime.now())
+            import_exports(store, runtime, exports, new_id=False)
     except IdConflict:
         if not _has_conversation(store, conversation_id, owner):
             raise

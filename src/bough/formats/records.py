@@ -16,6 +16,7 @@ from msgspec.structs import astuple
 
 from ..core.codec import to_json
 from ..core.entries import Evidence, Note, Payload
+from ..core.ids import escape_id
 from ..core.messages import Message
 from ..core.redact import Redactor
 from ..core.state import State, merge_state
@@ -129,7 +130,7 @@ class SessionRecord(Struct, frozen=True):
 
     @property
     def session_id(self) -> str:
-        return f"{self.tool}-{self.source}"
+        return f"{self.tool}-{escape_id(self.source)}"
 
     def family(self) -> Iterator[SessionRecord]:
         """Yield the session and its tasks, and theirs."""

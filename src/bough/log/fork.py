@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from ..core.context import check_tools_allowed
 from ..core.entries import Settings
+from ..core.ids import check_id
 from ..errors import SessionTrashed
 from ..stores.base import Relation, SessionRow
 from .changes import Cut
@@ -34,6 +35,7 @@ def fork(
     A replay belongs to the store's owner, not to the owner of the session it replays. A session in the trash can be read,
     but not forked: what was deleted would stay for the fork's sake.
     """
+    check_id(session_id)
     settings = log.fill(settings)
     runtime, (source, detail) = log.runtime, log.store.session_with_detail(log.session_id)
     if source.trashed_at is not None:

@@ -15,13 +15,14 @@ from msgspec.structs import asdict, astuple, replace
 from ..core.codec import chain_id, check_json, check_length, check_text, decode, from_json
 from ..core.drafts import NewEntry
 from ..core.entries import Note, Payload, Settings, Unknown, is_internal
+from ..core.ids import check_id
 from ..core.media import extract_blobs, has_inline_bytes, may_hold_bytes
 from ..core.messages import Message
 from ..core.state import State, merge_state, state_updates
 from ..core.tree import Branch, Leaf
 from ..core.turns import Cursor, advance
 from ..core.usage import MAX_COUNT, Call, Totals, add, check_call, total
-from ..errors import BoughError
+from ..errors import BoughError, InvalidId
 from ..stores.base import Fact, QueuedInput, SessionDetail, SessionRow, StoredEntry
 from ..stores.message_limits import MessageLimit
 from ..stores.transfer import SessionExport
@@ -141,12 +142,12 @@ class SessionWalker:
         except (BoughError, msgspec.MsgspecError) as error:
             self.report("row", str(error))
             return
-        self._check_printable(row.session_id)
-        self._check_printable(row.parent_session)
-
-    def _check_printable(self, name: str | None) -> None:
-        if name is not None and not name.isprintable():  # ids are displayed, typed and put into URLs
-            self.report("row", f"the id {name!r} has characters that cannot be printed")
+        try:
+            check_id(row.session_id)
+        except InvalidId as error:
+            self.report("row", error.problem)
+        if row.parent_session is not None and not row.parent_session.isprintable():
+            self.report("row", f"the id {row.parent_session!r} has characters that cannot be printed")
 
     def check_detail(self, detail: SessionDetail) -> None:
         for name, text in asdict(detail).items():

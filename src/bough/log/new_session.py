@@ -11,12 +11,13 @@ from msgspec.structs import replace
 from ..core.codec import check_json, check_length, check_text, decode_or_refuse, to_json
 from ..core.drafts import Draft, build_entries
 from ..core.entries import Note, Payload, Settings
+from ..core.ids import check_id
 from ..core.messages import Message
 from ..core.redact import Redactor
 from ..core.state import State, merge_state, state_updates
 from ..core.turns import Cursor
 from ..core.usage import MAX_COUNT
-from ..errors import InvalidArgument, InvalidCount, InvalidText
+from ..errors import InvalidArgument, InvalidCount
 from ..stores.base import NewSession, Relation, SessionDetail, SessionRow
 from .changes import new_key
 from .runtime import Runtime
@@ -139,8 +140,7 @@ def check_row(row: SessionRow) -> None:
     for name in INDEXED_COLUMNS:
         check_length(getattr(row, name), name)
     decode_or_refuse(_rows, to_json(msgspec.to_builtins(row), "session"), "session")
-    if not row.session_id.isprintable() or row.session_id != row.session_id.strip() or not row.session_id:
-        raise InvalidText("session id", "nothing, a blank at its ends, or what cannot be printed")
+    check_id(row.session_id)
     for text in (*row.tags, *row.tags.values(), *row.tool_names):
         check_text(text, "a tag or tool name")
     if row.context_window is not None and not 0 <= row.context_window <= MAX_COUNT:

@@ -7,10 +7,10 @@ Knows scopes and session ids; does not know events.
 
 from __future__ import annotations
 
+import re
 from hashlib import sha256
 from threading import Lock
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 from google.adk.sessions.state import State as AdkState
 
@@ -25,6 +25,7 @@ from .events import KEY
 JSON_KEY = "adk:json"
 """The only key of a value stored as JSON text: a merge patch cannot express null."""
 VISIBLE_LENGTH = 80
+_NOT_PLAIN = re.compile(r"[^A-Za-z0-9_@.-]|^[.]+")
 """How much of ADK's own id appears in a session id: ids are typed by people, and index keys are limited."""
 
 Scope = tuple[str, str | None]
@@ -91,7 +92,8 @@ def decode_state(state: State) -> State:
 def derived_session_id(visible: str, *parts: str | int | None) -> str:
     """Return a Bough session id: the visible part, and a hash of everything that identifies it in ADK."""
     hashed = sha256(to_json(parts, "name of a session")).hexdigest()
-    return f"{quote(visible, safe='')[:VISIBLE_LENGTH]}~{hashed[:16]}"
+    plain = _NOT_PLAIN.sub("-", visible)[:VISIBLE_LENGTH]
+    return f"{plain}~{hashed[:16]}"
 
 
 def session_owner(store: Store, user: str | None) -> str | None:

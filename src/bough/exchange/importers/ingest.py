@@ -195,6 +195,7 @@ class SessionBuilder:
 
     def _start(self, staging: StoreBackend, parent: Log | None) -> Log:
         record = self.record
+        self.redactor.check_name(record.source, "session id")  # escaped it would not be recognised
         conversation_id = record.conversation_id or record.session_id
         about: SessionOptions = {
             "owner": staging.owner,

@@ -1,16 +1,20 @@
-"""A framework's id that holds a secret is refused: redacted, two users would share one history."""
+"""A framework's own ids: one with a secret is refused, since redacted two users would share one history, and none becomes an
+id of Bough under which another session is addressed."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.sessions import Session as AdkSession
 from langchain_core.messages import HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from pydantic_ai.conversation import Conversation
+from pydantic_ai.conversation_store import ConversationConflict
 from pydantic_ai.messages import ModelRequest, UserPromptPart
 
 from bough.adapters.adk import BoughSessionService
@@ -18,6 +22,7 @@ from bough.adapters.claude_agent import BoughSessionStore
 from bough.adapters.langgraph import BoughSaver
 from bough.adapters.openai_agents import BoughSession
 from bough.adapters.pydantic_ai import BoughConversationStore
+from bough.core.ids import check_id
 from bough.errors import SecretInName
 from conftest import Store
 
@@ -53,9 +58,12 @@ def pydantic_ai(store: Store, name: str) -> None:
     asyncio.run(BoughConversationStore(store).save(Conversation(messages=messages, conversation_id=name)))
 
 
-@pytest.mark.parametrize(
+each_framework = pytest.mark.parametrize(
     "start", [langgraph, openai_agents, adk_session, adk_user, claude_agent, pydantic_ai]
 )
+
+
+@each_framework
 def test_an_id_with_a_secret_starts_no_session_and_is_never_shared(
     store: Store, start: Callable[[Store, str], Any]
 ) -> None:
@@ -67,3 +75,34 @@ def test_an_id_with_a_secret_starts_no_session_and_is_never_shared(
     assert [row for row in rows if row.leaf.seq] == []
     start(store, "an-ordinary-id")
     assert [row for row in store.all_sessions() if row.leaf.seq]
+
+
+@pytest.mark.attack
+@each_framework
+def test_an_id_that_a_url_reads_as_another_becomes_a_session_of_its_own_and_is_found_again(
+    store: Store, start: Callable[[Store, str], Any]
+) -> None:
+    names = [
+        "ses_vic",
+        "ses_vic/",
+        "ses_vic?",
+        "ses_vic#",
+        "ses_vic%2F",
+        "../ses_vic",
+        "..",
+        ".ses_vic",
+        "ses-vic",
+    ]
+    sessions: set[str] = set()
+    for name in names:
+        start(store, name)
+        new = {row.session_id for row in store.all_sessions() if "adk_state" not in row.tags} - sessions
+        assert len(new) == 1, name
+        sessions |= new
+        with suppress(AlreadyExistsError, ConversationConflict):  # it is found again
+            start(store, name)
+        rows = [row for row in store.all_sessions() if "adk_state" not in row.tags]
+        assert start is adk_user or {row.session_id for row in rows} == sessions, name
+        sessions = {row.session_id for row in rows}
+    for row in store.all_sessions():
+        check_id(row.session_id)
