@@ -237,13 +237,17 @@ class TestSuggestions:
             ("export ses_case -o notes.md", "add --markdown"),
             ("backup /nowhere/at/all.db", "there is no folder /nowhere/at"),
             ("run hi --model openai:x --tools .", "--tools .: . is a folder"),
+            ("serve --offer nonsense", "--offer nonsense: there is no model with this name"),
+            ("serve --offer anthropic:x", "set ANTHROPIC_API_KEY"),
             ("export ses_case -o /nowhere/at/all", "there is no folder /nowhere/at"),
         ],
     )
     def test_an_error_speaks_the_words_of_the_command_line(
         self, store_path: Path, line: str, flag: str
     ) -> None:
-        result = bough(*line.format(store=store_path).split(), store=store_path, OPENAI_API_KEY="k")
+        result = bough(
+            *line.format(store=store_path).split(), store=store_path, **{**NO_KEYS, "OPENAI_API_KEY": "k"}
+        )
         assert result.code in (1, 2)
         assert flag in result.err
         for python in ("session.", "source.", "live=", "tools=", "before=", "blobs="):

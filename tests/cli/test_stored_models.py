@@ -88,6 +88,32 @@ class TestOfABundle:
         assert (code != 0, stranger.requests) == (True, []), text
         assert "was not asked: its address" in text
 
+    @pytest.mark.parametrize("where", ["row", "setting", "spec"])
+    def test_import_names_its_foreign_addresses(self, tmp_path: Path, where: str) -> None:
+        write_bundle(tmp_path, "openai-chat:m@http://evil.example/\x1b[2Jv1", where=where)
+        code, text = run(tmp_path, "import", "evil.bough")
+        assert (code, "names models at http://evil.example/" in text) == (0, True), text
+        assert ("\x1b[2J" in text, "BOUGH_SERVERS" in text) == (False, True)
+        done = bough("import", "evil.bough", "--json", home=tmp_path)
+        assert json.loads(done.stdout)["imported"][0]["foreign_addresses"] == [
+            "http://evil.example/\x1b[2Jv1"
+        ]
+
+    def test_import_names_the_foreign_addresses_of_other_tools(self, tmp_path: Path) -> None:
+        lines = [
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": "yes", "model": "openai-chat:m@http://evil.example/v1"},
+        ]
+        (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, lines)))
+        code, text = run(tmp_path, "import", "--from", "chat", "log.jsonl")
+        assert (code, "names models at http://evil.example/v1" in text) == (0, True), text
+
+    @pytest.mark.parametrize("address", ["http://127.0.0.1:8080/v1", "http://gpu.example/v1"])
+    def test_import_is_silent_about_an_address_that_is_allowed(self, tmp_path: Path, address: str) -> None:
+        write_bundle(tmp_path, f"openai-chat:m@{address}")
+        _, text = run(tmp_path, "import", "evil.bough", BOUGH_SERVERS="http://gpu.example/v1")
+        assert "names models" not in text
+
     def test_a_script_is_not_read(self, tmp_path: Path) -> None:
         (tmp_path / "script.json").write_text(json.dumps(["One.", "Two."]))
         write_bundle(tmp_path, "scripted:script.json")

@@ -55,7 +55,7 @@ def stored_model(name: str, session_id: str, option: str = "model") -> Model:
     address = address_of(name)
     if address is None or _is_configured(name, address):
         return model_by_name(name)
-    if not is_loopback(address):
+    if foreign_address(name) is not None:
         allow = f"allow the address: {VARIABLE}={shlex.quote(address)}, or with a key of its own {shlex.quote(address + '=VARIABLE')}"
         raise ModelRefused(
             name,
@@ -72,6 +72,14 @@ def address_of(name: str) -> str | None:
     """Return the address in a model's name; None if it has none, so that the vendor's own server is meant."""
     _, *address = _URL.split(name, maxsplit=1)
     return address[0] if address and is_model_name(name) and not name.startswith("scripted:") else None
+
+
+def foreign_address(name: str) -> str | None:
+    """Return the address in a model's name if it gets nothing unless an operator says so; else None."""
+    address = address_of(name)
+    if address is None or is_loopback(address) or _is_configured(name, address):
+        return None
+    return address
 
 
 def _is_configured(name: str, address: str) -> bool:

@@ -18,7 +18,7 @@ from ..agent.events import Event
 from ..agent.tools.mcp.server import ToolLike, split_tools
 from ..core.context import fold_settings
 from ..core.entries import Settings
-from ..engines.local import ModelLike, Run, resolve_models
+from ..engines.local import Run
 from ..errors import (
     BoughError,
     ImportNotAccepted,
@@ -28,8 +28,6 @@ from ..errors import (
     TurnLimit,
 )
 from ..log.lease import interrupt
-from ..models.availability import available_models
-from ..models.names import is_model_name
 from ..session import Session
 from ..store import Store
 from .context import ServerAgent, ServerContext
@@ -128,7 +126,7 @@ class ActiveRuns:
     ) -> dict[str, Any]:
         agent = self._context.agent
         settings = await asyncio.to_thread(_settings, session)
-        models = await asyncio.to_thread(_models, agent, session, model or settings.model)
+        models = agent.answering_models(model, settings.model)
         if models == list(agent.models):  # its options are those of its models
             own = settings.options or {}
             defaults = {name: value for name, value in agent.options.items() if name not in own}
@@ -207,34 +205,11 @@ def responder(agent: ServerAgent, session: Session, settings: Settings) -> Respo
     if settings.tools is not None:
         tools = [name for name in tools if name in settings.tools]
     try:
-        models = _models(agent, session, settings.model)
+        models = agent.answering_models(None, settings.model)
     except ModelUnavailable as error:
-        problem = f"{settings.model}: {error.reason}" if settings.model else error.reason
-        return Responder(model=None, tools=tools, problem=problem, hint=error.command_hint or None)
-    except BoughError as error:
-        return Responder(model=None, tools=tools, problem=error.problem, hint=error.command_hint or None)
-    return Responder(model=resolve_models(models)[0].model, tools=tools)
+        return Responder(model=None, tools=tools, problem=error.reason, hint=error.command_hint or None)
+    return Responder(model=models[0].model, tools=tools)
 
 
 def _settings(session: Session) -> Settings:
     return fold_settings(session.log.store.control_entries(session.session_id, leaf=session.leaf))
-
-
-def _models(agent: ServerAgent, session: Session, name: str | None) -> ModelLike:
-    """Return the model named in the request or the session's settings, else the server's, else the session's latest.
-
-    A model that the server does not configure is refused if its package or key is missing, before input is stored.
-    """
-    if name is not None:
-        model = agent.find_model(name)
-        return available_models([model]) if isinstance(model, str) else model
-    if agent.models:
-        return list(agent.models)
-    row = session.row
-    if row.model is None or not is_model_name(row.model):
-        raise ModelUnavailable(
-            session.session_id,
-            "no model is configured",
-            "start bough serve with --model, or name one in the request",
-        )
-    return available_models([row.model])

@@ -22,10 +22,10 @@ from ..agent.limits import Limits
 from ..agent.prompt_window import MessageLimits, tree_message_limits
 from ..agent.tools.mcp.server import ToolLike
 from ..core.tree import Branch, Leaf, reachable_seqs
-from ..errors import InvalidPosition, NotFound
+from ..errors import InvalidPosition, ModelRefused, ModelUnavailable, NotFound
 from ..log.log import Log
 from ..log.workspace import Workspace
-from ..models.model import Model
+from ..models.model import Model, model_name
 from ..session import Session
 from ..store import Store
 from .auth import AccessSettings, Caller
@@ -49,6 +49,8 @@ class ServerAgent(Struct, frozen=True):
     env: tuple[str, ...] = ()
     options: dict[str, Any] = {}
     """Options of its models' calls, for a session that has none of the same name."""
+    offered: tuple[Model, ...] = ()
+    """Further models, which a request may name."""
 
     def tools_of(self, session: Session) -> list[ToolLike]:
         """Return its tools and those of the workspace, which store long output in this session."""
@@ -56,10 +58,52 @@ class ServerAgent(Struct, frozen=True):
             return list(self.tools)
         return [*self.tools, *session.workspace_tools(self.workspace, commands=self.commands, env=self.env)]
 
-    def find_model(self, name: str) -> Model | str:
-        """Return its model of that name, or the name itself for a model the server does not configure."""
-        matches = (model for model in self.models if name in (model.model, f"{model.provider}:{model.model}"))
-        return next(matches, name)
+    @property
+    def model_names(self) -> list[str]:
+        """The names of the models that a request may name: those that answer, and those offered."""
+        names = (model_name(model) or model.model for model in (*self.models, *self.offered))
+        return list(dict.fromkeys(names))
+
+    def find_model(self, name: str) -> Model | None:
+        """Return the model that has this name, if the operator offers one. A name that a caller or a session gives is
+        compared, never resolved: resolved it could name a file or an address."""
+        for model in (*self.models, *self.offered):
+            if name in (model.model, f"{model.provider}:{model.model}", model_name(model)):
+                return model
+        return None
+
+    def requested_model(self, name: str) -> Model:
+        """Return the model that a request names; raise ModelRefused if the operator does not offer it."""
+        model = self.find_model(name)
+        if model is None:
+            offers = f"it offers {', '.join(self.model_names)}" if self.model_names else "it offers none"
+            raise ModelRefused(
+                name,
+                f"a request names it and this server does not offer it; {offers}",
+                "the operator offers another: bough serve --offer NAME",
+            )
+        return model
+
+    def check_model(self, name: str | None) -> None:
+        """Raise ModelRefused for the model of a request that the operator does not offer."""
+        if name is not None:
+            self.requested_model(name)
+
+    def answering_models(self, requested: str | None, setting: str | None) -> list[Model]:
+        """Return the model that the request names, else the one that the session's setting names if it is offered, else
+        the agent's. The other models that stored data names are not asked."""
+        if requested is not None:
+            return [self.requested_model(requested)]
+        if setting is not None and (model := self.find_model(setting)) is not None:
+            return [model]
+        if not self.models:
+            name = f"name one that is offered, in the request: {', '.join(self.model_names)}; or "
+            raise ModelUnavailable(
+                "this server",
+                "no model is configured that answers",
+                f"{name if self.offered else ''}start bough serve with --model",
+            )
+        return list(self.models)
 
 
 class BranchTree(Struct, frozen=True):

@@ -396,6 +396,9 @@ class ImportResponse(ApiResponse, kw_only=True):
     blobs: int
     missing_blobs: int
     redacted: bool
+    foreign_addresses: Annotated[
+        list[str], Meta(description="Addresses of models in the sessions; this server asks none of them")
+    ]
 
 
 class LabRuns(ApiResponse, kw_only=True):

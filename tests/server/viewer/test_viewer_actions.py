@@ -44,7 +44,16 @@ def script(folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def server(folder: Path, script: str) -> Iterator[ServerProcess]:
-    with ServerProcess(folder / "agent.db", "--model", script, "--tools", sample_store.__file__) as process:
+    (folder / "silent.json").write_text("[]")
+    options = (
+        "--model",
+        script,
+        "--offer",
+        f"scripted:{folder / 'silent.json'}",
+        "--tools",
+        sample_store.__file__,
+    )
+    with ServerProcess(folder / "agent.db", *options) as process:
         yield process
 
 
@@ -329,7 +338,7 @@ class TestReplay:
         page = viewer.open(f"/s/{session_id}?at=1")
         page.get_by_role("button", name="Replay from here").click()
         expect(page.get_by_label("Tools")).to_have_value("dry")
-        page.get_by_label("Model", exact=True).fill(script)
+        page.locator("dialog select[name=model]").select_option(script)
         page.get_by_label("Append to prompt").fill("Be strict.")
         page.get_by_role("button", name="Replay", exact=True).click()
         expect(page.locator(".job")).to_contain_text("Different outcome.")
@@ -343,10 +352,9 @@ class TestReplay:
     def test_that_got_no_answer_has_no_outcome(
         self, viewer: ViewerPage, served_store: ServedStore, folder: Path
     ) -> None:
-        (folder / "silent.json").write_text("[]")
         page = viewer.open(f"/s/{served_store.make('Replay me in vain', 1)}?at=1")
         page.get_by_role("button", name="Replay from here").click()
-        page.get_by_label("Model", exact=True).fill(f"scripted:{folder / 'silent.json'}")
+        page.locator("dialog select[name=model]").select_option(f"scripted:{folder / 'silent.json'}")
         page.get_by_role("button", name="Replay", exact=True).click()
         expect(page.locator(".job")).to_contain_text("Unknown outcome. Stopped: ")
         page.get_by_role("link", name="Compare").click()

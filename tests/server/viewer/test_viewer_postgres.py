@@ -107,7 +107,7 @@ class TestActing:
         page = viewer.open("/")
         page.get_by_role("main").get_by_role("button", name="New session").click()
         page.locator("dialog").get_by_label("Title").fill("Talk")
-        page.locator("dialog").get_by_label("Model").fill("prompter")
+        page.locator("dialog").get_by_label("Model").select_option("scripted:prompter")
         page.get_by_role("button", name="Start").click()
         expect(page.locator("h1")).to_have_text("Talk")
         page.get_by_label("Message").fill("Speak")

@@ -16,6 +16,7 @@ from ...errors import IdConflict, StoreDamaged, StoreError
 from ...exchange.importers import IMPORTERS, read_sessions
 from ...exchange.importers.ingest import ToolImportResult, import_session, preview_session
 from ...formats.records import LossReport
+from ...models.servers import VARIABLE
 from ...store import Store
 from ..option_group import complete_file
 from ..reference import complete, resolve_stored_session
@@ -112,6 +113,7 @@ def import_(
             notify(
                 f"{name}: {plural(len(report.added), 'session')}, {report.entries:,} entries{existing}{missing}"
             )
+            _name_addresses(report.foreign_addresses)
             echo(report.session_id)
     if is_json:
         print_json(imported=reports)
@@ -139,7 +141,18 @@ def import_from_tool(
             echo(safe("  ".join([result.session_id, *_outcome(result)])))
         for line in _summary_lines(reports, is_dry=is_dry):
             notify(safe(line))
+        _name_addresses(sorted({address for result in reports for address in result.foreign_addresses}))
     return int(any(result.error for result in reports))
+
+
+def _name_addresses(addresses: Sequence[str]) -> None:
+    if addresses:
+        notify(
+            safe(
+                f"  names models at {', '.join(addresses)}: they get neither a key nor the history unless you name such a "
+                f"model yourself, or list the address in {VARIABLE}"
+            )
+        )
 
 
 def _outcome(result: ToolImportResult) -> Iterator[str]:

@@ -12,9 +12,11 @@ import click
 from msgspec.structs import replace
 
 from ...core.time_text import parse_duration
+from ...models.availability import available_models
 from ...store import Store
 from ...store import open as open_store
 from ..agent_options import AgentOptions, agent_for, agent_options, command_tools, default_models
+from ..config import model_option
 from ..json_log import log_format_option, start_log
 from ..mcp_option import connect_once
 from ..rendering.error_text import CommandError, needs_extra
@@ -96,6 +98,13 @@ def _clients(_: click.Context, parameter: click.Parameter, pairs: tuple[str, ...
     show_default=True,
     help="How long to wait for running steps when stopping.",
 )
+@model_option(
+    "--offer",
+    "offered",
+    multiple=True,
+    must_exist=True,
+    help="A model that a request may name, beside those of --model; repeatable.",
+)
 @log_format_option
 @agent_options
 @pass_location
@@ -113,12 +122,14 @@ def serve(
     max_import: int,
     metrics: bool,
     grace: str,
+    offered: tuple[str, ...],
     log_format: str,
 ) -> None:
     """Serve the API and the viewer over HTTP; Ctrl-C stops it.
 
     On loopback every local user has full access; on other addresses --token is required. With --model and --tools the
-    server answers what is sent to it. docs/http.md describes the API.
+    server answers what is sent to it. No request and no stored session makes it ask another model than those of --model
+    and --offer. docs/http.md describes the API.
 
     On Ctrl-C or SIGTERM every turn finishes its step and is left as interrupted, for bough resume; a second signal exits
     at once.
@@ -144,7 +155,7 @@ def serve(
     if counters is not None:
         store.runtime = replace(store.runtime, on_commit=counters.commits.observe)
     context = ServerContext(
-        store, access, _agent(options), lambda owner: _store_of(location, store, owner), counters
+        store, access, _agent(options, offered), lambda owner: _store_of(location, store, owner), counters
     )
     try:
         listener = open_listener(host, port)
@@ -170,9 +181,11 @@ def serve(
     report("stopped")
 
 
-def _agent(options: AgentOptions) -> ServerAgent:
-    """Return the agent that answers; without --model, $BOUGH_MODEL and a configured one each session's own model does."""
+def _agent(options: AgentOptions, offered: tuple[str, ...]) -> ServerAgent:
+    """Return the agent that answers; without --model, $BOUGH_MODEL and a configured one only a model that is offered does."""
     from ...server.context import ServerAgent
+
+    others = tuple(model for name in offered for model in available_models([name]))
 
     if not options.models and not default_models():
         need_model = ("workspace", "max_cost", "on_exceed", "max_turns", "model_options")
@@ -180,7 +193,7 @@ def _agent(options: AgentOptions) -> ServerAgent:
             raise CommandError("--workspace, --max-cost, --on-exceed, --max-turns and -o need --model")
         tools, servers = command_tools(options)
         connect_once(tools, servers)
-        return ServerAgent(tools=(*tools.values(), *servers))
+        return ServerAgent(tools=(*tools.values(), *servers), offered=others)
     agent = agent_for(options, None)
     return ServerAgent(
         tuple(agent.models),
@@ -190,6 +203,7 @@ def _agent(options: AgentOptions) -> ServerAgent:
         options.allow,
         options.env,
         agent.model_options,
+        others,
     )
 
 

@@ -22,6 +22,7 @@ from ...log.runtime import Runtime
 from ...stores.base import StoreBackend
 from ...stores.transfer import SessionExports
 from ..copy import as_imported, import_exports
+from ..model_addresses import ModelAddresses
 from .lines import FORMAT, Header
 from .read import BundleReader, check_bundle, open_twice
 from .redaction import MARK, Redaction
@@ -44,6 +45,8 @@ class BundleImportResult(Struct, frozen=True):
     missing_blobs: int
     """Referenced blobs that are neither in the bundle nor in the store; they are shown as placeholders."""
     redacted: bool = False
+    foreign_addresses: tuple[str, ...] = ()
+    """Addresses of models in what was imported, which get nothing unless they are allowed here on purpose."""
 
 
 def export(
@@ -83,7 +86,8 @@ class CheckedBundle:
         self, store: StoreBackend, runtime: Runtime, *, new_id: bool = False
     ) -> BundleImportResult:
         """Import it in one transaction, all or nothing; can be called once."""
-        dumps = as_imported(self._reader.dumps(self._inherited_hashes))
+        addresses = ModelAddresses()
+        dumps = addresses.watch(as_imported(self._reader.dumps(self._inherited_hashes)))
         result = import_exports(store, runtime, dumps, new_id=new_id)
         header = self._reader.header
         return BundleImportResult(
@@ -94,6 +98,7 @@ class CheckedBundle:
             result.blobs,
             result.missing,
             header.redacted,
+            addresses.found,
         )
 
 

@@ -40,6 +40,7 @@ from ...models.prices import price
 from ...stores.base import StoreBackend
 from ...stores.memory.store import MemoryStore
 from ..copy import as_imported, import_exports
+from ..model_addresses import ModelAddresses
 from .incremental import FINAL, append_new_entries
 
 NO_MESSAGES = "it contains no messages; nothing was imported"
@@ -71,6 +72,8 @@ class ToolImportResult(Struct, frozen=True):
     """What the source does not say, such as "tool definitions"."""
     unfinished: int = 0
     """Answers that are still being written: import again later to add them."""
+    foreign_addresses: tuple[str, ...] = ()
+    """Addresses of models in it, which get nothing unless they are allowed here on purpose."""
     error: str | None = None
     """Why nothing of it was imported."""
     command_hint: str | None = None
@@ -102,16 +105,17 @@ def import_session(
     if not record.has_content:
         return replace(about, losses=record.losses.for_people(redactor), error=NO_MESSAGES)
     staging = MemoryStore(space=store.space, owner=owner or store.owner)
-    losses = LossReport()
+    losses, addresses = LossReport(), ModelAddresses()
     try:
         SessionBuilder(staging, runtime, record, losses).run()
-        added, existing, entries = _write(store, runtime, staging, record, new_id=new_id)
+        added, existing, entries = _write(store, runtime, staging, record, addresses, new_id=new_id)
     except REFUSALS as error:  # the next session may be fine
         lost = losses.for_people(redactor)
         return replace(about, losses=lost, error=error.problem, command_hint=error.command_hint)
     session_id = added[0] if new_id and added else record.session_id
     lost = losses.for_people(redactor)
-    return replace(about, session_id=session_id, added=added, existing=existing, entries=entries, losses=lost)
+    about = replace(about, session_id=session_id, added=added, existing=existing, entries=entries)
+    return replace(about, losses=lost, foreign_addresses=addresses.found)
 
 
 def preview_session(
@@ -130,12 +134,19 @@ def preview_session(
 
 
 def _write(
-    store: StoreBackend, runtime: Runtime, staging: StoreBackend, record: SessionRecord, *, new_id: bool
+    store: StoreBackend,
+    runtime: Runtime,
+    staging: StoreBackend,
+    record: SessionRecord,
+    addresses: ModelAddresses,
+    *,
+    new_id: bool,
 ) -> tuple[tuple[str, ...], tuple[str, ...], int]:
     """Return the sessions written now, those that existed before, and the number of new entries."""
     try:
         with staging.export_sessions(record.session_id, children=True) as exports:
-            result = import_exports(store, runtime, as_imported(exports), new_id=new_id)
+            exports = addresses.watch(as_imported(exports))
+            result = import_exports(store, runtime, exports, new_id=new_id)
         return result.added, result.known, result.entries
     except IdConflict:
         with staging.export_sessions(record.session_id, children=True) as exports:

@@ -134,6 +134,7 @@ async def import_(
         blobs=report.blobs,
         missing_blobs=report.missing_blobs,
         redacted=report.redacted,
+        foreign_addresses=list(report.foreign_addresses),
     )
     return Response(result, status_code=201 if report.added else 200)
 

@@ -33,6 +33,8 @@ class ForkBody(Struct, forbid_unknown_fields=True):
 @in_thread
 def fork(request: ApiRequest, session_id: FromPath[str], data: JSONBody[ForkBody]) -> Response[ForkResult]:
     """Fork a new session from any position; no entry is copied."""
+    context, _ = context_and_caller(request)
+    context.agent.check_model(data.model)
     fork_session = find_session(request, session_id, data.at).fork(
         model=data.model,
         prompt=data.prompt,
@@ -144,6 +146,8 @@ class SettingsBody(Struct, forbid_unknown_fields=True):
 @in_thread
 def settings(request: ApiRequest, session_id: FromPath[str], data: JSONBody[SettingsBody]) -> MoveResult:
     """Change model, prompt, tools or options from here on."""
+    context, _ = context_and_caller(request)
+    context.agent.check_model(data.model)
     session = _session_at_leaf(request, session_id, data.leaf)
     session.log.raise_if_leased()
     tools = None if data.tools is None else tuple(data.tools)

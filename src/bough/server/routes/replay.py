@@ -16,6 +16,7 @@ from msgspec import Struct
 from ...core.tree import Leaf
 from ...errors import InvalidArgument
 from ...log.log import Log
+from ...models.model import Model
 from ...replay.diff_window import DiffCursor, DiffWindow, diff_window
 from ...session import Session
 from ..auth import Caller
@@ -48,10 +49,11 @@ async def replay(request: ApiRequest, session_id: FromPath[str], data: JSONBody[
     context, _ = context_and_caller(request)
     session = await asyncio.to_thread(find_session, request, session_id)
     tools = context.agent.tools_of(session)
+    models = await asyncio.to_thread(_models, context, session, data)
 
     async def work(progress: Progress) -> Json:
         report = await session.replay(
-            model=_resolve_models(context, _model_names(context, session, data)),
+            model=models,
             prompt=data.prompt,
             prompt_patch=data.prompt_patch,
             options=data.options,
@@ -72,20 +74,14 @@ async def replay(request: ApiRequest, session_id: FromPath[str], data: JSONBody[
     return JobResult(job=to_json(jobs.start("replay", session_id, work)))
 
 
-def _model_names(context: ServerContext, session: Session, data: ReplayBody) -> str | list[str] | None:
-    """Return the names in the request; for another prompt or option alone, that of the server's model which answered."""
+def _models(context: ServerContext, session: Session, data: ReplayBody) -> list[Model] | None:
+    """Return the models that the request names; for another prompt or option alone, the one that would answer now if
+    the recorded one is not offered."""
+    agent, names = context.agent, [data.model] if isinstance(data.model, str) else data.model
+    if names is not None:
+        return [agent.requested_model(name) for name in names]
     is_changed = any(value is not None for value in (data.prompt, data.prompt_patch, data.options))
-    if data.model is not None or not is_changed:
-        return data.model
-    name = session.row.model
-    return name if name is not None and not isinstance(context.agent.find_model(name), str) else None
-
-
-def _resolve_models(context: ServerContext, names: str | list[str] | None) -> Any:
-    """Resolve model names, preferring the server's own models."""
-    if names is None:
-        return None
-    return [context.agent.find_model(name) for name in ([names] if isinstance(names, str) else names)]
+    return agent.answering_models(None, session.row.model) if is_changed else None
 
 
 @get("/api/jobs/{job_id:str}", sync_to_thread=False, tags=["replay"])

@@ -47,8 +47,9 @@ async def send(request: ApiRequest, session_id: FromPath[str], data: JSONBody[Se
         raise InvalidMessage("the input is empty")
     runs: ActiveRuns = request.app.state.runs
     runs.raise_if_stopping()  # an input that is queued now would wait for a run of another process
-    _, caller = context_and_caller(request)
+    context, caller = context_and_caller(request)
     model, options = (None, None) if caller.is_client else (data.model, data.options)
+    context.agent.check_model(model)
     if data.accept_imported and not caller.is_client:
         await asyncio.to_thread(session.accept_imported)
     key = request.headers.get("idempotency-key")
@@ -105,6 +106,8 @@ class ResumeBody(Struct, forbid_unknown_fields=True):
 @post("/api/sessions/{session_id:str}/resume", status_code=202, tags=["running"])
 async def resume(request: ApiRequest, session_id: FromPath[str], data: JSONBody[ResumeBody]) -> SendResponse:
     """Resume an interrupted turn, or run queued input."""
+    context, _ = context_and_caller(request)
+    context.agent.check_model(data.model)
     session = await asyncio.to_thread(find_session, request, session_id)
     row = await asyncio.to_thread(lambda: session.row)
     if not await asyncio.to_thread(_has_work, session):

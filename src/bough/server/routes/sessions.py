@@ -145,7 +145,7 @@ def server_info(request: ApiRequest) -> ServerInfo:
         level=caller.level,
         owner=caller.owner,
         space=context.store.backend.space,
-        models=[] if caller.is_client else [model.model for model in agent.models],
+        models=[] if caller.is_client else agent.model_names,
         tools=[] if caller.is_client else tools,
         can_send=bool(agent.models) or not caller.is_client,
         can_import=context.access.token is None and not caller.is_client,
@@ -244,6 +244,7 @@ class StartBody(Struct, forbid_unknown_fields=True):
 def start_session(request: ApiRequest, data: JSONBody[StartBody]) -> Response[SessionResult]:
     """Start a session; idempotent with a `session_id`."""
     context, _ = context_and_caller(request)
+    context.agent.check_model(data.model or None)
     seeds = [system(data.prompt)] if data.prompt else []
     session = context.store.start(
         data.agent,

@@ -36,9 +36,10 @@ function field(label, control, hint) {
 
 const withoutEmpty = (values) => Object.fromEntries(Object.entries(values).filter(([, value]) => value !== ""));
 
+/** The server takes only the models that it offers. */
 function modelField(models, hint) {
-  return [field("Model", h("input", { name: "model", list: "models", placeholder: hint, autocomplete: "off" })),
-    h("datalist", { id: "models" }, models.map((model) => h("option", { value: model })))];
+  return field("Model", h("select", { name: "model" }, h("option", { value: "" }, hint),
+    models.map((model) => h("option", { value: model }, printable(model)))));
 }
 
 export function forkDialog(id, at, models, done) {
