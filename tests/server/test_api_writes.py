@@ -334,7 +334,7 @@ class TestRunning:
             assert [(call["name"], call["arguments"]) for call in plan["calls"]] == [("pay", {"n": 1})]
             assert paid == []
             server.post(f"{address}/resume", {"accept_imported": True}, 202)
-            wait_until(lambda: store.session(theirs.session_id).path()[-1].message.text == "Done.")
+            wait_until(lambda: store.session(theirs.session_id).transcript()[-1].message.text == "Done.")
         assert paid == [1]
 
     @pytest.mark.attack
