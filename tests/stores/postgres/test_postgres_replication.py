@@ -126,8 +126,9 @@ def test_a_change_that_the_server_has_not_ended_is_not_denied(
 def cut_off(store: Store) -> None:
     """Break the connections of a store; the server does not notice."""
     assert isinstance(store.backend, PostgresStore)
-    for pooled in store.backend.connections._pool._all:
-        with socket.socket(fileno=os.dup(pooled.connection.pgconn.socket)) as wire:
+    sockets = [os.dup(pooled.connection.pgconn.socket) for pooled in store.backend.connections._pool._all]
+    for number in sockets:
+        with socket.socket(fileno=number) as wire:
             wire.shutdown(socket.SHUT_RDWR)
 
 

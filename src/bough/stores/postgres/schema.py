@@ -315,8 +315,13 @@ def _check_server(connection: psycopg.Connection[Any], url: str) -> None:
 def check_schema(connection: psycopg.Connection[Any], url: str) -> None:
     """Raise unless the schema exists, may be used and has this version."""
     _check_server(connection, url)
+    threshold, connection.prepare_threshold = (
+        connection.prepare_threshold,
+        None,
+    )  # none of this is asked again
     with safe_transaction(connection):
         _check_schema(connection, url)
+    connection.prepare_threshold = threshold
 
 
 def _check_schema(connection: psycopg.Connection[Any], url: str) -> None:
