@@ -57,7 +57,30 @@ LENGTH = 20_000
 KEY_BEGIN = "-----BEGIN RSA PRIVATE KEY-----\n"
 KEY_END = "-----END RSA PRIVATE KEY-----\n"
 REFERENCE = f"[bough-blob:{'0' * 64};a/b;1]"
-redactor = Redactor({"NAME": "correct horse battery staple", "AAA": "a" * 40})
+redactor = Redactor({"NAME": "correct horse battery staple", "AAA": "a" * 40, "ODD": '"\\%+&ü\n;é'})
+ESCAPES = [
+    "\\",
+    "\\\\",
+    "\\u0025",
+    "%25",
+    "%",
+    "&amp;",
+    "&",
+    "+",
+    "%2B+",
+    "\\u0026amp%3B",
+    '\\"',
+    "\\ud83d",
+    "\\u005cu0025&amp;%25",
+]
+WORDS = [
+    "Y29ycmVjdCBob3JzZSA",
+    "WTI5eWNtVmpkQ0JvYjNKelpTQQ",
+    "A" * 76 + "\n",
+    "A" * 76 + "\\n",
+    "A%2F",
+    "correct%20horse+",
+]
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -121,13 +144,13 @@ SEARCHES: list[tuple[str, Callable[[str], object], list[str]]] = [
         "redacted text",
         redactor.redact_text,
         [KEY_BEGIN, KEY_BEGIN + KEY_END, "-----BEGIN ", "-----BEGIN A", "-----END RSA PRIVATE KEY-----", "PRIVATE KEY-----",
-         "-", "sk-", "task-", "sk-ant-", "sk-proj-", "ghp_", "github_pat_", "AKIA", "AIza", "xoxb-", "a", "correct horse "],
+         "-", "sk-", "task-", "sk-ant-", "sk-proj-", "ghp_", "github_pat_", "AKIA", "AIza", "xoxb-", "a", "correct horse ", *ESCAPES, *WORDS],
     ),
-    ("bytes to redact", lambda text: redactor.may_contain_secret(to_json(text, "t")), [KEY_BEGIN, "-----BEGIN A", "sk-", "a", "AKIA"]),
+    ("bytes to redact", lambda text: redactor.may_contain_secret(to_json(text, "t")), [KEY_BEGIN, "-----BEGIN A", "sk-", "a", "AKIA", *ESCAPES, *WORDS]),
     ("a key that a server repeats", SecretMask(["a" * 40, "ab" * 20, "k-Zq8t0P7hN2kLx9vYcR3"]).json, ["a", "ab", "abababab", "k-Zq8t0P", "Zq8t0P7hN2kLx9v ", "aaaaaaa "]),
     ("a tool call to redact", redact_call, [KEY_BEGIN, "[redacted ", "[redacted", "[", "[redacted NAME] "]),
     ("an appended message", append, [KEY_BEGIN, "[redacted ", "data:a/b;base64,", ";base64,"]),
-    ("a stream", stream, [KEY_BEGIN, KEY_BEGIN + KEY_END, "-----BEGIN ", "sk-", "a b ", "correct horse "]),
+    ("a stream", stream, [KEY_BEGIN, KEY_BEGIN + KEY_END, "-----BEGIN ", "sk-", "a b ", "correct horse ", *ESCAPES, *WORDS]),
     ("what was hidden in a bundle", counting, ["[redacted ", "[redacted", "[redacted NAME] "]),
     ("placeholders to fill in", restore, ["[redacted ", "[redacted NAME] ", REFERENCE + " "]),
     ("data URLs in messages", extract, ["data:", "data:a", "data:a/", "data:a/b", "data:a/b;", "data:a/b;c=", ";base64,", "data:a/b;base64,", "data:a/b;base64,AAAA", ";base64,data:a/b;c"]),
@@ -175,9 +198,9 @@ DYNAMIC = {
     "agent/tools/files.py:grep": "a pattern of the model's, in a process of its own that is given a time",
     "cli/config.py:pattern": "a name in the user's own file",
     "cli/rendering/error_text.py:use": "the names of the commands",
+    "core/encodings.py:words_of": "a run of letters, which is searched above",
     "core/redact.py:_SEARCHES": "the shapes of secrets, which are searched above",
     "core/redact.py:__init__": "the secrets, which are searched above",
-    "core/redact.py:shapes": "the secrets, which are searched above",
     "core/search_text.py:match": "the words of a query",
     "exchange/exports/es_modules.py:word": "a name in the viewer's own modules",
     "lab/case_file.py:text_pattern": "the words, or the pattern, of a case that the user wrote",

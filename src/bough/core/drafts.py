@@ -191,7 +191,7 @@ def _canonical(draft: Draft, blobs: dict[str, Blob], redactor: Redactor | None) 
         evidence = redact_evidence(evidence, redactor)
     runs = letter_runs(body)
     has_long_word = has_run(runs, MIN_GITHUB_LENGTH)
-    if redactor is not None and redactor.may_contain_secret(body, has_long_word=has_long_word):
+    if redactor is not None and redactor.may_contain_secret(body, runs):
         original = round_trip(payload, body)
         payload = redactor.redact_payload(original)
         if isinstance(payload, Settings):

@@ -1,9 +1,12 @@
 """Redact known secrets, and text in the unmistakable shape of a key, before anything becomes durable.
 
 Runs before the id is computed, so the chain covers exactly what is stored. Ids and evidence are not redacted: two ids
-would become one, and a history with broken ids is useless; `check_name` refuses those that hold a secret. One search of the bytes decides whether there is anything
-to do. A tool call says what was redacted in its arguments, so that it is not run with placeholders. Every search is
-linear in the text: tests/test_linear_time.py.
+would become one, and a history with broken ids is useless; `check_name` refuses those that hold a secret.
+
+A known secret is found in the encodings of `encodings` too, in any nesting of a few: text often holds JSON, and JSON
+text. One search of the bytes decides whether there is anything to do: for a part of the secret that no escape changes,
+and for words that could be base64. A tool call says what was redacted in its arguments, so that it is not run with
+placeholders. Every search is linear in the text: tests/test_linear_time.py.
 """
 
 from __future__ import annotations
@@ -15,11 +18,25 @@ from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from typing import Any
 
-import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ..errors import SecretInName, SecretTooShort
+from .encodings import (
+    FORM,
+    HTML,
+    JSON,
+    LINES,
+    URL,
+    Decoded,
+    begun_escape,
+    from_base64,
+    is_text,
+    shortest_base64,
+    words_of,
+)
 from .entries import BranchSummary, Compaction, Note, Payload, Settings
+from .media import has_run, letter_runs
 from .messages import Attachment, Media, Message, ProviderBlock, Reasoning, Text, ToolCall, ToolResult
 
 MIN_SECRET_LENGTH = 8  # a shorter secret is like a word; redacting it would redact ordinary text
@@ -48,6 +65,8 @@ _GITHUB = _SEARCHES[1]
 MIN_GITHUB_LENGTH = 40
 """Letters in a row that every key of GitHub has: `_` is in most bodies, so many letters in a row in few."""
 REDACTED = "[redacted]"
+ENCODED = ", encoded"
+"""What follows the name in the placeholder of an encoded secret."""
 # A long run of letters looks like a key by chance, about once in fifty megabytes. No key has a dot, and none is as short.
 PACKED_PIECE = 18
 _PACKED = re.compile(
@@ -58,6 +77,18 @@ _PLACEHOLDER = re.compile(r"\[redacted(?: [^\[\]]*)?\]")
 MAX_WORDS = 1_000  # remembered by `redact_word`
 MAX_KEY_LENGTH = 16_384  # more text after the first line of a key is no key
 _KEY_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-"
+_WORD_LETTERS = _KEY_LETTERS + "+/="
+MAX_NESTING = 5
+"""How many encodings within each other are undone, the lines of base64 counted as one, and the JSON of an entry too."""
+MIN_NEEDLE = 4
+"""Letters in a row of a secret that are looked for in place of all its encodings."""
+MAX_ENCODED_LENGTH = 16_384
+"""How much of a stream's text is looked at for the beginning of an encoded secret."""
+_UNESCAPED = re.compile(r"[A-Za-z0-9]+")  # what no encoding but base64 changes
+_TO_BASE64_RUNS = bytes(
+    ord("a") if chr(code).isalnum() or chr(code) in "+/_-\\%&#;\r\n" else 0 for code in range(128)
+) + bytes(128)
+"""Shows words of base64, also those in which letters are escaped or that are continued on the next line."""
 
 
 def is_key_text(text: str) -> bool:
@@ -82,6 +113,38 @@ def may_contain_packed(body: bytes) -> bool:
     return _MAY_BE_PACKED(body) is not None
 
 
+class Secret(Struct, frozen=True):
+    """A value that is not to be stored, and what stands for it."""
+
+    value: bytes
+    placeholder: str
+    encoded_placeholder: str
+    """For an encoding of it: filled in again, the value would be another text."""
+    needles: tuple[bytes, ...]
+    """What every escaped form of it has."""
+
+    @classmethod
+    def named(cls, name: str, value: str) -> Secret:
+        data = value.encode("utf-8", "surrogatepass")
+        words = [word.encode() for word in _UNESCAPED.findall(value)]
+        longest = max(words, key=len, default=b"")
+        needles = (longest,) if len(longest) >= MIN_NEEDLE else tuple(words)
+        return cls(data, f"[redacted {name}]", f"[redacted {name}{ENCODED}]", needles)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether one needle is enough to say that the secret may be there."""
+        return any(len(needle) >= MIN_NEEDLE for needle in self.needles)
+
+
+class Span(Struct, frozen=True, order=True):
+    """Where a secret is in a text, in bytes."""
+
+    start: int
+    end: int
+    placeholder: str
+
+
 class Redactor:
     """Redacts named secrets, unnamed ones, and whatever has the shape of a key."""
 
@@ -90,18 +153,22 @@ class Redactor:
         for name, value in secrets:
             if len(value) < MIN_SECRET_LENGTH:
                 raise SecretTooShort(name, len(value), MIN_SECRET_LENGTH)
-        # The longest first: a secret within another must not leave the rest of that one in clear.
-        secrets.sort(key=lambda secret: -len(secret[1]))
-        self._known = {value: f"[redacted {name}]" for name, value in secrets}
+        self._secrets = [Secret.named(name, value) for name, value in secrets]
+        self._odd_secrets = [secret for secret in self._secrets if not secret.is_plain]
+        has_space = any(b" " in secret.value for secret in self._secrets)
+        self._escapes = (JSON, URL, HTML, LINES, *((FORM,) if has_space else ()))
+        shortest = min((len(secret.value) for secret in self._secrets), default=MIN_SECRET_LENGTH)
+        self._min_word = shortest_base64(shortest)
+        self._base64_words = words_of(self._min_word)
         self.values = {f"[redacted {name}]": value for name, value in named.items()}
         """The secrets that can be filled in again, by their placeholders: those that have a name of their own."""
         self._words: dict[str, str] = {}
         self.redactions = 0
         """How many texts it changed, as far as one thread uses it: see `with_own_count`."""
-        encoded = [msgspec.json.encode(value)[1:-1] for value in self._known]
+        needles = [secret.needles[0] for secret in self._secrets if secret.is_plain]
         self._searches = (
             *_SEARCHES,
-            *((secret[-1], re.compile(re.escape(secret)).search) for secret in encoded),
+            *((needle[-1], re.compile(re.escape(needle)).search) for needle in needles),
         )
         self._searches_of_short_words = tuple(search for search in self._searches if search is not _GITHUB)
 
@@ -111,16 +178,85 @@ class Redactor:
         other.redactions = 0
         return other
 
-    def may_contain_secret(self, body: bytes, *, has_long_word: bool = True) -> bool:
-        """Return whether these bytes of JSON may contain a secret. Called for every append.
+    def may_contain_secret(self, body: bytes, runs: bytes | None = None) -> bool:
+        """Return whether these bytes of JSON or text may contain a secret. Called for every append.
 
-        `has_long_word` is False if no `MIN_GITHUB_LENGTH` letters of base64 are in a row.
+        `runs` are their `letter_runs`, if the caller has them.
         """
-        searches = self._searches if has_long_word else self._searches_of_short_words
-        for byte, search in searches:  # noqa: SIM110 - `any` costs a generator
+        runs = letter_runs(body) if runs is None else runs
+        has_long_word = has_run(runs, MIN_GITHUB_LENGTH)
+        for byte, search in self._searches if has_long_word else self._searches_of_short_words:
             if byte in body and search(body):
                 return True
+        return bool(self._secrets) and self._may_contain_encoded(body)
+
+    def _may_contain_encoded(self, body: bytes) -> bool:
+        """Return whether a secret may be in them as base64, or one whose escapes leave nothing of it as it is."""
+        for secret in self._odd_secrets:
+            if all(body.find(needle) >= 0 for needle in secret.needles):
+                return bool(self._find(body))
+        runs, word, end = body.translate(_TO_BASE64_RUNS), b"a" * self._min_word, 0
+        while (start := runs.find(word, end)) >= 0:
+            end = runs.find(b"\0", start)
+            end = len(runs) if end < 0 else end
+            if self._find(body[start:end]):
+                return True
         return False
+
+    # -- finding known secrets -----------------------------------------------------------------------------
+
+    def _find(self, data: bytes) -> list[Span]:
+        """Return where the secrets are, however they are encoded."""
+        return [*self._find_values(data, is_encoded=False), *self._find_encoded(data, 0, {hash(data): 0})]
+
+    def _find_encoded(self, data: bytes, nesting: int, known: dict[int, int]) -> list[Span]:
+        """Return where they are encoded. `known` has the hashes of this text with its escapes undone, and the nesting at which
+        it was searched: undone in another order, they often give the same."""
+        spans: list[Span] = []
+        for escapes in self._escapes:
+            decoded = escapes.undo(data)
+            if decoded is not None and known.get(hash(decoded.data), MAX_NESTING + 1) > nesting + 1:
+                known[hash(decoded.data)] = nesting + 1
+                spans += self._find_decoded(decoded, nesting + 1, known)
+        for decoded in from_base64(data, self._base64_words):
+            depth = nesting + 1 if is_text(decoded.data) else MAX_NESTING
+            spans += self._find_decoded(decoded, depth, {})
+        return spans
+
+    def _find_decoded(self, decoded: Decoded, nesting: int, known: dict[int, int]) -> list[Span]:
+        spans = self._find_values(decoded.data, is_encoded=True)
+        if nesting < MAX_NESTING:
+            spans += self._find_encoded(decoded.data, nesting, known)
+        return [Span(*decoded.span(span.start, span.end), span.placeholder) for span in spans]
+
+    def _find_values(self, data: bytes, *, is_encoded: bool) -> list[Span]:
+        spans: list[Span] = []
+        for secret in self._secrets:
+            value = secret.value
+            placeholder = secret.encoded_placeholder if is_encoded else secret.placeholder
+            start = data.find(value)
+            while start >= 0:
+                spans.append(Span(start, start + len(value), placeholder))
+                start = data.find(value, start + 1)
+        return spans
+
+    def _find_begun(self, data: bytes, nesting: int = 0) -> int:
+        """Return where a secret may begin that the end of the text cuts off, else its length."""
+        first = len(data)
+        for secret in self._secrets:
+            value = secret.value
+            start = data.find(value[:1], max(0, len(data) - len(value) + 1))
+            while start >= 0 and not value.startswith(data[start:]):
+                start = data.find(value[:1], start + 1)
+            first = first if start < 0 else min(first, start)
+        if nesting < MAX_NESTING:
+            for decoded in filter(None, (escapes.undo(data) for escapes in self._escapes)):
+                begin = self._find_begun(decoded.data, nesting + 1)
+                if begin < len(decoded.data):
+                    first = min(first, decoded.source(begin)[0])
+        return first
+
+    # -- redacting -----------------------------------------------------------------------------------------
 
     def redact_text(self, text: str) -> str:
         redacted = self._redact_text(text)
@@ -129,12 +265,11 @@ class Redactor:
 
     def redact_bytes(self, data: bytes) -> bytes:
         """Overwrite the secrets in bytes of a format that is not Bough's own. As many bytes stay: it may count them."""
-        known = [value.encode("utf-8", "replace") for value in self._known]
-        if not self.may_contain_secret(data) and not any(value in data for value in known):
+        if not self.may_contain_secret(data):
             return data
         text, masked = data.decode("latin-1"), bytearray(data)
-        shapes = [*(re.compile(re.escape(value.decode("latin-1"))) for value in known), _PATTERNS]
-        spans = [match.span() for shape in shapes for match in shape.finditer(text)]
+        spans = [(span.start, span.end) for span in self._find(data)]
+        spans += [match.span() for match in _PATTERNS.finditer(text)]
         for start, end in [*spans, *_private_keys(text)]:
             masked[start:end] = REDACTED[: end - start].ljust(end - start, "*").encode()
         return bytes(masked)
@@ -150,8 +285,11 @@ class Redactor:
     def _redact_text(self, text: str) -> str:
         if text.endswith(".") and _PACKED(text):
             text = self._redact_packed(text)
-        for value, placeholder in self._known.items():
-            text = text.replace(value, placeholder)
+        data = text.encode("utf-8", "surrogatepass")
+        if not self.may_contain_secret(data):
+            return text
+        if spans := self._find(data):
+            text = _replace_spans(data, spans)
         text = _PATTERNS.sub(REDACTED, text)
         end, pieces = 0, []
         for start, next_end in _private_keys(text):
@@ -186,7 +324,7 @@ class Redactor:
 
         The last word may become a key; a multi-line key, or a known secret, may have begun.
         """
-        end = len(text.rstrip(_KEY_LETTERS))
+        end = len(text.rstrip(_WORD_LETTERS))
         keys = list(_private_keys(text)) if end else []
         rest = keys[-1][1] if keys else 0
         unfinished = (_KEY_BEGINS(text, rest) or _KEY_MAY_BEGIN(text, rest)) if end else None
@@ -194,12 +332,21 @@ class Redactor:
             end = min(end, unfinished.start())
         if not end:
             return 0  # one long word or a multi-line key: do not search it again for every chunk
-        for value in self._known:
-            start = text.find(value[0], max(0, end - len(value) + 1), end)
-            while start >= 0 and not value.startswith(text[start : start + len(value)]):
-                start = text.find(value[0], start + 1, end)
-            end = end if start < 0 else start
-        for start, stop in [*(match.span() for match in _PATTERNS.finditer(text)), *keys]:
+        spans = [*(match.span() for match in _PATTERNS.finditer(text)), *keys]
+        if self._secrets:
+            before = max(0, len(text) - MAX_ENCODED_LENGTH)
+            data = text[before:].encode("utf-8", "surrogatepass")
+            escape = begun_escape(text)
+
+            def place(offset: int) -> int:
+                return before + len(data[:offset].decode("utf-8", "surrogatepass"))
+
+            # With the last escape, which may be whole, and without it.
+            whole = data[: len(text[before:escape].encode("utf-8", "surrogatepass"))]
+            end = min(end, escape, place(self._find_begun(data)), place(self._find_begun(whole)))
+            if self.may_contain_secret(data):
+                spans += [(place(span.start), place(span.end)) for span in self._find(data)]
+        for start, stop in sorted(spans, reverse=True):
             if start < end < stop:
                 end = start
         return end
@@ -264,7 +411,7 @@ class Redactor:
 class NullRedactor(Redactor):
     """Leaves everything as it is: for a framework's own state, which must come back unchanged."""
 
-    def may_contain_secret(self, body: bytes, *, has_long_word: bool = True) -> bool:
+    def may_contain_secret(self, body: bytes, runs: bytes | None = None) -> bool:
         return False
 
     def redact_text(self, text: str) -> str:
@@ -275,6 +422,17 @@ class NullRedactor(Redactor):
 
     def safe_length(self, text: str) -> int:
         return len(text)
+
+
+def _replace_spans(data: bytes, spans: Iterable[Span]) -> str:
+    """Replace the secrets by their placeholders. Of those that overlap the first, or longer one, stands for all."""
+    pieces: list[bytes] = []
+    end = 0
+    for span in sorted(spans, key=lambda span: (span.start, -span.end)):
+        if span.start >= end:
+            pieces += [data[end : span.start], span.placeholder.encode("utf-8", "surrogatepass")]
+        end = max(end, span.end)
+    return b"".join([*pieces, data[end:]]).decode("utf-8", "surrogatepass")
 
 
 def _private_keys(text: str) -> Iterator[tuple[int, int]]:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from ...core.codec import chain_id, decode, encode, from_json, to_json
 from ...core.entries import BranchSummary, Payload, Unknown
-from ...core.redact import Redactor, may_contain_packed
+from ...core.redact import ENCODED, Redactor, may_contain_packed
 from ...stores.base import SessionDetail, SessionRow, StoredEntry
 from ...stores.transfer import BlobStream, SessionExport
 from .rename import IdMap, rename_links, with_owner
@@ -35,8 +35,8 @@ class CountingRedactor(Redactor):
         self._redactor = redactor
         self.counts: Counter[str] = Counter()
 
-    def may_contain_secret(self, body: bytes, *, has_long_word: bool = True) -> bool:
-        return self._redactor.may_contain_secret(body, has_long_word=has_long_word)
+    def may_contain_secret(self, body: bytes, runs: bytes | None = None) -> bool:
+        return self._redactor.may_contain_secret(body, runs)
 
     def redact_text(self, text: str) -> str:
         hidden = self._redactor.redact_text(text)
@@ -46,7 +46,7 @@ class CountingRedactor(Redactor):
 
 
 def _marks(text: str) -> Counter[str]:
-    return Counter(name or UNNAMED for name in _HIDDEN.findall(text))
+    return Counter(name.removesuffix(ENCODED) or UNNAMED for name in _HIDDEN.findall(text))
 
 
 class Redaction:
