@@ -430,6 +430,43 @@ def repeat(how: str, told: list[tuple[str, str]]) -> Reply:
             return RawReply(b"data: %s\n\ndata: {" % json.dumps(chunk).encode())
 
 
+CALLS: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
+    "anthropic": (
+        "/v1/messages",
+        {"model": "m", "max_tokens": 9, "messages": [user("hi")], "stream": True},
+        {"x-api-key": OWN_KEY},
+    ),
+    "openai": (
+        "/responses",
+        {"model": "m", "input": [user("hi")], "stream": True},
+        {"authorization": f"Bearer {OWN_KEY}"},
+    ),
+    "gemini": (
+        f"/v1beta/models/g:streamGenerateContent?alt=sse&key={quote(OWN_KEY, safe='')}",
+        {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]},
+        {},
+    ),
+}
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("provider", CALLS)
+def test_a_key_is_masked_in_the_answers_and_errors_of_every_provider(tmp_path: Path, provider: str) -> None:
+    path, body, headers = CALLS[provider]
+    told = " ".join(text for text, _ in repetitions(OWN_KEY))
+    call = Call("call_1", "login", json.dumps({"headers": {told: told}}))
+    replies = (Completion(told, told, (call,)), ErrorReply(401, told))
+    with bough.open(tmp_path / "recorded.db") as store, recording(store, *replies) as proxy:
+        for _ in replies:
+            httpx.post(proxy.url(provider) + path, json=body, headers=headers)
+        proxy.close()
+        assert (proxy.recorder.calls, proxy.recorder.gaps) == (2, [])
+    stored = b"".join(file.read_bytes() for file in tmp_path.iterdir()).decode("latin-1")
+    assert "[redacted]" in stored
+    for text, secret in repetitions(OWN_KEY):
+        assert secret not in stored, text
+
+
 @pytest.mark.attack
 def test_a_key_that_another_answer_repeated_is_masked_in_the_history_too(store: Store) -> None:
     """A program that changes its key sends back what the server said of the one before."""
