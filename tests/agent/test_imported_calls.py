@@ -15,6 +15,7 @@ from bough.core.drafts import Draft, ExtraFact
 from bough.errors import ApprovalPending, ApprovalRequired, ImportNotAccepted, InvalidOperation
 from bough.store import Store
 from bough.stores.memory.store import MemoryStore
+from bough.stores.sqlite.store import SqliteStore
 
 pytestmark = pytest.mark.attack
 
@@ -145,6 +146,18 @@ class TestDecisions:
         session = elsewhere.copy(original, store)
         session.resume_sync(model=ScriptedModel(["done"]), tools=shop.tools(approval=True))
         assert shop.did == [("refund", 7)]
+
+
+def test_a_backup_that_is_restored_is_the_same_store(tmp_path: Path, shop: Shop) -> None:
+    backend = SqliteStore(tmp_path / "agent.db")
+    with Store(backend) as store:
+        session = left_open(store, ("refund", 7))
+        decide_elsewhere(session, "approval_requested", "approved")
+        backend.backup(str(tmp_path / "backup.db"))
+    with bough.open(tmp_path / "backup.db") as restored:
+        session = restored.session(session.session_id)
+        session.resume_sync(model=ScriptedModel(["done"]), tools=shop.tools(approval=True))
+    assert shop.did == [("refund", 7)]
 
 
 class TestOpenCalls:

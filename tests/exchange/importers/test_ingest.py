@@ -25,6 +25,7 @@ from bough.exchange.importers.ingest import (
 )
 from bough.formats.json_values import parse_time
 from bough.formats.records import MAX_EXAMPLE, START, EntryRecord, LossReport, SessionRecord
+from bough.log.imports import is_foreign
 from bough.store import Store
 from bough.stores.memory.store import MemoryStore
 from bough.stores.postgres.store import PostgresStore
@@ -336,6 +337,16 @@ class TestGrowth:
         assert (report.added, report.existing, report.entries) == ((), ("chat-one",), 4)
         assert message_texts(store.session("chat-one")) == ["You help.", "a", "b", "c", "I look.", "", "e"]
         assert store.backend.session("chat-one").status == "idle"
+
+    @pytest.mark.attack
+    def test_what_it_adds_is_from_elsewhere_too(self, store: Store) -> None:
+        import_record(store, session_record(user("q"), assistant("a")))
+        grown = session_record(user("q"), assistant("a"), user("more"), assistant("b"))
+        session = store.session(import_record(store, grown).session_id)
+        assert session.row.imported_facts == session.row.facts
+        assert all(is_foreign(session.log, entry) for entry in session.path())
+        session.append([user("here")])
+        assert not is_foreign(session.log, session.path()[-1])
 
     def test_on_another_branch_grows_there(self, store: Store) -> None:
         import_record(store, tree())
