@@ -12,6 +12,7 @@
     ├── KeyReused                   another input was recorded under the key; this one was not stored
     ├── SessionTrashed              the session is in the trash
     │   └── TaskTrashed             … and another session waits for it
+    ├── AgentBound                  the session is bound to another agent; nothing was written
     ├── NotTrashed                  only a session in the trash can be purged
     ├── IdTaken                     the session id belongs to another history
     │   └── IdConflict              an imported session's id belongs to other content here
@@ -353,6 +354,18 @@ class TaskTrashed(SessionTrashed):
             f"session {parent_id} waits for its task {session_id}, which is in the trash",
             f"call store.restore({session_id!r}), then resume",
             f"bough restore {session_id} brings it back",
+        )
+
+
+class AgentBound(BoughError):
+    http_status = 409
+
+    def __init__(self, session_id: str, bound: str, agent: str) -> None:
+        self.session_id, self.bound, self.agent = session_id, bound, agent
+        super().__init__(
+            f"session {session_id} is bound to agent {bound!r}, and {agent!r} would answer",
+            "fork it with fork(agent=…), or pass rebind=True",
+            f"start a session of that agent's own: bough fork {session_id} --agent NAME",
         )
 
 

@@ -47,11 +47,13 @@ from .errors import (
     TaskTrashed,
 )
 from .log import labels, ledger, prompt
+from .log.binding import bind
 from .log.changes import AppendResult, Cut, check_callers_key
 from .log.fork import fork
 from .log.lease import check_free, interrupt, is_held
 from .log.log import HydratedSession, Log, hydrate
 from .log.storage import SessionStorage, storage
+from .log.turn_start import turn_about
 from .log.verify import Problem, verify
 from .stores.base import Fact, SessionQuery, SessionRow, Status
 from .turn import Turn
@@ -140,9 +142,9 @@ class Session:
         *,
         key: str | None = None,
         model: str | None = None,
-        trigger: str | None = None,
+        trigger: str | Mapping[str, str] | None = None,
         context_window: int | None = None,
-        policy: dict[str, Any] | None = None,
+        policy: Mapping[str, Any] | None = None,
         tools: Iterable[Tool | Callable[..., Any] | dict[str, Any]] | None = None,
         tool_names: Sequence[str] | None = None,
         take_over: bool = False,
@@ -167,10 +169,9 @@ class Session:
             self._end_other_run()
         check_callers_key(key)
         described = {
+            **turn_about(trigger, policy),
             "model": model,
-            "trigger": trigger,
             "context_window": context_window,
-            "policy": policy,
             "tool_names": None if tool_names is None else list(tool_names),
         }
         started = {name: value for name, value in described.items() if value is not None}
@@ -388,17 +389,18 @@ class Session:
         tools: Sequence[str] | None = None,
         options: Mapping[str, Any] | None = None,
         title: str | None = None,
+        agent: str | None = None,
     ) -> Session:
         """Start a new session from a position on this path, in O(1), without touching the source.
 
-        The fork keeps the source's frozen agent, policy and workspace. `tools` narrows those allowed at that position;
+        The fork keeps the source's agent, unless `agent` names another, and its frozen agent, policy and workspace. `tools` narrows those allowed at that position;
         `options` are added to those in force there.
         """
         names = _tool_names(tools)
         cut = self.log.cut(self.leaf.seq if at is None else at)
         settings = Settings(model, prompt, prompt_patch, names)
         settings = self._with_options(settings, options, self.log.leaf_at(cut.at))
-        return Session(fork(self.log, cut, settings, title=title), cut)
+        return Session(fork(self.log, cut, settings, title=title, agent=agent), cut)
 
     # -- read --------------------------------------------------------------------------------------
 
@@ -659,6 +661,10 @@ class Session:
         options: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
         one_shot: bool = False,
+        agent: str | None = None,
+        rebind: bool = False,
+        trigger: str | Mapping[str, str] | None = None,
+        policy: Mapping[str, Any] | None = None,
         key: str | None = None,
         accept_imported: bool = False,
         engine: Literal["local"] = "local",
@@ -671,6 +677,9 @@ class Session:
         engine: Literal["absurd"],
         queue: str = DEFAULT_QUEUE,
         agent: str | None = None,
+        rebind: bool = False,
+        trigger: str | Mapping[str, str] | None = None,
+        policy: Mapping[str, Any] | None = None,
         key: str | None = None,
         options: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
@@ -689,6 +698,9 @@ class Session:
         one_shot: bool = False,
         queue: str = DEFAULT_QUEUE,
         agent: str | None = None,
+        rebind: bool = False,
+        trigger: str | Mapping[str, str] | None = None,
+        policy: Mapping[str, Any] | None = None,
         key: str | None = None,
         accept_imported: bool = False,
     ) -> Run | EnqueuedTask:
@@ -701,19 +713,26 @@ class Session:
         `key` makes it safe to send again: if an input was sent under it before, the turn continues if it is open, else
         the recorded result is returned, and nothing is written.
 
+        `agent` names who answers: a session without an agent is bound to it, one of another agent raises `AgentBound`
+        unless `rebind=True` says so. `trigger`, a name or a dict with type and id, and `policy` are recorded with the turn.
+
         With `engine="absurd"` a worker runs the turn, on any machine; the input and its task are durable on return.
-        `agent` names one of the worker's agents (default: the session's).
+        `agent` then names one of the worker's agents (default: the session's).
 
         Inputs that were queued elsewhere before the session was imported raise `ImportNotAccepted`, which lists them;
         `accept_imported=True` lets them run.
         """
         check_callers_key(key)
+        about = turn_about(trigger, policy)
+        if agent is not None:
+            bind(self.log, agent, rebind=rebind)
         if engine == "absurd":
             if accept_imported:
                 self.accept_imported()
             task: EnqueuedTask = _absurd().send(
                 self.log,
                 content,
+                about=about,
                 queue=queue,
                 agent=agent,
                 key=key,
@@ -732,6 +751,7 @@ class Session:
             one_shot=one_shot,
             key=key,
             accept_imported=accept_imported,
+            about=about,
         )
 
     def send_sync(
@@ -743,6 +763,10 @@ class Session:
         options: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
         one_shot: bool = False,
+        agent: str | None = None,
+        rebind: bool = False,
+        trigger: str | Mapping[str, str] | None = None,
+        policy: Mapping[str, Any] | None = None,
         key: str | None = None,
         accept_imported: bool = False,
     ) -> RunResult:
@@ -757,6 +781,10 @@ class Session:
                 options=options,
                 limits=limits,
                 one_shot=one_shot,
+                agent=agent,
+                rebind=rebind,
+                trigger=trigger,
+                policy=policy,
                 key=key,
                 accept_imported=accept_imported,
             )
@@ -787,6 +815,8 @@ class Session:
         """
         message = user(content) if isinstance(content, str) else content
         if engine == "absurd":
+            if agent is not None:
+                bind(self.log, agent)
             task: EnqueuedTask = _absurd().enqueue(self.log, message, queue=queue, agent=agent)
             return task
         return self.log.enqueue(message)
@@ -845,6 +875,8 @@ class Session:
                 self._end_other_run()
             if accept_imported:
                 self.accept_imported()
+            if agent is not None:
+                bind(self.log, agent)
             task: EnqueuedTask = _absurd().send(self.log, None, queue=queue, agent=agent)
             return task
         # First: if it cannot start, move nothing.
@@ -897,6 +929,7 @@ class Session:
         one_shot: bool = False,
         key: str | None = None,
         accept_imported: bool = False,
+        about: Mapping[str, Any] | None = None,
     ) -> Run:
         if engine != "local":
             raise InvalidArgument("engine", engine, '"local" or "absurd"')
@@ -916,6 +949,7 @@ class Session:
             one_shot=one_shot,
             key=key,
             accept_imported=accept_imported,
+            about=about,
             previous=None if self._run is None else self._run(),
         )
         self._run = weakref.ref(run)

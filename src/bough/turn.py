@@ -32,6 +32,7 @@ from .log.changes import AppendResult, check_callers_key
 from .log.keyed_turn import KeyedTurn, RecordedSteps, find_turn
 from .log.lease import Lease
 from .log.log import Log
+from .log.turn_start import trigger_columns
 from .models.prices import price
 from .stores.base import MADE_KEY, SessionRow
 from .wire import Answer
@@ -227,7 +228,7 @@ class Turn:
     def _running_row(self, before: SessionRow) -> dict[str, Any]:
         model = {} if self._model is None else {"model": self._model}
         row = {"status": "running", "completed_at": None, "error": None, **model}
-        return row | self._lease.columns(before)
+        return row | trigger_columns(self._started) | self._lease.columns(before)
 
     def _repeat(self, recorded: KeyedTurn) -> None:
         """Continue the recorded turn if it is open; else write nothing. The handle goes back to its input."""

@@ -304,6 +304,21 @@ class TestWhereItGoesOnFrom:
         assert bough("run", "--resume", "latest", "more", home=home).stdout == "Two.\n"
         assert texts(only_session(home)) == ["hi", "One.", "more", "Two."]
 
+    def test_each_turn_has_its_own_trigger_and_policy(self, home: Path) -> None:
+        bough("run", "hi", *MODEL, "--trigger", "email:<1@x>", "--policy", '{"refunds": "ask"}', home=home)
+        bough("run", "--resume", "latest", "more", "--trigger", "cron", home=home)
+        facts = [fact.data for fact in only_session(home).journal() if fact.kind == "turn_started"]
+        assert (facts[0]["trigger"], facts[0]["policy"]) == (
+            {"type": "email", "id": "<1@x>"},
+            {"refunds": "ask"},
+        )
+        assert (facts[1]["trigger"], facts[1].get("policy")) == ({"type": "cron"}, None)
+
+    def test_a_policy_that_is_no_json_is_refused_and_starts_nothing(self, home: Path) -> None:
+        done = bough("run", "hi", *MODEL, "--policy", "ask", home=home)
+        assert (done.returncode, "--policy is not a JSON object" in done.stderr) == (2, True)
+        assert not (home / "agent.db").exists()
+
     def test_resume_without_words_goes_on_with_the_open_turn(self, home: Path) -> None:
         with open_store(home) as store:
             store.start(model="scripted:script.json").append([user("hi")])

@@ -218,6 +218,17 @@ class TestRunning:
             server.post(f"{session_url(session)}/send", {"text": "  "}, 400)
             assert server.post(f"{session_url(session)}/resume", {}, 409)["code"] == "nothing_open"
 
+    def test_a_send_records_its_trigger_and_policy(self, store: Store) -> None:
+        with LocalServer(store, ServerAgent((ScriptedModel(["Hello."]),))) as server:
+            session = store.start()
+            about = {"trigger": {"type": "email", "id": "1"}, "policy": {"refunds": "ask"}}
+            server.post(f"{session_url(session)}/send", {"text": "hi", **about}, 202)
+            wait_until(lambda: session.row.status == "idle" and session.row.leaf.seq == 2)
+            (started,) = [fact.data for fact in session.journal() if fact.kind == "turn_started"]
+            assert {name: started[name] for name in about} == about
+            bad = {"text": "hi", "trigger": {"id": "1"}}
+            assert server.post(f"{session_url(session)}/send", bad, 400)["code"] == "invalid_argument"
+
     def test_without_a_model_nothing_is_sent(self, server: LocalServer) -> None:
         session = server.sessions.start()
         assert server.post(f"{session_url(session)}/send", {"text": "hi"}, 400)["code"] == "model_unavailable"

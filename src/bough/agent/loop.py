@@ -8,6 +8,7 @@ model caller gets answers, the tool runner runs tool calls; limits and compactio
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from ..core.codec import decode
@@ -29,6 +30,7 @@ from ..errors import (
     ToolsMissing,
 )
 from ..log.keyed_turn import KeyedTurn, calls_of_turn, find_turn, turn_end
+from ..log.turn_start import trigger_columns
 from ..stores.base import SessionRow
 from .call_status import CallStatus, read_call_status
 from .compaction import Compactor
@@ -58,11 +60,13 @@ class Loop:
         *,
         takes_inbox: bool = True,
         accepts_imported: bool = False,
+        about: Mapping[str, Any] | None = None,
     ) -> None:
         self.writer, self.log = writer, writer.log
         self.model_caller, self.tool_runner = model_caller, tool_runner
         self.limits, self.compactor = limits, compactor
         self._takes_inbox, self._accepts_imported = takes_inbox, accepts_imported
+        self._about: Mapping[str, Any] = about or {}
         self._is_first_turn = False
         self._is_driving = self._is_cancel_requested = self._is_stopping = False
         self.first_number = 0
@@ -282,10 +286,11 @@ class Loop:
         writer = self.writer
         await self._refuse_pending_approval()
         await self.tool_runner.close_abandoned_turn()
-        data = {**turn_start_data(row, writer.detail), **self._runner_data()}
+        about = self._about if takes is None else {}  # a queued input was sent by somebody else
+        data = {**turn_start_data(row, writer.detail), **about, **self._runner_data()}
         data |= {"one_shot": True} if writer.is_one_shot else {}
         drafts = (*self.model_caller.changed_settings(), Draft(message))
-        row_changes = writer.running_row()
+        row_changes = writer.running_row() | trigger_columns(about)
         started = await writer.commit_append(
             Append(drafts, writer.leaf, row=row_changes, data=data, takes=takes, key=key)
         )
@@ -481,7 +486,9 @@ class Loop:
 
     async def _record_failed_turn(self, why: str) -> None:
         row = {"status": "failed", "error": why.encode("utf-8", "replace").decode().replace("\0", "")}
-        await self.writer.record(Record("turn_ended", {"turn": self.log.cursor.turn, **row}, row))
+        data = {"turn": self.log.cursor.turn, **row}
+        ended: dict[str, Any] = {"completed_at": self.log.runtime.now()} if self.writer.is_one_shot else {}
+        await self.writer.record(Record("turn_ended", data, row | ended))
 
     async def _cancel_turn(self) -> None:
         """Close every open call and the turn, so that the session stays valid and takes the next input."""
@@ -513,4 +520,12 @@ def build_loop(writer: Writer, setup: RunSetup, parent: LimitChecker | None = No
     tool_runner = ToolRunner(writer, setup.tools, tasks, setup.servers)
     caller = ModelCaller(writer, setup.models, tool_runner, checker, setup.options)
     compactor = Compactor(writer, checker)
-    return Loop(writer, caller, tool_runner, checker, compactor, accepts_imported=setup.accepts_imported)
+    return Loop(
+        writer,
+        caller,
+        tool_runner,
+        checker,
+        compactor,
+        accepts_imported=setup.accepts_imported,
+        about=setup.about,
+    )

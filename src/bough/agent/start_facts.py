@@ -19,10 +19,12 @@ FIRST_FACT = 1
 
 
 def turn_start_data(row: SessionRow, detail: SessionDetail | None) -> dict[str, Any]:
-    """Return the data of a turn's start that is stored with the session: trigger, context window, policy."""
+    """Return the data of a turn's start that is stored with the session: context window, policy, and the trigger that
+    the session was started with, for its first turn."""
     policy = None if detail is None else detail.policy
+    trigger = _without_empty(type=row.trigger_type, id=row.trigger_id)
     return _without_empty(
-        trigger=_without_empty(type=row.trigger_type, id=row.trigger_id),
+        trigger=None if row.turns else trigger,
         context_window=row.context_window,
         policy=None if policy is None else from_json(policy),
     )

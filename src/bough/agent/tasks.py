@@ -45,6 +45,8 @@ class RunSetup(Struct, frozen=True):
     """MCP servers, whose tools are added when the loop runs."""
     accepts_imported: bool = False
     """Whether what an import left open may run."""
+    about: Mapping[str, Any] = {}
+    """What the caller says of the turn: its trigger and its policy."""
 
 
 BuildLoop = Callable[[Writer, RunSetup, LimitChecker | None], "Loop"]

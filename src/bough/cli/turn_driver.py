@@ -123,13 +123,16 @@ def run_turn(
     *,
     one_shot: bool = False,
     key: str | None = None,
+    about: dict[str, Any] | None = None,
 ) -> TurnEnd:
     """Run one input, or the open turn, to its end, asking for the approvals it needs."""
     arguments = agent.run_arguments(session)
 
     resume: Callable[[], Run] = partial(session.resume, **arguments)
     start = (
-        resume if content is None else partial(session.send, content, **arguments, one_shot=one_shot, key=key)
+        resume
+        if content is None
+        else partial(session.send, content, **arguments, **(about or {}), one_shot=one_shot, key=key)
     )
     while True:
         try:

@@ -303,6 +303,7 @@ def start_run(
     key: str | None = None,
     options: Mapping[str, Any] | None = None,
     accept_imported: bool = False,
+    about: Mapping[str, Any] | None = None,
     previous: Run | None = None,
 ) -> Run:
     models = resolve_models(model)
@@ -311,7 +312,7 @@ def start_run(
     writer = Writer(log, models[0], is_one_shot=one_shot)
     by_name, servers = split_tools(tools)
     servers = for_one_turn(servers) if one_shot else servers
-    setup = RunSetup(models, by_name, limits or Limits(), options, servers, accept_imported)
+    setup = RunSetup(models, by_name, limits or Limits(), options, servers, accept_imported, about or {})
     return Run(build_loop(writer, setup), content, key, previous)
 
 

@@ -25,6 +25,7 @@ def fork(
     settings: Settings,
     *,
     relation: Relation = "fork",
+    agent: str | None = None,
     title: str | None = None,
     session_id: str | None = None,
     conversation_id: str | None = None,
@@ -37,6 +38,7 @@ def fork(
     """
     check_id(session_id)
     settings = log.fill(settings)
+    log.runtime.redactor.check_name(agent, "agent")
     runtime, (source, detail) = log.runtime, log.store.session_with_detail(log.session_id)
     if source.trashed_at is not None:
         raise SessionTrashed(source.session_id)
@@ -48,7 +50,7 @@ def fork(
         space=source.space,
         owner=log.store.owner if relation == "replay" else source.owner,
         conversation_id=conversation_id or runtime.new_id("con"),
-        agent=source.agent,
+        agent=agent or source.agent,
         title=runtime.redactor.redact_json(title) or source.title,
         relation=relation,
         parent_session=source.session_id,

@@ -59,10 +59,11 @@ class ActiveRuns:
         model: str | None,
         options: Mapping[str, Any] | None = None,
         key: str | None = None,
+        about: Mapping[str, Any] | None = None,
     ) -> Event | None:
         """Run one turn; return its first event once the input is durable."""
         how = await self._how(session, model, options)
-        return await self._drive(session, session.send(text, **how, key=key), None)
+        return await self._drive(session, session.send(text, **how, **(about or {}), key=key), None)
 
     async def resume(
         self, session: Session, model: str | None, options: Mapping[str, Any] | None = None

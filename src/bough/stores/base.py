@@ -234,7 +234,7 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
 
 SETTABLE_COLUMNS = frozenset(
     (
-        *("status", "title", "tags", "error", "completed_at", "model"),
+        *("status", "title", "tags", "error", "completed_at", "agent", "model", "trigger_type", "trigger_id"),
         *("context_window", "tool_names", "holder", "lease_until", "fence", "imported_facts"),
     )
 )

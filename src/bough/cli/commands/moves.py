@@ -49,6 +49,7 @@ from ..text_argument import read_stdin, text_option
 @text_option("--prompt-patch", help="Text added to the system prompt.")
 @click.option("--tools", metavar="NAMES", help="Only these tools, separated by commas.")
 @click.option("--title", help="The new session's title.")
+@click.option("--agent", metavar="NAME", help="The agent that answers there. Default: the source's.")
 @json_option
 @pass_location
 def fork(
@@ -60,6 +61,7 @@ def fork(
     prompt_patch: str | None,
     tools: str | None,
     title: str | None,
+    agent: str | None,
     is_json: bool,
 ) -> None:
     """Start a new session from any entry of another, without copying.
@@ -74,6 +76,7 @@ def fork(
         options=model_options or None,
         tools=None if tools is None else [name.strip() for name in tools.split(",") if name.strip()],
         title=title,
+        agent=agent,
     )
     if is_json:
         print_json(session={"id": new.session_id}, parent=position.session.session_id, cut=new.cut)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import Any
 
 import click
+import msgspec
 
 from ...agent.call_status import ancestors, is_awaited_by_worker, read_call_status
 from ...core.turns import OpenCall
@@ -41,7 +43,7 @@ from ..rendering.output import (
 from ..rendering.turn_events import JsonWatcher, PlainWatcher, call_details, call_text
 from ..run_source import Source, pick_session, resolve_runnable, source_options
 from ..store_option import StoreLocation, pass_location
-from ..text_argument import check_utf8, read_stdin
+from ..text_argument import check_utf8, read_stdin, text_option
 from ..turn_driver import CANCELLED_CODE, Driver, TurnEnd, run_turn
 from .worker import engine_option, enqueue_run, parse_engine
 
@@ -58,6 +60,10 @@ from .worker import engine_option, enqueue_run, parse_engine
 @click.option(
     "--key", help="Send the input once, however often this runs; a repeat prints the recorded answer."
 )
+@click.option(
+    "--trigger", metavar="TYPE[:ID]", help="What caused the turn, recorded with it, such as email:17."
+)
+@text_option("--policy", metavar="JSON|@FILE", help="The policy of the turn, recorded with it.")
 @accept_option
 @engine_option
 @json_option
@@ -69,6 +75,8 @@ def run(
     options: AgentOptions,
     queue: bool,
     key: str | None,
+    trigger: str | None,
+    policy: str | None,
     accept_imported: bool,
     engine: str,
     is_json: bool,
@@ -91,6 +99,9 @@ def run(
     absurd_queue = parse_engine(engine)
     if key is not None and (content is None or (source.resume_from or options.conversation) is None):
         raise CommandError("--key needs TEXT, and the session it is unique in: --resume or --conversation")
+    about = _about(trigger, policy)
+    if about and content is None:
+        raise CommandError("--trigger and --policy belong to an input; add TEXT")
     if absurd_queue is not None:
         return enqueue_run(
             location,
@@ -101,6 +112,7 @@ def run(
             queue_if_busy=queue,
             key=key,
             accept_imported=accept_imported,
+            about=about,
             is_json=is_json,
         )
     session, agent = source.session(location, options)
@@ -109,7 +121,7 @@ def run(
     if content is None and not _has_work(session):
         return _end_without_run(session, is_json=is_json)
     try:
-        return _run(location, session, agent, content, is_json=is_json, key=key)
+        return _run(location, session, agent, content, is_json=is_json, key=key, about=about)
     except (SessionRunning, ApprovalPending):
         if not queue or content is None or key is not None or agent.model_options:
             raise
@@ -331,6 +343,20 @@ def _has_work(session: Session) -> bool:
     return False
 
 
+def _about(trigger: str | None, policy: str | None) -> dict[str, Any]:
+    """Return what the options say of the turn; a policy that is no JSON object is refused."""
+    about: dict[str, Any] = {}
+    if trigger is not None:
+        kind, _, number = trigger.partition(":")
+        about["trigger"] = {"type": kind, **({"id": number} if number else {})}
+    if policy is not None:
+        try:
+            about["policy"] = msgspec.json.decode(policy, type=dict[str, Any])
+        except msgspec.MsgspecError as error:
+            raise CommandError(f"--policy is not a JSON object: {error}") from None
+    return about
+
+
 def _run(
     location: StoreLocation,
     session: Session,
@@ -339,6 +365,7 @@ def _run(
     *,
     is_json: bool,
     key: str | None = None,
+    about: dict[str, Any] | None = None,
 ) -> int:
     tools = agent.tools(session)
     if content is None:
@@ -348,7 +375,9 @@ def _run(
     watcher = JsonWatcher(session) if is_json else PlainWatcher(session)
     with Driver(location) as driver:
         ask, accept = (_ask, accept_import) if is_terminal() else (None, None)
-        end = run_turn(driver, session, agent, content, watcher, ask, accept, one_shot=True, key=key)
+        end = run_turn(
+            driver, session, agent, content, watcher, ask, accept, one_shot=True, key=key, about=about
+        )
         spent = difference(session.row.totals, before)
         if is_json:
             _print_json_end(session, end, spent)

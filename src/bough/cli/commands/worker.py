@@ -187,6 +187,7 @@ def enqueue_run(
     queue_if_busy: bool,
     key: str | None,
     accept_imported: bool,
+    about: dict[str, Any],
     is_json: bool,
 ) -> int:
     """Queue the input, or the open turn, as a task."""
@@ -220,9 +221,10 @@ def enqueue_run(
                 options=model_options,
                 one_shot=True,
                 key=key,
+                **about,
             )
         except SessionRunning:
-            if not queue_if_busy or key is not None or model_options:
+            if not queue_if_busy or key is not None or model_options or about:
                 raise
             task = session.enqueue(content, engine="absurd", **where)
     if is_json:

@@ -28,6 +28,7 @@ from ...errors import InputsQueued, InvalidOperation, PostgresRequired, SessionR
 from ...log.changes import new_key
 from ...log.keyed_turn import KeyedTurn, find_turn
 from ...log.log import Log
+from ...log.turn_start import trigger_columns
 from ...log.workspace import Workspace
 from ...models.model import Model
 from ...stores.base import SessionRow
@@ -145,6 +146,7 @@ def send(
     options: Mapping[str, Any] | None = None,
     limits: Limits | None = None,
     one_shot: bool = False,
+    about: Mapping[str, Any] | None = None,
 ) -> EnqueuedTask:
     """Write the input and spawn its task in one transaction. Without content: a task for the open turn.
 
@@ -174,13 +176,15 @@ def send(
         task_log.record("enqueued", data={"queue": queue}, only_at_leaf=True, key=key)
     else:
         drafts = [Draft(user(content) if isinstance(content, str) else content)]
-        about = queued_turn_data(log) | ({"one_shot": True} if one_shot else {})
+        row_changes = trigger_columns(about or {})
+        about = {**queued_turn_data(log), **(about or {}), **({"one_shot": True} if one_shot else {})}
         if (changed := changed_options(settings.options, options)) is not None:
             drafts.insert(0, Draft(Settings(options=changed)))
         if (in_force := merge_options(settings.options, options)) is not None:
             about["options"] = in_force
         about |= {} if limits is None else {"limits": limit_data(limits)}
-        task_log.append(drafts, key=key, data=about, facts=[ExtraFact("enqueued", {"queue": queue})])
+        enqueued = [ExtraFact("enqueued", {"queue": queue})]
+        task_log.append(drafts, key=key, data=about, row=row_changes, facts=enqueued)
     return spawning.enqueued_task(log.refresh().leaf.seq)
 
 

@@ -31,6 +31,10 @@ class SendBody(Struct, forbid_unknown_fields=True):
     model: str | None = None
     options: dict[str, Any] | None = None
     """Options of the model's calls from here on; null removes one."""
+    trigger: str | dict[str, str] | None = None
+    """What caused the turn: a name, or an object with type and id. Recorded with the turn; not with `queue`."""
+    policy: dict[str, Any] | None = None
+    """The policy of the turn, recorded with it."""
     accept_imported: bool = False
     """Let inputs run that were queued elsewhere, before the session was imported; the problem `import_not_accepted` has them."""
 
@@ -49,6 +53,7 @@ async def send(request: ApiRequest, session_id: FromPath[str], data: JSONBody[Se
     runs.raise_if_stopping()  # an input that is queued now would wait for a run of another process
     context, caller = context_and_caller(request)
     model, options = (None, None) if caller.is_client else (data.model, data.options)
+    about = {} if caller.is_client else {"trigger": data.trigger, "policy": data.policy}
     context.agent.check_model(model)
     if data.accept_imported and not caller.is_client:
         await asyncio.to_thread(session.accept_imported)
@@ -66,9 +71,9 @@ async def send(request: ApiRequest, session_id: FromPath[str], data: JSONBody[Se
     try:
         await asyncio.to_thread(session.log.raise_if_leased)
         before = await asyncio.to_thread(lambda: session.row.facts)
-        event = await runs.send(session, data.text, model, options, key)
+        event = await runs.send(session, data.text, model, options, key, about)
     except (SessionRunning, ApprovalPending):
-        if not data.queue or key is not None or options:
+        if not data.queue or key is not None or options or any(about.values()):
             raise
         if caller.is_client:
             await asyncio.to_thread(_check_queue, session)

@@ -1,0 +1,30 @@
+"""The agent a session is bound to. No other agent answers in it, unless somebody asks for that."""
+
+from __future__ import annotations
+
+from ..errors import AgentBound
+from ..stores.base import SessionRow
+from .log import Log
+
+BOUND = "bound"
+
+
+def bound_agent(log: Log, row: SessionRow) -> str | None:
+    """Return the agent that a session is bound to. An import names an agent of elsewhere: it binds nobody here."""
+    if not row.imported_facts:
+        return row.agent
+    facts = log.store.facts_of_kind(row.session_id, BOUND)
+    here = [fact for fact in facts if fact.number > row.imported_facts]
+    return here[-1].data["agent"] if here else None
+
+
+def bind(log: Log, agent: str, *, rebind: bool = False) -> None:
+    """Bind the session to an agent; raise `AgentBound` if it is bound to another one and `rebind` is not set."""
+    row = log.store.session(log.session_id)
+    bound = bound_agent(log, row)
+    if bound == agent:
+        return
+    if bound is not None and not rebind:
+        raise AgentBound(row.session_id, bound, agent)
+    data = {"agent": agent} if bound is None else {"agent": agent, "before": bound}
+    log.record(BOUND, data=data, row={"agent": agent}, fence=log.fence)

@@ -1,0 +1,45 @@
+"""What a caller says of one turn: what triggered it, and the policy it runs under."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..core.codec import check_json, check_text
+from ..errors import InvalidArgument, NotJson
+
+
+def turn_about(trigger: str | Mapping[str, str] | None, policy: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what is recorded with the turn; raise InvalidArgument before anything is written."""
+    about: dict[str, Any] = {}
+    if trigger is not None:
+        about["trigger"] = _trigger(trigger)
+    if policy is not None:
+        if not isinstance(policy, Mapping):
+            raise InvalidArgument("policy", policy, "a dict of JSON values")
+        try:
+            check_json(dict(policy), "policy")
+        except NotJson as error:
+            raise InvalidArgument("policy", policy, f"JSON: {error.problem}") from None
+        about["policy"] = dict(policy)
+    return about
+
+
+def _trigger(trigger: object) -> dict[str, str]:
+    fields = {"type": trigger} if isinstance(trigger, str) else trigger
+    is_good = (
+        isinstance(fields, Mapping)
+        and {"type"} <= fields.keys() <= {"type", "id"}
+        and all(isinstance(value, str) and value for value in fields.values())
+    )
+    if not is_good or not isinstance(fields, Mapping):
+        raise InvalidArgument("trigger", trigger, 'a name such as "email", or a dict with type and id')
+    for name, value in fields.items():
+        check_text(value, f"trigger {name}")
+    return dict(fields)
+
+
+def trigger_columns(about: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return the columns of the row that show the latest trigger."""
+    trigger = about.get("trigger")
+    return {} if trigger is None else {"trigger_type": trigger["type"], "trigger_id": trigger.get("id")}
