@@ -20,6 +20,15 @@ ENVIRONMENT = {
     "GEMINI_API_KEY": KEY,
     "NO_PROXY": "0.0.0.0,127.0.0.1",
 }
+COMMANDS = [
+    ["run", "--resume", "ses_evil", "go on"],
+    ["run", "--copy", "ses_evil", "go on"],
+    ["run", "--overwrite", "ses_evil", "--from-point", "2", "go on"],
+    ["resume", "ses_evil"],
+    ["chat", "--resume", "ses_evil"],
+    ["replay", "ses_evil", "--prompt", "Be brief."],
+    ["lab", "run", "ses_evil", "--prompt", "Be brief.", "--yes"],
+]
 PROVIDERS = ("anthropic", "openai", "openai-chat", "gemini")
 
 
@@ -67,26 +76,13 @@ class TestOfABundle:
         )
 
     @pytest.mark.parametrize("where", ["row", "setting", "spec"])
-    @pytest.mark.parametrize(
-        "words",
-        [
-            ["run", "--resume", "ses_evil", "go on"],
-            ["run", "--copy", "ses_evil", "go on"],
-            ["run", "--overwrite", "ses_evil", "--from-point", "2", "go on"],
-            ["resume", "ses_evil"],
-            ["chat", "--resume", "ses_evil"],
-            ["replay", "ses_evil", "--prompt", "Be brief."],
-            ["lab", "run", "ses_evil", "--prompt", "Be brief.", "--yes"],
-        ],
-    )
-    def test_no_command_sends_anything(
-        self, tmp_path: Path, stranger: FakeProviders, words: list[str], where: str
-    ) -> None:
+    def test_no_command_sends_anything(self, tmp_path: Path, stranger: FakeProviders, where: str) -> None:
         write_bundle(tmp_path, f"openai-chat:m@{address(stranger)}", where=where)
         run(tmp_path, "import", "evil.bough")
-        code, text = run(tmp_path, *words)
-        assert (code != 0, stranger.requests) == (True, []), text
-        assert "was not asked: its address" in text
+        for words in COMMANDS:
+            code, text = run(tmp_path, *words)
+            assert (code != 0, stranger.requests) == (True, []), text
+            assert "was not asked: its address" in text, words
 
     @pytest.mark.parametrize("where", ["row", "setting", "spec"])
     def test_import_names_its_foreign_addresses(self, tmp_path: Path, where: str) -> None:
@@ -143,6 +139,7 @@ class TestOfOnesOwn:
             code, text = run(tmp_path, "resume", "ses_own")
             assert (code, len(server.requests)) == (0, 1), text
             assert KEY not in str(server.requests)
+            assert f"the session names its model: openai-chat:m@{server.url}" in text
 
     @pytest.mark.parametrize("how", ["flag", "list", "alias", "environment"])
     def test_another_address_is_allowed_on_purpose(

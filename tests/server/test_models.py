@@ -56,7 +56,7 @@ def answer(store: Store, session_id: str, seq: int) -> str:
     return store.session(session_id).path()[-1].message.text
 
 
-NAMES = ("scripted:/etc/shadow", "scripted:/dev/zero", "anthropic:m", "foreign", "loopback")
+NAMES = ("scripted:/etc/shadow", "scripted:/dev/zero", "anthropic:m")
 ROUTES: list[tuple[str, dict[str, Any]]] = [
     ("/api/sessions", {}),
     ("/api/sessions/ses_x/send", {"text": "hi"}),
@@ -69,22 +69,19 @@ ROUTES: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.attack
 class TestOfABody:
-    @pytest.mark.parametrize("name", NAMES)
     @pytest.mark.parametrize(("path", "body"), ROUTES)
     def test_only_an_offered_model_is_taken(
-        self, server: LocalServer, stranger: FakeProviders, path: str, body: dict[str, Any], name: str
+        self, server: LocalServer, stranger: FakeProviders, path: str, body: dict[str, Any]
     ) -> None:
         server.sessions.start(session_id="ses_x").append([user("q"), bough.assistant("a")])
         server.sessions.start(session_id="ses_open").append([user("q")])
         before = {row.session_id: row.facts for row in server.sessions.all_sessions()}
-        model = {"foreign": foreign_name(stranger), "loopback": f"openai-chat:m@{stranger.url}/v1"}.get(
-            name, name
-        )
-        refused = server.post(path, {**body, "model": model}, 400, token="T")
-        assert refused["code"] == "model_refused"
-        assert all(
-            word in f"{refused['detail']} {refused['hint']}" for word in (model, "own, other", "--offer")
-        )
+        names = (*NAMES, foreign_name(stranger), f"openai-chat:m@{stranger.url}/v1")
+        for model in names:
+            refused = server.post(path, {**body, "model": model}, 400, token="T")
+            assert refused["code"] == "model_refused"
+            text = f"{refused['detail']} {refused['hint']}"
+            assert all(word in text for word in (model, "own, other", "--offer"))
         assert stranger.requests == []
         assert {row.session_id: row.facts for row in server.sessions.all_sessions()} == before
 

@@ -35,7 +35,7 @@ from ..log.imports import has_foreign_detail
 from ..log.workspace import WORKSPACE_TOOLS, ScopeTier, Workspace
 from ..models.availability import available_models
 from ..models.model import Model
-from ..models.names import is_model_name, stored_model
+from ..models.names import address_of, is_model_name, stored_model
 from ..session import Session
 from ..store import Store
 from ..wire.options import check_options
@@ -43,7 +43,7 @@ from .config import load_config, model_option, model_options
 from .mcp_option import connect_once, load_servers, mcp_options
 from .option_group import complete_file, struct_options
 from .rendering.error_text import CommandError
-from .rendering.output import notify
+from .rendering.output import notify, safe
 from .text_argument import text_option
 
 NO_MODEL = """\
@@ -200,6 +200,9 @@ def agent_for(options: AgentOptions, session: Session | None) -> CommandAgent:
     model_options = with_default_options(names[0], session, options.model_options)
     is_foreign = session is not None and stored and not _is_configured(stored)
     models = available_models(names, stored_in=session.session_id if session and is_foreign else None)
+    for name in stored if is_foreign else ():
+        if address_of(name) is not None:
+            notify(safe(f"the session names its model: {name}"))
     for model in models:
         check_options(model.provider, model_options)
     cost = None if options.max_cost is None else _microcents(options.max_cost)
