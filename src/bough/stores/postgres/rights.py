@@ -56,7 +56,7 @@ CLIENT: Mapping[str, str] = {
 }
 """The rights of the client role, and of each login that is bound to an owner. Everybody else has none."""
 
-PRIVILEGE = re.compile(r"(\w+)(?: \(([^)]*)\))?")
+PRIVILEGE = re.compile(r"(\w+)(?: \(([^()]*+)\))?")
 REVOKE_DATA = """
 revoke all on all tables in schema {schema} from {roles} cascade;
 revoke all on all sequences in schema {schema} from {roles} cascade;
