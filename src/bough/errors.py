@@ -51,6 +51,7 @@
     │   ├── WrongOwner              a new session of an owner this store was not opened for
     │   ├── SecretTooShort          a secret too short to redact
     │   ├── SecretInName            a secret in an id or a name, where it cannot be redacted
+    │   ├── SecretInWorkspace       a secret in a variable or a field of a workspace, which is plain text
     │   └── InvalidSearch           a search query that cannot be parsed
     ├── MissingBlob                 a media handle without its bytes
     ├── InvalidSummary              a summary that is empty or longer than what it replaces
@@ -767,7 +768,7 @@ class BudgetReached(BoughError):
         running = f" and {reserved} is reserved for calls that are running" if reserved else ""
         super().__init__(
             f"{spent} of {limit} is spent{running}, and the next model call may cost {call}",
-            "run it again with a larger max_cost=; it continues where it stopped. A smaller max_tokens option bounds a call",
+            "run it again with a larger max_cost_dollars=; it continues where it stopped. A smaller max_tokens option bounds a call",
             "run the same command with a larger --max-cost; it continues where it stopped. -o max_tokens=N bounds a call",
         )
 
@@ -870,6 +871,16 @@ class SecretInName(InvalidValue):
             f"the {field} {shorten(redacted)!r} contains a secret, or text in the form of a key; ids, names and options are "
             "stored as they are, because redacted they would be others",
             "use another value, such as a hash of it",
+        )
+
+
+class SecretInWorkspace(InvalidValue):
+    def __init__(self, field: str) -> None:
+        self.field = field
+        super().__init__(
+            f"{field} of the workspace contains a secret, or text in the form of a key; a workspace is stored and shown in "
+            "plain text",
+            "leave it out, and let the tool that needs the secret read it where it runs",
         )
 
 

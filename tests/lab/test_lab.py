@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 import bough
 from bough import ScriptedModel, Store, ToolCall, assistant
-from bough.errors import EmptyCohort, ExitCode, InvalidLab, ModelUnavailable
+from bough.errors import EmptyCohort, ExitCode, InvalidArgument, InvalidLab, ModelUnavailable
 from bough.lab.cell import turn_milliseconds
 from bough.lab.function_identity import function_identity
 from bough.lab.lab import Lab
@@ -287,6 +287,13 @@ class TestBudget:
     def test_one_smaller_than_the_first_call_spends_nothing(self, store: Store) -> None:
         report = run(store, max_cost_microcents=1)
         assert (report.status, report.spent_microcents) == ("incomplete", 0)
+
+    def test_it_is_given_in_dollars_or_in_microcents_but_not_as_two_amounts(self, store: Store) -> None:
+        report = run(store, max_cost_dollars=0.00000001)
+        assert (report.status, report.spent_microcents) == ("incomplete", 0)
+        with pytest.raises(InvalidArgument, match="max_cost_dollars"):
+            run(store, max_cost_dollars=1, max_cost_microcents=1)
+        assert run(store, max_cost_dollars=1_000).status == "complete"
 
     def test_a_model_without_a_price_is_refused(self, store: Store) -> None:
         with pytest.raises(InvalidLab, match="has no price"):

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from bough import ScriptedModel, Settings, Workspace, assistant, system, user
-from bough.errors import InvalidArgument
+from bough.core.redact import Redactor
+from bough.errors import InvalidArgument, SecretInWorkspace
 from bough.log.workspace import Selection
 from conftest import Store
+
+KEY = f"sk-ant-{'k' * 30}"
 
 
 @pytest.mark.parametrize(
@@ -46,6 +51,32 @@ def test_a_selection_is_lines_of_a_file(about: tuple[Any, Any, Any], name: str) 
 def test_something_else_than_a_workspace_is_refused_and_nothing_is_stored(store: Store) -> None:
     with pytest.raises(InvalidArgument, match="workspace"):
         store.start("a", workspace={"working_dir": "/w"})  # type: ignore[arg-type]
+    assert list(store.all_sessions()) == []
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"variables": {"customer": "Ann", "token": f"Bearer {KEY}"}}, "variable 'token'"),
+        ({"variables": {"login": "correct horse battery"}}, "variable 'login'"),
+        ({"variables": {KEY: "x"}}, "variable '[redacted]'"),
+        ({"active_file": f"{KEY}.txt"}, "active_file"),
+        ({"git_ref": KEY}, "git_ref"),
+        ({"selection": Selection(KEY, 1, 2)}, "selection"),
+    ],
+)
+def test_a_secret_in_a_workspace_is_refused_by_name_and_nothing_is_stored(
+    store: Store, fields: dict[str, Any], named: str
+) -> None:
+    """What is refused is said without its value: the message of the error is shown and logged."""
+    store.runtime = replace(store.runtime, redactor=Redactor({"LOGIN": "correct horse battery"}))
+    for start in (store.start, partial(store.latest_or_start, "con_1")):
+        with pytest.raises(SecretInWorkspace) as caught:
+            start("a", workspace=Workspace(working_dir="/w", **fields))
+        assert caught.value.field == named
+        assert KEY not in str(caught.value)
+        assert "correct horse" not in str(caught.value)
     assert list(store.all_sessions()) == []
 
 

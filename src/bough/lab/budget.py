@@ -44,7 +44,7 @@ class CostBudget:
         if self.limit is not None and price_of(model, Usage(0, 0, 0, 0)) is None:
             raise InvalidLab(
                 f"{model.model} has no price, so the limit of {format_dollars(self.limit)} cannot be held",
-                "pip install 'bough[prices]' for prices of the usual models, pass rates=Rates(…) for others, or leave out max_cost=",
+                "pip install 'bough[prices]' for prices of the usual models, pass rates=Rates(…) for others, or leave out max_cost_dollars=",
                 "pip install 'bough[prices]' for prices of the usual models, or leave out --max-cost",
             )
 

@@ -2,7 +2,7 @@
 
     lab = store.lab("agent:support after:7d", prompt=new_prompt)
     print("\\n".join(lab.plan_lines()))      # what it will cost, before it costs anything
-    report = lab.run_sync(max_cost_microcents=500_000_000)
+    report = lab.run_sync(max_cost_dollars=5)
 
 Each cell is a replay in a session of its own whose id follows from the run, and each result is stored as it lands: a run
 that was killed is continued by the same call and asks no model twice for an answer that is stored.
@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..agent.limits import to_microcents
 from ..agent.tools.mcp.server import tools_by_name
 from ..agent.tools.tool import Tool
 from ..core.usage import Usage
@@ -223,15 +224,17 @@ class Lab:
         *,
         fail_if: Sequence[str] = (),
         max_cost_microcents: int | None = None,
+        max_cost_dollars: float | None = None,
         scorers: Sequence[ScoreFunction] = (),
         judge: Judge | None = None,
     ) -> tuple[list[Gate], list[Scorer]]:
         """Return the gates and scorers; raise InvalidLab for what would stop the run after it has spent money."""
+        limit = to_microcents(max_cost_dollars, max_cost_microcents)
         functions = as_scorers(scorers, METRICS)
         names = [*METRICS, *(each.name for each in functions), *([] if judge is None else [judge.name])]
         gates = [parse_gate(text, names) for text in fail_if]
-        if max_cost_microcents is not None:
-            budget = CostBudget(max_cost_microcents)
+        if limit is not None:
+            budget = CostBudget(limit)
             for model in self._all_models(judge):
                 budget.check_price(model)
         return gates, functions
@@ -249,6 +252,7 @@ class Lab:
         *,
         workers: int = 4,
         max_cost_microcents: int | None = None,
+        max_cost_dollars: float | None = None,
         fail_if: Sequence[str] = (),
         scorers: Sequence[ScoreFunction] = (),
         judge: Judge | None = None,
@@ -257,18 +261,19 @@ class Lab:
     ) -> LabReport:
         """Run what is not done yet, and return the report. Cancelled, it finishes the calls in flight first.
 
-        No model call is made that could make the run cost more than `max_cost_microcents`. `scorers` are functions of a
+        No model call is made that could make the run cost more than `max_cost_dollars`, or `max_cost_microcents`. `scorers` are functions of a
         turn or a session; `judge` is a model that scores each turn. `fail_if` are gates, checked in the report. `notify`
         is called with what the workers of a queue wait for.
         """
         if type(workers) is not int or workers < 1:
             raise InvalidArgument("workers", workers, "a number from 1 up")
+        limit = to_microcents(max_cost_dollars, max_cost_microcents)
         gates, functions = self.check(
-            fail_if=fail_if, max_cost_microcents=max_cost_microcents, scorers=scorers, judge=judge
+            fail_if=fail_if, max_cost_microcents=limit, scorers=scorers, judge=judge
         )
         record = await asyncio.to_thread(LabRecord.create, self._store, self._runtime, self.run_id, self.plan)
         await asyncio.to_thread(record.add_gates, fail_if)
-        runner = self._runner(record, functions, judge, max_cost_microcents, workers, progress, notify)
+        runner = self._runner(record, functions, judge, limit, workers, progress, notify)
         await runner.run()
         spent, _ = await asyncio.to_thread(self._cost_so_far, record)
         versions = {each.name: each.version for each in functions}

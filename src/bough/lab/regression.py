@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..agent.limits import to_microcents
 from ..core.messages import ToolCall
 from ..errors import (
     BoughError,
@@ -372,13 +373,15 @@ async def run_cases(
     *,
     workers: int = 4,
     max_cost_microcents: int | None = None,
+    max_cost_dollars: float | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> RegressionReport:
     """Run cases side by side, as many at once as there are workers; results are in the order of `paths`.
 
-    No model call is made that could make all of them together cost more than `max_cost_microcents`.
+    No model call is made that could make all of them together cost more than `max_cost_dollars`, or `max_cost_microcents`.
     """
-    budget = None if max_cost_microcents is None else CostBudget(max_cost_microcents)
+    limit = to_microcents(max_cost_dollars, max_cost_microcents)
+    budget = None if limit is None else CostBudget(limit)
     places = asyncio.Semaphore(workers)
     done = 0
 

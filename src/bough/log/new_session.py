@@ -17,7 +17,7 @@ from ..core.redact import Redactor
 from ..core.state import State, merge_state, state_updates
 from ..core.turns import Cursor
 from ..core.usage import MAX_COUNT
-from ..errors import InvalidArgument, InvalidCount
+from ..errors import InvalidArgument, InvalidCount, SecretInWorkspace, shorten
 from ..stores.base import NewSession, Relation, SessionDetail, SessionRow
 from .changes import new_key
 from .runtime import Runtime
@@ -68,6 +68,7 @@ def new_session(
     workspace: Workspace | None = columns.pop("workspace", None)
     if workspace is not None and not isinstance(workspace, Workspace):
         raise InvalidArgument("workspace", workspace, "a Workspace")
+    _check_workspace(runtime.redactor, workspace)
     for name in ("spec", "policy", "state"):
         check_json(columns.get(name), name)
     if isinstance(columns.get("tool_names"), str):
@@ -121,6 +122,20 @@ def check_names(redactor: Redactor, columns: Mapping[str, Any]) -> None:
         redactor.check_name(value, f"tag {tag}")
     for tool in columns.get("tool_names") or ():
         redactor.check_name(tool, "tool name")
+
+
+def _check_workspace(redactor: Redactor, workspace: Workspace | None) -> None:
+    """Raise SecretInWorkspace if a workspace holds a secret: it is echoed as it is, and prompts are filled with it."""
+    if workspace is None:
+        return
+    fields = msgspec.to_builtins(workspace)
+    variables = fields.pop("variables", {})
+    for name, value in variables.items():
+        if redactor.redact_text(name) != name or redactor.redact_text(value) != value:
+            raise SecretInWorkspace(f"variable {shorten(redactor.redact_text(name))!r}")
+    for name, value in fields.items():
+        if redactor.redact_json(value) != value:
+            raise SecretInWorkspace(name)
 
 
 def _fill(draft: Draft, workspace: Workspace | None) -> Draft:

@@ -1,6 +1,6 @@
 """The workspace of a session: detected, overridable, and the source of `{{ctx.*}}`.
 
-`variables` are stored and echoed in plain text by contract: they must not contain secrets.
+`variables` are stored and echoed in plain text by contract: `store.start` refuses a secret that it recognises.
 """
 
 from __future__ import annotations
