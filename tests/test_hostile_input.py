@@ -374,7 +374,7 @@ def _turn(store: Store, text: str) -> None:
     session = store.start()
     with session.turn("x", trigger=text) as turn:
         turn.answer(assistant("y"))
-    assert any(fact.data.get("trigger") == text for fact in reopened(store, session).journal())
+    assert any(fact.data.get("trigger") == {"type": text} for fact in reopened(store, session).journal())
 
 
 def _evidence(store: Store, text: str) -> None:

@@ -93,7 +93,7 @@ def test_tools_and_options_that_stay_the_same_cost_nothing_a_turn(tmp_path: Path
         path = tmp_path / f"{len(sizes)}.db"
         with bough.open(path, synchronous="normal") as store:
             session = store.start()
-            session.set(options={"temperature": 0} if tools else {})
+            session.set(options={"temperature": 0} if tools else {}, limits={"turns": turns})
             specs = [bough.tool(name=str(tool["name"]), effect="read")(_described) for tool in tools]
             for number in range(turns):
                 if loop == "ours":

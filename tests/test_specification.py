@@ -570,7 +570,9 @@ class TestSecrets:
         with pytest.raises(SecretInName):
             session.tag(note=KEY)
         fork = session.fork(title=f"about {KEY}")
-        with session.turn("q", trigger=KEY) as turn:
+        with pytest.raises(SecretInName):
+            session.turn("q", trigger=KEY)
+        with session.turn("q", policy={"note": KEY}) as turn:
             turn.answer(assistant("a"))
         facts = [str(session.row), str(session.journal()), str(fork.row)]
         assert [KEY in text for text in facts] == [False, False, False]
@@ -619,7 +621,7 @@ class TestShellOfTheHost:
     def test_nobody_resumes_its_turn_while_it_runs(
         self, store: Store, session: Session, tmp_path: Path
     ) -> None:
-        workspace, done = Workspace(working_dir=str(tmp_path)), []
+        workspace, done = Workspace(working_dir=str(tmp_path), fs_scope_tier="full"), []
         script = "touch started; while [ ! -e end ]; do sleep 0.01; done; echo ended"
         thread = threading.Thread(
             target=lambda: done.append(session.shell(["sh", "-c", script], workspace, commands=["sh"]))

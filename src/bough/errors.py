@@ -827,7 +827,11 @@ class InvalidCount(InvalidValue):
 class InvalidArgument(InvalidValue):
     def __init__(self, name: str, value: object, expected: str) -> None:
         self.name = name
-        super().__init__(f"{name}={shorten(repr(value))} is invalid; expected {expected}")
+        try:
+            shown = shorten(repr(value))
+        except Exception:  # noqa: BLE001  # whatever a caller passes: an integer of 5,000 digits has no text
+            shown = f"a value of type {type(value).__name__}"
+        super().__init__(f"{name}={shown} is invalid; expected {expected}")
 
 
 class InvalidOption(InvalidValue):

@@ -169,7 +169,7 @@ class Session:
             self._end_other_run()
         check_callers_key(key)
         described = {
-            **turn_about(trigger, policy),
+            **turn_about(trigger, policy, self.log.runtime.redactor),
             "model": model,
             "context_window": context_window,
             "tool_names": None if tool_names is None else list(tool_names),
@@ -723,7 +723,7 @@ class Session:
         `accept_imported=True` lets them run.
         """
         check_callers_key(key)
-        about = turn_about(trigger, policy)
+        about = turn_about(trigger, policy, self.log.runtime.redactor)
         if agent is not None:
             bind(self.log, agent, rebind=rebind)
         if engine == "absurd":

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bough import ScriptedModel, Session, assistant
-from bough.errors import AgentBound, InvalidArgument, ModelError
+from bough.errors import AgentBound, InvalidValue, ModelError
 from conftest import Store
 
 
@@ -108,7 +108,7 @@ class TestTrigger:
     ) -> None:
         session = store.start()
         facts = session.row.facts
-        with pytest.raises(InvalidArgument, match=next(iter(bad))):
+        with pytest.raises(InvalidValue, match=next(iter(bad))):
             session.send_sync("q", model=model(), **bad)
         assert session.row.facts == facts
 

@@ -29,6 +29,7 @@ from bough.stores.sqlite.life_lock import LifeLock
 from support.paths import SUPPORT
 from support.postgres import Database
 from support.server import LocalServer
+from support.stopped_runs import stopped
 from support.terminal import bough as command
 
 RUNNER = SUPPORT / "runner_process.py"
@@ -359,7 +360,7 @@ class TestOneProcess:
         other, limits = store.session(session.session_id), Limits(turns=1)
         backend.before_lease = [lambda: other.send_sync("first", model=ScriptedModel(["1"]), limits=limits)]
         model = ScriptedModel(["2"])
-        assert session.send_sync("second", model=model, limits=limits).status == "stopped"
+        stopped(session.send_sync, "second", model=model, limits=limits)
         assert model.requests == []
         session.refresh()
         assert [entry.message.text for entry in session.path() if entry.message] == ["first", "1"]

@@ -593,7 +593,7 @@ class JournalFold:
         expected = {"completed": ("idle", "completed"), "interrupted": ("idle", "interrupted")}
         if row.status not in expected.get(status, (status,)):
             self._differ("status", f"it is {row.status}, the journal says {status}")
-        elif (row.error or None) != (error and error.replace("\0", "")):
+        elif (row.error or "") != (error or "").replace("\0", ""):
             self._differ("error", f"it is {row.error!r}, the journal says {error!r}")
 
     def _differ(self, where: str, problem: str) -> None:

@@ -6,26 +6,29 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..core.codec import check_json, check_text
-from ..errors import InvalidArgument, NotJson
+from ..core.redact import Redactor
+from ..errors import InvalidArgument
 
 
-def turn_about(trigger: str | Mapping[str, str] | None, policy: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what is recorded with the turn; raise InvalidArgument before anything is written."""
+def turn_about(
+    trigger: str | Mapping[str, str] | None, policy: Mapping[str, Any] | None, redactor: Redactor
+) -> dict[str, Any]:
+    """Return what is recorded with the turn; raise before anything is written if it cannot be recorded.
+
+    A trigger is a name of the row: one that holds a secret is refused.
+    """
     about: dict[str, Any] = {}
     if trigger is not None:
-        about["trigger"] = _trigger(trigger)
+        about["trigger"] = _trigger(trigger, redactor)
     if policy is not None:
         if not isinstance(policy, Mapping):
             raise InvalidArgument("policy", policy, "a dict of JSON values")
-        try:
-            check_json(dict(policy), "policy")
-        except NotJson as error:
-            raise InvalidArgument("policy", policy, f"JSON: {error.problem}") from None
+        check_json(dict(policy), "policy")
         about["policy"] = dict(policy)
     return about
 
 
-def _trigger(trigger: object) -> dict[str, str]:
+def _trigger(trigger: object, redactor: Redactor) -> dict[str, str]:
     fields = {"type": trigger} if isinstance(trigger, str) else trigger
     is_good = (
         isinstance(fields, Mapping)
@@ -36,6 +39,7 @@ def _trigger(trigger: object) -> dict[str, str]:
         raise InvalidArgument("trigger", trigger, 'a name such as "email", or a dict with type and id')
     for name, value in fields.items():
         check_text(value, f"trigger {name}")
+        redactor.check_name(value, f"trigger {name}")
     return dict(fields)
 
 

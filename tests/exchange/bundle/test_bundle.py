@@ -437,7 +437,9 @@ class TestImport:
             session.append(
                 [message for n in range(200) for message in (user(f"{name} {n}"), assistant("\0"))]
             )
-            session.send_sync(name or "q", model=bough.ScriptedModel(["yes"]))
+            session.send_sync(
+                name or "q", model=bough.ScriptedModel(["yes"]), limits=bough.Limits(turns=1_000)
+            )
         session.append([user("w" * 9_000_000), assistant("wide")])
         session.append([user("and on"), assistant("narrow")])
         data = bundle(session)

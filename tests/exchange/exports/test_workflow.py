@@ -41,6 +41,7 @@ from bough.stores.sqlite.store import SqliteStore
 from support.import_sources import store
 from support.random_logs import TEXTS, paths, thorough_settings
 from support.runtime import deterministic_runtime
+from support.stopped_runs import stopped
 
 __all__ = ["store"]
 
@@ -226,7 +227,7 @@ class TestTurns:
         session = store.start("support")
         session.append([user("stop"), assistant(ToolCall("c", "stop")), tool_result("c", "", ends_turn=True)])
         looping = ScriptedModel(lambda _: assistant(ToolCall("c", "look")))
-        session.send_sync("too long", model=looping, limits=Limits(rounds=1))
+        stopped(session.send_sync, "too long", model=looping, limits=Limits(rounds=1))
         for finish in ("cancelled", "interrupted", "partial", "error"):
             session.log.append([Draft(user("cut")), Draft(assistant("half"), finish=finish)])
         session.append([user("empty"), assistant(Reasoning("hm"))])
